@@ -1,0 +1,65 @@
+"""Decoding with a cache. Searches share `start_decoding` and `decode_step`."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+
+class Decoded(NamedTuple):
+    """What a search returns.
+
+    Attributes:
+        tokens: int32 `[batch, max_length]`, 0 after the end of sequence token.
+        scores: float32 `[batch]`, the sum of the tokens' log-probabilities.
+    """
+
+    tokens: Any
+    scores: Any
+
+
+def greedy_decode(model, batch, max_length, eos_id=1):
+    """Takes the likeliest token at every step, until all rows have ended.
+
+    Shapes are static, so that it runs inside `tf.function`, XLA and a SavedModel.
+
+    Args:
+        model: an `EncoderDecoder`.
+        batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`.
+        max_length: int, the number of tokens to decode at most.
+        eos_id: int, the token that ends a sequence.
+
+    Returns:
+        a `Decoded`.
+    """
+    context, cache = model.start_decoding(batch, max_length)
+    # Ids of the right batch size even when that is unknown while tracing. T5's
+    # decoders start from id 0, the padding id.
+    start = ops.zeros_like(batch["encoder_input_tokens"][:, 0])
+
+    def unfinished(step, tokens, last, scores, running, cache):
+        return ops.logical_and(step < max_length, ops.any(running))
+
+    def advance(step, tokens, last, scores, running, cache):
+        logits, cache = model.decode_step(last, cache, context._replace(step=step))
+        best = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        log_prob = ops.max(logits, axis=-1) - ops.logsumexp(logits, axis=-1)
+        last = ops.where(running, best, 0)
+        scores += ops.where(running, log_prob, 0.0)
+        here = ops.equal(context.key_positions, step)[None, :]
+        tokens = ops.where(here, last[:, None], tokens)
+        running = ops.logical_and(running, ops.not_equal(last, eos_id))
+        return step + 1, tokens, last, scores, running, cache
+
+    _, tokens, _, scores, _, _ = ops.while_loop(
+        unfinished,
+        advance,
+        (
+            ops.convert_to_tensor(0, "int32"),
+            start[:, None] * context.key_positions[None, :],
+            start,
+            ops.cast(start, "float32"),
+            ops.equal(start, 0),
+            cache,
+        ),
+    )
+    return Decoded(tokens, scores)

@@ -1,0 +1,175 @@
+"""Multi-head attention, T5's way: no biases, no division by sqrt(d_kv)."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import MASKED, Sublayer, dense, update_cache
+from remixer_tf.layers.dropout import Dropout
+
+
+class _Attention(Sublayer):
+    """`softmax(Q K^T + bias) V W_o`, with Q = X W_q, K = M W_k, V = M W_v.
+
+    The 1/sqrt(d_kv) of the usual form is inside the query's initialiser (specs 3.4):
+    q ~ N(0, 1/(d_model d_kv)), k, v ~ N(0, 1/d_model), o ~ N(0, 1/(heads d_kv)).
+    Logits' bias, mask and softmax are float32.
+    """
+
+    def __init__(self, num_heads, d_kv, dropout_rate=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.d_kv = d_kv
+        self.dropout_rate = dropout_rate
+        self.dropout = Dropout(
+            dropout_rate, shared_axes=(2,), name="dropout", dtype=self.dtype_policy
+        )
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        inner = self.num_heads * self.d_kv
+
+        def projection(name, d_in, d_out, variance):
+            initializer = keras.initializers.RandomNormal(stddev=variance**0.5)
+            shape = (None, None, d_in)
+            return dense(name, shape, d_out, self.dtype_policy, initializer)
+
+        self.query = projection("query", d_model, inner, 1 / (d_model * self.d_kv))
+        self.key = projection("key", d_model, inner, 1 / d_model)
+        self.value = projection("value", d_model, inner, 1 / d_model)
+        self.out = projection("out", inner, d_model, 1 / inner)
+        self.dropout.build()
+
+    def _split_heads(self, x):
+        length = x.shape[1]
+        return ops.reshape(x, (-1, length, self.num_heads, self.d_kv))
+
+    def _attend(self, x, key, value, bias, training=False):
+        """Attends from x to key and value `[batch, kv_length, heads, d_kv]`.
+
+        `bias`: float32, broadcast to `[batch, heads, length, kv_length]`, or None.
+        """
+        query = self._split_heads(self.query(x))
+        logits = ops.einsum("bthk,bshk->bhts", query, key)
+        logits = ops.cast(logits, "float32")
+        if bias is not None:
+            logits += bias
+        weights = ops.cast(ops.softmax(logits), value.dtype)
+        weights = self.dropout(weights, training=training)
+        mixed = ops.einsum("bhts,bshk->bthk", weights, value)
+        length = x.shape[1]
+        return self.out(ops.reshape(mixed, (-1, length, self.num_heads * self.d_kv)))
+
+
+def _mask_bias(allowed):
+    """0 where `allowed`, a large negative number elsewhere; float32."""
+    return (1.0 - ops.cast(allowed, "float32")) * MASKED
+
+
+def _sum_biases(*biases):
+    """The sum of those that are not None, in float32, or None."""
+    total = None
+    for bias in biases:
+        if bias is not None:
+            bias = ops.cast(bias, "float32")
+            total = bias if total is None else total + bias
+    return total
+
+
+class SelfAttention(_Attention):
+    """Multi-head self-attention with the context's position bias.
+
+    Args:
+        num_heads: int.
+        d_kv: int, width of a head.
+        causal: bool, whether a token sees only itself and earlier ones.
+        dropout_rate: float, on the attention weights, one mask for all queries.
+
+    Call arguments and returns: see `Sublayer`. `context.padding_mask` hides padding
+    keys, `context.segment_ids` other packed examples.
+
+    Raises:
+        ValueError: when decoding is asked of a layer that is not causal.
+    """
+
+    def __init__(self, num_heads, d_kv, causal=False, dropout_rate=0.0, **kwargs):
+        super().__init__(num_heads, d_kv, dropout_rate, **kwargs)
+        self.causal = causal
+
+    def call(self, x, context, training=False):
+        causal = padding = segments = None
+        if self.causal:
+            positions = ops.arange(x.shape[1])
+            causal = _mask_bias(positions[None, :] <= positions[:, None])[None, None]
+        if context.padding_mask is not None:
+            padding = _mask_bias(context.padding_mask)[:, None, None, :]
+        if context.segment_ids is not None:
+            ids = context.segment_ids
+            segments = _mask_bias(ops.equal(ids[:, :, None], ids[:, None, :]))[:, None]
+        bias = _sum_biases(context.position_bias, causal, padding, segments)
+        key = self._split_heads(self.key(x))
+        value = self._split_heads(self.value(x))
+        return self._attend(x, key, value, bias, training)
+
+    def init_cache(self, batch_size, max_length, context):
+        if not self.causal:
+            raise ValueError(
+                "Only causal self-attention can decode step by step. Received: "
+                f"causal=False in layer '{self.path}'. Set causal=True in decoders."
+            )
+        shape = (batch_size, max_length, self.num_heads, self.d_kv)
+        zeros = ops.zeros(shape, self.compute_dtype)
+        return {"key": zeros, "value": zeros}
+
+    def decode_step(self, x, cache, context):
+        key = self._split_heads(self.key(x))
+        value = self._split_heads(self.value(x))
+        cache = {
+            "key": update_cache(cache["key"], key, context),
+            "value": update_cache(cache["value"], value, context),
+        }
+        seen = _mask_bias(context.key_positions <= context.step)[None, None, None]
+        bias = _sum_biases(context.position_bias, seen)
+        return self._attend(x, cache["key"], cache["value"], bias), cache
+
+
+class CrossAttention(_Attention):
+    """Multi-head attention from a decoder to `context.encoded`; no position bias.
+
+    Args:
+        num_heads: int.
+        d_kv: int, width of a head.
+        dropout_rate: float, on the attention weights, one mask for all queries.
+
+    Call arguments and returns: see `Sublayer`. While decoding, the keys and values of
+    the encoded sequence are computed once, by `init_cache`.
+    """
+
+    def call(self, x, context, training=False):
+        key, value = self._encoded_key_value(context)
+        bias = self._encoded_bias(context)
+        if context.segment_ids is not None:
+            same = ops.equal(
+                context.segment_ids[:, :, None],
+                context.encoded_segment_ids[:, None, :],
+            )
+            bias = _sum_biases(bias, _mask_bias(same)[:, None])
+        return self._attend(x, key, value, bias, training)
+
+    def init_cache(self, batch_size, max_length, context):
+        key, value = self._encoded_key_value(context)
+        return {"key": key, "value": value}
+
+    def decode_step(self, x, cache, context):
+        bias = self._encoded_bias(context)
+        return self._attend(x, cache["key"], cache["value"], bias), cache
+
+    def _encoded_key_value(self, context):
+        key = self._split_heads(self.key(context.encoded))
+        value = self._split_heads(self.value(context.encoded))
+        return key, value
+
+    @staticmethod
+    def _encoded_bias(context):
+        if context.encoded_mask is None:
+            return None
+        return _mask_bias(context.encoded_mask)[:, None, None, :]

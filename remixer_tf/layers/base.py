@@ -1,0 +1,131 @@
+"""What every residual sublayer shares: the context it reads and its interface."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+# Added to masked logits before a softmax. Finite, so that a row whose keys are
+# all masked (a padding query) stays finite.
+MASKED = -1e9
+
+
+class Context(NamedTuple):
+    """What a sublayer may read besides its input. Tensors and Nones only.
+
+    Attributes:
+        padding_mask: int32 `[batch, length]`, 1 on real tokens; None where causality
+            already hides the (trailing) padding.
+        segment_ids: int32 `[batch, length]`, the example each token of a packed row
+            belongs to, from 1; 0 on padding. None when unpacked.
+        positions: int32 `[batch, length]`, position inside the packed example.
+        encoded: `[batch, encoded_length, d_model]`, the encoder's output.
+        encoded_mask: int32 `[batch, encoded_length]`, 1 on real tokens.
+        encoded_segment_ids: int32 `[batch, encoded_length]`, as `segment_ids`.
+        position_bias: `[1, num_heads, length, kv_length]`, added to attention logits.
+        step: int32 scalar, the position being decoded. Set only while decoding.
+        key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
+            a decoding cache holds. Set only while decoding.
+    """
+
+    padding_mask: Any = None
+    segment_ids: Any = None
+    positions: Any = None
+    encoded: Any = None
+    encoded_mask: Any = None
+    encoded_segment_ids: Any = None
+    position_bias: Any = None
+    step: Any = None
+    key_positions: Any = None
+
+
+class Sublayer(keras.layers.Layer):
+    """A shape-preserving layer, `[batch, length, d_model]` to the same.
+
+    It holds no residual connection and no normalisation of its input: `Block` adds
+    both. Pass `context` by keyword (Keras wants tensors first).
+
+    A sublayer that mixes tokens and is to be used in a decoder overrides
+    `init_cache` and `decode_step`; those given here are right for sublayers that
+    treat each position by itself.
+    """
+
+    def call(self, x, context, training=False):
+        """Transforms a whole sequence.
+
+        Args:
+            x: float `[batch, length, d_model]`.
+            context: a `Context`.
+            training: whether dropout is active.
+
+        Returns:
+            float `[batch, length, d_model]`.
+        """
+        raise NotImplementedError
+
+    def init_cache(self, batch_size, max_length, context):
+        """Makes the empty decoding cache.
+
+        Args:
+            batch_size: int or int32 scalar.
+            max_length: int, the number of positions that will be decoded.
+            context: a `Context`, with `encoded` where there is an encoder.
+
+        Returns:
+            a dictionary of tensors, all with a leading batch axis (so that a beam
+            search can reorder them).
+        """
+        return {}
+
+    def decode_step(self, x, cache, context):
+        """Transforms position `context.step`, given the earlier ones in `cache`.
+
+        Args:
+            x: float `[batch, 1, d_model]`.
+            cache: what `init_cache` or the last `decode_step` returned.
+            context: a `Context` with `step` and `key_positions`.
+
+        Returns:
+            float `[batch, 1, d_model]`, and the new cache.
+        """
+        return self(x, context=context), cache
+
+
+def update_cache(cached, x, context):
+    """Puts `x` `[batch, 1, ...]` at `context.step` of `cached` `[batch, max, ...]`.
+
+    A select and not a dynamic slice: it runs in a SavedModel server, on TPU and in
+    TFLite alike, and costs no more than the read of the cache that follows.
+    """
+    here = ops.equal(context.key_positions, context.step)
+    here = ops.reshape(here, (1, -1) + (1,) * (len(cached.shape) - 2))
+    return ops.where(here, ops.cast(x, cached.dtype), cached)
+
+
+def get_activation(name):
+    """The activation called `name`: `gelu` (tanh form), `gelu_exact` or Keras' own.
+
+    Mesh TensorFlow's gelu, and so T5.1.1's, is the tanh approximation; the gMLP
+    paper's BERT protocol uses the exact form. They differ by up to 1e-3.
+    """
+    if name == "gelu":
+        return lambda x: ops.gelu(x, approximate=True)
+    if name == "gelu_exact":
+        return lambda x: ops.gelu(x, approximate=False)
+    return keras.activations.get(name)
+
+
+def dense(name, input_shape, units, dtype, initializer=None, **kwargs):
+    """A built projection `[..., input_shape[-1]]` to `[..., units]`, without bias.
+
+    Its initialiser is T5's unless another is given: truncated normal of variance
+    1/fan-in.
+    """
+    if initializer is None:
+        initializer = keras.initializers.VarianceScaling(
+            1.0, mode="fan_in", distribution="truncated_normal"
+        )
+    kwargs = {"use_bias": False, "kernel_initializer": initializer, **kwargs}
+    layer = keras.layers.Dense(units, dtype=dtype, name=name, **kwargs)
+    layer.build(input_shape)
+    return layer

@@ -1,0 +1,45 @@
+"""Dropout whose random state has a stable name, so that it can be restored."""
+
+import keras
+from keras import ops
+
+
+class Dropout(keras.layers.Layer):
+    """Inverted dropout, one mask shared along the axes named.
+
+    T5 shares its masks over the length axis (specification: Mesh TensorFlow's
+    `noise_shape`), which also makes them cheap to draw. `keras.layers.Dropout` names
+    its random state by a counter of the process, so a checkpoint of it would not
+    find its place again; here the state is part of the layer's path.
+
+    Args:
+        rate: float in [0, 1), the share of values dropped.
+        shared_axes: axes along which one mask is used.
+
+    Raises:
+        ValueError: if the rate lies outside [0, 1).
+    """
+
+    def __init__(self, rate, shared_axes=(), **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(
+                "A dropout rate is a number from 0 to below 1, the share of values "
+                f"dropped. Received: rate={rate}"
+            )
+        self.rate = rate
+        self.shared_axes = tuple(shared_axes)
+
+    def build(self, input_shape=None):
+        if self.rate:
+            self.seed_generator = keras.random.SeedGenerator(name="seed_generator")
+
+    def call(self, x, training=False):
+        if not (self.rate and training):
+            return x
+        noise_shape = list(ops.shape(x))
+        for axis in self.shared_axes:
+            noise_shape[axis] = 1
+        return keras.random.dropout(
+            x, self.rate, noise_shape=tuple(noise_shape), seed=self.seed_generator
+        )

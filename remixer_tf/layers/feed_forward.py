@@ -1,0 +1,59 @@
+"""Position-wise feed-forward sublayers."""
+
+from remixer_tf.layers.base import Sublayer, dense, get_activation
+from remixer_tf.layers.dropout import Dropout
+
+
+class FeedForward(Sublayer):
+    """`Y = act(X W_i) W_o`, no biases: T5.1.0's feed-forward layer with `relu`.
+
+    Args:
+        d_ff: int, hidden width.
+        activation: str, see `get_activation`.
+        dropout_rate: float, on the hidden units, one mask for all positions.
+
+    Call arguments and returns: see `Sublayer`.
+    """
+
+    def __init__(self, d_ff, activation="relu", dropout_rate=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.d_ff = d_ff
+        self.activation = activation
+        self.dropout_rate = dropout_rate
+        self.act = get_activation(activation)
+        self.dropout = Dropout(
+            dropout_rate, shared_axes=(1,), name="dropout", dtype=self.dtype_policy
+        )
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        self.wi = self._dense("wi", d_model, self.d_ff)
+        self.wo = self._dense("wo", self.d_ff, d_model)
+        self.dropout.build()
+
+    def _dense(self, name, d_in, d_out):
+        return dense(name, (None, None, d_in), d_out, self.dtype_policy)
+
+    def call(self, x, context, training=False):
+        return self.wo(self.dropout(self.act(self.wi(x)), training=training))
+
+
+class GatedFeedForward(FeedForward):
+    """`Y = (act(X W_0) * X W_1) W_o`: T5.1.1's GEGLU with `gelu` (specs 3.4).
+
+    Args, call arguments and returns: see `FeedForward`.
+    """
+
+    def __init__(self, d_ff, activation="gelu", dropout_rate=0.0, **kwargs):
+        super().__init__(d_ff, activation, dropout_rate, **kwargs)
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        self.wi_0 = self._dense("wi_0", d_model, self.d_ff)
+        self.wi_1 = self._dense("wi_1", d_model, self.d_ff)
+        self.wo = self._dense("wo", self.d_ff, d_model)
+        self.dropout.build()
+
+    def call(self, x, context, training=False):
+        hidden = self.act(self.wi_0(x)) * self.wi_1(x)
+        return self.wo(self.dropout(hidden, training=training))

@@ -1,0 +1,253 @@
+"""Static token mixing: learned matrices over positions, shared by all examples."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import MASKED, Sublayer, update_cache
+from remixer_tf.layers.dropout import Dropout
+
+
+def create_toeplitz_matrix(w):
+    """Lays `2n-1` weights out as an `n x n` Toeplitz matrix: `t[i, j] = w[n-1+j-i]`.
+
+    The listing of gMLP's appendix (specs 1.3): pad, tile, reshape, so that each row
+    is the padded vector turned by one more place, then cut out the middle. The
+    printed listing lacks the line that drops the last n elements before the reshape,
+    without which the sizes do not match.
+
+    Args:
+        w: float `[..., 2n - 1]`; `w[n-1]` is the diagonal, smaller indices look back,
+            larger ones look ahead.
+
+    Returns:
+        float `[..., n, n]`.
+    """
+    lead, size = w.shape[:-1], w.shape[-1]
+    n = (size + 1) // 2
+    no_pad = [[0, 0]] * len(lead)
+    t = ops.pad(w, no_pad + [[0, n]])  # [..., 3n-1]
+    t = ops.tile(t, [1] * len(lead) + [n])  # [..., n(3n-1)]
+    t = t[..., : n * (3 * n - 2)]  # the missing line
+    t = ops.reshape(t, (*lead, n, 3 * n - 2))
+    return t[..., n - 1 : 2 * n - 1]
+
+
+def gather_toeplitz_matrix(w):
+    """`create_toeplitz_matrix` written as a gather: the definition itself."""
+    n = (w.shape[-1] + 1) // 2
+    positions = ops.arange(n)
+    return ops.take(w, (n - 1) + positions[None, :] - positions[:, None], axis=-1)
+
+
+class LengthMixing(Sublayer):
+    """`Y[t] = sum_s M[t, s] X[s] + b[t]`, with M learned and the same for all examples.
+
+    M is a matrix of weights or a Toeplitz one, as it is or through a softmax over s
+    (Remixer's `softmax(H)`, specs 3.1; the spatial gating unit's W, specs 1.2). With
+    several heads each mixes its own group of channels. A sequence of n tokens uses
+    the first n rows and columns.
+
+    Which M an example meets:
+    - causal: s > t is hidden, before the softmax or by a zero;
+    - padding: padding tokens are left out of the sum and, with a softmax, the rest of
+      the row is scaled to sum to 1. As softmax restricted to the real keys equals
+      `softmax(H) (mask X) / softmax(H) mask`, this needs no matrix per example;
+    - packed examples: row and column are the positions inside the segment, and other
+      segments, padding's 0 included, are hidden. Only this case makes a
+      `[batch, heads, length, length]` tensor.
+
+    M and its softmax are float32; the product runs in the compute dtype.
+
+    Args:
+        max_length: int, the longest sequence.
+        num_heads: int, matrices, over equal groups of consecutive channels.
+        toeplitz: bool, `2 max_length - 1` weights a head for `max_length ** 2`.
+        softmax: bool, rows of M sum to 1.
+        use_bias: bool, adds b, one number per position.
+        causal: bool.
+        renormalize: bool. False leaves the mass of padding keys missing from a row,
+            as Mesh TensorFlow does; outputs then depend on the padded length.
+        dropout_rate: float, elementwise on M after the softmax, inverted, one mask
+            for all examples.
+        kernel_initializer: of M's weights; default truncated normal of deviation 0.02.
+        bias_initializer: of b.
+
+    Call arguments and returns: see `Sublayer`; any number of channels.
+
+    Raises:
+        ValueError: for a sequence longer than `max_length`, channels that the heads
+            do not divide, packed examples without positions, or decoding with a layer
+            that is not causal.
+    """
+
+    def __init__(
+        self,
+        max_length,
+        num_heads=1,
+        toeplitz=False,
+        softmax=False,
+        use_bias=False,
+        causal=False,
+        renormalize=True,
+        dropout_rate=0.0,
+        kernel_initializer=None,
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.max_length = max_length
+        self.num_heads = num_heads
+        self.toeplitz = toeplitz
+        self.softmax = softmax
+        self.use_bias = use_bias
+        self.causal = causal
+        self.renormalize = renormalize
+        self.dropout_rate = dropout_rate
+        self.kernel_initializer = (
+            keras.initializers.TruncatedNormal(stddev=0.02)
+            if kernel_initializer is None
+            else keras.initializers.get(kernel_initializer)
+        )
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        # The matrix is float32, and so is its dropout.
+        self.dropout = Dropout(dropout_rate, name="dropout", dtype="float32")
+
+    def build(self, input_shape):
+        self.width = input_shape[-1]
+        if self.width % self.num_heads:
+            raise ValueError(
+                "Mixing heads share the channels equally, so their number has to "
+                f"divide the width. Received: num_heads={self.num_heads}, "
+                f"width={self.width}"
+            )
+        n = self.max_length
+        self.mixing_matrix = self.add_weight(
+            name="mixing_matrix",
+            # [heads, 2n-1] or [heads, n, n] (target, source)
+            shape=(self.num_heads, *((2 * n - 1,) if self.toeplitz else (n, n))),
+            initializer=self.kernel_initializer,
+            autocast=False,
+        )
+        if self.use_bias:
+            self.spatial_bias = self.add_weight(
+                name="spatial_bias",
+                shape=(n,),  # [max_length]
+                initializer=self.bias_initializer,
+                autocast=False,
+            )
+        self.dropout.build()
+
+    def matrix(self, length):
+        """M of an unpacked, unpadded sequence: float32 `[heads, length, length]`."""
+        weights = ops.convert_to_tensor(self.mixing_matrix)
+        if self.toeplitz:
+            skip = self.max_length - length
+            weights = weights[:, skip : skip + 2 * length - 1]
+            weights = create_toeplitz_matrix(weights)
+        else:
+            weights = weights[:, :length, :length]
+        positions = ops.arange(length)
+        allowed = positions[None, :] <= positions[:, None] if self.causal else None
+        return self._restrict(weights, allowed)
+
+    def call(self, x, context, training=False):
+        length = x.shape[1]
+        self._check_length(length)
+        if context.padding_mask is not None:
+            mask = context.padding_mask
+            x = x * ops.cast(mask, x.dtype)[:, :, None]
+        if context.segment_ids is not None:
+            return self._mix_segments(x, context, training)
+        matrix = self.matrix(length)
+        y = self._mix("hts,bshc->bthc", matrix, x, training)
+        if self.softmax and self.renormalize and context.padding_mask is not None:
+            mass = ops.einsum("hts,bs->bth", matrix, ops.cast(mask, "float32"))
+            scale = 1.0 / ops.maximum(mass, keras.config.epsilon() ** 4)
+            scale = ops.cast(scale, y.dtype)[..., None]
+            y = self._merge_heads(self._split_heads(y) * scale)
+        if self.use_bias:
+            y += ops.cast(self.spatial_bias[:length], y.dtype)[None, :, None]
+        return y
+
+    def _mix_segments(self, x, context, training):
+        if context.positions is None:
+            raise ValueError(
+                "Packed examples need their positions: mixing takes the rows and "
+                "columns of its matrix by the position inside the example. Received: "
+                "segment_ids without positions. Pass *_positions beside *_segment_ids."
+            )
+        positions, segments = context.positions, context.segment_ids
+        target, source = positions[:, :, None], positions[:, None, :]
+        n = self.max_length
+        if self.toeplitz:
+            index, flat = (n - 1) + source - target, self.mixing_matrix
+        else:
+            index = target * n + source
+            flat = ops.reshape(self.mixing_matrix, (self.num_heads, n * n))
+        weights = ops.take(flat, index, axis=1)  # [heads, batch, length, length]
+        allowed = ops.equal(segments[:, :, None], segments[:, None, :])
+        if self.causal:
+            allowed = ops.logical_and(allowed, source <= target)
+        if context.padding_mask is not None and self.renormalize:
+            real = ops.cast(context.padding_mask, "bool")[:, None, :]
+            allowed = ops.logical_and(allowed, real)
+        matrix = self._restrict(weights, allowed)
+        y = self._mix("hbts,bshc->bthc", matrix, x, training)
+        if self.use_bias:
+            bias = ops.take(self.spatial_bias, positions, axis=0)
+            y += ops.cast(bias, y.dtype)[:, :, None]
+        return y
+
+    def init_cache(self, batch_size, max_length, context):
+        if not self.causal:
+            raise ValueError(
+                "Only causal mixing can decode step by step. Received: causal=False "
+                f"in layer '{self.path}'. Set causal=True in decoders."
+            )
+        self._check_length(max_length)
+        shape = (batch_size, max_length, self.width)
+        return {"inputs": ops.zeros(shape, self.compute_dtype)}
+
+    def decode_step(self, x, cache, context):
+        inputs = update_cache(cache["inputs"], x, context)
+        weights = ops.convert_to_tensor(self.mixing_matrix)
+        if self.toeplitz:
+            index = (self.max_length - 1) + context.key_positions - context.step
+            row = ops.take(weights, index, axis=1)
+        else:
+            row = ops.take(weights, context.step, axis=1)[:, : inputs.shape[1]]
+        row = self._restrict(row, context.key_positions <= context.step)
+        y = self._mix("hts,bshc->bthc", row[:, None, :], inputs)
+        if self.use_bias:
+            y += ops.cast(ops.take(self.spatial_bias, context.step), y.dtype)
+        return y, {"inputs": inputs}
+
+    def _restrict(self, weights, allowed):
+        """Hides what is not `allowed` (None: nothing) and takes the softmax."""
+        if self.softmax:
+            if allowed is not None:
+                weights = ops.where(allowed, weights, MASKED)
+            return ops.softmax(weights)
+        if allowed is not None:
+            weights = weights * ops.cast(allowed, weights.dtype)
+        return weights
+
+    def _mix(self, equation, matrix, x, training=False):
+        matrix = self.dropout(matrix, training=training)
+        matrix = ops.cast(matrix, x.dtype)
+        return self._merge_heads(ops.einsum(equation, matrix, self._split_heads(x)))
+
+    def _split_heads(self, x):
+        per_head = self.width // self.num_heads
+        return ops.reshape(x, (-1, x.shape[1], self.num_heads, per_head))
+
+    def _merge_heads(self, x):
+        return ops.reshape(x, (-1, x.shape[1], self.width))
+
+    def _check_length(self, length):
+        if length > self.max_length:
+            raise ValueError(
+                f"A sequence of {length} tokens is longer than the mixing matrix of "
+                f"layer '{self.path}', made for max_length={self.max_length}. Shorten "
+                "the sequences or build the model with a larger max_length."
+            )

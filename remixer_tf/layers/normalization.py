@@ -1,0 +1,39 @@
+"""Normalisation over channels."""
+
+import keras
+from keras import ops
+
+
+class RMSNorm(keras.layers.Layer):
+    """Root-mean-square normalisation: `y = x / sqrt(mean(x^2) + eps) * scale`.
+
+    T5's layer norm: no mean is subtracted, there is no bias (specs 3.4). Statistics
+    are computed in float32 whatever the compute dtype.
+
+    Args:
+        epsilon: float, added to the mean square.
+
+    Call arguments:
+        x: float `[..., channels]`.
+
+    Returns:
+        the same shape, in the compute dtype.
+    """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(
+            name="scale",
+            shape=(input_shape[-1],),  # [channels]
+            initializer="ones",
+            autocast=False,
+        )
+
+    def call(self, x):
+        x = ops.cast(x, "float32")
+        mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        x = x * ops.rsqrt(mean_square + self.epsilon) * self.scale
+        return ops.cast(x, self.compute_dtype)

@@ -1,0 +1,102 @@
+"""T5's relative position bias."""
+
+import math
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.length_mixing import create_toeplitz_matrix
+
+
+def relative_position_bucket(
+    relative_position, bidirectional, num_buckets, max_distance
+):
+    """The bucket of `key position - query position` (specs 3.4, T5 section 2.1).
+
+    Half of the buckets hold one distance each, the other half grow logarithmically
+    up to `max_distance`, and all beyond share the last. Bidirectional: half of all
+    buckets for keys behind the query, half for keys ahead. Otherwise keys ahead
+    share bucket 0 with distance 0 (a causal mask hides them).
+
+    Args:
+        relative_position: int32, any shape.
+        bidirectional: bool.
+        num_buckets: int.
+        max_distance: int.
+
+    Returns:
+        int32, the same shape, in `[0, num_buckets)`.
+    """
+    bucket = ops.zeros_like(relative_position)
+    distance = -relative_position
+    if bidirectional:
+        num_buckets //= 2
+        bucket += ops.cast(distance < 0, "int32") * num_buckets
+        distance = ops.abs(distance)
+    else:
+        distance = ops.maximum(distance, 0)
+    max_exact = num_buckets // 2
+    # maximum(., 1) keeps the unused branch of the select finite.
+    log_ratio = ops.log(ops.cast(ops.maximum(distance, 1), "float32") / max_exact)
+    log_ratio /= math.log(max_distance / max_exact)
+    large = max_exact + ops.cast(log_ratio * (num_buckets - max_exact), "int32")
+    large = ops.minimum(large, num_buckets - 1)
+    return bucket + ops.where(distance < max_exact, distance, large)
+
+
+class RelativePositionBias(keras.layers.Layer):
+    """A learned bias per head and bucket of distance, added to attention logits.
+
+    One instance serves all layers of a stack (T5: `bias_shared`).
+
+    Args:
+        num_heads: int.
+        bidirectional: bool, True in an encoder, False in a causal decoder.
+        num_buckets: int.
+        max_distance: int.
+    """
+
+    def __init__(
+        self, num_heads, bidirectional=True, num_buckets=32, max_distance=128, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.bidirectional = bidirectional
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+
+    def build(self, input_shape=None):
+        self.rel_embedding = self.add_weight(
+            name="rel_embedding",
+            shape=(self.num_heads, self.num_buckets),  # [heads, buckets]
+            initializer="glorot_uniform",
+            autocast=False,
+        )
+
+    def call(self, query_positions, key_positions):
+        """Biases of queries on keys, both at consecutive positions.
+
+        Args:
+            query_positions: int32 `[length]`; either equal to `key_positions`, or
+                one position.
+            key_positions: int32 `[kv_length]`, `0 .. kv_length - 1`.
+
+        Returns:
+            float32 `[1, heads, length, kv_length]`.
+        """
+        length = query_positions.shape[0]
+        if length == 1:
+            bias = self._lookup(key_positions - query_positions)[:, None, :]
+        else:
+            # The bias depends on the distance alone: 2n-1 look-ups, laid out as a
+            # Toeplitz matrix, where n^2 look-ups would have a slow gradient.
+            bias = create_toeplitz_matrix(
+                self._lookup(ops.arange(-(length - 1), length, dtype="int32"))
+            )
+        return bias[None]
+
+    def _lookup(self, relative_position):
+        buckets = relative_position_bucket(
+            relative_position, self.bidirectional, self.num_buckets, self.max_distance
+        )
+        return ops.take(self.rel_embedding, buckets, axis=1)

@@ -1,0 +1,170 @@
+"""The Remixer block: static mixing composed with its own input."""
+
+from keras import ops
+
+from remixer_tf.layers.base import Sublayer, dense, get_activation
+from remixer_tf.layers.length_mixing import LengthMixing
+
+
+def _weighted(alpha, x, mixed):
+    """`alpha (X_S * X') + (1 - alpha) (X' - X_S)`: the paper's step 3."""
+    return alpha * (mixed * x) + (1 - alpha) * (x - mixed)
+
+
+# name: (X', X_S, alpha, gate) -> X_C. Each is a row of the ablations (specs 3.1).
+COMPOSITIONS = {
+    "full": lambda x, mixed, alpha, gate: _weighted(alpha, x, mixed),
+    "none": lambda x, mixed, alpha, gate: mixed,
+    "multiplicative": lambda x, mixed, alpha, gate: mixed * x,
+    "subtractive": lambda x, mixed, alpha, gate: x - mixed,
+    "gate": lambda x, mixed, alpha, gate: (
+        gate * _weighted(alpha, x, mixed) + (1 - gate) * mixed
+    ),
+}
+ALPHAS = ("learned_scalar", "learned_vector", "gated")
+
+
+class RemixerBlock(Sublayer):
+    """Remixer's token and channel mixing ("Remixers", section 3; specs 3.1).
+
+    1. `X' = GELU(X W_1) * (X W_2)`
+    2. `X_S = softmax(H) X'`
+    3. `X_C = alpha (X_S * X') + (1 - alpha) (X' - X_S)`
+    4. `Y = X_C W_3 + X'` where width equals d_model (the equations as printed), else
+       `Y = (X_C + X') W_3`, since X' and Y differ in width.
+
+    Args:
+        width: int, channels of X'; None is d_model. W_1, W_2: d_model x width, W_3:
+            width x d_model.
+        max_length: int, H is `max_length x max_length`.
+        num_mixing_heads: int, matrices H over equal groups of channels.
+        causal: bool, H sees no later token (mask before the softmax).
+        alpha: float in [0, 1], or "learned_scalar" or "learned_vector" (sigmoid of a
+            weight that starts at 0), or "gated": `alpha = sigmoid(X' W_g + b_g)`.
+        composition: X_C of step 3. "full"; "none", ablation 1, `X_C = X_S`;
+            "multiplicative", `X_S * X'`; "subtractive", `X' - X_S`; "gate", the other
+            reading of ablation 2, `g X_C + (1 - g) X_S` with
+            `g = sigmoid(X' W_g + b_g)` and X_C from alpha.
+        activation: str, see `get_activation`.
+        toeplitz, renormalize: see `LengthMixing`.
+        mixing_dropout_rate: float, dropout on softmax(H).
+
+    Call arguments and returns: see `Sublayer`.
+
+    Raises:
+        ValueError: for an alpha outside [0, 1], an unknown alpha or composition, and
+            as `LengthMixing` does.
+    """
+
+    def __init__(
+        self,
+        max_length,
+        width=None,
+        num_mixing_heads=1,
+        causal=False,
+        alpha=0.5,
+        composition="full",
+        activation="gelu",
+        toeplitz=False,
+        renormalize=True,
+        mixing_dropout_rate=0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if composition not in COMPOSITIONS:
+            raise ValueError(
+                f"composition is one of {sorted(COMPOSITIONS)}. "
+                f"Received: composition={composition!r}"
+            )
+        constant = not isinstance(alpha, str)
+        if alpha not in ALPHAS if not constant else not 0 <= alpha <= 1:
+            raise ValueError(
+                f"alpha is a number in [0, 1] or one of {sorted(ALPHAS)}. "
+                f"Received: alpha={alpha!r}"
+            )
+        uses_alpha = composition in ("full", "gate")
+        if not uses_alpha and not (constant and alpha == 0.5):
+            raise ValueError(
+                f"composition={composition!r} has no alpha, so leave alpha at its "
+                f"default. Received: alpha={alpha!r}"
+            )
+        self.max_length = max_length
+        self.width = width
+        self.num_mixing_heads = num_mixing_heads
+        self.causal = causal
+        self.alpha = alpha
+        self.composition = composition
+        self.activation = activation
+        self.toeplitz = toeplitz
+        self.renormalize = renormalize
+        self.mixing_dropout_rate = mixing_dropout_rate
+        self.compose = COMPOSITIONS[composition]
+        self.act = get_activation(activation)
+        self.mixing = LengthMixing(
+            max_length=max_length,
+            num_heads=num_mixing_heads,
+            toeplitz=toeplitz,
+            softmax=True,
+            causal=causal,
+            renormalize=renormalize,
+            dropout_rate=mixing_dropout_rate,
+            name="mixing",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        width = self.width or d_model
+        self.literal = width == d_model
+        hidden_shape = (None, None, width)
+        dtype = self.dtype_policy
+        self.wi_0 = dense("wi_0", input_shape, width, dtype)  # W_1
+        self.wi_1 = dense("wi_1", input_shape, width, dtype)  # W_2
+        self.wo = dense("wo", hidden_shape, d_model, dtype)  # W_3
+        self.mixing.build(hidden_shape)
+        if self.alpha in ("learned_scalar", "learned_vector"):
+            self.alpha_logit = self.add_weight(
+                name="alpha_logit",
+                shape=() if self.alpha == "learned_scalar" else (width,),
+                initializer="zeros",
+                autocast=False,
+            )
+        if self.alpha == "gated":
+            self.alpha_gate = self._gate("alpha_gate", hidden_shape)
+        if self.composition == "gate":
+            self.gate = self._gate("gate", hidden_shape)
+
+    def call(self, x, context, training=False):
+        hidden = self._hidden(x)
+        mixed = self.mixing(hidden, context=context, training=training)
+        return self._output(hidden, mixed)
+
+    def init_cache(self, batch_size, max_length, context):
+        return self.mixing.init_cache(batch_size, max_length, context)
+
+    def decode_step(self, x, cache, context):
+        hidden = self._hidden(x)
+        mixed, cache = self.mixing.decode_step(hidden, cache, context)
+        return self._output(hidden, mixed), cache
+
+    def _hidden(self, x):
+        return self.act(self.wi_0(x)) * self.wi_1(x)
+
+    def _output(self, hidden, mixed):
+        gate = self.gate(hidden) if self.composition == "gate" else None
+        composed = self.compose(hidden, mixed, self._alpha(hidden), gate)
+        if self.literal:
+            return self.wo(composed) + hidden
+        return self.wo(composed + hidden)
+
+    def _alpha(self, hidden):
+        if self.alpha == "gated":
+            return self.alpha_gate(hidden)
+        if self.alpha in ("learned_scalar", "learned_vector"):
+            return ops.cast(ops.sigmoid(self.alpha_logit), hidden.dtype)
+        return self.alpha
+
+    def _gate(self, name, shape):
+        """`sigmoid(X' W_g + b_g)`, `[width, width]` and `[width]`."""
+        options = {"use_bias": True, "activation": "sigmoid"}
+        return dense(name, shape, shape[-1], self.dtype_policy, **options)

@@ -1,0 +1,6 @@
+"""Models: stacks of residual sublayers, and what is built of them."""
+
+from remixer_tf.models.encoder_decoder import EncoderDecoder
+from remixer_tf.models.stack import Block, TransformerStack
+
+__all__ = ["Block", "EncoderDecoder", "TransformerStack"]

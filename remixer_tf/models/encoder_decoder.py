@@ -1,0 +1,125 @@
+"""T5-style encoder-decoder over any two stacks."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import Context, dense
+
+
+class EncoderDecoder(keras.Model):
+    """Tokens in, logits of the target tokens out (T5 section 2.1; specs 3.4).
+
+    The embedding is shared by encoder and decoder. Logits are float32, from a matrix
+    of their own (T5.1.1) or from the embedding, then scaled by d_model ** -0.5
+    (T5.1.0).
+
+    Args:
+        encoder: a factory that takes `name` and `dtype` and returns a
+            `TransformerStack`.
+        decoder: the same; its token mixing is causal.
+        vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding.
+        d_model: int.
+        tied_logits: bool, logits from the embedding.
+
+    Call arguments:
+        batch: dictionary of int32 tensors under seqio's names;
+            `encoder_input_tokens` `[batch, encoder_length]` and
+            `decoder_input_tokens` `[batch, decoder_length]`, and for packed examples
+            `{encoder,decoder}_{segment_ids,positions}` of the same shapes. Others are
+            ignored.
+        training: bool.
+
+    Returns:
+        float32 `[batch, decoder_length, vocab_size]`.
+    """
+
+    def __init__(
+        self, encoder, decoder, vocab_size, d_model, tied_logits=False, **kwargs
+    ):
+        kwargs.setdefault("name", "encoder_decoder")
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.tied_logits = tied_logits
+        self.token_embedding = keras.layers.Embedding(
+            vocab_size,
+            d_model,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
+            name="token_embedding",
+            dtype=self.dtype_policy,
+        )
+        self.encoder = encoder(name="encoder", dtype=self.dtype_policy)
+        self.decoder = decoder(name="decoder", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        """Makes all variables; no data is needed."""
+        shape = (None, None, self.d_model)
+        self.token_embedding.build((None, None))  # [vocab_size, d_model]
+        self.encoder.build(shape)
+        self.decoder.build(shape)
+        if not self.tied_logits:
+            # [d_model, vocab_size]; float32 whatever the compute dtype
+            self.logits = dense("logits", shape, self.vocab_size, dtype="float32")
+        self.built = True
+
+    def call(self, batch, training=False):
+        context = self.encode(batch, training=training)
+        context = context._replace(
+            segment_ids=batch.get("decoder_segment_ids"),
+            positions=batch.get("decoder_positions"),
+        )
+        x = self.token_embedding(batch["decoder_input_tokens"])
+        x, _ = self.decoder(x, context=context, training=training)
+        return self._compute_logits(x)
+
+    def encode(self, batch, training=False):
+        """Runs the encoder.
+
+        Returns:
+            the `Context` of the decoder: `encoded` and its mask and segments. It has
+            no padding mask, since causality hides trailing padding.
+        """
+        tokens = batch["encoder_input_tokens"]
+        mask = ops.cast(ops.not_equal(tokens, 0), "int32")
+        segment_ids = batch.get("encoder_segment_ids")
+        context = Context(
+            padding_mask=mask,
+            segment_ids=segment_ids,
+            positions=batch.get("encoder_positions"),
+        )
+        x = self.token_embedding(tokens)
+        x, _ = self.encoder(x, context=context, training=training)
+        return Context(encoded=x, encoded_mask=mask, encoded_segment_ids=segment_ids)
+
+    def start_decoding(self, batch, max_length):
+        """Encodes, and makes the empty cache for `max_length` target tokens.
+
+        Returns:
+            the decoder's `Context` (without `step`) and the cache.
+        """
+        context = self.encode(batch)
+        context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
+        batch_size = ops.shape(batch["encoder_input_tokens"])[0]
+        return context, self.decoder.init_cache(batch_size, max_length, context)
+
+    def decode_step(self, tokens, cache, context):
+        """Logits of the next token.
+
+        Args:
+            tokens: int32 `[batch]`, the decoder's input at `context.step`.
+            cache: from `start_decoding` or the last step.
+            context: a `Context` with `step`.
+
+        Returns:
+            float32 `[batch, vocab_size]`, and the new cache.
+        """
+        x = self.token_embedding(tokens[:, None])
+        x, cache = self.decoder(x, context=context, cache=cache)
+        return self._compute_logits(x)[:, 0], cache
+
+    def _compute_logits(self, x):
+        if not self.tied_logits:
+            return self.logits(x)
+        table = ops.cast(self.token_embedding.embeddings, "float32")
+        x = ops.cast(x, "float32") * self.d_model**-0.5
+        return ops.matmul(x, ops.transpose(table))

@@ -1,0 +1,183 @@
+"""One harness for every sublayer: the rules of token mixing, each as an assertion."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from remixer_tf.layers import Context
+
+D_MODEL = 12
+
+
+def positions_of(segment_ids):
+    """Positions inside each packed example, `[batch, length]`."""
+    positions = np.zeros_like(segment_ids)
+    for row, ids in enumerate(segment_ids):
+        for column in range(1, len(ids)):
+            if ids[column] == ids[column - 1]:
+                positions[row, column] = positions[row, column - 1] + 1
+    return positions
+
+
+def randomize(layer, seed=1):
+    """Gives every weight a random value, so that zeros and ones hide nothing."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape, scale=0.5).astype("float32"))
+
+
+def run_sublayer_test(
+    factory,
+    length=7,
+    causal=False,
+    max_length=None,
+    mixes_tokens=True,
+    reads_encoder=False,
+    packs=True,
+):
+    """Checks a sublayer against the rules that hold for all of them.
+
+    Args:
+        factory: a function of keyword arguments (`name`, `dtype`) to a new sublayer,
+            without dropout.
+        length: int, of the test sequences.
+        causal: bool, whether the sublayer hides later tokens, and so can decode.
+        max_length: int, the longest sequence it accepts, or None for any.
+        mixes_tokens: bool, False for position-wise sublayers.
+        reads_encoder: bool, whether it needs `context.encoded`.
+        packs: bool, False where packed examples must be refused.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, length, D_MODEL)).astype("float32")
+    encoded = rng.normal(size=(2, 5, D_MODEL)).astype("float32")
+    encoded_mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32")
+    context = Context()
+    if reads_encoder:
+        context = Context(
+            encoded=ops.convert_to_tensor(encoded),
+            encoded_mask=ops.convert_to_tensor(encoded_mask),
+        )
+    layer = factory(name="sublayer")
+    layer.build((None, None, D_MODEL))
+    randomize(layer)
+
+    def run(x, **fields):
+        fields = {k: ops.convert_to_tensor(v) for k, v in fields.items()}
+        x = ops.convert_to_tensor(x)
+        return np.array(layer(x, context=context._replace(**fields)), "float32")
+
+    y = run(x)
+    assert y.shape == x.shape and np.isfinite(y).all()
+    _check_dtypes(factory, layer, x, y, context)
+    _check_config(factory, layer, x, y, context)
+    if keras.backend.backend() == "tensorflow":
+        _check_gradients(layer, x, context)
+    if max_length is not None:
+        _check_over_length(run, max_length)
+    if not reads_encoder:
+        _check_padding(run, x)
+        if packs:
+            _check_packing(run, x)
+    if causal or not mixes_tokens:
+        _check_causality(run, x, y)
+        _check_decoding(layer, x, y, context)
+    elif mixes_tokens and not reads_encoder:
+        changed = x.copy()
+        changed[:, -1] += 1
+        assert np.abs(run(changed)[:, 0] - y[:, 0]).max() > 1e-4, "sees nothing ahead"
+    return layer
+
+
+def _check_dtypes(factory, layer, x, y, context):
+    mixed = factory(name="sublayer", dtype="mixed_bfloat16")
+    mixed.build((None, None, D_MODEL))
+    mixed.set_weights(layer.get_weights())
+    assert {w.dtype for w in mixed.trainable_weights} == {"float32"}
+    out = mixed(ops.convert_to_tensor(x), context=context)
+    assert keras.backend.standardize_dtype(out.dtype) == "bfloat16"
+    error = np.abs(np.array(ops.cast(out, "float32")) - y).max()
+    assert error < 0.05 * max(1.0, np.abs(y).max())
+
+
+def _check_config(factory, layer, x, y, context):
+    copy = type(layer).from_config(layer.get_config())
+    copy.build((None, None, D_MODEL))
+    copy.set_weights(layer.get_weights())
+    out = np.array(copy(ops.convert_to_tensor(x), context=context))
+    np.testing.assert_array_equal(out, y)
+    assert [w.path for w in copy.weights] == [w.path for w in layer.weights]
+
+
+def _check_gradients(layer, x, context):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant(x), context=context) ** 2)
+    values = [w.value for w in layer.trainable_weights]
+    for weight, gradient in zip(
+        layer.trainable_weights, tape.gradient(loss, values), strict=True
+    ):
+        assert gradient is not None, f"no gradient reaches {weight.path}"
+        assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, weight.path
+
+
+def _check_over_length(run, max_length):
+    too_long = np.zeros((2, max_length + 1, D_MODEL), "float32")
+    try:
+        run(too_long)
+    except ValueError as error:
+        assert str(max_length) in str(error) and str(max_length + 1) in str(error)
+    else:
+        raise AssertionError("a sequence over max_length was accepted")
+    run(too_long[:, :max_length])
+
+
+def _check_padding(run, x):
+    """Outputs on real tokens depend neither on padding's content nor its length."""
+    real = x.shape[1] - 3
+    mask = np.ones(x.shape[:2], "int32")
+    mask[:, real:] = 0
+    full = run(x, padding_mask=mask)[:, :real]
+    one_pad = run(x[:, : real + 1], padding_mask=mask[:, : real + 1])[:, :real]
+    alone = run(x[:, :real], padding_mask=mask[:, :real])
+    np.testing.assert_allclose(one_pad, full, atol=2e-5)
+    np.testing.assert_allclose(alone, full, atol=2e-5)
+    np.testing.assert_allclose(run(x[:, :real]), full, atol=2e-5)
+
+
+def _check_packing(run, x):
+    """Packed examples give what they give alone."""
+    length = x.shape[1]
+    first = length // 2
+    segment_ids = np.array(
+        [[1] * first + [2] * (length - first - 1) + [0]] * 2, "int32"
+    )
+    packed = run(
+        x,
+        segment_ids=segment_ids,
+        positions=positions_of(segment_ids),
+        padding_mask=(segment_ids > 0).astype("int32"),
+    )
+    np.testing.assert_allclose(packed[:, :first], run(x[:, :first]), atol=2e-5)
+    np.testing.assert_allclose(
+        packed[:, first : length - 1], run(x[:, first : length - 1]), atol=2e-5
+    )
+
+
+def _check_causality(run, x, y):
+    for t in range(1, x.shape[1]):
+        changed = x.copy()
+        changed[:, t:] += 1.0
+        np.testing.assert_allclose(run(changed)[:, :t], y[:, :t], atol=1e-5)
+
+
+def _check_decoding(layer, x, y, context):
+    batch, length = x.shape[:2]
+    context = context._replace(key_positions=ops.arange(length, dtype="int32"))
+    cache = layer.init_cache(batch, length, context)
+    assert all(value.shape[0] == batch for value in cache.values())
+    for t in range(length):
+        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
+        x_t = ops.convert_to_tensor(x[:, t : t + 1])
+        y_t, cache = layer.decode_step(x_t, cache, step)
+        np.testing.assert_allclose(np.array(y_t)[:, 0], y[:, t], atol=2e-5)

@@ -1,0 +1,129 @@
+"""LengthMixing and the Toeplitz matrices against NumPy."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import Context, LengthMixing, create_toeplitz_matrix
+from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_toeplitz_listing_equals_gather_equals_definition(n, lead):
+    w = np.random.default_rng(n).normal(size=(*lead, 2 * n - 1)).astype("float32")
+    expected = np.zeros((*lead, n, n), "float32")
+    for i in range(n):
+        for j in range(n):
+            expected[..., i, j] = w[..., (n - 1) + (j - i)]
+    w = ops.convert_to_tensor(w)
+    np.testing.assert_array_equal(np.array(create_toeplitz_matrix(w)), expected)
+    np.testing.assert_array_equal(np.array(gather_toeplitz_matrix(w)), expected)
+
+
+def numpy_mixing(h, x, mask=None, causal=False, softmax=True):
+    """One head, written example by example and row by row."""
+    y = np.zeros_like(x)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            keys = [
+                s
+                for s in range(x.shape[1])
+                if not (causal and s > t) and (mask is None or mask[b, s])
+            ]
+            weights = h[t, keys]
+            if softmax:
+                weights = np.exp(weights - weights.max())
+                weights /= weights.sum()
+            y[b, t] = weights @ x[b, keys]
+    return y
+
+
+def make(**kwargs):
+    layer = LengthMixing(max_length=8, name="mixing", **kwargs)
+    layer.build((None, None, 6))
+    rng = np.random.default_rng(0)
+    h = rng.normal(size=layer.mixing_matrix.shape).astype("float32")
+    layer.mixing_matrix.assign(h)
+    return layer, h, rng.normal(size=(2, 6, 6)).astype("float32")
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_dense_mixing_against_numpy(softmax, causal, padded):
+    layer, h, x = make(softmax=softmax, causal=causal)
+    mask = np.array([[1] * 6, [1] * 4 + [0] * 2], "int32") if padded else None
+    y = np.array(layer(x, context=Context(padding_mask=mask)))
+    expected = numpy_mixing(h[0], x, mask, causal, softmax)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_heads_mix_groups_of_consecutive_channels():
+    layer, h, x = make(num_heads=3, softmax=True)
+    y = np.array(layer(x, context=Context()))
+    for head in range(3):
+        group = slice(2 * head, 2 * head + 2)
+        expected = numpy_mixing(h[head], x[..., group])
+        np.testing.assert_allclose(y[..., group], expected, atol=1e-5)
+
+
+def test_toeplitz_of_a_short_sequence_is_the_corner_of_the_long_one():
+    layer, w, _ = make(toeplitz=True)
+    full = np.array(gather_toeplitz_matrix(ops.convert_to_tensor(w)))
+    np.testing.assert_array_equal(np.array(layer.matrix(5)), full[:, :5, :5])
+
+
+def test_token_bias_is_one_number_per_position():
+    layer, _, x = make(use_bias=True, bias_initializer="ones")
+    layer.mixing_matrix.assign(np.zeros((1, 8, 8), "float32"))
+    bias = np.arange(8, dtype="float32")
+    layer.spatial_bias.assign(bias)
+    y = np.array(layer(x, context=Context()))
+    np.testing.assert_array_equal(y, np.broadcast_to(bias[None, :6, None], x.shape))
+
+
+def test_without_renormalizing_padding_keeps_its_mass():
+    layer, h, x = make(softmax=True, renormalize=False)
+    mask = np.array([[1] * 4 + [0] * 2] * 2, "int32")
+    y = np.array(layer(x, context=Context(padding_mask=mask)))
+    expected = numpy_mixing(h[0], x * mask[..., None])
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_all_padding_is_finite():
+    layer, _, x = make(softmax=True)
+    y = layer(x, context=Context(padding_mask=np.zeros((2, 6), "int32")))
+    np.testing.assert_array_equal(np.array(y), 0)
+
+
+def test_softmax_of_the_matrix_is_float32_under_bfloat16():
+    layer, h, _ = make(softmax=True, dtype="mixed_bfloat16")
+    expected = np.exp(h) / np.exp(h).sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.array(layer.matrix(8)), expected, rtol=1e-5)
+
+
+def test_dropout_on_the_matrix_is_shared_by_examples_and_keeps_the_mean():
+    layer = LengthMixing(8, dropout_rate=0.25, name="mixing")
+    layer.build((None, None, 8))
+    layer.mixing_matrix.assign(np.ones((1, 8, 8), "float32"))
+    # Each channel picks one key, so the outputs are the entries of the matrix.
+    x = np.stack([np.eye(8)] * 2).astype("float32")
+    draws = [np.array(layer(x, context=Context(), training=True)) for _ in range(60)]
+    for draw in draws:
+        np.testing.assert_array_equal(draw[0], draw[1])
+        assert set(np.unique(draw.round(4))) <= {0.0, np.float32(4 / 3).round(4)}
+    assert abs(np.mean(draws) - 1) < 0.05
+    np.testing.assert_array_equal(np.array(layer(x, context=Context())), 1)
+
+
+def test_errors_name_the_numbers():
+    with pytest.raises(ValueError, match="num_heads=4, width=6"):
+        LengthMixing(8, num_heads=4).build((None, None, 6))
+    layer, _, x = make()
+    with pytest.raises(ValueError, match="9 tokens .* max_length=8"):
+        layer(np.zeros((1, 9, 6), "float32"), context=Context())
+    with pytest.raises(ValueError, match="segment_ids without positions"):
+        layer(x, context=Context(segment_ids=np.ones((2, 6), "int32")))
+    with pytest.raises(ValueError, match="causal=False"):
+        layer.init_cache(2, 8, Context())

@@ -1,0 +1,24 @@
+"""Adafactor as T5 trained with it, and learning-rate schedules.
+
+Keras' own optimizers and schedules (`keras.optimizers.AdamW` and the rest) stand
+beside these. Every gradient has to be dense before any of them sees it: see
+`remixer_tf.training.train_step`.
+"""
+
+from remixer_tf.optimizers.adafactor import Adafactor
+from remixer_tf.optimizers.schedules import (
+    TruncatedRsqrt,
+    WarmupConstant,
+    WarmupCosineDecay,
+    WarmupLinearDecay,
+    WarmupRsqrt,
+)
+
+__all__ = [
+    "Adafactor",
+    "TruncatedRsqrt",
+    "WarmupConstant",
+    "WarmupCosineDecay",
+    "WarmupLinearDecay",
+    "WarmupRsqrt",
+]

@@ -1,0 +1,254 @@
+"""Adafactor with the semantics of Mesh TensorFlow, with which T5 was trained."""
+
+import math
+import numbers
+import re
+
+import keras
+from keras import ops
+
+_DTYPE = "float32"  # of the slots and of every intermediate result
+
+
+@keras.saving.register_keras_serializable(package="remixer_tf")
+class Adafactor(keras.optimizers.Optimizer):
+    r"""Adam's second moment in the memory of a row and a column.
+
+    With t = max(iterations - step_offset, 0), which is 0 at the first update:
+
+        beta_2 = 1 - (t + 1)^-decay_exponent
+        S      = G^2 + epsilon_1
+        R      = beta_2 R + (1 - beta_2) mean(S, largest axis)
+        C      = beta_2 C + (1 - beta_2) mean(S, second largest axis)
+        U      = G / sqrt(R C / mean(R, second largest axis))
+        U      = U / max(1, RMS(U) / clipping_threshold)
+        D      = learning_rate * max(epsilon_2, RMS(X)) * U
+        X      = X - D,  or with beta_1:  M = beta_1 M + (1 - beta_1) D;  X = X - M
+
+    Second moments are factored over the two largest axes of a variable when both
+    have at least `min_dim_size_to_factor` entries (of equal axes, the first counts
+    as the larger), the other axes being a batch of matrices. A smaller variable
+    keeps its full second moment V = beta_2 V + (1 - beta_2) S, and U = G / sqrt(V).
+    The state of a factored [n, m] matrix has n + m entries. A kernel kept as
+    [d_model, num_heads, d_kv] with d_kv < 128 is therefore not factored.
+
+    `keras.optimizers.Adafactor` is another algorithm: it keeps a full velocity,
+    caps the learning rate at 1 / sqrt(step) and factors the last two axes whatever
+    their size.
+
+    Slots and arithmetic are float32 whatever the dtype of the variables, and no slot
+    is read after it was assigned.
+
+    Source: Shazeer and Stern 2018, "Adafactor", Algorithms 4 to 6 and section 8;
+    Mesh TensorFlow, `optimize.py`.
+
+    Args:
+      learning_rate: float, or a `keras.optimizers.schedules.LearningRateSchedule`,
+        evaluated at `iterations`.
+      beta_1: decay of the first moment, in [0, 1). 0 keeps none, and no slot for it.
+      decay_exponent: how fast the second moment's decay nears 1, in (0, 1].
+      step_offset: the value of `iterations` at which fine-tuning started, so that the
+        second moment starts anew there; earlier steps count as step 0.
+      clipping_threshold: the largest RMS of an update, or None.
+      epsilon_1: added to the squared gradient.
+      epsilon_2: the least parameter scale, so that zeros can be left.
+      min_dim_size_to_factor: see above. 128 as in T5; a huge value factors nothing.
+      multiply_by_parameter_scale: whether updates are relative to RMS(X). If not,
+        D = learning_rate * U.
+      unscaled_variables: regular expressions. A variable whose `path` one of them
+        matches (`re.search`) is updated as if `multiply_by_parameter_scale` were
+        False. Each has to match a variable.
+      name: also the beginning of every slot's path, so it is fixed by default.
+      **kwargs: `weight_decay`, `clipnorm` and the other arguments of
+        `keras.optimizers.Optimizer`.
+
+    Raises:
+      ValueError: at construction for an argument outside its range; in `build` for an
+        expression of `unscaled_variables` that matches no variable.
+      TypeError: in `apply`, for a sparse gradient (TensorFlow's IndexedSlices): its
+        repeated ids have to be summed before they are squared.
+    """
+
+    def __init__(
+        self,
+        learning_rate=1e-3,
+        beta_1=0.0,
+        decay_exponent=0.8,
+        step_offset=0,
+        clipping_threshold=1.0,
+        epsilon_1=1e-30,
+        epsilon_2=1e-3,
+        min_dim_size_to_factor=128,
+        multiply_by_parameter_scale=True,
+        unscaled_variables=(),
+        name="adafactor",
+        **kwargs,
+    ):
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        _check("beta_1", beta_1, "in [0, 1)", lambda x: 0 <= x < 1)
+        _check("decay_exponent", decay_exponent, "in (0, 1]", lambda x: 0 < x <= 1)
+        _check("step_offset", step_offset, "an integer >= 0", lambda x: x >= 0, True)
+        if clipping_threshold is not None:
+            _check("clipping_threshold", clipping_threshold, "> 0 or None", _positive)
+        _check("epsilon_1", epsilon_1, "> 0", _positive)
+        _check("epsilon_2", epsilon_2, "> 0", _positive)
+        _check(
+            "min_dim_size_to_factor",
+            min_dim_size_to_factor,
+            "an integer > 0",
+            _positive,
+            True,
+        )
+        self.beta_1 = beta_1
+        self.decay_exponent = decay_exponent
+        self.step_offset = step_offset
+        self.clipping_threshold = clipping_threshold
+        self.epsilon_1 = epsilon_1
+        self.epsilon_2 = epsilon_2
+        self.min_dim_size_to_factor = min_dim_size_to_factor
+        self.multiply_by_parameter_scale = multiply_by_parameter_scale
+        self.unscaled_variables = _check_patterns(unscaled_variables)
+
+    def slot_shapes(self, shape):
+        """Returns {slot name: shape} for a variable of this shape; makes nothing."""
+        slots = {"first_moment": tuple(shape)} if self.beta_1 else {}
+        factored_axes = self._factored_axes(shape)
+        if factored_axes is None:
+            return {**slots, "second_moment": tuple(shape)}
+        largest, second = factored_axes
+        return {
+            **slots,
+            "second_moment_row": _without(shape, largest),
+            "second_moment_column": _without(shape, second),
+        }
+
+    def build(self, variables):
+        """Makes every slot; under a strategy, call it inside `strategy.scope()`."""
+        if self.built:
+            return
+        super().build(variables)
+        paths = [variable.path for variable in variables]
+        for pattern in self.unscaled_variables:
+            if not any(re.search(pattern, path) for path in paths):
+                raise ValueError(
+                    f"unscaled_variables: the expression {pattern!r} matches no "
+                    f"variable. Expected: a part of a path such as {paths[:3]}. "
+                    "Remove it or correct it."
+                )
+        self._slots = []
+        self._is_scaled = []
+        for variable, path in zip(variables, paths, strict=True):
+            self._slots.append(
+                {
+                    slot: self.add_variable(
+                        shape, dtype=_DTYPE, name=f"{path.replace('/', '_')}_{slot}"
+                    )
+                    for slot, shape in self.slot_shapes(variable.shape).items()
+                }
+            )
+            unscaled = any(re.search(p, path) for p in self.unscaled_variables)
+            self._is_scaled.append(self.multiply_by_parameter_scale and not unscaled)
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Applies one dense gradient to its variable; called by `apply`."""
+        if hasattr(gradient, "indices"):
+            raise TypeError(
+                f"The gradient of {variable.name!r} is sparse "
+                f"({type(gradient).__name__}). Expected: a dense tensor. Call "
+                "`tf.convert_to_tensor` on each gradient before `optimizer.apply`."
+            )
+        index = self._get_variable_index(variable)
+        slots = self._slots[index]
+        gradient = ops.cast(gradient, _DTYPE)
+        update = gradient * self._inverse_root_second_moment(gradient, slots)
+        if self.clipping_threshold is not None:
+            update = update / ops.maximum(1.0, _rms(update) / self.clipping_threshold)
+        update = update * ops.cast(learning_rate, _DTYPE)
+        if self._is_scaled[index]:
+            scale = _rms(ops.cast(variable, _DTYPE))
+            update = update * ops.maximum(scale, self.epsilon_2)
+        if self.beta_1:
+            update = self._average(slots["first_moment"], update, self.beta_1)
+        self.assign_sub(variable, ops.cast(update, variable.dtype))
+
+    def get_config(self):
+        """Returns the constructor's arguments, all of them serializable."""
+        return {
+            **super().get_config(),
+            "beta_1": self.beta_1,
+            "decay_exponent": self.decay_exponent,
+            "step_offset": self.step_offset,
+            "clipping_threshold": self.clipping_threshold,
+            "epsilon_1": self.epsilon_1,
+            "epsilon_2": self.epsilon_2,
+            "min_dim_size_to_factor": self.min_dim_size_to_factor,
+            "multiply_by_parameter_scale": self.multiply_by_parameter_scale,
+            "unscaled_variables": list(self.unscaled_variables),
+        }
+
+    def _inverse_root_second_moment(self, gradient, slots):
+        """Updates the second moment; returns a factor, broadcastable to gradient."""
+        step = ops.cast(ops.maximum(self.iterations - self.step_offset, 0), _DTYPE)
+        decay = 1.0 - ops.power(step + 1.0, -self.decay_exponent)
+        squared = ops.square(gradient) + self.epsilon_1
+        factored_axes = self._factored_axes(gradient.shape)
+        if factored_axes is None:
+            return ops.rsqrt(self._average(slots["second_moment"], squared, decay))
+        largest, second = factored_axes
+        row = ops.mean(squared, axis=largest)
+        column = ops.mean(squared, axis=second)
+        row = self._average(slots["second_moment_row"], row, decay)
+        column = self._average(slots["second_moment_column"], column, decay)
+        row = ops.expand_dims(row, largest)
+        row = row / ops.mean(row, axis=second, keepdims=True)
+        return ops.rsqrt(row) * ops.rsqrt(ops.expand_dims(column, second))
+
+    def _average(self, slot, value, decay):
+        """Moves the slot towards value; returns the new value, not the slot."""
+        value = slot * decay + value * (1.0 - decay)
+        self.assign(slot, value)
+        return value
+
+    def _factored_axes(self, shape):
+        """Returns (largest axis, second largest axis), or None if not factored."""
+        if len(shape) < 2:
+            return None
+        largest, second = sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2]
+        return (
+            (largest, second) if shape[second] >= self.min_dim_size_to_factor else None
+        )
+
+
+def _rms(x):
+    return ops.sqrt(ops.mean(ops.square(x)))
+
+
+def _without(shape, axis):
+    return tuple(shape[:axis]) + tuple(shape[axis + 1 :])
+
+
+def _positive(x):
+    return x > 0
+
+
+def _check(name, value, expected, is_valid, integer=False):
+    kind = numbers.Integral if integer else numbers.Real
+    if not isinstance(value, kind) or not math.isfinite(value) or not is_valid(value):
+        raise ValueError(f"{name} must be {expected}. Received: {name}={value!r}")
+
+
+def _check_patterns(patterns):
+    if isinstance(patterns, str) or not all(isinstance(p, str) for p in patterns):
+        raise ValueError(
+            "unscaled_variables must be a list of regular expressions, such as "
+            f"['rel_embedding']. Received: unscaled_variables={patterns!r}"
+        )
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                "unscaled_variables must be a list of regular expressions. "
+                f"Received: {pattern!r}, which is none: {error}"
+            ) from error
+    return tuple(patterns)

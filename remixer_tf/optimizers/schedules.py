@@ -1,0 +1,206 @@
+"""Learning-rate schedules, under the names that T5's users know.
+
+Every schedule is a function of t = max(step - step_offset, 0), where `step` is the
+optimizer's `iterations` (0 at the first update) and `step_offset` is the step at which
+fine-tuning started. Warm-up is linear from 0 at t = 0 to the peak at t = warmup_steps,
+so that the first update of a schedule with warm-up changes nothing.
+"""
+
+import math
+import numbers
+
+import keras
+from keras import ops
+
+_register = keras.saving.register_keras_serializable(package="remixer_tf")
+
+
+class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Keeps the arguments that all schedules share, checked."""
+
+    _arguments = ()  # of the constructor, kept under the same names
+
+    def __init__(self, warmup_steps, step_offset, least_warmup_steps=0):
+        self.warmup_steps = _steps("warmup_steps", warmup_steps, least_warmup_steps)
+        self.step_offset = _steps("step_offset", step_offset, 0)
+
+    def __call__(self, step):
+        """Returns the learning rate at this step, a float32 scalar."""
+        step = ops.maximum(ops.subtract(step, self.step_offset), 0)
+        return self._value(ops.cast(step, "float32"))
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        return {name: getattr(self, name) for name in self._arguments}
+
+    def _warmup(self, step):
+        if self.warmup_steps == 0:
+            return ops.ones_like(step)
+        return ops.minimum(1.0, step / self.warmup_steps)
+
+
+@_register
+class TruncatedRsqrt(_Schedule):
+    """T5's pre-training schedule: constant at first, then 1 / sqrt(t).
+
+    multiplier / sqrt(max(t, warmup_steps)). Known as `truncated_rsqrt` in Mesh
+    TensorFlow, as `rsqrt_no_ramp_down` in T5's gin files, and as `rsqrt_decay` in T5X.
+
+    Args:
+      warmup_steps: integer >= 1, the steps before the decay; there is no ramp.
+      multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
+      step_offset: see the module.
+
+    Raises:
+      ValueError: for an argument outside its range.
+    """
+
+    _arguments = ("warmup_steps", "multiplier", "step_offset")
+
+    def __init__(self, warmup_steps=10_000, multiplier=1.0, step_offset=0):
+        super().__init__(warmup_steps, step_offset, least_warmup_steps=1)
+        self.multiplier = _rate("multiplier", multiplier)
+
+    def _value(self, step):
+        return self.multiplier * ops.rsqrt(ops.maximum(step, self.warmup_steps))
+
+
+@_register
+class WarmupRsqrt(TruncatedRsqrt):
+    """`TruncatedRsqrt` with a linear ramp to the same peak.
+
+    multiplier * min(1, t / warmup_steps) / sqrt(max(t, warmup_steps)). Known as
+    `linear_warmup * rsqrt_decay` in T5X.
+
+    Args:
+      warmup_steps: integer >= 1.
+      multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
+      step_offset: see the module.
+
+    Raises:
+      ValueError: for an argument outside its range.
+    """
+
+    def _value(self, step):
+        return self._warmup(step) * super()._value(step)
+
+
+@_register
+class WarmupConstant(_Schedule):
+    """T5's fine-tuning schedule, constant, after an optional linear warm-up.
+
+    learning_rate * min(1, t / warmup_steps).
+
+    Args:
+      learning_rate: positive float; T5 fine-tunes with 1e-3.
+      warmup_steps: integer >= 0; 0 is no warm-up.
+      step_offset: see the module.
+
+    Raises:
+      ValueError: for an argument outside its range.
+    """
+
+    _arguments = ("learning_rate", "warmup_steps", "step_offset")
+
+    def __init__(self, learning_rate=1e-3, warmup_steps=0, step_offset=0):
+        super().__init__(warmup_steps, step_offset)
+        self.learning_rate = _rate("learning_rate", learning_rate)
+
+    def _value(self, step):
+        return self.learning_rate * self._warmup(step)
+
+
+@_register
+class WarmupLinearDecay(_Schedule):
+    """Linear warm-up to the peak, then a straight line down: BERT's schedule.
+
+    With p = clip((t - warmup_steps) / (total_steps - warmup_steps), 0, 1):
+    min(1, t / warmup_steps) * (end + (learning_rate - end) * (1 - p)).
+
+    Args:
+      learning_rate: positive float, the peak.
+      total_steps: integer > warmup_steps, counted from the start (or from
+        `step_offset`), warm-up included. The end rate holds from then on.
+      warmup_steps: integer >= 0; 0 is no warm-up.
+      end_learning_rate: float in [0, learning_rate].
+      step_offset: see the module.
+
+    Raises:
+      ValueError: for an argument outside its range.
+    """
+
+    _arguments = (
+        "learning_rate",
+        "total_steps",
+        "warmup_steps",
+        "end_learning_rate",
+        "step_offset",
+    )
+
+    def __init__(
+        self,
+        learning_rate,
+        total_steps,
+        warmup_steps=0,
+        end_learning_rate=0.0,
+        step_offset=0,
+    ):
+        super().__init__(warmup_steps, step_offset)
+        self.learning_rate = _rate("learning_rate", learning_rate)
+        self.total_steps = _steps("total_steps", total_steps, self.warmup_steps + 1)
+        self.end_learning_rate = _rate("end_learning_rate", end_learning_rate, True)
+        if self.end_learning_rate > self.learning_rate:
+            raise ValueError(
+                "end_learning_rate must not exceed learning_rate. Received: "
+                f"end_learning_rate={end_learning_rate}, learning_rate={learning_rate}"
+            )
+
+    def _value(self, step):
+        decay_steps = self.total_steps - self.warmup_steps
+        progress = ops.clip((step - self.warmup_steps) / decay_steps, 0.0, 1.0)
+        decrease = self.learning_rate - self.end_learning_rate
+        rate = self.end_learning_rate + decrease * self._remainder(progress)
+        return self._warmup(step) * rate
+
+    def _remainder(self, progress):
+        return 1.0 - progress
+
+
+@_register
+class WarmupCosineDecay(WarmupLinearDecay):
+    """Linear warm-up to the peak, then half a cosine down.
+
+    `WarmupLinearDecay` with (1 + cos(pi p)) / 2 in the place of 1 - p. It is
+    `keras.optimizers.schedules.CosineDecay` with `total_steps` counted from the start.
+
+    Args:
+      learning_rate: positive float, the peak.
+      total_steps: integer > warmup_steps, warm-up included.
+      warmup_steps: integer >= 0; 0 is no warm-up.
+      end_learning_rate: float in [0, learning_rate].
+      step_offset: see the module.
+
+    Raises:
+      ValueError: for an argument outside its range.
+    """
+
+    def _remainder(self, progress):
+        return 0.5 * (1.0 + ops.cos(math.pi * progress))
+
+
+def _steps(name, value, least):
+    if not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(
+            f"{name} must be an integer >= {least}. Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def _rate(name, value, zero_allowed=False):
+    valid = isinstance(value, numbers.Real) and math.isfinite(value)
+    if not valid or value < 0 or (value == 0 and not zero_allowed):
+        raise ValueError(
+            f"{name} must be a number {'>=' if zero_allowed else '>'} 0. "
+            f"Received: {name}={value!r}"
+        )
+    return float(value)

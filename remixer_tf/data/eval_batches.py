@@ -1,0 +1,129 @@
+"""A split read once, in its order, and batched for evaluation."""
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.lengths import LengthBuckets, whole_lengths
+from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task
+
+
+def read_examples(task, split, feature_lengths, max_examples=None):
+    """Reads a split once, in its order, for evaluation.
+
+    Inputs are trimmed as in training. Targets are whole, since metrics compare
+    predictions with them.
+
+    Args:
+        task: a `seqio.Task`.
+        split: str.
+        feature_lengths: dictionary of ints.
+        max_examples: int, only the first; None for all.
+
+    Returns:
+        list of dictionaries of NumPy arrays: every feature that the task makes.
+
+    Raises:
+        ValueError: an unknown split, or a split without examples.
+    """
+    check_split(task, split)
+    lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
+    dataset = task.get_dataset(
+        whole_lengths(task, feature_lengths) or lengths,
+        split=split,
+        shuffle=False,
+        try_in_mem_cache=False,
+    )
+    examples = list(dataset.take(max_examples or -1).as_numpy_iterator())
+    if not examples:
+        raise ValueError(NO_EXAMPLES.format(task.name, split))
+    return examples
+
+
+def eval_dataset(
+    task,
+    *,
+    feature_lengths,
+    batch_size,
+    split="validation",
+    max_examples=None,
+    feature_converter=seqio.EncDecFeatureConverter,
+):
+    """Batches of a split: every example once, in order. See `batch_examples`."""
+    return batch_examples(
+        read_examples(get_task(task), split, feature_lengths, max_examples),
+        feature_lengths=feature_lengths,
+        batch_size=batch_size,
+        feature_converter=feature_converter,
+    )
+
+
+def batch_examples(
+    examples,
+    *,
+    feature_lengths,
+    batch_size,
+    length_buckets=None,
+    feature_converter=seqio.EncDecFeatureConverter,
+):
+    """Batches examples in memory, each once; the last batch is filled up.
+
+    Rows that fill up the last batch repeat an example, with loss weights 0.
+
+    Args:
+        examples: list of dictionaries, from `read_examples`.
+        feature_lengths: dictionary of ints; longer features are cut.
+        batch_size: int.
+        length_buckets: None, or as in `train_dataset`. The examples are then sorted
+            by length, and each batch is cut to the first bucket that holds it.
+        feature_converter: a `seqio.FeatureConverter` class.
+
+    Returns:
+        a `tf.data.Dataset` of dictionaries of int32 `[batch_size, length]`, and
+        `example_index` `[batch_size]`: the place in `examples`, -1 in filling rows.
+    """
+    converter = feature_converter(pack=False)
+    buckets = LengthBuckets(length_buckets, feature_lengths, converter)
+    order = list(range(len(examples)))
+    if length_buckets:
+        order.sort(key=lambda i: _bucket_and_lengths(examples[i], buckets.buckets))
+    fill = -len(order) % batch_size
+    rows = [examples[i] for i in order + order[-1:] * fill]
+    dataset = tf.data.Dataset.from_tensor_slices(
+        {
+            name: tf.RaggedTensor.from_row_lengths(
+                np.concatenate([row[name][:length] for row in rows]),
+                [len(row[name][:length]) for row in rows],
+            )
+            for name, length in feature_lengths.items()
+        }
+    ).map(lambda row: {k: x[: tf.size(x)] for k, x in row.items()})
+    dataset = tf.data.Dataset.zip(
+        converter(dataset, feature_lengths),
+        tf.data.Dataset.from_tensor_slices(np.array(order + [-1] * fill, np.int32)),
+    ).batch(batch_size, drop_remainder=True)
+
+    def finish(batch, index):
+        real = tf.cast(index >= 0, tf.int32)[:, None]
+        batch = {
+            name: x * tf.cast(real, x.dtype) if name.endswith("_loss_weights") else x
+            for name, x in batch.items()
+        }
+        if length_buckets:
+            batch = buckets.cut(batch, buckets.index(batch))
+        return {**batch, "example_index": index}
+
+    return dataset.map(finish).prefetch(2)
+
+
+def _bucket_and_lengths(example, buckets):
+    """Key that sorts examples for decoding.
+
+    Within a bucket targets come first: rows that end together let it stop early.
+    """
+    full = buckets[-1]
+    lengths = {name: min(len(example[name]), full[name]) for name in full}
+    bucket = next(
+        i for i, b in enumerate(buckets) if all(lengths[name] <= b[name] for name in b)
+    )
+    return bucket, lengths["targets"], *lengths.values()

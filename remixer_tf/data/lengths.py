@@ -1,0 +1,163 @@
+"""Lengths of examples: how many exceed the model's, and which bucket holds one."""
+
+import inspect
+from typing import NamedTuple
+
+import seqio
+import tensorflow as tf
+
+
+class OverLength(NamedTuple):
+    """How many examples of a split are longer than the model reads.
+
+    Attributes:
+        task: str.
+        split: str.
+        feature_lengths: dictionary of ints, the lengths that the model reads.
+        examples: int, the examples counted.
+        over: int, those of them with a feature longer than its length, EOS included.
+        longest: dictionary of ints, the longest of each feature.
+        complete: bool, False if the count stopped at its limit.
+    """
+
+    task: str
+    split: str
+    feature_lengths: dict
+    examples: int
+    over: int
+    longest: dict
+    complete: bool
+
+    def __str__(self):
+        of = f"{self.examples:,}" if self.complete else f"the first {self.examples:,}"
+        return (
+            f"{self.task} {self.split}: {self.over:,} of {of} examples are longer "
+            f"than {format_lengths(self.feature_lengths)} "
+            f"(longest: {format_lengths(self.longest)})"
+        )
+
+
+def format_lengths(lengths):
+    """Writes `{"inputs": 24, "targets": 104}` as `inputs 24 / targets 104`."""
+    return " / ".join(f"{name} {length}" for name, length in lengths.items())
+
+
+def count_over_length(task, split, feature_lengths, limit=100_000):
+    """Counts the examples that are longer than `feature_lengths`, EOS included.
+
+    seqio trims such examples without a word. One pass over the split, in order. A
+    preprocessor that cannot work without lengths (T5's span corruption) gets
+    `feature_lengths`; all others see whole examples.
+
+    Args:
+        task: a `seqio.Task` or `seqio.Mixture`; of a mixture all tasks are counted.
+        split: str.
+        feature_lengths: dictionary of ints, such as `{"inputs": 24, "targets": 104}`.
+        limit: int, how many examples of each task to count at most.
+
+    Returns:
+        an `OverLength`.
+    """
+    examples, over, complete = 0, 0, True
+    longest = dict.fromkeys(feature_lengths, 0)
+    limits = list(feature_lengths.values())
+    for subtask in seqio.get_subtasks(task):
+        if not has_split(subtask, split):
+            continue
+        dataset = subtask.get_dataset(
+            whole_lengths(subtask, feature_lengths),
+            split=split,
+            shuffle=False,
+            trim_output_features=False,
+            try_in_mem_cache=False,
+        )
+        dataset = dataset.map(
+            lambda example: tf.stack([tf.shape(example[k])[0] for k in feature_lengths])
+        )
+        seen = 0
+        for lengths in dataset.take(limit + 1).batch(1024).as_numpy_iterator():
+            if seen + len(lengths) > limit:
+                complete = False
+                lengths = lengths[: limit - seen]
+                if not len(lengths):
+                    break
+            seen += len(lengths)
+            over += int((lengths > limits).any(axis=1).sum())
+            for name, length in zip(feature_lengths, lengths.max(axis=0), strict=True):
+                longest[name] = max(longest[name], int(length))
+        examples += seen
+    return OverLength(
+        task.name, split, dict(feature_lengths), examples, over, longest, complete
+    )
+
+
+def has_split(task, split):
+    """Whether the task or mixture has `split`, or the split of a slice of it."""
+    return split.split("[")[0] in [name.split("[")[0] for name in task.splits]
+
+
+def whole_lengths(task, feature_lengths):
+    """Lengths to ask `task` for so that examples come whole: None where possible."""
+    for subtask in seqio.get_subtasks(task):
+        for preprocessor in subtask.preprocessors:
+            parameters = inspect.signature(preprocessor).parameters
+            argument = parameters.get("sequence_length")
+            if argument is not None and argument.default is inspect.Parameter.empty:
+                return feature_lengths
+    return None
+
+
+class LengthBuckets:
+    """Padded lengths, from the shortest to the model's.
+
+    Args:
+        buckets: list of dictionaries such as `{"inputs": 16, "targets": 32}`, each
+            at least as long as the one before in every feature. `feature_lengths`
+            is the last bucket and need not be listed.
+        feature_lengths: dictionary of ints.
+        feature_converter: a `seqio.FeatureConverter`; it tells the lengths of the
+            model's features.
+
+    Raises:
+        ValueError: a bucket has other features, or lengths that do not grow.
+    """
+
+    def __init__(self, buckets, feature_lengths, feature_converter):
+        buckets = [dict(bucket) for bucket in buckets or ()]
+        if not buckets or buckets[-1] != dict(feature_lengths):
+            buckets.append(dict(feature_lengths))
+        for i, bucket in enumerate(buckets):
+            shorter = buckets[max(i - 1, 0)]
+            if bucket.keys() != feature_lengths.keys() or any(
+                not 0 < shorter[name] <= bucket[name] for name in bucket
+            ):
+                raise ValueError(
+                    "length_buckets must name the features of feature_lengths, from "
+                    "the shortest bucket to the longest, none longer than "
+                    f"{dict(feature_lengths)}. Received: {buckets}."
+                )
+        self._lengths = {}  # feature of the model -> its lengths, [num_buckets]
+        for bucket in buckets:
+            for name, n in feature_converter.get_model_feature_lengths(bucket).items():
+                self._lengths.setdefault(name, []).append(n)
+        self.buckets = buckets
+
+    def index(self, features):
+        """First bucket that holds `features`, dictionary of `[..., length]`: int64."""
+        fits = tf.ones([len(self.buckets)], tf.bool)
+        for name, lengths in self._lengths.items():
+            if name == "decoder_input_tokens":  # the targets, shifted by one
+                continue
+            positions = tf.range(1, tf.shape(features[name])[-1] + 1)
+            used = tf.reduce_max(tf.where(features[name] != 0, positions, 0))
+            fits = tf.logical_and(fits, used <= tf.constant(lengths))
+        return tf.argmax(tf.cast(fits, tf.int32))
+
+    def cut(self, features, index):
+        """Cuts the padding beyond bucket `index` off `features`."""
+        return {
+            name: x[..., : tf.constant(self._lengths[name])[index]]
+            if name in self._lengths
+            else x
+            for name, x in features.items()
+        }

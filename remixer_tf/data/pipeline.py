@@ -1,0 +1,308 @@
+"""From a registered task to training batches, with seqio and tf.data.
+
+seqio reads, tokenizes, mixes, shards, shuffles and converts; this file adds length
+buckets, the count of over-long examples and the axis of steps. An example: under
+`feature_lengths={"inputs": 5, "targets": 4}` a task's
+
+    {"inputs": [7, 8, 1], "targets": [3, 9, 1]}
+
+becomes, in a batch of one and one step per call,
+
+    {"encoder_input_tokens": [[[7, 8, 1, 0, 0]]],
+     "decoder_input_tokens": [[[0, 3, 9, 1]]],
+     "decoder_target_tokens": [[[3, 9, 1, 0]]],
+     "decoder_loss_weights": [[[1, 1, 1, 0]]]}
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import inspect
+import re
+
+import seqio
+import tensorflow as tf
+from absl import logging
+
+from remixer_tf.data.lengths import (
+    LengthBuckets,
+    count_over_length,
+    format_lengths,
+    has_split,
+    whole_lengths,
+)
+
+
+def get_task(name, vocabulary=None):
+    """Returns a registered task or mixture, with another vocabulary if one is given.
+
+    Args:
+        name: str, or a `seqio.Task` or `seqio.Mixture`.
+        vocabulary: a `seqio.Vocabulary` that takes the place of every text feature's;
+            None keeps the task's own.
+
+    Returns:
+        a `seqio.Task` or `seqio.Mixture`. The registered one is left as it is.
+
+    Raises:
+        ValueError: nothing is registered under `name`.
+    """
+    task = name
+    if isinstance(name, str):
+        names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
+            raise ValueError(
+                f"No task or mixture is registered under the name {name!r}. "
+                + (f"The nearest names: {', '.join(nearest)}. " if nearest else "")
+                + "Import the module that registers it."
+            )
+        task = seqio.get_mixture_or_task(name)
+    if vocabulary is None:
+        return task
+
+    def replace_vocabulary(subtask):
+        features = dict(subtask.output_features)
+        for name, feature in features.items():
+            own = getattr(feature, "vocabulary", None)
+            if own is not None and not isinstance(own, seqio.PassThroughVocabulary):
+                features[name] = dataclasses.replace(feature, vocabulary=vocabulary)
+        return subtask.replace(output_features=features)
+
+    return _change_tasks(task, replace_vocabulary)
+
+
+def _change_tasks(task, change):
+    """Applies `change` to a task, or to every task of a mixture; returns the same."""
+    if isinstance(task, seqio.Task):
+        return change(task)
+
+    def rate_of(subtask):
+        # Rates may need the data, so they are asked for only when mixing starts.
+        return lambda _: task.get_rate(subtask)
+
+    return seqio.Mixture(
+        task.name,
+        [(change(subtask), rate_of(subtask)) for subtask in task.tasks],
+        sample_fn=task._sample_fn,
+    )
+
+
+def train_dataset(
+    task,
+    *,
+    feature_lengths,
+    batch_size,
+    split="train",
+    seed=0,
+    shuffle=True,
+    pack=False,
+    length_buckets=None,
+    over_length="trim",
+    steps_per_call=1,
+    shard_info=None,
+    feature_converter=seqio.EncDecFeatureConverter,
+    count_limit=100_000,
+):
+    """Endless batches of a task's split.
+
+    Two datasets with equal arguments give equal batches, and an iterator can be saved
+    in `tf.train.Checkpoint(iterator=...)` at any point and then gives the batches that
+    were still to come. (A source that calls Python while it reads, as
+    `tf.data.Dataset.from_generator` does, cannot be saved.) seqio's shuffle buffer
+    runs across epochs; its size is the task's `shuffle_buffer_size`.
+
+    Examples longer than `feature_lengths`, EOS included, are counted first and the
+    count is logged. "trim" then cuts them as T5 does: whether EOS survives depends on
+    the task's last preprocessor, `append_eos_after_trim` keeps it and `append_eos`
+    loses it. "refuse" raises: at once if the count met one, else when one arrives,
+    see `over_length_errors`.
+
+    Args:
+        task: a registered name, or what `get_task` returns.
+        feature_lengths: dictionary of ints, one for each feature of the converter.
+        batch_size: int, examples (packed rows, when packing) per step on this host.
+            The same for every bucket.
+        split: str.
+        seed: int, of shuffling, mixing and random preprocessing.
+        shuffle: bool.
+        pack: bool, several short examples share a row, told apart by
+            `{encoder,decoder}_{segment_ids,positions}`.
+        length_buckets: None, or a list of dictionaries like `feature_lengths`, from
+            short to long. An example goes to the first bucket that holds all of its
+            features; the last bucket is `feature_lengths`. A bucket gives an element
+            once it has collected `steps_per_call * batch_size` examples.
+        over_length: "trim" or "refuse".
+        steps_per_call: int, the leading axis. The steps of an element share a bucket.
+        shard_info: None, or a `seqio.ShardInfo`: the part that this host reads.
+        feature_converter: a `seqio.FeatureConverter` class.
+        count_limit: int, how many examples to count at most; 0 does not count.
+
+    Returns:
+        a `tf.data.Dataset` of dictionaries of int32
+        `[steps_per_call, batch_size, length]`. Shapes are static, but with buckets
+        the lengths are known only in each element.
+
+    Raises:
+        ValueError: an unknown split or a split without examples; packing together
+            with buckets; an over-long example under "refuse".
+    """
+    task = get_task(task)
+    if over_length not in ("trim", "refuse"):
+        raise ValueError(
+            f"over_length must be 'trim' or 'refuse'. Received: {over_length!r}."
+        )
+    if pack and length_buckets:
+        raise ValueError(
+            "Packing fills every row to feature_lengths, so length_buckets have no use "
+            "beside pack=True. Set one of the two."
+        )
+    check_split(task, split)
+    _check_examples(task, split, feature_lengths, shard_info)
+    if count_limit:
+        count = count_over_length(task, split, feature_lengths, count_limit)
+        if count.over and over_length == "refuse":
+            raise ValueError(f"{count}. {_REMEDY}")
+        log = logging.warning if count.over else logging.info
+        log("%s%s", count, ": they are trimmed" if count.over else "")
+
+    refuse = over_length == "refuse"
+    lengths = whole_lengths(task, feature_lengths) if refuse else feature_lengths
+    dataset = _change_tasks(task, _for_training(feature_lengths)).get_dataset(
+        lengths,
+        split=split,
+        shuffle=shuffle,
+        seed=seed,
+        shard_info=shard_info,
+        num_epochs=None,
+        trim_output_features=not refuse,
+        try_in_mem_cache=False,  # its content would be part of every checkpoint
+    )
+    if refuse:
+        dataset = dataset.map(_refuse_over_length(task, split, feature_lengths))
+    converter = feature_converter(pack=pack)
+    dataset = converter(dataset, feature_lengths)
+    if length_buckets:
+        buckets = LengthBuckets(length_buckets, feature_lengths, converter)
+
+        def to_element(index, window):
+            window = window.batch(batch_size, drop_remainder=True)
+            window = window.batch(steps_per_call, drop_remainder=True)
+            return window.map(lambda features: buckets.cut(features, index))
+
+        dataset = dataset.group_by_window(
+            key_func=buckets.index,
+            reduce_func=to_element,
+            window_size=steps_per_call * batch_size,
+        )
+    else:
+        dataset = dataset.batch(batch_size, drop_remainder=True)
+        dataset = dataset.batch(steps_per_call, drop_remainder=True)
+    options = tf.data.Options()
+    options.deterministic = True
+    # Tokenizers count as stateful ops, though their state never changes.
+    options.experimental_external_state_policy = (
+        tf.data.experimental.ExternalStatePolicy.IGNORE
+    )
+    return dataset.with_options(options).prefetch(2)
+
+
+def _for_training(names):
+    """Returns a change to a task: its examples lose what no model reads.
+
+    Texts and the like would fill the shuffle buffer, which every checkpoint holds.
+    """
+
+    def keep(dataset):
+        return dataset.map(lambda example: {name: example[name] for name in names})
+
+    def change(task):
+        source = task.source
+        if isinstance(source, seqio.FunctionDataSource):
+            source = _FunctionSource(source._dataset_fn, splits=source.splits)
+        return task.replace(source=source, preprocessors=[*task.preprocessors, keep])
+
+    return change
+
+
+class _FunctionSource(seqio.FunctionDataSource):
+    """A function source that may lack a `seed` argument: then it does not shuffle.
+
+    seqio refuses such a function, and warns that restarts repeat data, which they do
+    not where the iterator is part of the checkpoint.
+    """
+
+    def get_dataset(self, split="train", shuffle=True, seed=None, **unused):
+        if "seed" in inspect.signature(self._dataset_fn).parameters:
+            return self._dataset_fn(split=split, shuffle_files=shuffle, seed=seed)
+        return self._dataset_fn(split=split, shuffle_files=False)
+
+
+_REMEDY = "Raise feature_lengths, or set over_length to trim."
+_MARK = "over-length example: "
+
+
+def _refuse_over_length(task, split, feature_lengths):
+    """Returns a map function that fails on an example over `feature_lengths`."""
+    text = (
+        f"{_MARK}an example of {task.name} {split} is longer than "
+        f"{format_lengths(feature_lengths)}: it has "
+        + " / ".join(f"{name} {{}}" for name in feature_lengths)
+        + f". {_REMEDY}"
+    )
+
+    def check(example):
+        lengths = [tf.shape(example[name])[0] for name in feature_lengths]
+        fits = tf.reduce_all(tf.stack(lengths) <= list(feature_lengths.values()))
+        with tf.control_dependencies(
+            [tf.debugging.Assert(fits, [tf.strings.format(text, lengths)])]
+        ):
+            return {name: tf.identity(x) for name, x in example.items()}
+
+    return check
+
+
+@contextlib.contextmanager
+def over_length_errors():
+    """Turns TensorFlow's report of an over-long example into a plain ValueError.
+
+    with over_length_errors():
+        batch = next(iterator)
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(f"{_MARK}.*?{re.escape(_REMEDY)}", error.message)
+        if not found:
+            raise
+        raise ValueError(found.group()) from None
+
+
+def check_split(task, split):
+    """Raises a ValueError unless `task` has `split`."""
+    if not has_split(task, split):
+        raise ValueError(
+            f"{task.name} has no split {split!r}. It has: "
+            f"{', '.join(sorted(task.splits))}."
+        )
+
+
+def _check_examples(task, split, feature_lengths, shard_info):
+    """Raises unless each task gives at least one example: `repeat` would not end."""
+    for subtask in seqio.get_subtasks(task):
+        if has_split(subtask, split):
+            first = subtask.get_dataset(
+                feature_lengths,
+                split=split,
+                shuffle=False,
+                shard_info=shard_info,
+                try_in_mem_cache=False,
+            )
+            if not list(first.take(1)):
+                raise ValueError(NO_EXAMPLES.format(subtask.name, split))
+
+
+NO_EXAMPLES = (
+    "{} {} has no examples. Check its files, and that its preprocessors do not filter "
+    "all of them out."
+)

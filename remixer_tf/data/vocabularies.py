@@ -1,0 +1,64 @@
+"""Vocabularies: bytes, or the pieces of a SentencePiece model."""
+
+import os
+
+import seqio
+import tensorflow as tf
+
+
+def byte_vocabulary():
+    """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file."""
+    return seqio.ByteVocabulary()
+
+
+def sentencepiece_vocabulary(path, extra_ids=0):
+    """The pieces of a SentencePiece model, checked as soon as it is asked for.
+
+    Args:
+        path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
+            EOS 1, unknown 2. `python -m remixer_tf.train_vocabulary` makes such files.
+        extra_ids: int, sentinels added after the pieces, for span corruption: T5 has
+            100. `<extra_id_0>` is the last id.
+
+    Returns:
+        a `seqio.SentencePieceVocabulary`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a SentencePiece model, or has other special ids.
+    """
+    path = os.path.expanduser(os.fspath(path))
+    if tf.io.gfile.isdir(path) or not tf.io.gfile.exists(path):
+        raise FileNotFoundError(
+            f"There is no vocabulary file {path!r}.{_models_near(path)} To make one "
+            "from a task's text: python -m remixer_tf.train_vocabulary "
+            f"--task=TASK --vocab_size=SIZE --output={path}"
+        )
+    vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+    try:
+        vocabulary.load_model()
+        tokenizer = vocabulary.tokenizer
+        if not tokenizer.get_piece_size():
+            raise ValueError("it has no pieces")
+    except Exception as error:  # protobuf and SentencePiece raise kinds of their own
+        raise ValueError(
+            f"{path!r} is not a SentencePiece model: {error}. Expected the binary "
+            "file that SentencePiece writes, usually called *.model."
+        ) from error
+    ids = (tokenizer.pad_id(), tokenizer.eos_id(), tokenizer.unk_id())
+    if ids != (0, 1, 2):
+        raise ValueError(
+            f"The vocabulary {path!r} must have pad 0, EOS 1 and unknown 2, as T5's "
+            f"have. Received: {ids} (-1 means none). Train it with --pad_id=0 "
+            "--eos_id=1 --unk_id=2 --bos_id=-1, or with remixer_tf.train_vocabulary."
+        )
+    return vocabulary
+
+
+def _models_near(path):
+    """A sentence that names the models in the folder where `path` was expected."""
+    folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
+    if not tf.io.gfile.isdir(folder):
+        return f" There is no folder {folder!r} either."
+    models = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".model")]
+    return f" In its folder: {', '.join(sorted(models))}." if models else ""

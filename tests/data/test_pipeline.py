@@ -1,0 +1,356 @@
+import itertools
+import os
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data import eval_batches, pipeline
+from remixer_tf.data.lengths import count_over_length
+from tests.data.toy_tasks import VOCABULARY, rows, toy_task
+
+LENGTHS = {"inputs": 8, "targets": 12}
+BUCKETS = [{"inputs": 4, "targets": 6}]
+# 60 different examples; those with both lengths small enough go to the short bucket.
+TRAIN = rows([(1 + i % 7, 1 + i % 11) for i in range(60)])
+
+PIECES = os.path.join(
+    os.path.dirname(seqio.__file__), "test_data", "sentencepiece", "sentencepiece.model"
+)
+
+
+def elements(number, task=None, **kwargs):
+    task = task or toy_task({"train": TRAIN})
+    kwargs = {
+        "feature_lengths": LENGTHS,
+        "batch_size": 4,
+        "count_limit": 0,  # counting has tests of its own
+        **kwargs,
+    }
+    dataset = pipeline.train_dataset(task, **kwargs)
+    return list(itertools.islice(dataset.as_numpy_iterator(), number))
+
+
+def texts(batch, key="encoder_input_tokens"):
+    """The texts in a batch's rows."""
+    tokens = batch[key].reshape(-1, batch[key].shape[-1])
+    return [VOCABULARY.decode(row.tolist()) for row in tokens]
+
+
+def assert_equal(a, b):
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        assert x.keys() == y.keys()
+        for key in x:
+            np.testing.assert_array_equal(x[key], y[key])
+
+
+def test_a_batch_is_the_converted_examples():
+    task = toy_task({"train": [("a", "bc"), ("def", "g")]})
+    (batch,) = elements(
+        1,
+        task,
+        feature_lengths={"inputs": 5, "targets": 4},
+        batch_size=2,
+        shuffle=False,
+    )
+    want = {
+        "encoder_input_tokens": [[[100, 1, 0, 0, 0], [103, 104, 105, 1, 0]]],
+        "decoder_input_tokens": [[[0, 101, 102, 1], [0, 106, 1, 0]]],
+        "decoder_target_tokens": [[[101, 102, 1, 0], [106, 1, 0, 0]]],
+        "decoder_loss_weights": [[[1, 1, 1, 0], [1, 1, 0, 0]]],
+    }
+    assert {key: value.tolist() for key, value in batch.items()} == want
+    assert {value.dtype for value in batch.values()} == {np.dtype("int32")}
+
+
+def test_the_seed_decides_the_order_and_steps_per_call_only_groups_the_batches():
+    single = elements(6, seed=1)
+    triple = elements(2, seed=1, steps_per_call=3)
+    other = elements(6, seed=2)
+    assert triple[0]["encoder_input_tokens"].shape == (3, 4, 8)
+    for key in single[0]:
+        np.testing.assert_array_equal(
+            np.concatenate([x[key] for x in single]),
+            np.concatenate([x[key] for x in triple]),
+        )
+    assert [texts(x) for x in single] != [texts(x) for x in other]
+
+
+def test_a_batch_larger_than_the_split_repeats_it():
+    task = toy_task({"train": rows([(2, 2), (3, 3), (4, 4)])})
+    (batch,) = elements(1, task, batch_size=7, shuffle=False)
+    assert texts(batch) == ["ab", "bcd", "cdef", "ab", "bcd", "cdef", "ab"]
+
+
+def test_an_example_goes_to_the_first_bucket_that_holds_both_features():
+    batches = elements(12, length_buckets=BUCKETS, steps_per_call=2)
+    shapes = set()
+    for batch in batches:
+        inputs, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
+        assert inputs.shape[:2] == targets.shape[:2] == (2, 4)
+        assert batch["decoder_loss_weights"].shape == targets.shape
+        shapes.add((inputs.shape[-1], targets.shape[-1]))
+        used = np.stack([(x > 0).sum(-1).ravel() for x in (inputs, targets)], axis=-1)
+        short = (used <= [4, 6]).all(axis=-1)
+        assert short.all() if inputs.shape[-1] == 4 else not short.any()
+    assert shapes == {(4, 6), (8, 12)}
+
+
+def test_buckets_lose_no_example():
+    task = toy_task({"train": TRAIN[:8]})
+    batches = elements(8, task, length_buckets=BUCKETS, batch_size=1, shuffle=False)
+    pairs = [(texts(x)[0], texts(x, "decoder_target_tokens")[0]) for x in batches]
+    assert sorted(pairs) == sorted(TRAIN[:8])
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [{"inputs": 9, "targets": 6}, {"inputs": 4}, {"inputs": 0, "targets": 6}],
+)
+def test_a_bad_bucket_is_an_error(bucket):
+    with pytest.raises(ValueError, match="from the shortest bucket to the longest"):
+        elements(1, length_buckets=[bucket])
+
+
+def test_packed_rows_hold_several_examples_with_segments_and_positions():
+    task = toy_task({"train": [("a", "bc"), ("def", "g")]})
+    (batch,) = elements(1, task, batch_size=1, pack=True, shuffle=False)
+    want = {
+        "encoder_input_tokens": [100, 1, 103, 104, 105, 1, 100, 1],
+        "encoder_segment_ids": [1, 1, 2, 2, 2, 2, 3, 3],
+        "encoder_positions": [0, 1, 0, 1, 2, 3, 0, 1],
+        "decoder_input_tokens": [0, 101, 102, 0, 106, 0, 101, 102, 0, 0, 0, 0],
+        "decoder_target_tokens": [101, 102, 1, 106, 1, 101, 102, 1, 0, 0, 0, 0],
+        "decoder_loss_weights": [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0],
+        "decoder_segment_ids": [1, 1, 1, 2, 2, 3, 3, 3, 0, 0, 0, 0],
+        "decoder_positions": [0, 1, 2, 0, 1, 0, 1, 2, 0, 0, 0, 0],
+    }
+    assert {key: value[0, 0].tolist() for key, value in batch.items()} == want
+
+
+def test_packing_beside_buckets_is_an_error():
+    with pytest.raises(ValueError, match="Set one of the two"):
+        elements(1, pack=True, length_buckets=BUCKETS)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"length_buckets": BUCKETS}, {"pack": True, "over_length": "refuse"}],
+    ids=["buckets", "packing_and_refuse"],
+)
+def test_an_iterator_restored_mid_epoch_gives_the_batches_still_to_come(
+    kwargs, tmp_path
+):
+    def iterator():
+        task = toy_task({"train": TRAIN}, shuffle_buffer_size=20)
+        if "length_buckets" in kwargs:  # its tokenizer is a stateful op
+            task = pipeline.get_task(task, seqio.SentencePieceVocabulary(PIECES))
+        return iter(
+            pipeline.train_dataset(
+                task,
+                feature_lengths=LENGTHS,
+                batch_size=3,
+                steps_per_call=2,
+                count_limit=0,
+                **kwargs,
+            )
+        )
+
+    def take(iterator, number):
+        return [
+            {k: v.numpy() for k, v in next(iterator).items()} for _ in range(number)
+        ]
+
+    first = iterator()
+    start = take(first, 4)
+    path = tf.train.Checkpoint(iterator=first).save(str(tmp_path / "checkpoint"))
+    want = take(first, 25)  # more than an epoch
+    second = iterator()
+    tf.train.Checkpoint(iterator=second).restore(path).assert_consumed()
+    assert_equal(take(second, 25), want)
+    key = "encoder_input_tokens"
+    assert not np.array_equal(start[-1][key], want[0][key])
+
+
+def test_hosts_share_the_examples():
+    task = toy_task({"train": TRAIN})
+    read = []
+    for index in range(2):
+        batches = elements(
+            10,
+            task,
+            batch_size=3,
+            shuffle=False,
+            shard_info=seqio.ShardInfo(index=index, num_shards=2),
+        )
+        read.append(
+            {
+                pair
+                for x in batches
+                for pair in zip(
+                    texts(x), texts(x, "decoder_target_tokens"), strict=True
+                )
+            }
+        )
+    assert not read[0] & read[1]
+    assert read[0] | read[1] == set(TRAIN)
+
+
+LONG = rows([(3, 3), (7, 12), (8, 3), (7, 11), (9, 20)])  # with EOS: 4/4, 8/13, ...
+
+
+def test_over_length_counts_eos_and_tells_the_longest():
+    task = toy_task({"train": LONG})
+    count = count_over_length(task, "train", LENGTHS)
+    assert (count.examples, count.over, count.complete) == (5, 3, True)
+    assert count.longest == {"inputs": 10, "targets": 21}
+    assert str(count) == (
+        "toy train: 3 of 5 examples are longer than inputs 8 / targets 12 "
+        "(longest: inputs 10 / targets 21)"
+    )
+
+
+@pytest.mark.parametrize("limit, over, complete", [(2, 1, False), (5, 3, True)])
+def test_the_count_stops_at_its_limit(limit, over, complete):
+    count = count_over_length(toy_task({"train": LONG}), "train", LENGTHS, limit)
+    assert (count.examples, count.over, count.complete) == (limit, over, complete)
+    assert ("of the first 2 examples" in str(count)) == (not complete)
+
+
+def test_the_count_sees_through_a_preprocessor_that_trims():
+    last = seqio.preprocessors.append_eos_after_trim
+    count = count_over_length(toy_task({"train": LONG}, last=last), "train", LENGTHS)
+    assert count.over == 3
+
+
+@pytest.mark.parametrize(
+    "last, end",
+    [
+        (seqio.preprocessors.append_eos, 100),
+        (seqio.preprocessors.append_eos_after_trim, 1),
+    ],
+)
+def test_trimming_keeps_eos_as_the_preprocessor_says(last, end):
+    task = toy_task({"train": [("a" * 9, "a")]}, last=last)
+    (batch,) = elements(1, task)
+    np.testing.assert_array_equal(
+        batch["encoder_input_tokens"][0, 0], [100] * 7 + [end]
+    )
+
+
+def test_refusing_names_the_count_and_the_remedy():
+    with pytest.raises(ValueError, match=r"3 of 5 examples .* Raise feature_lengths"):
+        elements(1, toy_task({"train": LONG}), over_length="refuse", count_limit=9)
+
+
+@pytest.mark.parametrize("last", ["append_eos", "append_eos_after_trim"])
+def test_refusing_catches_an_example_that_was_not_counted(last):
+    task = toy_task({"train": LONG}, last=getattr(seqio.preprocessors, last))
+    with pytest.raises(ValueError) as error, pipeline.over_length_errors():
+        elements(2, task, over_length="refuse", shuffle=False)
+    assert str(error.value) == (
+        "over-length example: an example of toy train is longer than inputs 8 / "
+        "targets 12: it has inputs 8 / targets 13. Raise feature_lengths, or set "
+        "over_length to trim."
+    )
+
+
+def test_over_length_must_be_known():
+    with pytest.raises(ValueError, match="'trim' or 'refuse'. Received: 'cut'"):
+        elements(1, over_length="cut")
+
+
+def test_an_unknown_split_names_those_there_are():
+    with pytest.raises(ValueError, match="toy has no split 'dev'. It has: train"):
+        elements(1, split="dev")
+
+
+def test_a_split_without_examples_is_an_error():
+    with pytest.raises(ValueError, match="toy train has no examples"):
+        elements(1, toy_task({"train": []}))
+    with pytest.raises(ValueError, match="toy dev has no examples"):
+        eval_batches.eval_dataset(
+            toy_task({"dev": []}), feature_lengths=LENGTHS, batch_size=2, split="dev"
+        )
+
+
+def test_eval_batches_hold_every_example_once_in_order():
+    batches = list(
+        eval_batches.eval_dataset(
+            toy_task({"dev": TRAIN[:5]}),
+            feature_lengths=LENGTHS,
+            batch_size=3,
+            split="dev",
+        ).as_numpy_iterator()
+    )
+    assert [x["example_index"].tolist() for x in batches] == [[0, 1, 2], [3, 4, -1]]
+    assert sum((texts(x) for x in batches), [])[:5] == [x for x, _ in TRAIN[:5]]
+    assert batches[1]["decoder_loss_weights"].any(axis=1).tolist() == [
+        True,
+        True,
+        False,
+    ]
+    assert {x["encoder_input_tokens"].shape for x in batches} == {(3, 8)}
+
+
+def test_sorted_eval_batches_are_cut_to_their_bucket():
+    examples = eval_batches.read_examples(toy_task({"dev": TRAIN}), "dev", LENGTHS)
+    batches = list(
+        eval_batches.batch_examples(
+            examples, feature_lengths=LENGTHS, batch_size=7, length_buckets=BUCKETS
+        ).as_numpy_iterator()
+    )
+    index = np.concatenate([x["example_index"] for x in batches])
+    assert sorted(index[index >= 0]) == list(range(60))
+    assert {x["encoder_input_tokens"].shape for x in batches} == {(7, 4), (7, 8)}
+    for batch in batches:
+        for i, text in zip(batch["example_index"], texts(batch), strict=True):
+            assert i < 0 or text == TRAIN[i][0]
+
+
+def test_eval_examples_keep_whole_targets_and_their_other_features():
+    (example,) = eval_batches.read_examples(
+        toy_task({"dev": LONG[-1:]}), "dev", LENGTHS, max_examples=1
+    )
+    assert len(example["inputs"]) == 8 and len(example["targets"]) == 21
+    assert example["type"] == b"long"
+
+
+@pytest.fixture
+def registered():
+    task = toy_task({"train": TRAIN}, name="toy_pipeline")
+    seqio.TaskRegistry.add_provider("toy_pipeline", task)
+    other = toy_task({"train": rows([(2, 2)] * 3), "dev": TRAIN[:2]}, name="toy_other")
+    seqio.TaskRegistry.add_provider("toy_other", other)
+    seqio.MixtureRegistry.add("toy_mixture", [("toy_pipeline", 3), ("toy_other", 1)])
+    yield
+    for name in ("toy_pipeline", "toy_other"):
+        seqio.TaskRegistry.remove(name)
+    seqio.MixtureRegistry.remove("toy_mixture")
+
+
+def test_an_unregistered_name_gets_the_nearest(registered):
+    with pytest.raises(ValueError, match="'toy_pipelin'.*nearest names: toy_pipeline"):
+        pipeline.get_task("toy_pipelin")
+
+
+@pytest.mark.parametrize("name", ["toy_pipeline", "toy_mixture"])
+def test_a_vocabulary_takes_the_place_of_the_registered_one(registered, name):
+    vocabulary = seqio.ByteVocabulary(extra_ids=100)
+    task = pipeline.get_task(name, vocabulary)
+    for subtask in seqio.get_subtasks(task):
+        for feature in subtask.output_features.values():
+            assert feature.vocabulary == vocabulary
+    for feature in pipeline.get_task(name).output_features.values():
+        assert feature.vocabulary == VOCABULARY
+
+
+def test_a_mixture_keeps_its_rates_with_another_vocabulary(registered):
+    vocabulary = seqio.ByteVocabulary(extra_ids=100)
+    plain = elements(50, pipeline.get_task("toy_mixture"))
+    other = elements(50, pipeline.get_task("toy_mixture", vocabulary))
+    assert_equal(plain, other)  # extra ids come after the bytes
+    of_other = [text in ("ab", "bc", "cd") for x in plain for text in texts(x)]
+    assert 0.15 < np.mean(of_other) < 0.35  # a quarter; 1 of 60 is in both

@@ -1,0 +1,211 @@
+import numpy as np
+import pytest
+import sentencepiece
+import seqio
+import tensorflow as tf
+
+from remixer_tf import train_vocabulary as binary
+from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
+from remixer_tf.tasks import mini_cogs_grammar
+from remixer_tf.train_vocabulary import read_texts, train_vocabulary
+
+TEXTS = ["the girl saw a dog", "the boy slept", "a girl slept near the tree"] * 5
+WORDS = {word for text in TEXTS for word in text.split()}
+
+
+@pytest.fixture
+def words(tmp_path):
+    return train_vocabulary(TEXTS, str(tmp_path / "words.model"), model_type="word")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tiny_task():
+    """Two tasks over texts held here, and a mixture of them."""
+    feature = seqio.Feature(byte_vocabulary())
+    for name, features in (("tiny_both", ["inputs", "targets"]), ("tiny_one", [])):
+
+        def dataset_fn(split, shuffle_files=False, seed=None):
+            texts = ["", " "] if split == "empty" else ["Über a", "b b"]
+            return tf.data.Dataset.from_tensor_slices(
+                {"inputs": tf.constant(texts), "targets": tf.constant(texts)}
+            )
+
+        def tokenize(dataset, output_features, features=features):
+            copy = bool(features)
+            return seqio.preprocessors.tokenize(dataset, output_features, copy)
+
+        seqio.TaskRegistry.add(
+            name,
+            source=seqio.FunctionDataSource(dataset_fn, splits=("train", "empty")),
+            preprocessors=[tokenize],
+            output_features={"inputs": feature, "targets": feature},
+        )
+    seqio.MixtureRegistry.add("tiny_mixture", [("tiny_both", 1), ("mini_cogs", 1)])
+    yield
+    for name in ("tiny_both", "tiny_one"):
+        seqio.TaskRegistry.remove(name)
+    seqio.MixtureRegistry.remove("tiny_mixture")
+
+
+def test_bytes():
+    vocabulary = byte_vocabulary()
+    assert vocabulary.vocab_size == 259
+    assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 2)
+    assert vocabulary.encode("aß") == [100, 198, 162]
+    assert vocabulary.decode([100, 198, 162, 1, 100]) == "aß"
+
+
+def test_words_have_t5_ids_and_need_no_size(words):
+    tokenizer = words.tokenizer
+    assert words.vocab_size == len(WORDS) + 3
+    assert (tokenizer.pad_id(), tokenizer.eos_id(), tokenizer.unk_id()) == (0, 1, 2)
+    assert tokenizer.bos_id() == -1
+    for text in TEXTS:
+        ids = words.encode(text)
+        assert len(ids) == len(text.split())
+        assert words.decode([*ids, 1, 0]) == text
+        np.testing.assert_array_equal(words.encode_tf(text), ids)
+    assert words.encode("the zebra")[1] == 2
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_pieces_give_the_text_back(tmp_path, model_type):
+    path = str(tmp_path / "new" / "pieces.model")
+    vocabulary = train_vocabulary(TEXTS, path, 24, model_type)
+    assert vocabulary.vocab_size == 24
+    assert vocabulary.decode(vocabulary.encode(TEXTS[0])) == TEXTS[0]
+    assert sentencepiece_vocabulary(path).vocab_size == 24
+
+
+def test_extra_ids_come_last(words):
+    path = words.sentencepiece_model_file
+    vocabulary = sentencepiece_vocabulary(path, extra_ids=100)
+    assert vocabulary.vocab_size == words.vocab_size + 100
+    assert vocabulary.encode("<extra_id_0>") == [vocabulary.vocab_size - 1]
+
+
+def test_exactly_all_words_is_a_size_and_one_more_is_not(tmp_path):
+    path = str(tmp_path / "words.model")
+    size = len(WORDS) + 3
+    assert train_vocabulary(TEXTS, path, size, "word").vocab_size == size
+    with pytest.raises(ValueError, match=rf"{size + 1} is more.* Set it to {size} or"):
+        train_vocabulary(TEXTS, path, size + 1, "word")
+
+
+def test_fewer_words_than_there_are_is_reported(tmp_path, caplog):
+    train_vocabulary(TEXTS, str(tmp_path / "words.model"), 5, "word")
+    assert f"lacks the {len(WORDS) - 2} rarest words" in caplog.text
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_sizes_that_cannot_be_say_which_can(tmp_path, model_type):
+    path = str(tmp_path / "pieces.model")
+    with pytest.raises(ValueError, match=r"vocab_size=500 is more.*Set it to \d+ or"):
+        train_vocabulary(TEXTS, path, 500, model_type)
+    with pytest.raises(ValueError, match=r"vocab_size=9 has no room.*Set it to \d+ or"):
+        train_vocabulary(TEXTS, path, 9, model_type)
+    for size in (None, 3):
+        with pytest.raises(ValueError, match="must be more than 3"):
+            train_vocabulary(TEXTS, path, size, model_type)
+
+
+def test_other_bad_arguments(tmp_path):
+    with pytest.raises(ValueError, match="unigram, bpe, word. Received: 'char'"):
+        train_vocabulary(TEXTS, str(tmp_path / "x.model"), 20, "char")
+    with pytest.raises(ValueError, match="must be a file"):
+        train_vocabulary(TEXTS, str(tmp_path), 20)
+
+
+def test_long_texts_count_too(tmp_path):
+    texts = ["a b " * 5_000 + "seldom"]
+    vocabulary = train_vocabulary(texts, str(tmp_path / "m"), model_type="word")
+    assert vocabulary.encode("seldom") != [2]
+
+
+def test_missing_files_name_what_is_there(words, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"wrod.*words\.model.*train_vocab"):
+        sentencepiece_vocabulary(str(tmp_path / "wrod.model"))
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        sentencepiece_vocabulary(str(tmp_path / "nowhere" / "words.model"))
+    with pytest.raises(FileNotFoundError, match=r"words\.model"):
+        sentencepiece_vocabulary(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", b"\0\1\2" * 100])
+def test_files_that_are_no_models(tmp_path, content):
+    path = tmp_path / "bad.model"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"bad\.model' is not a SentencePiece model"):
+        sentencepiece_vocabulary(str(path))
+
+
+def test_other_special_ids_are_refused(tmp_path):
+    prefix = str(tmp_path / "default")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS),
+        model_prefix=prefix,
+        vocab_size=12,
+        model_type="word",
+    )
+    with pytest.raises(ValueError, match=r"pad 0, EOS 1.*Received: \(-1, 2, 0\)"):
+        sentencepiece_vocabulary(f"{prefix}.model")
+
+
+def test_read_texts():
+    assert read_texts("tiny_both") == ["Über a", "Über a", "b b", "b b"]
+    assert read_texts("tiny_both", features=["targets"]) == ["Über a", "b b"]
+    assert read_texts("tiny_both", num_examples=1) == ["Über a", "Über a"]
+    mixed = read_texts("tiny_mixture", num_examples=2)
+    assert len(mixed) == 8
+    assert set(mixed) >= set(read_texts("tiny_both"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "tiny_boths"}, "nearest names: tiny_both"),
+        ({"task": "tiny_both", "split": "dev"}, "no split 'dev'. It has: train, empty"),
+        ({"task": "tiny_both", "split": "empty"}, "has no text"),
+        ({"task": "tiny_one"}, "tiny_one keeps no text of inputs, targets"),
+        (
+            {"task": "tiny_both", "features": ["inputs", "answer"]},
+            "keeps no text of answer. It keeps that of: inputs, targets",
+        ),
+    ],
+)
+def test_texts_that_cannot_be_read(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        read_texts(**arguments)
+
+
+@pytest.fixture
+def run_binary(capsys):
+    def run(*arguments):
+        if "task" not in binary.flags.FLAGS:
+            binary.define_flags()
+        binary.flags.FLAGS.unparse_flags()
+        for name in ("vocab_size", "split", "features", "model_type", "num_examples"):
+            binary.flags.FLAGS[name].unparse()
+        binary.main(binary.flags.FLAGS(["train_vocabulary", *arguments]))
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_binary_makes_words_of_mini_cogs_that_write_every_split(run_binary, tmp_path):
+    path = f"{tmp_path}/words.model"
+    out = run_binary("--task=mini_cogs", "--model_type=word", f"--output={path}")
+    words = sentencepiece_vocabulary(path)
+    assert f"{words.vocab_size} pieces, word" in out
+    assert "inputs: 12760 texts" in out
+    splits = mini_cogs_grammar.generate()
+    for split in ("dev", "test", "gen"):
+        for example in splits[split]:
+            for text in (example.sentence, example.logical_form):
+                assert words.decode(words.encode(text)) == text
+
+
+def test_binary_tells_what_is_wrong(run_binary, tmp_path):
+    path = f"{tmp_path}/words.model"
+    with pytest.raises(SystemExit, match="Error: No task or mixture .* mini_cogs"):
+        run_binary("--task=mini_cog", "--vocab_size=100", f"--output={path}")

@@ -1,0 +1,49 @@
+"""A task over bytes, made in memory, for the tests of data and evaluation."""
+
+import seqio
+import tensorflow as tf
+
+VOCABULARY = seqio.ByteVocabulary()  # "a" is 100; EOS 1
+
+
+def word_metric(targets, predictions):
+    right = [t == p for t, p in zip(targets, predictions, strict=True)]
+    return {"em": sum(right) / len(right), "type": {"short": 1.0}}
+
+
+def toy_task(splits, name="toy", last=seqio.preprocessors.append_eos, **kwargs):
+    """A task whose splits are lists of (inputs, targets)."""
+
+    def dataset_fn(split, shuffle_files):
+        inputs, targets = (
+            zip(*splits[split], strict=True) if splits[split] else ("", "")
+        )
+        return tf.data.Dataset.from_tensor_slices(
+            {
+                "inputs": tf.constant(list(inputs), tf.string),
+                "targets": tf.constant(list(targets), tf.string),
+                "type": tf.constant(
+                    ["long" if len(x) > 4 else "short" for x in inputs] or [], tf.string
+                ),
+            }
+        )
+
+    return seqio.Task(
+        name,
+        source=seqio.FunctionDataSource(dataset_fn, splits=list(splits)),
+        preprocessors=[seqio.preprocessors.tokenize, last],
+        output_features={
+            "inputs": seqio.Feature(VOCABULARY),
+            "targets": seqio.Feature(VOCABULARY),
+        },
+        metric_fns=kwargs.pop("metric_fns", [word_metric]),
+        **kwargs,
+    )
+
+
+def rows(lengths):
+    """(inputs, targets) of the given lengths, EOS not counted; all different."""
+    return [
+        ("".join(chr(97 + (i + j) % 26) for j in range(n)), chr(97 + i % 26) * m)
+        for i, (n, m) in enumerate(lengths)
+    ]

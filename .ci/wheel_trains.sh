@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it in an empty environment, and trains there a few steps,
+# away from the repository, by the gin files that the wheel carries.
+# PYTHON names the Python that makes the environment; `make wheel-check` sets it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+repository=$PWD
+python=${PYTHON:-python3}
+unset PYTHONPATH
+export TF_CPP_MIN_LOG_LEVEL=2
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+echo "Building the wheel"
+rm -rf build # setuptools would pack what an earlier build left there
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work" .
+rm -rf build
+wheel=$(ls "$work"/remixer_tf-*.whl)
+echo "$(basename "$wheel"): $(wc -c <"$wheel") bytes"
+
+echo "Installing it in an empty environment"
+"$python" -m venv "$work/venv"
+python=$work/venv/bin/python
+"$python" -m pip install --quiet --constraint constraints.txt "$wheel"
+"$python" -m pip install --quiet --constraint constraints.txt --no-deps t5
+du -sh "$work/venv" | cut -f1
+
+cd "$work"
+"$python" - "$work/venv" "$repository" <<'END'
+import pathlib
+import sys
+
+import remixer_tf.gin_utils
+import remixer_tf.tasks
+
+environment, repository = (pathlib.Path(path).resolve() for path in sys.argv[1:])
+for name, module in list(sys.modules.items()):
+    file = getattr(module, "__file__", None)
+    if file and name.split(".")[0] == "remixer_tf":
+        assert environment in pathlib.Path(file).resolve().parents, (name, file)
+for path in filter(None, sys.path):
+    path = pathlib.Path(path).resolve()
+    assert path != repository and repository not in path.parents, path
+print("remixer_tf comes from the wheel:", pathlib.Path(remixer_tf.__file__).parent)
+END
+
+for model in t5_1_1_tiny remixer_tiny; do
+  echo "Training $model for 20 steps"
+  "$python" -m remixer_tf.train --model_dir="$work/$model" \
+    --gin_file="models/$model.gin" --gin_file=runs/mini_cogs.gin \
+    --gin.TRAIN_STEPS=20 --gin.BATCH_SIZE=8 \
+    --gin.WarmupCosineDecay.warmup_steps=10
+  ls "$work/$model"/checkpoints/*20* >/dev/null
+done
+echo "The wheel trains away from the repository."

@@ -1,0 +1,68 @@
+"""Packaging of remixer_tf.
+
+Two folders of the repository live inside the installed package:
+`tasks/` is `remixer_tf.tasks`, and `gin/` travels as data in `remixer_tf/gin`.
+`gin/` must never hold an `__init__.py`: it would hide the gin library.
+
+t5 is needed too but cannot be declared here: its metadata asks for tfds-nightly
+and seqio-nightly, which overwrite tensorflow-datasets and seqio file by file.
+`install.sh` installs it without its dependencies; those it really uses are below.
+"""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"', (ROOT / "remixer_tf" / "__init__.py").read_text()
+).group(1)
+
+
+def subpackages(folder):
+    """Names `remixer_tf.<folder>[.<subfolder>...]`, one for each folder with files."""
+    files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.gin")]
+    folders = {path.parent.relative_to(ROOT) for path in files}
+    return sorted(".".join(["remixer_tf", *path.parts]) for path in folders)
+
+
+setup(
+    name="remixer_tf",
+    version=VERSION,
+    description="Remixer, gMLP and T5.1.1 in Keras, configured with gin",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=[
+        *find_packages(include=["remixer_tf", "remixer_tf.*"]),
+        *subpackages("tasks"),
+        *subpackages("gin"),
+    ],
+    package_dir={"remixer_tf.tasks": "tasks", "remixer_tf.gin": "gin"},
+    package_data={"": ["*.gin"]},
+    python_requires=">=3.11",
+    install_requires=[
+        # tensorflow-text asks for the tensorflow of its own minor version.
+        "tensorflow>=2.20,<2.22",
+        "tensorflow-text>=2.20,<2.22",
+        "keras>=3.15",
+        "tensorboard",
+        "tensorflow-datasets>=4.9",
+        "seqio==0.0.20",
+        "gin-config>=0.5",
+        "sentencepiece>=0.2",
+        "numpy",
+        "rich",
+        # What t5.data and t5.evaluation import.
+        "absl-py",
+        "babel",
+        "editdistance",
+        "immutabledict",
+        "rouge-score>=0.1.2",
+        "sacrebleu",
+        "scikit-learn",
+        "scipy",
+    ],
+    extras_require={"dev": ["packaging", "pre-commit", "pytest", "ruff"]},
+)

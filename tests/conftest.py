@@ -1,0 +1,71 @@
+"""Every test starts from the same seeds; tests on real data run where there is some.
+
+Under `KERAS_BACKEND=jax` nothing here imports TensorFlow, and files called `*_tf.py`
+are not collected.
+"""
+
+import os
+import pathlib
+import random
+from importlib import metadata
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import pytest
+
+SEED = 0
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+REAL_DATA = os.environ.get("REMIXER_TF_DATA")
+
+collect_ignore_glob = [] if ON_TENSORFLOW else ["*_tf.py"]
+
+
+def pytest_configure():
+    if REAL_DATA and not pathlib.Path(REAL_DATA).is_dir():
+        raise pytest.UsageError(
+            "REMIXER_TF_DATA must name the folder that holds the real data files "
+            f"(COGS in its subfolder cogs/). Received: {REAL_DATA!r}, which is no "
+            "folder. Correct it, or unset it to skip the tests on real data."
+        )
+
+
+def pytest_report_header():
+    names = "tensorflow keras jax tensorflow-text tensorflow-datasets seqio t5"
+    installed = {dist.metadata["Name"].lower() for dist in metadata.distributions()}
+    versions = [
+        f"{name} {metadata.version(name) if name in installed else 'missing'}"
+        for name in names.split()
+    ]
+    return [f"backend: {keras.backend.backend()}", "versions: " + ", ".join(versions)]
+
+
+def pytest_collection_modifyitems(items):
+    if REAL_DATA:
+        return
+    reason = "needs real data: set REMIXER_TF_DATA to the folder that holds it"
+    for item in items:
+        if item.get_closest_marker("real_data"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def real_data_dir():
+    """The folder of the real data files, for tests marked `real_data`."""
+    if not REAL_DATA:
+        pytest.fail("A test that uses `real_data_dir` must be marked `real_data`.")
+    return pathlib.Path(REAL_DATA)
+
+
+@pytest.fixture(autouse=True)
+def same_seeds():
+    if ON_TENSORFLOW:
+        keras.utils.set_random_seed(SEED)
+        return
+    # keras.utils.set_random_seed imports TensorFlow wherever it is installed. Without
+    # it, Keras draws its seeds from `random`, once its global generator is gone.
+    keras.utils.clear_session(free_memory=False)
+    random.seed(SEED)
+    np.random.seed(SEED)

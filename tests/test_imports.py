@@ -1,0 +1,159 @@
+"""Imports run one way: no module imports one that stands above it.
+
+Up to the optimizers, only Keras and NumPy may be imported, so that everything runs on
+TensorFlow and on JAX. gin is for gin_utils and the binaries.
+"""
+
+import ast
+import graphlib
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+# Each group may import from itself (without cycles) and from the groups before it.
+ORDER = [
+    ["layers"],
+    ["models"],
+    ["decoding", "losses", "metrics", "optimizers"],
+    ["data", "tasks", "training", "evaluation", "serving", "analysis"],
+    ["gin_utils", "gin_errors"],
+    ["train", "eval", "infer", "export", "profile", "quickstart", "train_vocabulary"],
+]
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
+KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}
+USES_GIN = {part for part, rank in RANK.items() if rank >= RANK["gin_utils"]}
+BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
+# Of ours, the tasks use no more than these; what they share lives beside them.
+FOR_TASKS = ("remixer_tf.tasks", "remixer_tf.data.vocabularies")
+
+
+def module_name(path):
+    """`tasks/cogs.py` -> `remixer_tf.tasks.cogs`; a package's name ends in __init__."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts if parts[0] == "remixer_tf" else ("remixer_tf", *parts))
+
+
+def imported_names(module, source):
+    """Yields every dotted name imported anywhere in `source`, lazily or not."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".")[: -node.level]
+                base = ".".join([*package, *filter(None, [node.module])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args:
+            function = ast.unparse(node.func).rsplit(".", 1)[-1]
+            argument = node.args[0]
+            if function in ("import_module", "__import__", "LazyLoader"):
+                if isinstance(argument, ast.Constant):
+                    yield str(argument.value)
+
+
+def part_of(name):
+    """`remixer_tf.layers.base.Context` -> `layers`; None outside the package."""
+    pieces = name.split(".")
+    return pieces[1] if pieces[0] == "remixer_tf" and len(pieces) > 1 else None
+
+
+def violations(module, source):
+    """What is wrong with the imports of one module, as sentences."""
+    part = part_of(module)
+    names = sorted(set(imported_names(module, source)))
+    if part == "__init__":
+        return [f"{module} must import nothing, it imports {name}" for name in names]
+    if part not in RANK:
+        return [f"{module} has no place in the order: add {part!r} to ORDER"]
+    found = []
+    for name in names:
+        library, target = name.split(".")[0], part_of(name)
+        if part in KERAS_ONLY and library not in BACKEND_FREE:
+            found.append(f"{module} may use keras and numpy only, it imports {name}")
+        elif library == "gin" and part not in USES_GIN:
+            found.append(f"{module} imports gin: only gin_utils and binaries may")
+        elif target and RANK.get(target, -1) > RANK[part]:
+            found.append(f"{module} imports {name}, which stands above it")
+        elif target and part == "tasks" and not name.startswith(FOR_TASKS):
+            found.append(f"{module} imports {name}: tasks use vocabularies only")
+    return found
+
+
+def cycle(sources):
+    """The parts on an import cycle, or None. `sources`: module name -> source."""
+    graph = {}
+    for module, source in sources.items():
+        targets = {part_of(name) for name in imported_names(module, source)}
+        graph.setdefault(part_of(module), set()).update(targets & set(RANK))
+    graph = {part: targets - {part} for part, targets in graph.items()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return None
+
+
+def modules():
+    paths = [*ROOT.glob("remixer_tf/**/*.py"), *ROOT.glob("tasks/**/*.py")]
+    return {module_name(path): path.read_text(encoding="utf-8") for path in paths}
+
+
+def test_imports_run_one_way():
+    sources = modules()
+    assert {"remixer_tf.layers.base", "remixer_tf.tasks.__init__"} <= set(sources)
+    wrong = [violations(module, source) for module, source in sources.items()]
+    assert not any(wrong), "\n".join(sum(wrong, []))
+    assert cycle(sources) is None
+
+
+@pytest.mark.parametrize(
+    "module, source, problem",
+    [
+        ("layers.base", "from remixer_tf.models import stack", "stands above"),
+        ("layers.base", "from remixer_tf import models", "stands above"),
+        ("layers.base", "from ..models import stack", "stands above"),
+        ("layers.__init__", "from ..models.stack import Block", "stands above"),
+        ("losses", "import remixer_tf.training.loop", "stands above"),
+        ("training.loop", "from remixer_tf import gin_utils", "stands above"),
+        ("layers.base", "import tensorflow as tf", "keras and numpy only"),
+        ("decoding", "def f():\n  import tensorflow", "keras and numpy only"),
+        ("metrics", "import importlib\nimportlib.import_module('jax')", "keras and"),
+        ("optimizers.adafactor", "from tensorflow import math", "keras and numpy only"),
+        ("models.stack", "import gin", "keras and numpy only"),
+        ("training.loop", "import gin.tf", "imports gin"),
+        ("tasks.cogs", "from remixer_tf.data import pipeline", "vocabularies only"),
+        ("helpers", "import keras", "no place in the order"),
+        ("__init__", "import keras", "must import nothing"),
+    ],
+)
+def test_a_wrong_import_is_found(module, source, problem):
+    (sentence,) = violations(f"remixer_tf.{module}", source)
+    assert problem in sentence
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("layers.base", "import math\nimport keras\nfrom keras import ops"),
+        ("layers.base", "from . import normalization"),
+        ("layers.__init__", "from .base import Context"),
+        ("decoding", "from .models import stack"),
+        ("training.loop", "import tensorflow\nfrom remixer_tf import losses, data"),
+        ("tasks.cogs", "from remixer_tf.data.vocabularies import byte_vocabulary"),
+        ("train", "import gin\nfrom remixer_tf import __version__, gin_utils"),
+    ],
+)
+def test_a_right_import_passes(module, source):
+    assert violations(f"remixer_tf.{module}", source) == []
+
+
+def test_a_cycle_between_neighbours_is_found():
+    sources = {
+        "remixer_tf.data.pipeline": "from remixer_tf import evaluation",
+        "remixer_tf.evaluation": "from remixer_tf.data import pipeline",
+    }
+    assert set(cycle(sources)) == {"data", "evaluation"}

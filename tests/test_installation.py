@@ -1,0 +1,81 @@
+"""What is installed: one package behind each name, in the versions that setup.py asks.
+
+`pip install t5` with its dependencies brings tfds-nightly and seqio-nightly, which
+overwrite tensorflow-datasets and seqio; `make install` repairs that.
+"""
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+
+import remixer_tf
+
+INSTALL_T5 = "pip install --no-deps t5==0.9.4"
+
+
+@pytest.mark.parametrize(
+    "module, distribution",
+    [
+        ("tensorflow_datasets", "tensorflow-datasets"),
+        ("seqio", "seqio"),
+        ("t5", "t5"),
+        ("gin", "gin-config"),
+    ],
+)
+def test_one_distribution_provides(module, distribution):
+    names = set(metadata.packages_distributions().get(module, ()))
+    providers = {name: metadata.version(name) for name in names}
+    assert list(providers) == [distribution], (
+        f"`import {module}` must come from {distribution} alone; it comes from "
+        f"{providers or 'nowhere'}. Run `make install`, or without make "
+        f"`pip uninstall tfds-nightly seqio-nightly`, `pip install --force-reinstall "
+        f"--no-deps tensorflow-datasets seqio==0.0.20` and `{INSTALL_T5}`."
+    )
+
+
+def test_versions_are_those_declared():
+    requirements = map(Requirement, metadata.requires("remixer_tf"))
+    wrong = [
+        f"{requirement} is asked for, {metadata.version(requirement.name)} is installed"
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if metadata.version(requirement.name) not in requirement.specifier
+    ]
+    assert not wrong
+    assert metadata.version("t5") == "0.9.4", INSTALL_T5
+    assert metadata.version("seqio") == "0.0.20"
+
+
+def test_tensorflow_and_tensorflow_text_match():
+    minor = {
+        metadata.version(name).rsplit(".", 1)[0]
+        for name in ("tensorflow", "tensorflow-text")
+    }
+    assert len(minor) == 1, minor
+
+
+def test_version_of_the_package():
+    assert remixer_tf.__version__ == metadata.version("remixer_tf")
+
+
+def modules_after(statements):
+    """Names of the modules loaded by a fresh Python that runs `statements`."""
+    code = f"import sys\nknown = set(sys.modules)\n{statements}\n"
+    code += "print(*sorted(set(sys.modules) - known))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_imports_nothing_else():
+    assert modules_after("import remixer_tf") == {"remixer_tf"}
+
+
+def test_t5_imports_without_mesh_tensorflow():
+    loaded = modules_after("import t5.data.mixtures, t5.evaluation.metrics")
+    assert {"t5.data.tasks", "seqio", "tensorflow_datasets"} <= loaded
+    assert not {"mesh_tensorflow", "transformers"} & loaded

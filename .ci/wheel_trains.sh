@@ -45,12 +45,15 @@ for path in filter(None, sys.path):
 print("remixer_tf comes from the wheel:", pathlib.Path(remixer_tf.__file__).parent)
 END
 
+"$python" -m remixer_tf.train_vocabulary --task=mini_cogs --model_type=word \
+  --output="$work/words.model"
 for model in t5_1_1_tiny remixer_tiny; do
   echo "Training $model for 20 steps"
   "$python" -m remixer_tf.train --model_dir="$work/$model" \
     --gin_file="models/$model.gin" --gin_file=runs/mini_cogs.gin \
-    --gin.TRAIN_STEPS=20 --gin.BATCH_SIZE=8 \
-    --gin.WarmupCosineDecay.warmup_steps=10
+    --gin.VOCABULARY_FILE="'$work/words.model'" \
+    --gin.TRAIN_STEPS=20 --gin.BATCH_SIZE=8 --gin.WARMUP_STEPS=10 \
+    --gin.train.log_period=10 --gin.train.checkpoint_period=10
   ls "$work/$model"/checkpoints/*20* >/dev/null
 done
 echo "The wheel trains away from the repository."

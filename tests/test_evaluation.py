@@ -201,6 +201,9 @@ SMALL = [
     "NUM_HEADS = 2",
     "NUM_ENCODER_LAYERS = 1",
     "NUM_DECODER_LAYERS = 1",
+    "VOCABULARY = @byte_vocabulary()",
+    "VOCABULARY_FILE = None",
+    "VOCAB_SIZE = 259",
 ]
 
 

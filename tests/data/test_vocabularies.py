@@ -197,7 +197,7 @@ def test_binary_makes_words_of_mini_cogs_that_write_every_split(run_binary, tmp_
     out = run_binary("--task=mini_cogs", "--model_type=word", f"--output={path}")
     words = sentencepiece_vocabulary(path)
     assert f"{words.vocab_size} pieces, word" in out
-    assert "inputs: 12760 texts" in out
+    assert "inputs: 16760 texts" in out
     splits = mini_cogs_grammar.generate()
     for split in ("dev", "test", "gen"):
         for example in splits[split]:

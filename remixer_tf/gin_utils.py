@@ -1,0 +1,276 @@
+"""What gin may configure, and the command line of the binaries."""
+
+import argparse
+import functools
+import importlib
+import inspect
+import logging
+import os
+import pprint
+import re
+import tokenize
+import types
+
+import gin
+
+from remixer_tf.gin_errors import (
+    UserError,
+    explain,
+    explain_syntax,
+    nearest,
+    unknown_parameter,
+)
+
+# The names that gin files may use, by the module that defines them. Importing it
+# registers the tasks too.
+_CONFIGURABLES = {
+    "remixer_tf.layers": (
+        "CrossAttention",
+        "FeedForward",
+        "GatedFeedForward",
+        "RelativePositionBias",
+        "RemixerBlock",
+        "SelfAttention",
+    ),
+    "remixer_tf.models": ("EncoderDecoder", "TransformerStack"),
+    "keras.optimizers": ("Adam", "AdamW", "SGD"),
+    "remixer_tf.optimizers": (
+        "Adafactor",
+        "TruncatedRsqrt",
+        "WarmupConstant",
+        "WarmupCosineDecay",
+        "WarmupLinearDecay",
+        "WarmupRsqrt",
+    ),
+    "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
+    "remixer_tf.data.pipeline": ("get_task", "train_dataset"),
+    "remixer_tf.tasks.cogs_files": ("cogs",),
+    "remixer_tf.training.loop": ("train",),
+    "remixer_tf.evaluation": ("evaluate",),
+}
+_ATTRIBUTES = {"cogs": "set_directory"}  # where it is not called as gin calls it
+_KEYWORDS_OF = {"evaluate": "evaluate_model"}  # functions that pass **kwargs on
+
+
+@functools.cache
+def register_configurables():
+    """Registers with gin all that it may configure.
+
+    Returns:
+      dict of names to what each stands for, as gin calls it: with its bindings.
+    """
+    gin.config.register_finalize_hook(_check_parameters)
+    # gin logs an error for each folder where an included file is not.
+    logging.getLogger().addFilter(
+        lambda record: "Path not found" not in str(record.msg)
+    )
+    # gin sorts dictionaries when it writes them; the order of sublayers matters.
+    pformat = functools.partial(pprint.pformat, sort_dicts=False)
+    gin.config.pprint = types.SimpleNamespace(pformat=pformat)
+    return {
+        name: gin.external_configurable(_load(module, name), name, module=module)
+        for module, names in _CONFIGURABLES.items()
+        for name in names
+    }
+
+
+def _load(module, name):
+    return getattr(importlib.import_module(module), _ATTRIBUTES.get(name, name))
+
+
+def gin_folder():
+    """Returns the package's folder of gin files: in the wheel, else in the checkout."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    installed = os.path.join(package, "gin")
+    if os.path.isdir(installed):
+        return installed
+    return os.path.join(os.path.dirname(package), "gin")
+
+
+def parse_command_line(arguments, description, add_arguments=None):
+    """Parses a binary's command line.
+
+    Args:
+      arguments: list of str, without the program's name.
+      description: str, the help's first line.
+      add_arguments: a function that adds the binary's own options to the
+        `argparse.ArgumentParser`; None for none.
+
+    Returns:
+      `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths` (a
+      list), `gin_bindings` (a list such as ["train.seed = 1"]), and the binary's own.
+
+    Raises:
+      UserError: an argument is unknown or malformed.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, allow_abbrev=False, usage="%(prog)s [options]"
+    )
+    parser.add_argument(
+        "--model_dir", required=True, metavar="DIR", help="folder of the run"
+    )
+    parser.add_argument(
+        "--gin_file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several "
+        "with commas: later files override earlier ones",
+    )
+    parser.add_argument(
+        "--gin.NAME=VALUE",
+        dest="unused",
+        default=argparse.SUPPRESS,
+        metavar="",
+        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.train.seed=1; "
+        "a string needs quotes of its own: --gin.TASK=\"'cogs'\"",
+    )
+    parser.add_argument(
+        "--gin_search_paths",
+        default="",
+        metavar="P,Q",
+        help="more folders to look for gin files, after the current one and before "
+        "the package's",
+    )
+    if add_arguments:
+        add_arguments(parser)
+    options, rest = parser.parse_known_args(arguments)
+    options.gin_bindings = [_to_binding(argument, parser) for argument in rest]
+    options.gin_file = [f for value in options.gin_file for f in value.split(",") if f]
+    options.gin_search_paths = [p for p in options.gin_search_paths.split(",") if p]
+    return options
+
+
+def parse_gin(files, bindings, search_paths=()):
+    """Reads gin files and then bindings, in place of any configuration before.
+
+    Args:
+      files: list of paths, each absolute or below a folder of the search path: the
+        current folder, `search_paths`, the package's gin folder.
+      bindings: list of str, such as "train.seed = 1".
+      search_paths: list of folders.
+
+    Raises:
+      UserError: a file is missing or malformed, a name unknown, a value not set.
+    """
+    register_configurables()
+    gin.clear_config()
+    folders = ["", *search_paths, gin_folder()]
+    # gin has no function that sets its search path, only one that adds to it.
+    gin.config._LOCATION_PREFIXES[:] = folders
+    text = None
+    try:
+        for file in files:
+            gin.parse_config_file(file)
+        in_files = gin.config_str()
+        for text in bindings:
+            gin.parse_config(text)
+        _check_macros(bindings, in_files)
+        gin.finalize()
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise UserError(explain_syntax(error, text)) from None
+    except (ValueError, OSError, ImportError) as error:
+        message = explain(error, _parameters_of_all(), folders)
+        raise UserError(message or str(error)) from None
+    call("cogs")
+
+
+def call(name, /, *args, **kwargs):
+    """Calls the configurable `name`, with gin's values for what is not given here.
+
+    Raises:
+      UserError: a value is given neither here nor by gin.
+    """
+    try:
+        return register_configurables()[name](*args, **kwargs)
+    except (TypeError, RuntimeError) as error:
+        if message := explain(error, _parameters_of_all()):
+            raise UserError(message) from None
+        raise
+
+
+def configuration_str():
+    """Returns the operative configuration, and before it what was given but not used.
+
+    Evaluation reads it and needs bindings that training never uses. Read in order, the
+    operative values prevail.
+    """
+    operative = gin.operative_config_str()
+    headings = set(operative.splitlines()) - {"# Macros:"}
+    given = gin.config_str().split("\n\n")
+    unused = [block for block in given if block.partition("\n")[0] not in headings]
+    return (
+        "# Given, for other binaries and scopes.\n\n"
+        + "\n\n".join(unused)
+        + "\n\n# The operative configuration of this run, with defaults.\n\n"
+        + operative
+    )
+
+
+def _to_binding(argument, parser):
+    """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
+    match = re.fullmatch(r"--gin\.([^=]+)=(.*)", argument, re.DOTALL)
+    if match:
+        return f"{match[1].strip()} = {match[2]}"
+    if argument.startswith("--gin."):
+        raise UserError(f"{argument} has no value. Expected: {argument}=VALUE")
+    flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
+    raise UserError(
+        f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
+    )
+
+
+def _check_macros(bindings, in_files):
+    """Raises if a macro of the command line is used nowhere: a misspelling."""
+    known = set(re.findall(r"%(\w+)", gin.config_str()))
+    known |= set(re.findall(r"^(\w+) =", in_files, re.MULTILINE))
+    for binding in bindings:
+        name = binding.partition("=")[0].strip()
+        if re.fullmatch(r"\w+", name) and name not in known:
+            raise UserError(
+                f"--gin.{name} sets a macro that nothing uses.{nearest(name, known)}"
+            )
+
+
+def _check_parameters(config):
+    """A finalize hook: checks the parameters of classes that take **kwargs.
+
+    gin accepts every name for them, and Keras reports only the innermost call.
+    """
+    known = _parameters_of_all()
+    for (_, selector), bindings in config.items():
+        name = selector.rpartition(".")[2]
+        for parameter in bindings if name in known else ():
+            if parameter not in known[name]:
+                raise UserError(unknown_parameter(name, parameter, known[name]))
+
+
+@functools.cache
+def _parameters_of_all():
+    """Returns {name: sorted parameters} of all configurables."""
+    result = {}
+    for module, names in _CONFIGURABLES.items():
+        for name in names:
+            parameters = _parameters(_load(module, name))
+            if name in _KEYWORDS_OF:
+                parameters |= _parameters(_load(module, _KEYWORDS_OF[name]))
+            result[name] = sorted(parameters)
+    return result
+
+
+def _parameters(function):
+    """Returns the parameters' names, those of a class's base classes too."""
+    functions = [function]
+    if inspect.isclass(function):
+        functions = [
+            vars(base)["__init__"]
+            for base in function.__mro__[:-1]
+            if "__init__" in vars(base)
+        ]
+    return {
+        parameter.name
+        for function in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name != "self"
+    }

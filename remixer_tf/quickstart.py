@@ -1,0 +1,89 @@
+"""Trains and compares a T5.1.1 and a Remixer on mini_cogs: `make quickstart`.
+
+It runs the commands that a user would run, and prints each: train a vocabulary, then
+for each model train and evaluate; then one table. Run again, it goes on where it was.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import rich.console
+import rich.table
+
+MODELS = {"T5.1.1 tiny": "t5_1_1_tiny", "Remixer tiny": "remixer_tiny"}
+TASK = "mini_cogs"
+FOLDER = "quickstart"
+
+
+def main():
+    vocabulary = os.path.join(FOLDER, "words.model")
+    if not os.path.exists(vocabulary):
+        run("train_vocabulary", f"--task={TASK}", "--model_type=word",
+            f"--output={vocabulary}")  # fmt: skip
+    results = {}
+    for title, model in MODELS.items():
+        model_dir = os.path.join(FOLDER, model)
+        run(
+            "train",
+            f"--model_dir={model_dir}",
+            f"--gin_file=models/{model}.gin",
+            f"--gin_file=runs/{TASK}.gin",
+            f"--gin.VOCABULARY_FILE='{vocabulary}'",
+        )
+        run("eval", f"--model_dir={model_dir}", "--gin.evaluate.splits=['test', 'gen']")
+        results[title] = read_results(model_dir)
+    print_table(results)
+
+
+def run(binary, *arguments):
+    """Runs one of the package's binaries, after printing the command."""
+    module = f"remixer_tf.{binary}"
+    print(f"\n$ {shlex.join(['python', '-m', module, *arguments])}", flush=True)
+    subprocess.run([sys.executable, "-m", module, *arguments], check=True)
+
+
+def read_results(model_dir):
+    """What training and evaluation wrote: (summary, {split: metrics})."""
+    with open(os.path.join(model_dir, "train_summary.json")) as file:
+        summary = json.load(file)
+    metrics = {}
+    for split in ("test", "gen"):
+        folder = os.path.join(model_dir, "eval", TASK, split, str(summary["steps"]))
+        with open(os.path.join(folder, "metrics.json")) as file:
+            metrics[split] = json.load(file)["metrics"]
+    return summary, metrics
+
+
+def print_table(results):
+    """Prints models as columns: size, speed, exact match in and out of distribution."""
+    table = rich.table.Table(title="mini_cogs: exact match in %")
+    table.add_column("")
+    for title in results:
+        table.add_column(title, justify="right")
+
+    def row(name, value):
+        table.add_row(name, *[value(*result) for result in results.values()])
+
+    row("parameters", lambda s, m: f"{s['parameters']:,}")
+    row("training steps", lambda s, m: f"{s['steps']:,}")
+    row("steps/s", lambda s, m: f"{s['steps_per_second']:.2f}")
+    row("tokens/s", lambda s, m: f"{s['tokens_per_second']:,.0f}")
+    table.add_section()
+    row("test (in distribution)", lambda s, m: f"{m['test']['exact_match']:.1f}")
+    row("gen (held-out kinds)", lambda s, m: f"{m['gen']['exact_match']:.1f}")
+    _, metrics = next(iter(results.values()))
+    for name in metrics["gen"]:
+        if name != "exact_match":
+            label = name.removeprefix("exact_match/").removeprefix("type/")
+            row(f"  {label}", lambda s, m, name=name: f"{m['gen'][name]:.1f}")
+    rich.console.Console().print(table)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)  # the binary has said what was wrong

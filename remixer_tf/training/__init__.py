@@ -1,0 +1,1 @@
+"""Training: strategies, the train step, checkpoints, and the loop over them."""

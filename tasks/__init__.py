@@ -1,0 +1,10 @@
+"""The seqio tasks and mixtures that `import remixer_tf.tasks` registers.
+
+- `cogs`: the real COGS files (`cogs.py`);
+- `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
+- T5's own tasks and mixtures (`t5_tasks.py`).
+"""
+
+from remixer_tf.tasks import cogs, mini_cogs, t5_tasks
+
+__all__ = ["cogs", "mini_cogs", "t5_tasks"]

@@ -1,0 +1,69 @@
+"""The task `cogs`: sentence to logical form, on the real files of COGS.
+
+An example of the split gen, with the vocabulary of bytes:
+
+    inputs_pretokenized   "cogs: A baby on a table burned ."
+    targets_pretokenized  "baby ( x _ 1 ) AND baby . nmod . on ( x _ 1 , x _ 4 ) ..."
+    type                  "obj_pp_to_subj_pp"
+    inputs, targets       their ids, each ending in EOS
+
+`cogs_files.py` says where the files are looked for. The metric is exact match after
+whitespace normalisation: overall, by type, over the 18 lexical types, and over the 3
+structural ones.
+"""
+
+from remixer_tf.tasks import cogs_files, metrics, typed_text
+from remixer_tf.tasks.cogs_files import gen_release, set_directory
+
+__all__ = ["GEN_TYPES", "gen_release", "read_rows", "set_directory"]
+
+# The types of the generalisation set and their kinds, as in Table 3 of the paper.
+GEN_TYPES = {
+    **dict.fromkeys(
+        (
+            "active_to_passive",
+            "do_dative_to_pp_dative",
+            "obj_omitted_transitive_to_transitive",
+            "obj_to_subj_common",
+            "obj_to_subj_proper",
+            "only_seen_as_transitive_subj_as_unacc_subj",
+            "only_seen_as_unacc_subj_as_obj_omitted_transitive_subj",
+            "only_seen_as_unacc_subj_as_unerg_subj",
+            "passive_to_active",
+            "pp_dative_to_do_dative",
+            "prim_to_inf_arg",
+            "prim_to_obj_common",
+            "prim_to_obj_proper",
+            "prim_to_subj_common",
+            "prim_to_subj_proper",
+            "subj_to_obj_common",
+            "subj_to_obj_proper",
+            "unacc_to_transitive",
+        ),
+        metrics.LEXICAL,
+    ),
+    **dict.fromkeys(
+        ("cp_recursion", "obj_pp_to_subj_pp", "pp_recursion"), metrics.STRUCTURAL
+    ),
+}
+
+
+def read_rows(split):
+    """Returns the rows of a split: ("cogs: " + sentence, logical form, type).
+
+    Raises:
+        FileNotFoundError, RuntimeError, ValueError: see `cogs_files`.
+    """
+    return [
+        (f"cogs: {sentence}", logical_form, type_)
+        for sentence, logical_form, type_ in cogs_files.read_split(split)
+    ]
+
+
+typed_text.add_task(
+    "cogs",
+    read_rows,
+    cogs_files.SPLITS,
+    GEN_TYPES,
+    shuffle_buffer_size=32_768,  # more than the 24,155 training examples
+)

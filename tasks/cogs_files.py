@@ -1,0 +1,247 @@
+"""Finds, downloads and reads the files of COGS.
+
+Kim and Linzen, "COGS: A Compositional Generalization Challenge Based on Semantic
+Interpretation", EMNLP 2020. A split is a file without header, its three columns
+separated by tabs: sentence, logical form, type. It is called train.tsv, dev.tsv,
+test.tsv or gen.tsv, or the same with .gz. The folder is, in this order:
+
+1. what `set_directory` was given (gin: `cogs.directory`);
+2. the environment variable REMIXER_TF_COGS_DIR;
+3. the folder cogs in the one that REMIXER_TF_DATA names, if it is there;
+4. none: the files are downloaded from the authors' repository.
+"""
+
+import functools
+import gzip
+import hashlib
+import os
+import zlib
+
+import tensorflow as tf
+from absl import logging
+
+SPLITS = ("train", "dev", "test", "gen")
+
+# github.com/najoungkim/COGS at its last commit, with the generalisation set as it was
+# corrected on 2022-09-13. Each file's size in bytes and SHA-256.
+URL = (
+    "https://raw.githubusercontent.com/najoungkim/COGS/"
+    "165a7b669eade971fa47bf568a2e51925360fed8/data/{split}.tsv"
+)
+CHECKSUMS = {
+    "train": (
+        4146574,
+        "220b3804b562c0156ee986eff1bdd15c27e52142549362a64f57baf86e304c78",
+    ),
+    "dev": (
+        522121,
+        "ab66388a309c7ac1ad210c781a6a0ce12281a9ef24619a12422a752cef61bc21",
+    ),
+    "test": (
+        521111,
+        "68f8e51e9f6d9cd22d64efe68dd21d7ea5ba327e9a2359481030161aea757035",
+    ),
+    "gen": (
+        5532102,
+        "d013d9eee0bafc153f8decc85f42814ac97260f84964d980e1e2b84577b82361",
+    ),
+}
+# The two releases differ in 51 rows of obj_pp_to_subj_pp: agent became theme.
+GEN_RELEASES = {
+    "410369d993e7cf3af9bb75835a77b1a332b56e60985a8bf1e7d75c30e91d4828": "2020",
+    CHECKSUMS["gen"][1]: "2022-09-13",
+}
+
+_directory = None
+
+
+def set_directory(directory=None):
+    """Names the folder of the COGS files; None goes back to the environment.
+
+    Args:
+        directory: str, a folder with train, dev, test and gen as .tsv or .tsv.gz.
+    """
+    global _directory
+    _directory = directory
+
+
+def find_directory():
+    """Returns (folder, who named it), or (None, None) when nobody named one.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+    """
+    variables = ("REMIXER_TF_COGS_DIR", "REMIXER_TF_DATA")
+    named, data = (os.environ.get(variable) for variable in variables)
+    if _directory:
+        found = (os.path.expanduser(_directory), "cogs.directory")
+    elif named:
+        found = (os.path.expanduser(named), variables[0])
+    elif data and tf.io.gfile.isdir(folder := os.path.join(data, "cogs")):
+        return folder, variables[1]
+    else:
+        return None, None
+    if not tf.io.gfile.isdir(found[0]):
+        raise FileNotFoundError(
+            f"{found[1]} names the folder of the COGS files, but there is no folder "
+            f"{found[0]!r}. Correct it, or unset it to download the files."
+        )
+    return found
+
+
+def find_file(split):
+    """Returns the path of a split's file, which is downloaded if no folder is named.
+
+    Raises:
+        FileNotFoundError: the named folder does not exist or lacks the file.
+        RuntimeError: no folder is named, and the download failed.
+    """
+    directory, source = find_directory()
+    if directory is None:
+        return download(split)
+    for name in (f"{split}.tsv", f"{split}.tsv.gz"):
+        path = os.path.join(directory, name)
+        if tf.io.gfile.exists(path):
+            return path
+    raise FileNotFoundError(
+        f"COGS: neither {split}.tsv nor {split}.tsv.gz is in {directory!r}, which "
+        f"{source} names. It holds: "
+        f"{', '.join(sorted(tf.io.gfile.listdir(directory))) or 'nothing'}."
+    )
+
+
+def download(split, url=URL):
+    """Downloads a split's file once, checks it, and returns its path.
+
+    It is kept in TFDS_DATA_DIR/downloads/cogs, by default in ~/tensorflow_datasets.
+
+    Args:
+        split: str.
+        url: str with `{split}` in it, where the file lies.
+
+    Raises:
+        RuntimeError: the file cannot be reached or its checksum is wrong. The message
+            tells both ways to provide COGS.
+    """
+    data_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    folder = os.path.join(os.path.expanduser(data_dir), "downloads", "cogs")
+    path = os.path.join(folder, f"{split}.tsv")
+    if tf.io.gfile.exists(path):
+        return path
+    import requests
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import checksums
+
+    url = url.format(split=split)
+    size, checksum = CHECKSUMS[split]
+    try:
+        if url.startswith("http"):  # tfds would try for three minutes
+            requests.head(url, timeout=10).raise_for_status()
+        manager = tfds.download.DownloadManager(
+            download_dir=folder,
+            url_infos={url: checksums.UrlInfo(size, checksum, f"{split}.tsv")},
+            force_checksums_validation=True,
+        )
+        tf.io.gfile.rename(os.fspath(manager.download(url)), path, overwrite=True)
+        return path
+    except Exception as error:  # whatever the network, the disk or tfds raise
+        raise RuntimeError(
+            f"COGS: no folder is named, and downloading {split}.tsv failed: {error}\n"
+            "Either copy train.tsv, dev.tsv, test.tsv and gen.tsv from the folder data "
+            "of https://github.com/najoungkim/COGS and name their folder with "
+            "REMIXER_TF_COGS_DIR or with --gin.cogs.directory=\"'FOLDER'\"; or run "
+            f"once where {url} can be reached."
+        ) from error
+
+
+def read_bytes(path):
+    """Returns a file's content, decompressed if its name ends in .gz.
+
+    Raises:
+        ValueError: the file is not what gzip writes.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read()
+    if path.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} cannot be decompressed: {error}.") from error
+    return data
+
+
+def parse_rows(data, path):
+    """Returns every row of a file: (sentence, logical form, type).
+
+    Args:
+        data: bytes, the file's content.
+        path: str, its name in the messages.
+
+    Raises:
+        ValueError: the file is empty, or a line is not UTF-8 or not three columns,
+            none of them empty. The message names the file and the line.
+    """
+    lines = data.removesuffix(b"\n").split(b"\n")
+    if lines == [b""]:
+        raise ValueError(f"{path} is empty. Expected: sentence, tab, logical form, ...")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = tuple(line.removesuffix(b"\r").decode("utf-8").split("\t"))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte "
+                f"{error.start} of the line). Save the file as UTF-8."
+            ) from error
+        if len(row) != 3 or not all(column.strip() for column in row):
+            raise ValueError(
+                f"{path}, line {number}: expected three columns separated by tabs "
+                "(sentence, logical form, type), none of them empty. Received "
+                f"{len(row)}: {_shorten(line)}."
+            )
+        rows.append(row)
+    return rows
+
+
+def _shorten(line, length=80):
+    text = repr(line.decode("utf-8"))
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def read_split(split):
+    """Returns the rows of a split; logs the file, and of gen also the release."""
+    path = find_file(split)
+    data = read_bytes(path)
+    rows = parse_rows(data, path)
+    logging.info("COGS %s: %d rows of %s", split, len(rows), path)
+    if split == "gen":
+        release = describe_release(data)
+        # At a level that is seen by default: results on two releases differ.
+        _warn_once(
+            f"COGS gen: {path} is of the release {release['release']} "
+            f"(sha256 {release['sha256']}, git blob {release['git_blob']})"
+        )
+    return rows
+
+
+_warn_once = functools.cache(logging.warning)
+
+
+def describe_release(data):
+    """Tells which release of the generalisation set `data`, the file's bytes, is.
+
+    Returns:
+        dictionary of str: "release" is "2020" (the original), "2022-09-13" (51
+        semantic roles corrected) or "unknown"; "sha256"; "git_blob", git's hash.
+    """
+    sha256 = hashlib.sha256(data).hexdigest()
+    return {
+        "release": GEN_RELEASES.get(sha256, "unknown"),
+        "sha256": sha256,
+        "git_blob": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+    }
+
+
+def gen_release():
+    """`describe_release` of the generalisation file in use."""
+    return describe_release(read_bytes(find_file("gen")))

@@ -1,0 +1,114 @@
+"""`python -m remixer_tf.train`, with small models on mini_cogs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf import gin_utils, train
+from remixer_tf.training.checkpoints import (
+    available_steps,
+    checkpoint_path,
+    restore_model,
+)
+
+SIZES = [
+    "--gin.D_MODEL=16",
+    "--gin.D_FF=24",
+    "--gin.D_KV=8",
+    "--gin.NUM_HEADS=2",
+    "--gin.NUM_ENCODER_LAYERS=1",
+    "--gin.NUM_DECODER_LAYERS=1",
+    "--gin.VOCABULARY=@byte_vocabulary()",
+    "--gin.VOCABULARY_FILE=None",
+    "--gin.VOCAB_SIZE=259",
+    "--gin.BATCH_SIZE=4",
+    "--gin.FEATURE_LENGTHS={'inputs': 24, 'targets': 24}",
+    "--gin.LENGTH_BUCKETS=None",
+    "--gin.WARMUP_STEPS=2",
+    "--gin.train.steps_per_call=2",
+    "--gin.train.log_period=4",
+    "--gin.train.checkpoint_period=4",
+    "--gin.WarmupCosineDecay.total_steps=8",
+]
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    yield
+    gin.clear_config()
+
+
+def arguments(model_dir, steps, model="t5_1_1"):
+    return [
+        f"--model_dir={model_dir}",
+        f"--gin_file=models/{model}_tiny.gin",
+        "--gin_file=runs/mini_cogs.gin",
+        *SIZES,
+        f"--gin.TRAIN_STEPS={steps}",
+    ]
+
+
+def read_weights(model_dir, step):
+    reader = tf.train.load_checkpoint(checkpoint_path(f"{model_dir}/checkpoints", step))
+    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def test_continues_exactly(tmp_path, capsys):
+    train.main(arguments(tmp_path / "whole", 8, "remixer"))
+    train.main(arguments(tmp_path / "parts", 4, "remixer"))
+    train.main(arguments(tmp_path / "parts", 8, "remixer"))
+    assert "continuing from step 4" in capsys.readouterr().out
+    whole, parts = (read_weights(tmp_path / name, 8) for name in ("whole", "parts"))
+    assert any("seed_generator" in name for name in whole)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
+def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
+    train.main(arguments(tmp_path, 4))
+    assert "encoder_decoder: " in capsys.readouterr().out
+    assert available_steps(tmp_path / "checkpoints") == [4]
+    summary = json.loads((tmp_path / "train_summary.json").read_text())
+    assert summary["steps"] == 4 and np.isfinite(summary["loss"])
+
+    batch = {
+        "encoder_input_tokens": tf.constant([[5, 6, 7, 1]]),
+        "decoder_input_tokens": tf.constant([[0, 8, 9]]),
+    }
+    given = [text.removeprefix("--gin.").replace("=", " = ", 1) for text in SIZES]
+    logits = []
+    for files, bindings in (
+        (
+            ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"],
+            [*given, "TRAIN_STEPS = 4"],
+        ),
+        ([str(tmp_path / "operative_config.gin")], []),
+    ):
+        gin_utils.parse_gin(files, bindings)
+        model = gin.query_parameter("evaluate.model").scoped_configurable_fn()
+        model.build()
+        assert restore_model(tmp_path, model) == 4
+        logits.append(model(batch).numpy())
+    np.testing.assert_array_equal(*logits)
+
+
+def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
+    command = [sys.executable, "-m", "remixer_tf.train", *arguments(tmp_path, 8)]
+    done = subprocess.run(
+        [*command, "--gin.TASK='mini_cog'"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 2, done.stderr
+    assert "error: No task or mixture" in done.stderr and "mini_cogs" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not os.listdir(tmp_path)

@@ -1,0 +1,162 @@
+"""Checkpoints hold everything, and refuse what does not fit."""
+
+import keras
+import numpy as np
+import pytest
+
+from remixer_tf.training.checkpoints import (
+    Checkpoints,
+    available_steps,
+    checkpoint_directory,
+    restore_model,
+    variables_by_path,
+)
+from tests.training import toy
+
+
+def make_model(seed=0, **options):
+    keras.utils.set_random_seed(seed)
+    model = toy.ToyModel(dropout_rate=0.1, **options)
+    model.build()
+    return model
+
+
+def make_checkpoints(model_dir, model, keep=3, optimizer=None):
+    optimizer = optimizer or keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    iterator = iter(toy.toy_dataset())
+    checkpoints = Checkpoints(model_dir, model, optimizer, iterator, keep=keep)
+    return checkpoints, optimizer, iterator
+
+
+def test_restores_variables_slots_random_state_step_and_data(tmp_path):
+    model = make_model()
+    checkpoints, optimizer, iterator = make_checkpoints(tmp_path, model)
+    for variable in [*model.variables, *optimizer.variables]:
+        variable.assign(variable + 1)
+    next(iterator)
+    checkpoints.save(7)
+    following = next(iterator)
+
+    other = make_model(seed=1)
+    checkpoints, other_optimizer, iterator = make_checkpoints(tmp_path, other)
+    assert checkpoints.restore() == 7
+    assert any("seed_generator" in v.path for v in other.variables)
+    for one, two in (
+        (model.variables, other.variables),
+        (optimizer.variables, other_optimizer.variables),
+    ):
+        for a, b in zip(one, two, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.path)
+    for key, value in next(iterator).items():
+        np.testing.assert_array_equal(value, following[key])
+
+
+def test_nothing_to_restore_is_step_0(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    assert checkpoints.restore() == 0
+
+
+def test_keeps_the_newest(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=2)
+    for step in (2, 4, 100):
+        checkpoints.save(step)
+    assert available_steps(checkpoint_directory(tmp_path)) == [4, 100]
+
+
+def test_restore_model_takes_the_step_asked_for(tmp_path):
+    model = make_model()
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    checkpoints.save(1)
+    first = model.embedding.embeddings.numpy()
+    model.embedding.embeddings.assign(first + 1)
+    checkpoints.save(2)
+
+    other = make_model(seed=1)
+    assert restore_model(tmp_path, other) == 2
+    np.testing.assert_array_equal(other.embedding.embeddings.numpy(), first + 1)
+    assert restore_model(tmp_path, other, step=1) == 1
+    np.testing.assert_array_equal(other.embedding.embeddings.numpy(), first)
+    with pytest.raises(FileNotFoundError, match="step 3 .* steps 1, 2"):
+        restore_model(tmp_path, other, step=3)
+
+
+def test_restore_model_without_checkpoint(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        restore_model(tmp_path, make_model())
+
+
+def test_another_architecture_is_refused_with_names_and_shapes(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    checkpoints.save(1)
+
+    class Larger(toy.ToyModel):
+        def build(self, input_shape=None):
+            super().build(input_shape)
+            self.scale = self.add_weight(shape=(3,), name="scale")
+
+    other = Larger(width=4)  # and no dropout: its random state is gone
+    other.build()
+    for restore in (
+        lambda: restore_model(tmp_path, other),
+        lambda: make_checkpoints(tmp_path, other)[0].restore(),
+    ):
+        with pytest.raises(ValueError) as error:
+            restore()
+        message = str(error.value)
+        assert "toy/embedding/embeddings (checkpoint (16, 8), here (16, 4))" in message
+        assert "only in the checkpoint: toy/dropout/seed_generator" in message
+        assert "missing from the checkpoint: toy/scale (3,)" in message
+
+
+def test_another_optimizer_is_refused(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    checkpoints.save(1)
+    checkpoints, _, _ = make_checkpoints(
+        tmp_path, make_model(), optimizer=keras.optimizers.SGD()
+    )
+    with pytest.raises(ValueError, match="optimizer variables only in the checkpoint"):
+        checkpoints.restore()
+
+
+def test_variables_made_late_are_not_lost_silently(tmp_path):
+    class Lazy(toy.ToyModel):
+        def __init__(self):
+            super().__init__()
+            self.late = keras.layers.Dense(1, name="late")  # build() forgets it
+
+    model = Lazy()
+    model.build()
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    model.late.build((None, 2))
+    with pytest.raises(ValueError, match="late/kernel"):
+        checkpoints.save(1)
+
+
+def test_paths_are_unique():
+    class Twins(keras.Model):
+        def build(self, input_shape=None):
+            self.one = keras.layers.Dense(2, name="twin")
+            self.two = keras.layers.Dense(2, name="twin")
+            self.one.build((None, 2))
+            self.two.build((None, 2))
+
+    model = Twins()
+    model.build()
+    with pytest.raises(ValueError, match="twin/kernel"):
+        variables_by_path(model.variables)
+
+
+def test_names_survive_the_way_tensorflow_writes_them(tmp_path):
+    class Odd(keras.Model):
+        def build(self, input_shape=None):
+            self.child = keras.layers.Dense(2, name="a.b_1..S")
+            self.child.build((None, 2))
+
+    for _ in range(2):
+        model = Odd(name="odd")
+        model.build()
+        checkpoints, _, _ = make_checkpoints(tmp_path, model)
+        step = checkpoints.restore()
+        checkpoints.save(step + 1)
+    assert available_steps(checkpoint_directory(tmp_path)) == [1, 2]

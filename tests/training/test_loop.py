@@ -1,0 +1,178 @@
+"""The loop: it trains, writes, continues exactly, and says what is wrong."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf.training import progress
+from remixer_tf.training.checkpoints import available_steps, checkpoint_path
+from remixer_tf.training.loop import train
+from tests.training import toy
+
+
+def run(model_dir, train_steps, **options):
+    options = {"log_period": 1, "checkpoint_period": 5, "keep_checkpoints": 9} | options
+    return train(
+        str(model_dir),
+        options.pop("model", lambda: toy.ToyModel(dropout_rate=0.3)),
+        options.pop("optimizer", lambda: keras.optimizers.Adam(0.01)),
+        options.pop("dataset", toy.toy_dataset),
+        train_steps=train_steps,
+        **options,
+    )
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """Collects what the log lines show, {step: values}."""
+    values = {}
+    monkeypatch.setattr(
+        progress.Progress, "report", lambda self, step, new: values.update({step: new})
+    )
+    return values
+
+
+def read_checkpoint(model_dir, step):
+    reader = tf.train.load_checkpoint(checkpoint_path(f"{model_dir}/checkpoints", step))
+    names = reader.get_variable_to_shape_map()
+    return {k: reader.get_tensor(k) for k in names if k.endswith("VARIABLE_VALUE")}
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_continuing_is_bitwise_exact(tmp_path, reports, jit_compile):
+    run(tmp_path / "whole", 10, jit_compile=jit_compile)
+    whole = {step: dict(values) for step, values in reports.items()}
+    reports.clear()
+    run(tmp_path / "parts", 5, jit_compile=jit_compile)
+    np.random.seed(9)  # Nothing of the process may matter.
+    keras.utils.set_random_seed(9)
+    run(tmp_path / "parts", 10, jit_compile=jit_compile)
+    assert sorted(reports) == sorted(whole) == list(range(1, 11))
+    for step, values in whole.items():
+        for name in ("loss", "accuracy", "gradient_norm", "learning_rate"):
+            assert reports[step][name] == values[name], (step, name)
+    whole, parts = (read_checkpoint(tmp_path / n, 10) for n in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert sum("seed_generator" in name for name in whole) == 1
+    for name, value in whole.items():
+        if not name.startswith("iterator"):
+            np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
+def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, capsys):
+    def write_configuration(model_dir):
+        (tmp_path / "configuration").write_text(model_dir)
+
+    summary = run(
+        tmp_path,
+        12,
+        steps_per_call=2,
+        log_period=4,
+        checkpoint_period=8,
+        write_configuration=write_configuration,
+    )
+    output = capsys.readouterr().out
+    assert available_steps(tmp_path / "checkpoints") == [8, 12]
+    assert (tmp_path / "configuration").read_text() == str(tmp_path)
+    assert json.loads((tmp_path / "train_summary.json").read_text()) == summary
+    parameters = 16 * 8 + 8 * 16 + 16
+    assert (summary["parameters"], summary["steps"]) == (parameters, 12)
+    assert summary["steps_per_second"] > 0 and summary["tokens_per_second"] > 0
+    assert f"{parameters} parameters" in output
+    assert "global batch 8, 2 step(s) per call, inputs 6, targets 6" in output
+    assert "step 12/12" in output
+
+    (events,) = (tmp_path / "tensorboard" / "train").iterdir()
+    steps = {}
+    for record in tf.data.TFRecordDataset(str(events)):
+        event = tf.compat.v1.Event.FromString(record.numpy())
+        for value in event.summary.value:
+            steps.setdefault(value.tag, []).append(event.step)
+    for name in ("loss", "accuracy", "z_loss", "learning_rate", "gradient_norm"):
+        assert steps[name] == [4, 8, 12], name
+    assert steps["steps_per_second"] == [4, 8, 12]
+
+
+def test_training_again_says_that_it_is_done(tmp_path, capsys):
+    run(tmp_path, 2)
+    capsys.readouterr()
+    assert run(tmp_path, 2) is None
+    assert "is at step 2 of 2: nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps_per_call": 3}, "train_steps=10 is not a multiple of steps_per_call=3"),
+        ({"steps_per_call": 2, "log_period": 5}, "log_period=5 .*steps_per_call=2"),
+        ({"steps_per_call": 10}, "log_period=1 .*steps_per_call=10"),
+        ({"checkpoint_period": 0}, "checkpoint_period must be a positive integer"),
+        ({"dtype_policy": "float16"}, "'float32', 'mixed_bfloat16'.*'float16'"),
+        ({"strategy": "magic"}, "no strategy called 'magic'"),
+    ],
+)
+def test_wrong_arguments(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        run(tmp_path, 10, **options)
+
+
+def test_a_token_beyond_the_vocabulary_names_both_numbers(tmp_path):
+    def model():
+        model = toy.ToyModel()
+        model.vocab_size = toy.VOCAB_SIZE - 1
+        return model
+
+    with pytest.raises(ValueError, match="token id 15, .* vocab_size is 15"):
+        run(tmp_path, 1, model=model)
+
+
+def test_continuing_with_data_of_another_shape_names_both(tmp_path):
+    run(tmp_path, 1)
+    with pytest.raises(ValueError) as error:
+        run(tmp_path, 2, dataset=lambda **kw: toy.toy_dataset(batch_size=4, **kw))
+    assert "decoder_target_tokens [1, 8, 6]" in str(error.value)
+    assert "decoder_target_tokens [1, 4, 6]" in str(error.value)
+
+
+def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path):
+    def explode():
+        return keras.optimizers.SGD(
+            keras.optimizers.schedules.PiecewiseConstantDecay([6], [1e-3, 1e30])
+        )
+
+    with pytest.raises(FloatingPointError, match="Before step 10 .*checkpoint"):
+        run(tmp_path, 20, optimizer=explode, log_period=20)
+    assert available_steps(tmp_path / "checkpoints") == [5]
+
+
+def test_mixed_bfloat16_is_not_left_behind(tmp_path, capsys):
+    run(tmp_path, 1, dtype_policy="mixed_bfloat16")
+    assert keras.config.dtype_policy().name == "float32"
+    assert "mixed_bfloat16" in capsys.readouterr().out
+
+
+def test_speed_leaves_pauses_out(monkeypatch):
+    clock = iter([0.0, 10.0, 20.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
+    speed = progress.Speed()
+    speed.skip(8.0, steps=1, tokens=5.0)
+    assert speed.lap(3, 25.0) == {"steps_per_second": 1.0, "tokens_per_second": 10.0}
+    speed.skip(9.0, steps=3, tokens=5.0)
+    assert speed.lap(3, 5.0) == {}
+    assert speed.mean() == {"steps_per_second": 1.0, "tokens_per_second": 10.0}
+
+
+def test_progress_bar(capsys):
+    with progress.Progress(0, 10, interactive=True) as bar:
+        bar.message("[a message]")
+        bar.advance(4)
+        bar.report(4, {"loss": 1.5, "accuracy": 0.5})
+    output = capsys.readouterr().out
+    assert "[a message]" in output and "4/10" in output and "1.5000" in output
+
+
+def test_seconds_as_people_write_them():
+    assert progress.format_seconds(3723.4) == "1:02:03"

@@ -1,0 +1,211 @@
+"""The train step on one device."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.strategy import get_strategy
+from remixer_tf.training.train_step import TrainStep, summarize
+from tests.training import toy
+
+NUM_STEPS = 4
+
+
+def make_step(model=None, optimizer=None, **options):
+    keras.utils.set_random_seed(0)
+    model = model or toy.ToyModel()
+    model.build()
+    optimizer = optimizer or keras.optimizers.Adam(0.01)
+    return model, TrainStep(model, optimizer, get_strategy(), **options)
+
+
+def run(steps_per_call=1, **options):
+    """Returns the added sums and final weights of NUM_STEPS steps."""
+    model, train_step = make_step(**options)
+    batches = toy.make_batches(NUM_STEPS)
+    total = {}
+    for i in range(0, NUM_STEPS, steps_per_call):
+        for key, value in train_step(
+            toy.stack(batches[i : i + steps_per_call])
+        ).items():
+            total[key] = total.get(key, 0.0) + float(value)
+    return total, [v.numpy() for v in model.trainable_variables]
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps_per_call": 4}, {"jit_compile": True, "steps_per_call": 2}]
+)
+def test_several_steps_per_call_and_xla_change_nothing(options):
+    expected, expected_weights = run()
+    total, weights = run(**options)
+    assert total.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(total[key], value, rtol=1e-5, err_msg=key)
+    for one, other in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_sums_are_those_of_the_batch():
+    model, train_step = make_step(z_loss=0.01)
+    batch = toy.make_batches(1)[0]
+    logits = model({k: tf.constant(v) for k, v in batch.items()}).numpy()
+    log_z = np.log(np.exp(logits).sum(-1))
+    targets, weights = batch["decoder_target_tokens"], batch["decoder_loss_weights"]
+    chosen = np.take_along_axis(logits, targets[..., None], -1)[..., 0]
+    sums = {k: float(v) for k, v in train_step(toy.stack([batch])).items()}
+    np.testing.assert_allclose(sums["loss"], (weights * (log_z - chosen)).sum(), 1e-5)
+    np.testing.assert_allclose(sums["z_loss"], 0.01 * (weights * log_z**2).sum(), 1e-5)
+    assert sums["weight"] == weights.sum()
+    assert sums["tokens"] == batch["encoder_input_tokens"].size + weights.sum()
+    assert sums["steps"] == 1
+
+
+def test_learning_rate_is_the_one_each_step_used():
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
+    optimizer = keras.optimizers.SGD(schedule)
+    _, train_step = make_step(optimizer=optimizer)
+    sums = train_step(toy.stack(toy.make_batches(3)))
+    assert summarize(sums)["learning_rate"] == pytest.approx((1.0 + 0.9 + 0.8) / 3)
+
+
+def test_gradient_norm_and_update_by_sgd():
+    model, train_step = make_step(optimizer=keras.optimizers.SGD(0.5))
+    before = [v.numpy() for v in model.trainable_variables]
+    sums = train_step(toy.stack(toy.make_batches(1)))
+    after = [v.numpy() for v in model.trainable_variables]
+    moved = np.sqrt(
+        sum(((a - b) ** 2).sum() for a, b in zip(after, before, strict=True))
+    )
+    np.testing.assert_allclose(float(sums["gradient_norm"]), moved / 0.5, rtol=1e-4)
+
+
+class Table(keras.Model):
+    """logits = table[previous token]: its gradient is easy to write down."""
+
+    def build(self, input_shape=None):
+        self.table = keras.layers.Embedding(toy.VOCAB_SIZE, toy.VOCAB_SIZE, name="t")
+        self.table.build((None, None))
+        self.built = True
+
+    def call(self, batch, training=False):
+        return self.table(batch["decoder_input_tokens"])
+
+
+def table_gradient(table, batch):
+    """Sums the gradient over all positions of an id, as a dense array."""
+    weights = batch["decoder_loss_weights"]
+    gradient = np.zeros_like(table)
+    for b, t in np.argwhere(weights):
+        token = batch["decoder_input_tokens"][b, t]
+        row = np.exp(table[token]) / np.exp(table[token]).sum()
+        row[batch["decoder_target_tokens"][b, t]] -= 1
+        gradient[token] += row / weights.sum()
+    return gradient
+
+
+def adafactor_by_numpy(table, batches):
+    second = np.zeros_like(table)
+    for t, batch in enumerate(batches):
+        gradient, decay = table_gradient(table, batch), 1 - (t + 1) ** -0.8
+        second = decay * second + (1 - decay) * (gradient**2 + 1e-30)
+        update = gradient / np.sqrt(second)
+        update /= max(1.0, np.sqrt(np.mean(update**2)))
+        table = table - 0.1 * max(1e-3, np.sqrt(np.mean(table**2))) * update
+    return table
+
+
+def adamw_by_numpy(table, batches):
+    first = second = np.zeros_like(table)
+    for t, batch in enumerate(batches, 1):
+        gradient = table_gradient(table, batch)
+        first, second = (
+            0.9 * first + 0.1 * gradient,
+            0.999 * second + 0.001 * gradient**2,
+        )
+        table = table * (1 - 0.01 * 0.1)
+        rate = 0.01 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        table = table - rate * first / (np.sqrt(second) + 1e-7)
+    return table
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    ("make_optimizer", "reference"),
+    [
+        (lambda: Adafactor(learning_rate=0.1), adafactor_by_numpy),
+        (
+            lambda: keras.optimizers.AdamW(learning_rate=0.01, weight_decay=0.1),
+            adamw_by_numpy,
+        ),
+    ],
+)
+def test_embedding_with_repeated_ids(make_optimizer, reference, jit_compile):
+    model, train_step = make_step(
+        Table(name="table"), make_optimizer(), jit_compile=jit_compile
+    )
+    batches = toy.make_batches(NUM_STEPS)
+    ids = batches[0]["decoder_input_tokens"]
+    assert len(np.unique(ids)) < ids.size / 2, "ids must repeat"
+    table = model.trainable_variables[0].numpy().astype("float64")
+    for batch in batches:
+        train_step(toy.stack([batch]))
+    np.testing.assert_allclose(
+        model.trainable_variables[0].numpy(), reference(table, batches), atol=2e-5
+    )
+
+
+def test_mixed_bfloat16_keeps_float32_variables():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model, train_step = make_step(jit_compile=True)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert model.embedding.compute_dtype == "bfloat16"
+    first = summarize(train_step(toy.stack(toy.make_batches(2))))
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    expected = summarize(make_step()[1](toy.stack(toy.make_batches(2))))
+    assert first["loss"] == pytest.approx(expected["loss"], rel=0.01)
+
+
+def test_loss_falls_on_a_toy_task():
+    model, train_step = make_step(toy.ToyModel(width=32), keras.optimizers.Adam(0.01))
+    superbatch = toy.stack(toy.make_batches(1) * 50)
+    first = summarize(train_step(superbatch))["loss"]
+    assert summarize(train_step(superbatch))["loss"] < 0.5 * first
+
+
+def test_new_lengths_are_traced_anew_and_static():
+    shapes = []
+
+    class Recorder(toy.ToyModel):
+        def call(self, batch, training=False):
+            shapes.append(tuple(batch["decoder_input_tokens"].shape))
+            return super().call(batch, training=training)
+
+    _, train_step = make_step(Recorder())
+    for length in (6, 4, 6):
+        train_step(toy.stack(toy.make_batches(2, length=length)))
+    assert set(shapes) == {(8, 6), (8, 4)}
+
+
+def test_a_variable_without_gradient_is_named():
+    class Idle(toy.ToyModel):
+        def build(self, input_shape=None):
+            super().build(input_shape)
+            self.idle = self.add_weight(shape=(1,), name="idle")
+
+    _, train_step = make_step(Idle())
+    with pytest.raises(ValueError, match="toy/idle"):
+        train_step(toy.stack(toy.make_batches(1)))
+
+
+def test_no_real_target_changes_nothing():
+    model, train_step = make_step(optimizer=keras.optimizers.SGD(1.0))
+    batch = toy.make_batches(1)[0]
+    batch = {k: v if "encoder" in k else np.zeros_like(v) for k, v in batch.items()}
+    before = [v.numpy() for v in model.trainable_variables]
+    train_step(toy.stack([batch]))
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)

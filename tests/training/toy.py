@@ -1,0 +1,78 @@
+"""A small model and a small task for the trainer's tests."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from remixer_tf.layers import Dropout
+
+VOCAB_SIZE = 16
+
+
+class ToyModel(keras.Model):
+    """Predicts each target from the previous one and the mean of the inputs."""
+
+    def __init__(self, width=8, dropout_rate=0.0, name="toy"):
+        super().__init__(name=name)
+        self.width = width
+        self.embedding = keras.layers.Embedding(VOCAB_SIZE, width, name="embedding")
+        self.dropout = Dropout(dropout_rate, name="dropout")
+        self.logits = keras.layers.Dense(VOCAB_SIZE, dtype="float32", name="logits")
+
+    def build(self, input_shape=None):
+        self.embedding.build((None, None))
+        self.dropout.build((None, None, self.width))
+        self.logits.build((None, None, self.width))
+        self.built = True
+
+    def call(self, batch, training=False):
+        x = self.embedding(batch["decoder_input_tokens"])
+        encoded = self.embedding(batch["encoder_input_tokens"])
+        x = x + ops.mean(encoded, axis=1, keepdims=True)
+        return self.logits(self.dropout(x, training=training))
+
+
+def make_batches(num_batches, batch_size=8, length=6, seed=0):
+    """Returns batches [batch, length] whose rows differ much in real tokens.
+
+    The target is the input reversed; the first half of the rows is long, the second
+    short, so that replicas get uneven numbers of tokens.
+    """
+    rng = np.random.default_rng(seed)
+    batches = []
+    for _ in range(num_batches):
+        lengths = np.where(
+            np.arange(batch_size) < batch_size // 2,
+            rng.integers(length - 1, length + 1, batch_size),
+            rng.integers(1, 3, batch_size),
+        )
+        weights = (np.arange(length) < lengths[:, None]).astype("int32")
+        inputs = rng.integers(2, VOCAB_SIZE, (batch_size, length)).astype("int32")
+        targets = inputs[:, ::-1] * weights
+        shifted = np.pad(targets, ((0, 0), (1, 0)))[:, :-1]
+        batches.append(
+            {
+                "encoder_input_tokens": inputs,
+                "decoder_input_tokens": shifted,
+                "decoder_target_tokens": targets,
+                "decoder_loss_weights": weights,
+            }
+        )
+    return batches
+
+
+def stack(batches):
+    """Returns one superbatch [steps, batch, length] of tensors."""
+    return {
+        key: tf.constant(np.stack([batch[key] for batch in batches]))
+        for key in batches[0]
+    }
+
+
+def toy_dataset(seed=0, steps_per_call=1, batch_size=8):
+    """An endless, shuffled dataset of superbatches."""
+    rows = make_batches(1, batch_size=64)[0]
+    data = tf.data.Dataset.from_tensor_slices(rows).repeat().shuffle(64, seed=seed)
+    data = data.batch(batch_size, drop_remainder=True)
+    return data.batch(steps_per_call, drop_remainder=True)

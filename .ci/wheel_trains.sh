@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 repository=$PWD
 python=${PYTHON:-python3}
 unset PYTHONPATH
-export TF_CPP_MIN_LOG_LEVEL=2
+export TF_CPP_MIN_LOG_LEVEL=3
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -19,6 +19,8 @@ def run_binary(main):
     A user's error is a `UserError`, or an exception that a `raise` statement of this
     package made: its message says what to do. Others are bugs and keep their traceback.
     """
+    # Read when TensorFlow is imported, which is later: its lines on absent GPUs.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         main(sys.argv[1:])
     except Exception as error:

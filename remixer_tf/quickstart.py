@@ -42,7 +42,11 @@ def run(binary, *arguments):
     """Runs one of the package's binaries, after printing the command."""
     module = f"remixer_tf.{binary}"
     print(f"\n$ {shlex.join(['python', '-m', module, *arguments])}", flush=True)
-    subprocess.run([sys.executable, "-m", module, *arguments], check=True)
+    subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        check=True,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+    )
 
 
 def read_results(model_dir):

@@ -7,7 +7,6 @@ from remixer_tf import gin_errors, gin_utils
 
 def main(arguments):
     """Parses the command line and trains."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow's import
     options = gin_utils.parse_command_line(
         arguments, "Trains a model, going on from the last checkpoint in --model_dir."
     )

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from remixer_tf import decoding
 from remixer_tf.decoding import greedy_decode
 from tests.models.tiny import tiny_batch, tiny_model
 
@@ -24,6 +25,17 @@ def decode_without_cache(model, batch, max_length, eos_id):
         scores += np.where(running, log_prob, 0)
         running &= tokens[:, t] != eos_id
     return tokens, scores
+
+
+@pytest.mark.parametrize("kind", ["t5_1_1", "remixer"])
+def test_a_cache_that_grows_equals_one_that_does_not(kind, monkeypatch):
+    model = tiny_model(kind)
+    batch = tiny_batch(batch_size=6)
+    expected, scores = decode_without_cache(model, batch, 11, 1)
+    monkeypatch.setattr(decoding, "FIRST_CACHE_LENGTH", 2)  # 2, 8, 11
+    decoded = greedy_decode(model, batch, 11)
+    np.testing.assert_array_equal(np.array(decoded.tokens), expected)
+    np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["t5_1_1", "remixer"])

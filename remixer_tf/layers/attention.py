@@ -40,24 +40,27 @@ class _Attention(Sublayer):
         self.dropout.build()
 
     def _split_heads(self, x):
-        length = x.shape[1]
-        return ops.reshape(x, (-1, length, self.num_heads, self.d_kv))
+        """`[batch, length, heads * d_kv]` to `[batch, heads, length, d_kv]`."""
+        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, self.d_kv))
+        return ops.transpose(x, (0, 2, 1, 3))
 
     def _attend(self, x, key, value, bias, training=False):
-        """Attends from x to key and value `[batch, kv_length, heads, d_kv]`.
+        """Attends from x to key and value `[batch, heads, kv_length, d_kv]`.
 
         `bias`: float32, broadcast to `[batch, heads, length, kv_length]`, or None.
         """
         query = self._split_heads(self.query(x))
-        logits = ops.einsum("bthk,bshk->bhts", query, key)
+        logits = ops.einsum("bhtk,bhsk->bhts", query, key)
         logits = ops.cast(logits, "float32")
         if bias is not None:
             logits += bias
         weights = ops.cast(ops.softmax(logits), value.dtype)
         weights = self.dropout(weights, training=training)
-        mixed = ops.einsum("bhts,bshk->bthk", weights, value)
-        length = x.shape[1]
-        return self.out(ops.reshape(mixed, (-1, length, self.num_heads * self.d_kv)))
+        mixed = ops.einsum("bhts,bhsk->bhtk", weights, value)
+        mixed = ops.transpose(mixed, (0, 2, 1, 3))
+        return self.out(
+            ops.reshape(mixed, (-1, x.shape[1], self.num_heads * self.d_kv))
+        )
 
 
 def _mask_bias(allowed):
@@ -116,7 +119,7 @@ class SelfAttention(_Attention):
                 "Only causal self-attention can decode step by step. Received: "
                 f"causal=False in layer '{self.path}'. Set causal=True in decoders."
             )
-        shape = (batch_size, max_length, self.num_heads, self.d_kv)
+        shape = (batch_size, self.num_heads, max_length, self.d_kv)
         zeros = ops.zeros(shape, self.compute_dtype)
         return {"key": zeros, "value": zeros}
 

@@ -92,13 +92,16 @@ class Sublayer(keras.layers.Layer):
 
 
 def update_cache(cached, x, context):
-    """Puts `x` `[batch, 1, ...]` at `context.step` of `cached` `[batch, max, ...]`.
+    """Puts `x` at `context.step` of `cached`.
+
+    Both are `[batch, heads, length, channels]`, x of length 1. The layout is that of
+    the products that read the cache, which then need no transposition.
 
     A select and not a dynamic slice: it runs in a SavedModel server, on TPU and in
     TFLite alike, and costs no more than the read of the cache that follows.
     """
     here = ops.equal(context.key_positions, context.step)
-    here = ops.reshape(here, (1, -1) + (1,) * (len(cached.shape) - 2))
+    here = here[None, None, :, None]
     return ops.where(here, ops.cast(x, cached.dtype), cached)
 
 

@@ -205,19 +205,23 @@ class LengthMixing(Sublayer):
                 f"in layer '{self.path}'. Set causal=True in decoders."
             )
         self._check_length(max_length)
-        shape = (batch_size, max_length, self.width)
+        shape = (batch_size, self.num_heads, max_length, self.width // self.num_heads)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
     def decode_step(self, x, cache, context):
+        shape = ops.shape(cache["inputs"])
+        x = ops.reshape(x, (-1, shape[1], 1, shape[3]))
         inputs = update_cache(cache["inputs"], x, context)
         weights = ops.convert_to_tensor(self.mixing_matrix)
         if self.toeplitz:
             index = (self.max_length - 1) + context.key_positions - context.step
             row = ops.take(weights, index, axis=1)
         else:
-            row = ops.take(weights, context.step, axis=1)[:, : inputs.shape[1]]
+            row = ops.take(weights, context.step, axis=1)[:, : shape[2]]
         row = self._restrict(row, context.key_positions <= context.step)
-        y = self._mix("hts,bshc->bthc", row[:, None, :], inputs)
+        row = ops.cast(row, inputs.dtype)[None, :, None, :]
+        row = ops.broadcast_to(row, (shape[0], shape[1], 1, shape[2]))
+        y = ops.reshape(ops.matmul(row, inputs), (-1, 1, self.width))
         if self.use_bias:
             y += ops.cast(ops.take(self.spatial_bias, context.step), y.dtype)
         return y, {"inputs": inputs}

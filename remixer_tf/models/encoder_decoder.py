@@ -97,9 +97,33 @@ class EncoderDecoder(keras.Model):
         Returns:
             the decoder's `Context` (without `step`) and the cache.
         """
-        context = self.encode(batch)
+        return self._empty_cache(self.encode(batch), max_length)
+
+    def grow_cache(self, context, cache, max_length):
+        """Pads a cache, to hold `max_length` target tokens.
+
+        Returns:
+            the `Context` and the cache, as `start_decoding` does.
+        """
+        context, empty = self._empty_cache(context, max_length)
+
+        def pad(value, like):
+            missing = [
+                n - m for n, m in zip(like.shape[1:], value.shape[1:], strict=True)
+            ]
+            return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
+
+        cache = {
+            block: {
+                name: pad(value, empty[block][name]) for name, value in part.items()
+            }
+            for block, part in cache.items()
+        }
+        return context, cache
+
+    def _empty_cache(self, context, max_length):
         context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
-        batch_size = ops.shape(batch["encoder_input_tokens"])[0]
+        batch_size = ops.shape(context.encoded)[0]
         return context, self.decoder.init_cache(batch_size, max_length, context)
 
     def decode_step(self, tokens, cache, context):

@@ -27,6 +27,7 @@ SIZES = [
     "--gin.VOCABULARY=@byte_vocabulary()",
     "--gin.VOCABULARY_FILE=None",
     "--gin.VOCAB_SIZE=259",
+    "--gin.DROPOUT_RATE=0.1",
     "--gin.BATCH_SIZE=4",
     "--gin.FEATURE_LENGTHS={'inputs': 24, 'targets': 24}",
     "--gin.LENGTH_BUCKETS=None",

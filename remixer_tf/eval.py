@@ -23,8 +23,6 @@ def main(arguments):
             )
         files = [path]
     gin_utils.parse_gin(files, options.gin_bindings, options.gin_search_paths)
-    import remixer_tf.tasks  # noqa: F401  registers the tasks
-
     gin_utils.call("evaluate", options.model_dir, step=options.step)
 
 

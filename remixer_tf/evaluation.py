@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import rich.console
 import rich.progress
@@ -32,6 +31,7 @@ from remixer_tf.data.eval_batches import batch_examples, read_examples
 from remixer_tf.data.lengths import count_over_length, has_split
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.models.build import build_model
 from remixer_tf.training import checkpoints
 
 
@@ -69,13 +69,7 @@ def evaluate(
         FileNotFoundError: there is no such checkpoint.
         ValueError: the checkpoint is of another model; what `evaluate_model` raises.
     """
-    previous = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(dtype_policy)
-    try:
-        model = model()
-        model.build()
-    finally:
-        keras.config.set_dtype_policy(previous)
+    model = build_model(model, dtype_policy)
     step = checkpoints.restore_model(model_dir, model, step)
     return evaluate_model(
         model_dir,

@@ -49,7 +49,6 @@ _CONFIGURABLES = {
     "remixer_tf.evaluation": ("evaluate",),
 }
 _ATTRIBUTES = {"cogs": "set_directory"}  # where it is not called as gin calls it
-_KEYWORDS_OF = {"evaluate": "evaluate_model"}  # functions that pass **kwargs on
 
 
 @functools.cache
@@ -251,10 +250,7 @@ def _parameters_of_all():
     result = {}
     for module, names in _CONFIGURABLES.items():
         for name in names:
-            parameters = _parameters(_load(module, name))
-            if name in _KEYWORDS_OF:
-                parameters |= _parameters(_load(module, _KEYWORDS_OF[name]))
-            result[name] = sorted(parameters)
+            result[name] = sorted(_parameters(_load(module, name)))
     return result
 
 

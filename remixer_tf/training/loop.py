@@ -8,12 +8,11 @@ import time
 import keras
 import tensorflow as tf
 
+from remixer_tf.models.build import build_model
 from remixer_tf.training import train_step as train_step_lib
 from remixer_tf.training.checkpoints import Checkpoints
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.strategy import get_strategy
-
-_DTYPE_POLICIES = ("float32", "mixed_bfloat16")
 
 
 def train(
@@ -72,7 +71,6 @@ def train(
     """
     start_time = time.perf_counter()
     _check_arguments(
-        dtype_policy,
         steps_per_call=steps_per_call,
         train_steps=train_steps,
         log_period=log_period,
@@ -87,7 +85,7 @@ def train(
     data = dataset(seed=seed, steps_per_call=steps_per_call)
     iterator = iter(data)
     with strategy.scope():
-        model = _build_model(model, dtype_policy)
+        model = build_model(model, dtype_policy)
         optimizer = optimizer()
     train_step = train_step_lib.TrainStep(
         model,
@@ -178,7 +176,7 @@ def train(
     return summary
 
 
-def _check_arguments(dtype_policy, *, steps_per_call, **periods):
+def _check_arguments(*, steps_per_call, **periods):
     """Raises ValueError unless all numbers fit together."""
     for name, value in {"steps_per_call": steps_per_call, **periods}.items():
         if not isinstance(value, int) or value < 1:
@@ -188,22 +186,6 @@ def _check_arguments(dtype_policy, *, steps_per_call, **periods):
                 f"{name}={value} is not a multiple of steps_per_call={steps_per_call}. "
                 "Steps are run in groups of steps_per_call: change one of the two."
             )
-    if dtype_policy not in _DTYPE_POLICIES:
-        raise ValueError(
-            f"dtype_policy must be one of {_DTYPE_POLICIES}. Received: {dtype_policy!r}"
-        )
-
-
-def _build_model(model, dtype_policy):
-    """Returns the built model, made under the given dtype policy."""
-    previous = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(dtype_policy)
-    try:
-        model = model()
-        model.build()
-    finally:
-        keras.config.set_dtype_policy(previous)
-    return model
 
 
 def _check_ids(superbatch, vocab_size):

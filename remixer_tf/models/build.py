@@ -1,0 +1,33 @@
+"""Making a model, for training and for everything after it."""
+
+import keras
+
+DTYPE_POLICIES = ("float32", "mixed_bfloat16")
+
+
+def build_model(model, dtype_policy):
+    """Makes a model and all its variables.
+
+    Args:
+      model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
+        variables.
+      dtype_policy: str, one of `DTYPE_POLICIES`; variables are float32 under both.
+
+    Returns:
+      the model.
+
+    Raises:
+      ValueError: an unknown dtype policy.
+    """
+    if dtype_policy not in DTYPE_POLICIES:
+        raise ValueError(
+            f"dtype_policy must be one of {DTYPE_POLICIES}. Received: {dtype_policy!r}"
+        )
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype_policy)
+    try:
+        model = model()
+        model.build()
+    finally:
+        keras.config.set_dtype_policy(previous)
+    return model

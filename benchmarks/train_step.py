@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.flops import matmul_flops, matmul_rate
 from remixer_tf import gin_utils
+from remixer_tf.flops import matmul_flops, matmul_rate
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.train_step import TrainStep
 
@@ -61,7 +61,7 @@ def make_step(gin_file, bindings, dtype_policy, jit_compile):
         jit_compile=jit_compile,
     )
     batch = random_superbatch()
-    flops = matmul_flops(step._run_steps.get_concrete_function(batch))
+    flops = matmul_flops(step.get_concrete_function(batch))
     start = time.perf_counter()
     float(step(batch)["loss"])
     compile_seconds = time.perf_counter() - start

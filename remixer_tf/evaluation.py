@@ -1,18 +1,11 @@
 """Scores a model on the splits of a task, with the task's own seqio metrics.
 
-Files, under the folder of a run:
-
-    eval/<task>/<split>/<step>/metrics.json        what was measured
-    eval/<task>/<split>/<step>/predictions.jsonl   one line for each example
-    tensorboard/eval_<task>_<split>                every metric that is a number
-
 `seqio.Evaluator` takes registered names only, so it cannot score a task whose
 vocabulary was replaced. The task's metric objects and seqio's TensorBoard logger are
 used directly.
 """
 
 import functools
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -21,18 +14,25 @@ from typing import NamedTuple
 import numpy as np
 import rich.console
 import rich.progress
-import rich.table
 import seqio
 import tensorflow as tf
 from absl import logging
 from seqio.metrics import CollectingMetric, ModelOutputType
 
+from remixer_tf import checkpoints
 from remixer_tf.data.eval_batches import batch_examples, read_examples
 from remixer_tf.data.lengths import count_over_length, has_split
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.models.build import build_model
-from remixer_tf.training import checkpoints
+from remixer_tf.results import (
+    print_table,
+    read_results,
+    write_predictions,
+    write_result,
+)
+
+_POLL_SECONDS = 10
 
 
 def evaluate(
@@ -51,40 +51,61 @@ def evaluate(
     decode_fn=greedy_decode,
     feature_converter=seqio.EncDecFeatureConverter,
 ):
-    """Scores a checkpoint of a run.
+    """Scores checkpoints of a run. What is scored already is not scored again.
 
     Args:
         model_dir: folder of the run.
         model: a factory, as in `train`: `model()` is a `keras.Model`, and its `build()`
             makes all variables.
-        step: int, the step of the checkpoint; None for the newest.
+        step: int, the step of the checkpoint; None for the newest, "best" for the one
+            that training found best, "each" for each one, as it appears, until
+            training has ended.
         dtype_policy: "float32" or "mixed_bfloat16".
         task, feature_lengths, splits, vocabulary, batch_size, max_examples,
             max_decode_length, decode_fn, feature_converter: see `evaluate_model`.
 
     Returns:
-        what `evaluate_model` returns.
+        what `evaluate_model` returns, for the last step.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
         ValueError: the checkpoint is of another model; what `evaluate_model` raises.
     """
     model = build_model(model, dtype_policy)
-    step = checkpoints.restore_model(model_dir, model, step)
-    return evaluate_model(
-        model_dir,
-        model,
-        task,
-        feature_lengths=feature_lengths,
-        step=step,
-        splits=splits,
-        vocabulary=vocabulary,
-        batch_size=batch_size,
-        max_examples=max_examples,
-        max_decode_length=max_decode_length,
-        decode_fn=decode_fn,
-        feature_converter=feature_converter,
-    )
+    for wanted in _wait_for_each(model_dir) if step == "each" else [step]:
+        results = evaluate_model(
+            model_dir,
+            model,
+            task,
+            feature_lengths=feature_lengths,
+            step=checkpoints.restore_model(model_dir, model, wanted),
+            splits=splits,
+            vocabulary=vocabulary,
+            batch_size=batch_size,
+            max_examples=max_examples,
+            max_decode_length=max_decode_length,
+            decode_fn=decode_fn,
+            feature_converter=feature_converter,
+        )
+    return results
+
+
+def _wait_for_each(model_dir):
+    """Yields the steps of checkpoints as they appear, until the run has ended."""
+    directory = checkpoints.checkpoint_directory(model_dir)
+    seen = set()
+    while True:
+        # In this order: what is saved before the summary is listed after it.
+        ended = tf.io.gfile.exists(os.path.join(model_dir, "train_summary.json"))
+        steps = [s for s in checkpoints.available_steps(directory) if s not in seen]
+        for step in steps:
+            seen.add(step)
+            if step in checkpoints.available_steps(directory):  # Not yet removed.
+                yield step
+        if ended and not steps:
+            return
+        if not steps:
+            time.sleep(_POLL_SECONDS)
 
 
 def evaluate_model(
@@ -104,7 +125,9 @@ def evaluate_model(
 ):
     """Decodes and scores splits of a task, or of every task of a mixture.
 
-    Prints one table for each task, and writes the files listed above.
+    Prints one table for each task, and writes the files of `remixer_tf.results`. A
+    split whose files say that it was scored at this step, with these settings, is not
+    decoded.
 
     Args:
         model_dir: folder to write to; None writes nothing.
@@ -130,18 +153,33 @@ def evaluate_model(
             that needs scores of given targets.
     """
     task = get_task(task, vocabulary)
-    splits = list(splits or _default_splits(task))
+    splits = list(splits or default_splits(task))
     missing = [split for split in splits if not has_split(task, split)]
     if missing or not splits:
         raise ValueError(
             f"{task.name} has no split {missing or 'beside training'} to evaluate on. "
             f"It has: {', '.join(sorted(task.splits))}."
         )
+    settings = {
+        "feature_lengths": dict(feature_lengths),
+        "max_examples": max_examples,
+        "max_decode_length": max_decode_length or feature_lengths["targets"],
+        "decode_fn": getattr(decode_fn, "__name__", str(decode_fn)),
+    }
+    scored = {
+        (result["task"], result["split"]): result
+        for result in (read_results(model_dir) if model_dir else ())
+        if result["step"] == step and result["settings"] == settings
+    }
     results = {}
     for subtask in seqio.get_subtasks(task):
         for split in splits:
             if not has_split(subtask, split):
                 continue  # another task of the mixture has it
+            if (subtask.name, split) in scored:
+                result = scored[subtask.name, split]
+                results.setdefault(subtask.name, {})[split] = result
+                continue
             over = count_over_length(
                 subtask, split, feature_lengths, max_examples or 100_000
             )
@@ -153,7 +191,7 @@ def evaluate_model(
                 examples,
                 feature_lengths=feature_lengths,
                 batch_size=batch_size,
-                max_length=max_decode_length or feature_lengths["targets"],
+                max_length=settings["max_decode_length"],
                 decode_fn=decode_fn,
                 feature_converter=feature_converter,
                 description=f"{subtask.name} {split}",
@@ -162,6 +200,7 @@ def evaluate_model(
                 "task": subtask.name,
                 "split": split,
                 "step": step,
+                "settings": settings,
                 "examples": len(examples),
                 "over_length": over.over,
                 "decoded_tokens": int(np.count_nonzero(decoded.tokens)),
@@ -170,9 +209,11 @@ def evaluate_model(
             }
             results.setdefault(subtask.name, {})[split] = result
             if model_dir is not None:
-                _write(model_dir, result, _predictions(subtask, examples, decoded))
+                records = _predictions(subtask, examples, decoded)
+                texts = write_predictions(model_dir, result, records)
+                write_result(model_dir, "metrics", result, texts)
         if subtask.name in results:
-            _print_table(subtask.name, step, results[subtask.name])
+            print_table(subtask.name, step, results[subtask.name])
     return results
 
 
@@ -313,7 +354,8 @@ def _flatten(values, prefix=""):
     return flat
 
 
-def _default_splits(task):
+def default_splits(task):
+    """Returns the splits of a task or mixture that are not for training."""
     names = (name for subtask in seqio.get_subtasks(task) for name in subtask.splits)
     return dict.fromkeys(name for name in names if not name.startswith("train"))
 
@@ -343,43 +385,3 @@ def _predictions(task, examples, decoded):
         if isinstance(example.get("type"), bytes):
             record["type"] = example["type"].decode("utf-8", errors="replace")
         yield record
-
-
-def _write(model_dir, result, predictions):
-    """Writes the files of one split."""
-    task, split, step = result["task"], result["split"], result["step"]
-    directory = os.path.join(model_dir, "eval", task, split, str(step))
-    tf.io.gfile.makedirs(directory)
-    with tf.io.gfile.GFile(os.path.join(directory, "predictions.jsonl"), "w") as file:
-        for record in predictions:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    with tf.io.gfile.GFile(os.path.join(directory, "metrics.json"), "w") as file:
-        file.write(json.dumps(result, indent=2) + "\n")
-    logger = seqio.TensorBoardLogger(os.path.join(model_dir, "tensorboard"))
-    logger(
-        task_name=f"eval_{task}_{split}",
-        step=step,
-        metrics={
-            name: seqio.metrics.Scalar(value)
-            for name, value in result["metrics"].items()
-            if not isinstance(value, str)
-        },
-        dataset=None,
-        inferences=None,
-        targets=None,
-    )
-
-
-def _print_table(task, step, results):
-    """Prints the splits of a task side by side."""
-    table = rich.table.Table("metric", title=f"{task} at step {step}")
-    for split in results:
-        table.add_column(split, justify="right")
-    for name in dict.fromkeys(n for r in results.values() for n in r["metrics"]):
-        values = [result["metrics"].get(name, "") for result in results.values()]
-        table.add_row(name, *[v if isinstance(v, str) else f"{v:.2f}" for v in values])
-    table.add_section()
-    speeds = [r["decoded_tokens"] / r["decoding_seconds"] for r in results.values()]
-    table.add_row("examples", *[f"{r['examples']:,}" for r in results.values()])
-    table.add_row("decoded tokens/s", *[f"{speed:,.0f}" for speed in speeds])
-    rich.console.Console().print(table)

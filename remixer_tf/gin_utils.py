@@ -1,6 +1,7 @@
 """What gin may configure, and the command line of the binaries."""
 
 import argparse
+import ast
 import functools
 import importlib
 import inspect
@@ -43,10 +44,22 @@ _CONFIGURABLES = {
         "WarmupRsqrt",
     ),
     "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
-    "remixer_tf.data.pipeline": ("get_task", "train_dataset"),
+    "remixer_tf.data.pipeline": (
+        "examples_per_epoch",
+        "get_task",
+        "steps_in_epochs",
+        "train_dataset",
+    ),
     "remixer_tf.tasks.cogs_files": ("cogs",),
+    "remixer_tf.training.evaluations": (
+        "Best",
+        "DecodedEvaluation",
+        "LossEvaluation",
+    ),
+    "remixer_tf.training.initial": ("InitialCheckpoint",),
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.evaluation": ("evaluate",),
+    "remixer_tf.inference": ("text_to_text",),
 }
 _ATTRIBUTES = {"cogs": "set_directory"}  # where it is not called as gin calls it
 
@@ -140,6 +153,57 @@ def parse_command_line(arguments, description, add_arguments=None):
     return options
 
 
+def parse_run(arguments, description, add_arguments=None, steps=("best",)):
+    """Parses the command line of a binary that reads a run, and its configuration.
+
+    Without --gin_file that is the one which training wrote into --model_dir.
+
+    Args:
+      arguments, description, add_arguments: as in `parse_command_line`.
+      steps: words that --step takes beside a number.
+
+    Returns:
+      what `parse_command_line` does, with `step`: int or one of `steps`, None for the
+      newest checkpoint.
+
+    Raises:
+      UserError: what `parse_command_line` and `parse_gin` raise, or the folder has no
+        configuration.
+    """
+
+    def step(text):
+        return text if text in steps else int(text)
+
+    def add_step(parser):
+        parser.add_argument(
+            "--step",
+            type=step,
+            metavar="N",
+            help=f"step of the checkpoint, or {' or '.join(steps)}; the newest if not "
+            "given",
+        )
+        if add_arguments:
+            add_arguments(parser)
+
+    options = parse_command_line(
+        arguments,
+        f"{description} Without --gin_file, the configuration is the one that training "
+        "wrote into --model_dir.",
+        add_step,
+    )
+    files = options.gin_file
+    if not files:
+        path = os.path.join(options.model_dir, "operative_config.gin")
+        if not os.path.exists(path):
+            raise UserError(
+                f"there is no {path}. Set --model_dir to the folder of a run, or name "
+                "the configuration with --gin_file."
+            )
+        files = [path]
+    parse_gin(files, options.gin_bindings, options.gin_search_paths)
+    return options
+
+
 def parse_gin(files, bindings, search_paths=()):
     """Reads gin files and then bindings, in place of any configuration before.
 
@@ -204,6 +268,19 @@ def configuration_str():
         + "\n\n# The operative configuration of this run, with defaults.\n\n"
         + operative
     )
+
+
+def hyperparameters(text):
+    """Returns the numbers and strings that gin text sets, {name: value}."""
+    values = {}
+    for name, value in re.findall(r"^(\S+) = (.*)$", text, re.MULTILINE):
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            continue  # a reference, a macro, or the first line of several
+        if isinstance(value, (bool, int, float, str)):
+            values[name] = value
+    return values
 
 
 def _to_binding(argument, parser):

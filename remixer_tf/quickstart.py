@@ -1,7 +1,8 @@
 """Trains and compares a T5.1.1 and a Remixer on mini_cogs: `make quickstart`.
 
 It runs the commands that a user would run, and prints each: train a vocabulary, then
-for each model train and evaluate; then one table. Run again, it goes on where it was.
+for each model train and evaluate; then one table. At last it exports the Remixer and
+asks it one sentence. Run again, it goes on where it was.
 """
 
 import json
@@ -16,6 +17,17 @@ import rich.table
 MODELS = {"T5.1.1 tiny": "t5_1_1_tiny", "Remixer tiny": "remixer_tiny"}
 TASK = "mini_cogs"
 FOLDER = "quickstart"
+
+# All that a process needs which serves an exported model.
+ASK = """\
+import sys
+import tensorflow as tf
+import tensorflow_text  # the operations of the tokenizer
+
+model = tf.saved_model.load(sys.argv[1])
+answer = model.signatures["serving_default"](inputs=tf.constant([sys.argv[2]]))
+print(answer["outputs"][0].numpy().decode())
+"""
 
 
 def main():
@@ -36,6 +48,7 @@ def main():
         run("eval", f"--model_dir={model_dir}", "--gin.evaluate.splits=['test', 'gen']")
         results[title] = read_results(model_dir)
     print_table(results)
+    ask_exported(os.path.join(FOLDER, "remixer_tiny"), results["Remixer tiny"][0])
 
 
 def run(binary, *arguments):
@@ -84,6 +97,28 @@ def print_table(results):
             label = name.removeprefix("exact_match/").removeprefix("type/")
             row(f"  {label}", lambda s, m, name=name: f"{m['gen'][name]:.1f}")
     rich.console.Console().print(table)
+
+
+def ask_exported(model_dir, summary):
+    """Exports a model and asks it, in a process without remixer_tf, one sentence."""
+    step = str(summary["steps"])
+    exported = os.path.join(model_dir, "export", step)
+    if not os.path.exists(exported):
+        run("export", f"--model_dir={model_dir}")
+    predictions = os.path.join(model_dir, "eval", TASK, "test", step)
+    with open(os.path.join(predictions, "predictions.jsonl")) as file:
+        example = json.loads(file.readline())
+    print(f"\nAsking {exported} with tensorflow and tensorflow_text alone:")
+    answer = subprocess.run(
+        [sys.executable, "-c", ASK, exported, example["input"]],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+    ).stdout.strip()
+    print(f"  sentence  {example['input']}")
+    print(f"  answer    {answer}")
+    print(f"  right     {example['target']}")
 
 
 if __name__ == "__main__":

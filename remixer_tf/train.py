@@ -1,14 +1,14 @@
 """Trains a model: python -m remixer_tf.train --model_dir=DIR --gin_file=FILE ..."""
 
-import os
-
 from remixer_tf import gin_errors, gin_utils
 
 
 def main(arguments):
     """Parses the command line and trains."""
     options = gin_utils.parse_command_line(
-        arguments, "Trains a model, going on from the last checkpoint in --model_dir."
+        arguments,
+        "Trains a model, going on from the last checkpoint in --model_dir.",
+        _add_arguments,
     )
     gin_utils.parse_gin(
         options.gin_file, options.gin_bindings, options.gin_search_paths
@@ -17,18 +17,24 @@ def main(arguments):
 
     with over_length_errors():
         gin_utils.call(
-            "train", options.model_dir, write_configuration=write_configuration
+            "train",
+            options.model_dir,
+            configuration=_configuration,
+            dry_run=options.dry_run,
         )
 
 
-def write_configuration(model_dir):
-    """Writes <model_dir>/operative_config.gin."""
-    import tensorflow as tf
+def _configuration():
+    text = gin_utils.configuration_str()
+    return text, gin_utils.hyperparameters(text)
 
-    tf.io.gfile.makedirs(model_dir)
-    path = os.path.join(model_dir, "operative_config.gin")
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write(gin_utils.configuration_str())
+
+def _add_arguments(parser):
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="build the model, read one batch, say what would run, and stop",
+    )
 
 
 if __name__ == "__main__":

@@ -59,6 +59,19 @@ def real_data_dir():
     return pathlib.Path(REAL_DATA)
 
 
+@pytest.fixture(scope="session", params=["bytes", "words"])
+def tiny_run(request, tmp_path_factory):
+    """The folder of a run with one checkpoint, of step 1; see tests/tiny_run.py."""
+    import gin
+
+    from tests.tiny_run import train_run
+
+    model_dir = tmp_path_factory.mktemp(request.param)
+    train_run(model_dir, request.param)
+    gin.clear_config()
+    return model_dir
+
+
 @pytest.fixture(autouse=True)
 def same_seeds():
     if ON_TENSORFLOW:

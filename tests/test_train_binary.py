@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf import gin_utils, train
-from remixer_tf.training.checkpoints import (
+from remixer_tf.checkpoints import (
     available_steps,
     checkpoint_path,
     restore_model,
@@ -56,7 +56,8 @@ def arguments(model_dir, steps, model="t5_1_1"):
 
 
 def read_weights(model_dir, step):
-    reader = tf.train.load_checkpoint(checkpoint_path(f"{model_dir}/checkpoints", step))
+    folder = checkpoint_path(f"{model_dir}/checkpoints", step)
+    reader = tf.train.load_checkpoint(f"{folder}/state")
     names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
     return {name: reader.get_tensor(name) for name in names}
 
@@ -74,7 +75,7 @@ def test_continues_exactly(tmp_path, capsys):
 
 def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
     train.main(arguments(tmp_path, 4))
-    assert "encoder_decoder: " in capsys.readouterr().out
+    assert "encoder_decoder, " in capsys.readouterr().out
     assert available_steps(tmp_path / "checkpoints") == [4]
     summary = json.loads((tmp_path / "train_summary.json").read_text())
     assert summary["steps"] == 4 and np.isfinite(summary["loss"])

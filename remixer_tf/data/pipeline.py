@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import difflib
 import inspect
+import math
 import re
 
 import seqio
@@ -121,8 +122,8 @@ def train_dataset(
     Args:
         task: a registered name, or what `get_task` returns.
         feature_lengths: dictionary of ints, one for each feature of the converter.
-        batch_size: int, examples (packed rows, when packing) per step on this host.
-            The same for every bucket.
+        batch_size: int, examples (packed rows, when packing) per step, on all hosts
+            together. The same for every bucket.
         split: str.
         seed: int, of shuffling, mixing and random preprocessing.
         shuffle: bool.
@@ -134,20 +135,35 @@ def train_dataset(
             once it has collected `steps_per_call * batch_size` examples.
         over_length: "trim" or "refuse".
         steps_per_call: int, the leading axis. The steps of an element share a bucket.
-        shard_info: None, or a `seqio.ShardInfo`: the part that this host reads.
+        shard_info: None, or a `seqio.ShardInfo`: the part of the examples and of the
+            batch that this host reads.
         feature_converter: a `seqio.FeatureConverter` class.
         count_limit: int, how many examples to count at most; 0 does not count.
 
     Returns:
         a `tf.data.Dataset` of dictionaries of int32
-        `[steps_per_call, batch_size, length]`. Shapes are static, but with buckets
-        the lengths are known only in each element.
+        `[steps_per_call, batch_size / num_shards, length]`. Shapes are static, but with
+        buckets the lengths are known only in each element.
 
     Raises:
         ValueError: an unknown split or a split without examples; packing together
-            with buckets; an over-long example under "refuse".
+            with buckets; an over-long example under "refuse"; a batch that does not
+            divide among the hosts, or buckets with several hosts.
     """
     task = get_task(task)
+    num_hosts = shard_info.num_shards if shard_info else 1
+    if batch_size % num_hosts:
+        raise ValueError(
+            f"A batch of {batch_size} examples does not divide among {num_hosts} "
+            f"hosts. Set a batch size that is a multiple of {num_hosts}."
+        )
+    batch_size //= num_hosts
+    if length_buckets and num_hosts > 1:
+        raise ValueError(
+            f"length_buckets need one host, there are {num_hosts}: each would be at a "
+            "length of its own, and their collectives would wait for each other "
+            "forever. Set length_buckets to None, or pack=True."
+        )
     if over_length not in ("trim", "refuse"):
         raise ValueError(
             f"over_length must be 'trim' or 'refuse'. Received: {over_length!r}."
@@ -276,6 +292,47 @@ def over_length_errors():
         if not found:
             raise
         raise ValueError(found.group()) from None
+
+
+def examples_per_epoch(task, split="train"):
+    """Returns the number of examples that a task's or mixture's source has.
+
+    Args:
+        task: a registered name, or what `get_task` returns.
+        split: str.
+
+    Raises:
+        ValueError: a source does not know.
+    """
+    total = 0
+    for subtask in seqio.get_subtasks(get_task(task)):
+        count = subtask.source.num_input_examples(split)
+        if count is None:
+            raise ValueError(
+                f"The source of {subtask.name} does not tell how many examples "
+                f"{split!r} has. Give it num_input_examples, or set the number where "
+                "it is asked for."
+            )
+        total += count
+    return total
+
+
+def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
+    """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
+
+    Rounded up to whole calls. Filtered, packed and mixed examples are not foreseen.
+
+    Args:
+        epochs: number.
+        task, split: see `examples_per_epoch`.
+        batch_size: int, examples per step on all hosts.
+        steps_per_call: int.
+
+    Raises:
+        ValueError: see `examples_per_epoch`.
+    """
+    examples = epochs * examples_per_epoch(task, split)
+    return math.ceil(examples / (batch_size * steps_per_call)) * steps_per_call
 
 
 def check_split(task, split):

@@ -10,7 +10,8 @@ class Dropout(keras.layers.Layer):
     T5 shares its masks over the length axis (specification: Mesh TensorFlow's
     `noise_shape`), which also makes them cheap to draw. `keras.layers.Dropout` names
     its random state by a counter of the process, so a checkpoint of it would not
-    find its place again; here the state is part of the layer's path.
+    find its place again; here the state is part of the layer's path. Replicas of a
+    `tf.distribute` strategy draw different masks, from one state that they share.
 
     Args:
         rate: float in [0, 1), the share of values dropped.
@@ -32,7 +33,7 @@ class Dropout(keras.layers.Layer):
 
     def build(self, input_shape=None):
         if self.rate:
-            self.seed_generator = keras.random.SeedGenerator(name="seed_generator")
+            self.seed_generator = _ReplicaSeedGenerator(name="seed_generator")
 
     def call(self, x, training=False):
         if not (self.rate and training):
@@ -43,3 +44,20 @@ class Dropout(keras.layers.Layer):
         return keras.random.dropout(
             x, self.rate, noise_shape=tuple(noise_shape), seed=self.seed_generator
         )
+
+
+class _ReplicaSeedGenerator(keras.random.SeedGenerator):
+    """Draws seeds that differ between the replicas of a strategy."""
+
+    def next(self, ordered=True):
+        seed = super().next(ordered=ordered)
+        if keras.backend.backend() != "tensorflow":
+            return seed
+        import tensorflow as tf  # other backends must not need it
+
+        context = tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync == 1:
+            return seed
+        # The state counts draws in its second number; its first is the seed itself.
+        replica = tf.cast(context.replica_id_in_sync_group, seed.dtype)
+        return seed + tf.stack([replica, tf.zeros_like(replica)])

@@ -1,18 +1,22 @@
 """The training loop, top to bottom."""
 
 import json
-import math
 import os
 import time
 
 import keras
+import seqio
 import tensorflow as tf
 
 from remixer_tf.models.build import build_model
-from remixer_tf.training import train_step as train_step_lib
 from remixer_tf.training.checkpoints import Checkpoints
+from remixer_tf.training.evaluations import is_done, write_best
+from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
-from remixer_tf.training.strategy import get_strategy
+from remixer_tf.training.run_log import RunLog
+from remixer_tf.training.strategy import get_host, get_strategy
+from remixer_tf.training.train_step import TrainStep, summarize
+from remixer_tf.training.watch import PREEMPTED, FiniteWatch, StopSignal
 
 
 def train(
@@ -26,40 +30,62 @@ def train(
     log_period=100,
     checkpoint_period=1000,
     keep_checkpoints=3,
+    keep_period=None,
     seed=0,
     dtype_policy="float32",
     jit_compile=None,
     strategy="single",
+    micro_batches=1,
+    clip_norm=None,
+    max_skipped_steps=0,
     z_loss=1e-4,
     label_smoothing=0.0,
-    write_configuration=None,
+    initial_checkpoint=None,
+    evaluations=(),
+    best=None,
+    examples_per_epoch=None,
+    configuration=None,
+    dry_run=False,
 ):
     """Trains a model, going on from the newest checkpoint in `model_dir`.
 
-    Writes below `model_dir`: checkpoints/checkpoint-<step>, tensorboard/train, and
-    train_summary.json at the end.
+    Writes below `model_dir`: checkpoints/<step>, tensorboard/train, eval, best.json,
+    and train_summary.json at the end.
 
     Args:
-      model_dir: folder of the run, made if it is missing.
+      model_dir: folder of the run, made if it is missing. All hosts share it.
       model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
         variables.
       optimizer: a factory of a `keras.optimizers.Optimizer`.
-      dataset: a factory: `dataset(seed=, steps_per_call=)` is an endless
-        `tf.data.Dataset` of dicts of int32 [steps_per_call, batch, length].
+      dataset: a factory: `dataset(seed=, steps_per_call=, shard_info=)` is an endless
+        `tf.data.Dataset` of dicts of int32 [steps_per_call, batch, length]; `batch`
+        is this host's part of the global batch.
       train_steps: the step at which training ends, counted from the start of the run.
       steps_per_call: steps in one `tf.function` call. It divides `train_steps` and all
         periods.
       log_period: steps between log lines and TensorBoard scalars.
       checkpoint_period: steps between checkpoints; the last step is always saved.
       keep_checkpoints: how many of the newest checkpoints stay.
+      keep_period: checkpoints of steps that it divides stay for good; None for none.
       seed: of initial weights, dropout and data order.
       dtype_policy: 'float32' or 'mixed_bfloat16' (variables stay float32).
-      jit_compile: whether XLA compiles forward and backward; None for on accelerators.
+      jit_compile: whether XLA compiles forward and backward; None for on GPUs. (A TPU
+        compiles whatever it is given.)
       strategy: see `get_strategy`.
+      micro_batches, clip_norm: see `TrainStep`.
+      max_skipped_steps: how many steps whose loss or gradient is not finite may be
+        skipped; one more ends the run.
       z_loss: coefficient of log(Z)**2 in the objective.
       label_smoothing: see `losses.cross_entropy`.
-      write_configuration: a function called with `model_dir` when everything is built,
-        before the first step; None for nothing.
+      initial_checkpoint: a function `initial_checkpoint(model)` that sets weights when
+        the run starts from scratch, such as `InitialCheckpoint`; None for none.
+      evaluations: list of `LossEvaluation` and `DecodedEvaluation`.
+      best: a `Best`: that checkpoint stays, and training may stop early; None for none.
+      examples_per_epoch: int, to tell epochs; None does not tell them.
+      configuration: a function called when everything is built, that returns the
+        operative gin as text, and a dict of numbers and strings as hyperparameters for
+        TensorBoard; None for nothing. The text becomes operative_config.gin.
+      dry_run: whether to return before the first step, with one batch read.
 
     Returns:
       dict, the contents of train_summary.json, or None if there was nothing to do.
@@ -68,6 +94,8 @@ def train(
       ValueError: an argument does not fit, the checkpoint is of another model, or the
         data holds a token id that the model's `vocab_size` does not reach.
       FloatingPointError: loss or gradient is not finite.
+      OSError: a checkpoint could not be written, or none could be read.
+      SystemExit: SIGTERM came. Everything is saved; the code is `PREEMPTED`.
     """
     start_time = time.perf_counter()
     _check_arguments(
@@ -75,103 +103,186 @@ def train(
         train_steps=train_steps,
         log_period=log_period,
         checkpoint_period=checkpoint_period,
+        **{f"period of evaluation {i}": e.period for i, e in enumerate(evaluations)},
     )
+    _check_writable(model_dir)
+    strategy = get_strategy(strategy)  # First: several hosts connect here.
+    host = get_host(strategy)
     if jit_compile is None:
         jit_compile = bool(tf.config.list_physical_devices("GPU"))
 
     # Data, model, optimizer.
     keras.utils.set_random_seed(seed)
-    strategy = get_strategy(strategy)
-    data = dataset(seed=seed, steps_per_call=steps_per_call)
+    data = dataset(
+        seed=seed,
+        steps_per_call=steps_per_call,
+        shard_info=seqio.ShardInfo(index=host.index, num_shards=host.count),
+    )
     iterator = iter(data)
     with strategy.scope():
         model = build_model(model, dtype_policy)
         optimizer = optimizer()
-    train_step = train_step_lib.TrainStep(
+    train_step = TrainStep(
         model,
         optimizer,
         strategy,
         z_loss=z_loss,
         label_smoothing=label_smoothing,
+        micro_batches=micro_batches,
+        clip_norm=clip_norm,
         jit_compile=jit_compile,
     )
 
-    # State: the run's own checkpoint, else scratch.
+    # State: the run's own checkpoint, else an initial one, else scratch.
     checkpoints = Checkpoints(
-        model_dir, model, optimizer, iterator, keep=keep_checkpoints
+        model_dir,
+        model,
+        optimizer,
+        iterator,
+        keep=keep_checkpoints,
+        keep_period=keep_period,
+        host=host,
     )
     step = checkpoints.restore()
-    progress = Progress(step, train_steps)
-    if step >= train_steps:
+    progress = Progress(step, train_steps, silent=host.index > 0)
+    if not step:
+        _check_no_results(model_dir)
+        if initial_checkpoint:
+            progress.message(initial_checkpoint(model))
+
+    def evaluate():
+        """Runs what is due at `step`, and says whether to stop early."""
+        due = [
+            evaluation
+            for evaluation in evaluations
+            if step and (step % evaluation.period == 0 or step == train_steps)
+        ]
+        for evaluation in due:
+            if host.index == 0 and not is_done(evaluation, model_dir, step):
+                with progress.paused():
+                    evaluation.run(model_dir, model, step)
+        if due:
+            host.barrier()
+        if best is None:
+            return False
+        checkpoints.best_step, value, stop = best.find(model_dir)
+        if due and host.index == 0:
+            write_best(model_dir, best.metric, checkpoints.best_step, value)
+        return stop
+
+    stopped_early = False if dry_run else evaluate()
+    if step >= train_steps or stopped_early:
         progress.message(
-            f"{model_dir} is at step {step} of {train_steps}: nothing to do. Set more "
-            "train_steps to go on."
+            f"{model_dir} is at step {step} of {train_steps}"
+            f"{', stopped early' if stopped_early else ''}: nothing to do. Set more "
+            f"{'patience' if stopped_early else 'train_steps'} to go on."
         )
         return None
-    parameters = sum(math.prod(v.shape) for v in model.trainable_variables)
-    progress.message(
-        f"{model.name}: {parameters:,} parameters, {dtype_policy}, XLA "
-        f"{'on' if jit_compile else 'off'}, {strategy.num_replicas_in_sync} replica(s) "
-        f"on {'GPU' if tf.config.list_physical_devices('GPU') else 'CPU'}"
+
+    # What will run.
+    batch = next(iterator)
+    _check_ids(batch, getattr(model, "vocab_size", None))
+    overview = Overview(
+        model,
+        optimizer,
+        train_step,
+        num_replicas=strategy.num_replicas_in_sync,
+        host=host,
+        dtype_policy=dtype_policy,
+        jit_compile=jit_compile,
     )
-    progress.message(_describe(data.element_spec))
+    progress.message(overview.text(batch))
     progress.message(
         f"continuing from step {step}" if step else f"starting {model_dir} from scratch"
     )
-    if write_configuration:
-        write_configuration(model_dir)
+    if dry_run:
+        progress.message("dry run: nothing was trained or written")
+        return None
+    text, hyperparameters = configuration() if configuration else ("", {})
+    if text and host.index == 0:
+        path = os.path.join(model_dir, "operative_config.gin")
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write(text)
 
     # Steps.
-    writer = tf.summary.create_file_writer(
-        os.path.join(model_dir, "tensorboard", "train")
+    log = RunLog(
+        model_dir,
+        overview,
+        batch_size=batch["decoder_target_tokens"].shape[1] * host.count,
+        examples_per_epoch=examples_per_epoch,
+        enabled=host.index == 0,
     )
+    log.start(step, text, hyperparameters)
+    watch = FiniteWatch(model_dir, max_skipped_steps, text)
     speed = Speed()
-    compiled = set()
+    known_shapes = set()
     sums = None
-    with progress, writer.as_default():
-        while step < train_steps:
-            superbatch = next(iterator)
-            shapes = tuple(tuple(value.shape) for value in superbatch.values())
-            if shapes not in compiled:
-                _check_ids(superbatch, getattr(model, "vocab_size", None))
-            call_time = time.perf_counter()
-            new = train_step(superbatch)
+    with progress, log, checkpoints, StopSignal() as signal:
+        while step < train_steps and not stopped_early:
+            start = time.perf_counter()
+            if batch is None:
+                batch = next(iterator)
+            waited = time.perf_counter() - start
+            shapes = tuple(tuple(value.shape) for value in batch.values())
+            if shapes not in known_shapes:
+                _check_ids(batch, getattr(model, "vocab_size", None))
+            new = train_step(batch, stop=signal.received)
             step += steps_per_call
-            if shapes not in compiled:  # The call has traced and compiled.
-                compiled.add(shapes)
-                tokens = float(new["tokens"])
-                speed.skip(time.perf_counter() - call_time, steps_per_call, tokens)
+            watch.add(step, batch, new)
+            if shapes in known_shapes:
+                flops = overview.flops(batch) * steps_per_call
+                speed.step(steps_per_call, flops, waited)
+            else:  # The call has traced and compiled.
+                known_shapes.add(shapes)
+                speed.skip(time.perf_counter() - start, float(new["tokens"]))
+            batch = None
             sums = {key: sums[key] + new[key] for key in new} if sums else new
             progress.advance(step)
+            checkpoints.check()
 
             if step % log_period == 0 or step == train_steps:
-                values = train_step_lib.summarize(sums)
-                _check_finite(values, step, model_dir)
-                values |= speed.lap(float(sums["steps"]), float(sums["tokens"]))
-                sums = None
+                watch.flush()
+                values = summarize(sums)
+                values |= speed.lap(float(sums["tokens"]))
                 progress.report(step, values)
-                for name, value in values.items():
-                    tf.summary.scalar(name, value, step=step)
+                log.scalars(step, values, model, watch.skipped)
+                sums = None
 
-            if step % checkpoint_period == 0 or step == train_steps:
-                if sums:
-                    _check_finite(train_step_lib.summarize(sums), step, model_dir)
-                save_time = time.perf_counter()
+            pause = time.perf_counter()
+            is_last = step == train_steps
+            evaluates = any(is_last or step % e.period == 0 for e in evaluations)
+            if step % checkpoint_period == 0 or is_last or evaluates or watch.stop:
+                watch.flush()
                 checkpoints.save(step)
-                speed.skip(time.perf_counter() - save_time)
+            if watch.stop:
+                checkpoints.wait()
+                progress.message(
+                    f"SIGTERM: saved step {step}. The same command goes on from it."
+                )
+                raise SystemExit(PREEMPTED)
+            if evaluates:
+                stopped_early = evaluate()
+            speed.skip(time.perf_counter() - pause)
+    checkpoints.wait()
+    host.barrier()
+    if sums:  # Stopped between two log lines.
+        values = summarize(sums)
 
     summary = {
-        "parameters": parameters,
+        "parameters": overview.parameters,
         "steps": step,
         **{name: values[name] for name in ("loss", "accuracy")},
         **speed.mean(),
+        "skipped_steps": watch.skipped,
         "seconds": time.perf_counter() - start_time,
     }
-    with tf.io.gfile.GFile(os.path.join(model_dir, "train_summary.json"), "w") as file:
-        json.dump(summary, file, indent=2)
+    if host.index == 0:
+        path = os.path.join(model_dir, "train_summary.json")
+        with tf.io.gfile.GFile(path, "w") as file:
+            json.dump(summary, file, indent=2)
     progress.message(
-        f"trained to step {step} in {format_seconds(summary['seconds'])}; checkpoints "
-        f"are in {model_dir}"
+        f"{'stopped early' if stopped_early else 'trained'} at step {step} after "
+        f"{format_seconds(summary['seconds'])}; checkpoints are in {model_dir}"
     )
     return summary
 
@@ -202,24 +313,31 @@ def _check_ids(superbatch, vocab_size):
         )
 
 
-def _check_finite(values, step, model_dir):
-    """Raises FloatingPointError if loss or gradient norm is NaN or infinite."""
-    if math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
-        return
-    raise FloatingPointError(
-        f"Before step {step} the loss or the gradient stopped being finite: loss "
-        f"{values['loss']}, gradient norm {values['gradient_norm']}, learning rate "
-        f"{values['learning_rate']:.3g}. Nothing was saved since; the last checkpoint "
-        f"in {model_dir} is good. Try a smaller learning rate, more warm-up, or "
-        "float32."
-    )
+def _check_writable(model_dir):
+    """Makes the folder of the run.
+
+    Raises:
+      OSError: nothing can be written there.
+    """
+    try:
+        tf.io.gfile.makedirs(model_dir)
+        path = os.path.join(model_dir, f".writable-{os.getpid()}")
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("x")
+        tf.io.gfile.remove(path)
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", error)
+        raise OSError(
+            f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
+            "another folder, or make room."
+        ) from None
 
 
-def _describe(element_spec):
-    """Returns the batch size and lengths in words."""
-    steps, batch, targets = element_spec["decoder_target_tokens"].shape
-    text = f"global batch {batch}, {steps} step(s) per call"
-    if "encoder_input_tokens" in element_spec:
-        inputs = element_spec["encoder_input_tokens"].shape[2]
-        text += f", inputs {inputs or 'bucketed'}"
-    return text + f", targets {targets or 'bucketed'}"
+def _check_no_results(model_dir):
+    """Raises ValueError if there are evaluations of a run that is not there."""
+    if tf.io.gfile.exists(os.path.join(model_dir, "eval")):
+        raise ValueError(
+            f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
+            "go on from: they would count as this run's. Move the folder away, or set "
+            "another --model_dir."
+        )

@@ -1,5 +1,7 @@
 """How a run tells how it goes: a progress bar or log lines, and its speed."""
 
+import contextlib
+import dataclasses
 import sys
 import time
 
@@ -12,12 +14,16 @@ class Progress:
     Args:
       step: int, the step at which the loop starts.
       train_steps: int, the step at which it ends.
+      silent: whether to show nothing, as all hosts but one do.
       interactive: whether to draw a bar; None for when stdout is a terminal.
     """
 
-    def __init__(self, step, train_steps, interactive=None):
+    def __init__(self, step, train_steps, silent=False, interactive=None):
         self._train_steps = train_steps
+        self._silent = silent
         self._bar = None
+        if silent:
+            return
         if sys.stdout.isatty() if interactive is None else interactive:
             self._bar = _make_bar()
             self._task = self._bar.add_task("", total=train_steps, completed=step)
@@ -31,8 +37,19 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
+    @contextlib.contextmanager
+    def paused(self):
+        """Takes the bar away while something else is shown."""
+        if self._bar:
+            self._bar.stop()
+        yield
+        if self._bar:
+            self._bar.start()
+
     def message(self, text):
-        """Prints one line, above the bar if there is one."""
+        """Prints text, above the bar if there is one."""
+        if self._silent:
+            return
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
@@ -57,6 +74,8 @@ class Progress:
                 f"  {values['steps_per_second']:.2f} steps/s"
                 f"  {values['tokens_per_second']:,.0f} tokens/s"
             )
+        if self._silent:
+            return
         if self._bar:
             self._bar.update(self._task, completed=step, description=text)
             return
@@ -68,41 +87,66 @@ class Progress:
 
 
 class Speed:
-    """Steps and tokens per second, with pauses (compilation, saving) left out."""
+    """Rates per second, with pauses (compilation, saving) left out."""
 
     def __init__(self):
-        self._total = [0, 0.0, 0.0]  # steps, tokens, seconds
+        self._total = _Lap()
+        self._lap = _Lap()
         self._start = time.perf_counter()
-        self._paused = 0.0
-        self._skipped = [0, 0.0]
 
-    def skip(self, seconds, steps=0, tokens=0.0):
-        """Leaves out `seconds`, and the work that was done in them."""
-        self._paused += seconds
-        self._skipped[0] += steps
-        self._skipped[1] += tokens
+    def step(self, steps, flops, waited):
+        """Counts steps, their FLOPs, and the seconds they waited for data."""
+        self._lap.steps += steps
+        self._lap.flops += flops
+        self._lap.waited += waited
 
-    def lap(self, steps, tokens):
-        """Ends a period in which so many steps and tokens were done.
+    def skip(self, seconds, tokens=0.0):
+        """Leaves out `seconds`, and the tokens that were read in them."""
+        self._lap.seconds -= seconds
+        self._lap.tokens -= tokens
+
+    def lap(self, tokens):
+        """Ends a period in which so many tokens were read.
 
         Returns:
-          dict with steps_per_second and tokens_per_second, empty if all was skipped.
+          dict of steps_per_second, tokens_per_second, flops_per_second and
+          input_wait, the share of time spent waiting for data; empty if all was
+          skipped.
         """
         now = time.perf_counter()
-        lap = (
-            steps - self._skipped[0],
-            tokens - self._skipped[1],
-            now - self._start - self._paused,
-        )
-        self._start, self._paused, self._skipped = now, 0.0, [0, 0.0]
-        if not lap[0]:
-            return {}
-        self._total = [total + new for total, new in zip(self._total, lap, strict=True)]
-        return _rates(*lap)
+        self._lap.tokens += tokens
+        self._lap.seconds += now - self._start
+        lap, self._lap, self._start = self._lap, _Lap(), now
+        self._total.add(lap)
+        return lap.rates()
 
     def mean(self):
         """Returns the rates over all periods, as `lap` does."""
-        return _rates(*self._total) if self._total[0] else {}
+        return self._total.rates()
+
+
+@dataclasses.dataclass
+class _Lap:
+    steps: int = 0
+    tokens: float = 0.0
+    flops: float = 0.0
+    waited: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, other):
+        for field in dataclasses.fields(self):
+            name = field.name
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def rates(self):
+        if self.steps <= 0:
+            return {}
+        return {
+            "steps_per_second": self.steps / self.seconds,
+            "tokens_per_second": self.tokens / self.seconds,
+            "flops_per_second": self.flops / self.seconds,
+            "input_wait": self.waited / self.seconds,
+        }
 
 
 def format_seconds(seconds):
@@ -110,10 +154,6 @@ def format_seconds(seconds):
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
-
-
-def _rates(steps, tokens, seconds):
-    return {"steps_per_second": steps / seconds, "tokens_per_second": tokens / seconds}
 
 
 def _make_bar():

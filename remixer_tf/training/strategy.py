@@ -1,10 +1,32 @@
 """Which devices share a run."""
 
 import functools
+import json
+import os
+import socket
+import urllib.error
+import urllib.parse
+from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
-_STRATEGIES = ("single", "mirrored")
+_STRATEGIES = ("single", "mirrored", "multi_worker", "tpu:ADDRESS")
+_CONNECT_SECONDS = 10
+
+
+class Host(NamedTuple):
+    """One of the processes that train together.
+
+    Attributes:
+      index: int, 0 for the one that writes what all share.
+      count: int.
+      barrier: a function that returns when all hosts have called it.
+    """
+
+    index: int = 0
+    count: int = 1
+    barrier: Callable = lambda: None
 
 
 @functools.cache
@@ -15,12 +37,18 @@ def get_strategy(name="single"):
     fail when their tensors differ in shape.)
 
     Args:
-      name: 'single', one device (the first accelerator, else the CPU), or
-        'mirrored', all accelerators of this machine, or all logical CPU devices
-        if there is none, each with a copy of the variables.
+      name: one of
+        'single': one device, the first accelerator, else the CPU;
+        'mirrored': all accelerators of this machine, or all logical CPU devices if
+          there is none, each with a copy of the variables;
+        'multi_worker': the same on several machines, each of which runs this command
+          with its own environment variable TF_CONFIG;
+        'tpu:ADDRESS': all cores of a TPU slice. ADDRESS is 'local' on a TPU VM, else
+          a TPU's name or 'grpc://HOST:PORT'.
 
     Raises:
-      ValueError: `name` is none of them.
+      ValueError: `name` is none of them, or TF_CONFIG is not set or not valid.
+      OSError: no TPU answers.
     """
     if name == "single":
         return tf.distribute.get_strategy()
@@ -29,7 +57,86 @@ def get_strategy(name="single"):
             "GPU"
         ) or tf.config.list_logical_devices("CPU")
         return tf.distribute.MirroredStrategy([device.name for device in devices])
+    if name == "multi_worker":
+        _check_tf_config(os.environ.get("TF_CONFIG"))
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name.startswith("tpu:"):
+        return _tpu_strategy(name.removeprefix("tpu:"))
     raise ValueError(
         f"There is no strategy called {name!r}. Expected one of "
         f"{', '.join(map(repr, _STRATEGIES))}. Set it with --gin.train.strategy=..."
     )
+
+
+def get_host(strategy):
+    """Returns the `Host` that this process is.
+
+    A TPU slice has one: the process that drives it feeds all its cores.
+    """
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return Host()
+    resolver = strategy.cluster_resolver
+    spec = resolver.cluster_spec().as_dict()
+    index = resolver.task_id
+    if resolver.task_type == "worker":
+        index += len(spec.get("chief", ()))
+
+    @tf.function
+    def barrier():
+        def sum_of_ones():
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce("SUM", tf.constant(1.0))
+
+        return strategy.run(sum_of_ones)
+
+    count = sum(len(spec.get(job, ())) for job in ("chief", "worker"))
+    return Host(index, count, barrier)
+
+
+def _check_tf_config(text):
+    """Raises ValueError unless TF_CONFIG names the workers and which one this is."""
+    expected = (
+        "Expected the same workers on every machine, and its own index: TF_CONFIG='{\""
+        'cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": '
+        '"worker", "index": 0}}\'.'
+    )
+    if not text:
+        raise ValueError(f"Strategy 'multi_worker' needs TF_CONFIG. {expected}")
+    try:
+        config = json.loads(text)
+        task = config["task"]
+        config["cluster"][task["type"]][int(task["index"])]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"TF_CONFIG is not valid ({error!r}): {text}. {expected}"
+        ) from None
+
+
+def _tpu_strategy(address):
+    """Connects to a TPU.
+
+    Raises:
+      OSError: none answers.
+    """
+    try:
+        if address.startswith("grpc://"):  # TensorFlow would wait for minutes.
+            url = urllib.parse.urlsplit(address)
+            socket.create_connection((url.hostname, url.port), _CONNECT_SECONDS).close()
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (
+        ValueError,
+        IndexError,
+        OSError,
+        urllib.error.URLError,
+        tf.errors.OpError,
+    ) as error:
+        reason = str(getattr(error, "message", error)).splitlines() or [""]
+        raise OSError(
+            f"No TPU answers at {address!r} ({type(error).__name__}: {reason[0]}). "
+            "Set --gin.train.strategy=\"'tpu:local'\" on a TPU VM, or give the TPU's "
+            "name or grpc://HOST:PORT after 'tpu:'. It needs TensorFlow's TPU build "
+            "(the package tensorflow-tpu)."
+        ) from None

@@ -1,8 +1,11 @@
 """The train step: forward, backward, all-reduce, update."""
 
+import math
+
 import tensorflow as tf
 
 from remixer_tf import losses, metrics
+from remixer_tf.training.strategy import get_host
 
 
 class TrainStep:
@@ -13,12 +16,15 @@ class TrainStep:
 
         J = sum_r (loss_r + z_loss_r) / sum_r weight_r
 
-    The whole batch goes to every replica, and replica r takes the rows
-    r * batch / R ... (r + 1) * batch / R, so that one and R replicas compute the
-    same numbers. Only forward and backward run under XLA: a strategy's
+    The whole batch of a host goes to each of its replicas, and replica r of R takes
+    the rows r * batch / R ... (r + 1) * batch / R, so that one and R replicas compute
+    the same numbers. Only forward and backward run under XLA: a strategy's
     collectives and the update of mirrored variables cannot be compiled with them.
     Gradients are made dense before the optimizer sees them, since Keras'
-    optimizers square each slice of a sparse gradient, and not their sum.
+    optimizers square each slice of a sparse gradient, and not their sum. They are
+    clipped after the all-reduce: Keras' `global_clipnorm` clips each replica's.
+
+    A step whose loss or gradient is not finite changes neither weights nor slots.
 
     Args:
       model: a built `keras.Model`, `model(batch, training=True)` giving logits
@@ -27,16 +33,22 @@ class TrainStep:
       strategy: the strategy under whose scope both were made.
       z_loss: coefficient of the penalty on log(Z)**2.
       label_smoothing: probability mass taken from the target class.
+      micro_batches: int, the parts that a replica's batch is computed in, one after
+        the other, to save memory. Same loss and gradient, up to rounding.
+      clip_norm: float, the gradient's global norm at most; None does not clip.
       jit_compile: whether XLA compiles forward and backward.
 
     Call arguments:
-      superbatch: dict of int32 tensors [steps, batch, length].
+      superbatch: dict of int32 tensors [steps, batch, length], this host's part.
+      stop: whether this host wants all hosts to stop.
 
     Returns of a call:
       dict of float32 scalars, each a sum over the steps: the ones of
-      `losses.cross_entropy`, 'gradient_norm' (global, of the reduced gradient),
-      'learning_rate', 'tokens' (inputs and targets that are not padding) and
-      'steps'. `summarize` turns them into means.
+      `losses.cross_entropy`, 'gradient_norm' (global, of the reduced gradient, before
+      clipping), 'learning_rate', 'tokens' (inputs and targets that are not padding),
+      'steps', 'skipped' (steps that were not finite; the other sums leave them out,
+      save for 'steps') and 'stop' (over 0 if a host wants to stop). `summarize`
+      turns them into means.
     """
 
     def __init__(
@@ -47,12 +59,17 @@ class TrainStep:
         *,
         z_loss=0.0,
         label_smoothing=0.0,
+        micro_batches=1,
+        clip_norm=None,
         jit_compile=False,
     ):
         self._model = model
         self._optimizer = optimizer
         self._strategy = strategy
         self._loss_options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
+        self.micro_batches = micro_batches
+        self._clip_norm = clip_norm
+        self._local_replicas = strategy.num_replicas_in_sync // get_host(strategy).count
         self._gradients = tf.function(
             self._forward_backward, jit_compile=jit_compile, autograph=False
         )
@@ -61,26 +78,51 @@ class TrainStep:
             with strategy.scope():
                 optimizer.build(model.trainable_variables)
 
-    def __call__(self, superbatch):
-        num_replicas = self._strategy.num_replicas_in_sync
+    def __call__(self, superbatch, stop=False):
+        self._check_batch(superbatch)
+        return self._run_steps(superbatch, tf.constant(float(stop)))
+
+    def get_concrete_function(self, superbatch):
+        """Returns the traced function that a call on data of these shapes runs."""
+        self._check_batch(superbatch)
+        return self._run_steps.get_concrete_function(superbatch, tf.constant(0.0))
+
+    def _check_batch(self, superbatch):
         batch_size = superbatch["decoder_target_tokens"].shape[1]
-        if batch_size % num_replicas:
+        parts = self._local_replicas * self.micro_batches
+        if batch_size % parts:
             raise ValueError(
                 f"A batch of {batch_size} examples does not divide among "
-                f"{num_replicas} replicas. Set a batch size that is a multiple of "
-                f"{num_replicas}."
+                f"{self._local_replicas} replicas of {self.micro_batches} "
+                f"micro-batch(es). Set a batch size that is a multiple of {parts}."
             )
-        return self._run_steps(superbatch)
 
-    def _loop(self, superbatch):
+    def _loop(self, superbatch, stop):
         """Runs one step for each index of the leading axis and adds the sums up."""
 
         def step(index, sums):
             batch = {key: value[index] for key, value in superbatch.items()}
             learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
-            per_replica = self._strategy.run(self._replica_step, (batch,))
+            per_replica, norm, gradients = self._strategy.run(
+                self._reduced_gradients, (batch, stop)
+            )
             new = self._strategy.reduce("SUM", per_replica, axis=None)
-            new |= {"learning_rate": learning_rate, "steps": tf.constant(1.0)}
+            new = dict(zip(_REDUCED, tf.unstack(new, len(_REDUCED)), strict=True))
+            norm = self._strategy.experimental_local_results(norm)[0]
+            finite = tf.math.is_finite(norm) & tf.math.is_finite(new["loss"])
+
+            def update():
+                self._strategy.run(self._apply, (gradients,))
+                return tf.constant(0.0)
+
+            # Around `run`: inside, an optimizer cannot be called conditionally.
+            skipped = tf.cond(finite, update, lambda: tf.constant(1.0))
+            new |= {"learning_rate": learning_rate, "gradient_norm": norm}
+            new = {
+                key: value if key == "stop" else tf.where(finite, value, 0.0)
+                for key, value in new.items()
+            }
+            new |= {"steps": tf.constant(1.0), "skipped": skipped}
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
         num_steps = superbatch["decoder_target_tokens"].shape[0]
@@ -94,26 +136,63 @@ class TrainStep:
         )
         return sums
 
-    def _replica_step(self, global_batch):
-        """One step of one replica; returns its part of the sums."""
+    def _reduced_gradients(self, host_batch, stop):
+        """One replica's sums, and the norm and gradients of all replicas together."""
         context = tf.distribute.get_replica_context()
-        num_replicas = context.num_replicas_in_sync
         batch = _replica_part(
-            global_batch, context.replica_id_in_sync_group, num_replicas
+            host_batch, context.replica_id_in_sync_group, self._local_replicas
         )
         weight = tf.reduce_sum(tf.cast(batch["decoder_loss_weights"], tf.float32))
         weight = tf.math.maximum(context.all_reduce("SUM", weight), 1.0)
-        sums, gradients = self._gradients(batch, weight)
+        sums, gradients = self._accumulate(batch, weight)
         gradients = context.all_reduce("SUM", gradients)
         norm = tf.linalg.global_norm(gradients)
+        if self._clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
+        sums |= {"tokens": _count_tokens(batch), "stop": stop}
+        # One vector, so that the replicas' sums need one reduction.
+        return tf.stack([sums[key] for key in _REDUCED]), norm, gradients
+
+    def _accumulate(self, batch, weight):
+        """Returns the loss sums and gradients of all micro-batches, added up."""
+        if self.micro_batches == 1:
+            return self._gradients(batch, weight)
+        parts = {
+            key: tf.reshape(value, [self.micro_batches, -1, *value.shape[1:]])
+            for key, value in batch.items()
+        }
+
+        def part(index):
+            size = batch["decoder_target_tokens"].shape[0] // self.micro_batches
+            return self._gradients(
+                {
+                    key: tf.ensure_shape(value[index], [size, *value.shape[2:]])
+                    for key, value in parts.items()
+                },
+                weight,
+            )
+
+        _, sums, gradients = tf.while_loop(
+            lambda index, *_: index < self.micro_batches,
+            lambda index, *totals: (
+                index + 1,
+                *tf.nest.map_structure(tf.add, totals, part(index)),
+            ),
+            (
+                tf.constant(0),
+                {key: tf.constant(0.0) for key in _LOSS_SUMS},
+                [tf.zeros(v.shape) for v in self._model.trainable_variables],
+            ),
+            maximum_iterations=self.micro_batches,
+        )
+        return sums, gradients
+
+    def _apply(self, gradients):
         # `apply` sums over the replicas once more.
+        num_replicas = self._strategy.num_replicas_in_sync
         if num_replicas > 1:
             gradients = [gradient / num_replicas for gradient in gradients]
         self._optimizer.apply(gradients, self._model.trainable_variables)
-        return sums | {
-            "tokens": _count_tokens(batch),
-            "gradient_norm": norm / num_replicas,
-        }
 
     def _forward_backward(self, batch, weight):
         """Returns the loss sums and dense gradients of the objective."""
@@ -144,16 +223,9 @@ class TrainStep:
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-_SUMS = (
-    "loss",
-    "z_loss",
-    "correct",
-    "weight",
-    "tokens",
-    "gradient_norm",
-    "learning_rate",
-    "steps",
-)
+_LOSS_SUMS = ("loss", "z_loss", "correct", "weight")
+_REDUCED = (*_LOSS_SUMS, "tokens", "stop")
+_SUMS = (*_REDUCED, "gradient_norm", "learning_rate", "steps", "skipped")
 
 
 def summarize(sums):
@@ -164,21 +236,22 @@ def summarize(sums):
 
     Returns:
       dict of floats: loss, z_loss, accuracy and perplexity per target token, and
-      gradient_norm and learning_rate per step.
+      gradient_norm and learning_rate per step that was finite; NaN if none was.
     """
     sums = {key: float(value) for key, value in sums.items()}
+    steps = sums["steps"] - sums["skipped"]
     summary = {key: float(value) for key, value in metrics.summarize(sums).items()}
     for key in ("gradient_norm", "learning_rate"):
-        summary[key] = sums[key] / sums["steps"]
+        summary[key] = sums[key] / steps if steps else math.nan
     return summary
 
 
-def _replica_part(batch, replica_id, num_replicas):
-    """Returns the rows of `batch` that belong to one replica, with static shape."""
-    if num_replicas == 1:
+def _replica_part(batch, replica_id, local_replicas):
+    """Returns a host's rows that belong to one replica, with static shape."""
+    if local_replicas == 1:
         return batch
-    size = batch["decoder_target_tokens"].shape[0] // num_replicas
-    start = replica_id * size
+    size = batch["decoder_target_tokens"].shape[0] // local_replicas
+    start = replica_id % local_replicas * size
     return {
         key: tf.slice(
             value,

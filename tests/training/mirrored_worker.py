@@ -11,12 +11,13 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import tensorflow as tf
 
+from remixer_tf.layers import Dropout
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.train_step import TrainStep, summarize
 from tests.training import toy
 
-NUM_STEPS = 6
+NUM_STEPS = 20
 
 
 def run(strategy_name, optimizer, steps_per_call, jit_compile):
@@ -28,7 +29,13 @@ def run(strategy_name, optimizer, steps_per_call, jit_compile):
         model.build()
         optimizer = optimizer()
     train_step = TrainStep(
-        model, optimizer, strategy, z_loss=1e-3, jit_compile=jit_compile
+        model,
+        optimizer,
+        strategy,
+        z_loss=1e-3,
+        clip_norm=0.3,
+        micro_batches=2,
+        jit_compile=jit_compile,
     )
     batches = toy.make_batches(NUM_STEPS)
     calls = [
@@ -46,6 +53,25 @@ def run(strategy_name, optimizer, steps_per_call, jit_compile):
     }
 
 
+def dropout_masks():
+    """Returns what each replica kept, in two draws, and the states after them."""
+    strategy = get_strategy("mirrored")
+    with strategy.scope():
+        layer = Dropout(0.5, name="dropout")
+        layer.build()
+
+    @tf.function
+    def draw():
+        return strategy.run(lambda: layer(tf.ones((64,)), training=True))
+
+    draws = [
+        [r.numpy().tolist() for r in strategy.experimental_local_results(draw())]
+        for _ in range(2)
+    ]
+    states = strategy.experimental_local_results(layer.seed_generator.state.value)
+    return {"draws": draws, "states": [state.numpy().tolist() for state in states]}
+
+
 def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -59,13 +85,14 @@ def main():
         f"{strategy} {name} {steps} {jit}": run(strategy, optimizers[name], steps, jit)
         for strategy, name, steps, jit in [
             ("single", "adafactor", 1, False),
-            ("single", "adamw", 3, False),
+            ("single", "adamw", 4, False),
             ("mirrored", "adafactor", 1, False),
             ("mirrored", "adafactor", 1, True),
-            ("mirrored", "adamw", 3, False),
-            ("mirrored", "adamw", 3, True),
+            ("mirrored", "adamw", 4, False),
+            ("mirrored", "adamw", 4, True),
         ]
     }
+    result["dropout"] = dropout_masks()
     try:
         three = {k: v[:3] for k, v in toy.make_batches(1)[0].items()}
         model = toy.ToyModel()

@@ -1,16 +1,20 @@
 """Checkpoints hold everything, and refuse what does not fit."""
 
+import pathlib
+import threading
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from remixer_tf.training.checkpoints import (
-    Checkpoints,
+from remixer_tf.checkpoints import (
     available_steps,
     checkpoint_directory,
     restore_model,
     variables_by_path,
 )
+from remixer_tf.training.checkpoints import Checkpoints
 from tests.training import toy
 
 
@@ -21,11 +25,11 @@ def make_model(seed=0, **options):
     return model
 
 
-def make_checkpoints(model_dir, model, keep=3, optimizer=None):
+def make_checkpoints(model_dir, model, optimizer=None, **options):
     optimizer = optimizer or keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     iterator = iter(toy.toy_dataset())
-    checkpoints = Checkpoints(model_dir, model, optimizer, iterator, keep=keep)
+    checkpoints = Checkpoints(model_dir, model, optimizer, iterator, **options)
     return checkpoints, optimizer, iterator
 
 
@@ -36,6 +40,7 @@ def test_restores_variables_slots_random_state_step_and_data(tmp_path):
         variable.assign(variable + 1)
     next(iterator)
     checkpoints.save(7)
+    checkpoints.wait()
     following = next(iterator)
 
     other = make_model(seed=1)
@@ -61,16 +66,119 @@ def test_keeps_the_newest(tmp_path):
     checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=2)
     for step in (2, 4, 100):
         checkpoints.save(step)
+        checkpoints.wait()
     assert available_steps(checkpoint_directory(tmp_path)) == [4, 100]
+
+
+def test_keeps_some_for_good_and_the_best(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=1, keep_period=10)
+    checkpoints.best_step = 4
+    for step in (2, 4, 10, 12, 14):
+        checkpoints.save(step)
+    checkpoints.wait()
+    assert available_steps(checkpoint_directory(tmp_path)) == [4, 10, 14]
+
+
+def save_steps(model_dir, steps):
+    model = make_model()
+    checkpoints, _, _ = make_checkpoints(model_dir, model)
+    for step in steps:
+        model.embedding.embeddings.assign(np.full((16, 8), step))
+        checkpoints.save(step)
+    checkpoints.wait()
+    return checkpoint_directory(model_dir)
+
+
+@pytest.mark.parametrize(
+    "damage", ["state.data", "state.index", "data-0-of-1.data", "data-0-of-1.index"]
+)
+@pytest.mark.parametrize("how", ["cut", "gone", "changed"])
+def test_a_damaged_checkpoint_is_left_aside_for_the_one_before(tmp_path, damage, how):
+    folder = pathlib.Path(save_steps(tmp_path, (1, 2)))
+    (path,) = (folder / "2").glob(f"{damage}*")
+    content = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        middle = len(content) // 2
+        flipped = bytes(b ^ 255 for b in content[middle : middle + 4])
+        path.write_bytes(content[:middle] + flipped + content[middle + 4 :])
+    model = make_model(seed=1)
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    assert checkpoints.restore() == 1
+    assert (model.embedding.embeddings.numpy() == 1).all()
+    assert sorted(p.name for p in folder.iterdir()) == ["1", "damaged-2"]
+    checkpoints.save(2)
+    checkpoints.wait()
+    assert available_steps(folder) == [1, 2]
+
+
+def test_when_all_are_damaged_nothing_starts_from_scratch(tmp_path):
+    folder = pathlib.Path(save_steps(tmp_path, (1, 2)))
+    for path in folder.glob("*/state.data*"):
+        path.write_bytes(b"")
+    with pytest.raises(OSError, match=r"None of .* can be read \(steps 1, 2\)"):
+        make_checkpoints(tmp_path, make_model())[0].restore()
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path):
+    folder = pathlib.Path(save_steps(tmp_path, (1,)))
+    (folder / "1").rename(folder / "writing-2")
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    assert checkpoints.restore() == 0
+    assert not list(folder.iterdir())
+
+
+def test_a_failed_save_names_the_last_good_one(tmp_path, monkeypatch):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    checkpoints.save(1)
+    checkpoints.wait()
+
+    def fail(*unused):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.io.gfile, "rename", fail)
+    checkpoints.save(2)
+    with pytest.raises(OSError, match="No space left on device.* step 1 is good"):
+        checkpoints.wait()
+    monkeypatch.undo()
+    assert make_checkpoints(tmp_path, make_model())[0].restore() == 1
+
+
+def test_the_variables_may_change_while_they_are_written(tmp_path, monkeypatch):
+    model = make_model()
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    model.embedding.embeddings.assign(np.full((16, 8), 3.0))
+    started, changed = threading.Event(), threading.Event()
+    write = tf.train.Checkpoint.write
+
+    def slow_write(self, path):
+        if path.endswith("state"):
+            started.set()
+            changed.wait(60)
+        return write(self, path)
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", slow_write)
+    checkpoints.save(1)
+    assert started.wait(60)  # `save` has returned, and nothing is written yet
+    model.embedding.embeddings.assign(np.full((16, 8), 4.0))
+    changed.set()
+    checkpoints.wait()
+    assert restore_model(tmp_path, model) == 1
+    assert (model.embedding.embeddings.numpy() == 3).all()
 
 
 def test_restore_model_takes_the_step_asked_for(tmp_path):
     model = make_model()
     checkpoints, _, _ = make_checkpoints(tmp_path, model)
     checkpoints.save(1)
+    checkpoints.wait()
     first = model.embedding.embeddings.numpy()
     model.embedding.embeddings.assign(first + 1)
     checkpoints.save(2)
+    checkpoints.wait()
 
     other = make_model(seed=1)
     assert restore_model(tmp_path, other) == 2
@@ -89,6 +197,7 @@ def test_restore_model_without_checkpoint(tmp_path):
 def test_another_architecture_is_refused_with_names_and_shapes(tmp_path):
     checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
     checkpoints.save(1)
+    checkpoints.wait()
 
     class Larger(toy.ToyModel):
         def build(self, input_shape=None):
@@ -112,6 +221,7 @@ def test_another_architecture_is_refused_with_names_and_shapes(tmp_path):
 def test_another_optimizer_is_refused(tmp_path):
     checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
     checkpoints.save(1)
+    checkpoints.wait()
     checkpoints, _, _ = make_checkpoints(
         tmp_path, make_model(), optimizer=keras.optimizers.SGD()
     )
@@ -159,4 +269,5 @@ def test_names_survive_the_way_tensorflow_writes_them(tmp_path):
         checkpoints, _, _ = make_checkpoints(tmp_path, model)
         step = checkpoints.restore()
         checkpoints.save(step + 1)
+        checkpoints.wait()
     assert available_steps(checkpoint_directory(tmp_path)) == [1, 2]

@@ -1,15 +1,22 @@
 """The loop: it trains, writes, continues exactly, and says what is wrong."""
 
 import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf.checkpoints import available_steps, checkpoint_path
 from remixer_tf.training import progress
-from remixer_tf.training.checkpoints import available_steps, checkpoint_path
 from remixer_tf.training.loop import train
+from remixer_tf.training.watch import PREEMPTED
 from tests.training import toy
 
 
@@ -36,7 +43,8 @@ def reports(monkeypatch):
 
 
 def read_checkpoint(model_dir, step):
-    reader = tf.train.load_checkpoint(checkpoint_path(f"{model_dir}/checkpoints", step))
+    folder = checkpoint_path(f"{model_dir}/checkpoints", step)
+    reader = tf.train.load_checkpoint(f"{folder}/state")
     names = reader.get_variable_to_shape_map()
     return {k: reader.get_tensor(k) for k in names if k.endswith("VARIABLE_VALUE")}
 
@@ -58,31 +66,28 @@ def test_continuing_is_bitwise_exact(tmp_path, reports, jit_compile):
     assert whole.keys() == parts.keys()
     assert sum("seed_generator" in name for name in whole) == 1
     for name, value in whole.items():
-        if not name.startswith("iterator"):
-            np.testing.assert_array_equal(parts[name], value, err_msg=name)
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
 
 
 def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, capsys):
-    def write_configuration(model_dir):
-        (tmp_path / "configuration").write_text(model_dir)
-
     summary = run(
         tmp_path,
         12,
         steps_per_call=2,
         log_period=4,
         checkpoint_period=8,
-        write_configuration=write_configuration,
+        configuration=lambda: ("gin", {"rate": 1.0}),
     )
     output = capsys.readouterr().out
     assert available_steps(tmp_path / "checkpoints") == [8, 12]
-    assert (tmp_path / "configuration").read_text() == str(tmp_path)
+    assert (tmp_path / "operative_config.gin").read_text() == "gin"
     assert json.loads((tmp_path / "train_summary.json").read_text()) == summary
     parameters = 16 * 8 + 8 * 16 + 16
     assert (summary["parameters"], summary["steps"]) == (parameters, 12)
     assert summary["steps_per_second"] > 0 and summary["tokens_per_second"] > 0
     assert f"{parameters} parameters" in output
-    assert "global batch 8, 2 step(s) per call, inputs 6, targets 6" in output
+    assert "8 in all, 8 per replica, 2 step(s) per call" in output
+    assert "inputs 6 / targets 6" in output
     assert "step 12/12" in output
 
     (events,) = (tmp_path / "tensorboard" / "train").iterdir()
@@ -143,9 +148,13 @@ def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path):
             keras.optimizers.schedules.PiecewiseConstantDecay([6], [1e-3, 1e30])
         )
 
-    with pytest.raises(FloatingPointError, match="Before step 10 .*checkpoint"):
+    with pytest.raises(FloatingPointError, match="1 of step .*last checkpoint is good"):
         run(tmp_path, 20, optimizer=explode, log_period=20)
     assert available_steps(tmp_path / "checkpoints") == [5]
+    (folder,) = tmp_path.glob("nonfinite-*")
+    batch = np.load(folder / "batch.npz")
+    assert batch["decoder_target_tokens"].shape == (1, 8, 6)
+    assert (folder / "operative_config.gin").exists()
 
 
 def test_mixed_bfloat16_is_not_left_behind(tmp_path, capsys):
@@ -158,11 +167,51 @@ def test_speed_leaves_pauses_out(monkeypatch):
     clock = iter([0.0, 10.0, 20.0])
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     speed = progress.Speed()
-    speed.skip(8.0, steps=1, tokens=5.0)
-    assert speed.lap(3, 25.0) == {"steps_per_second": 1.0, "tokens_per_second": 10.0}
-    speed.skip(9.0, steps=3, tokens=5.0)
-    assert speed.lap(3, 5.0) == {}
-    assert speed.mean() == {"steps_per_second": 1.0, "tokens_per_second": 10.0}
+    speed.skip(8.0, tokens=5.0)
+    speed.step(2, flops=6.0, waited=0.5)
+    rates = {
+        "steps_per_second": 1.0,
+        "tokens_per_second": 10.0,
+        "flops_per_second": 3.0,
+        "input_wait": 0.25,
+    }
+    assert speed.lap(25.0) == rates
+    speed.skip(9.0, tokens=5.0)
+    assert speed.lap(5.0) == {}
+    assert speed.mean() == pytest.approx(
+        rates
+        | {
+            "steps_per_second": 2 / 3,
+            "tokens_per_second": 20 / 3,
+            "flops_per_second": 2,
+            "input_wait": 0.5 / 3,
+        }
+    )
+
+
+def test_killed_at_any_moment_it_goes_on_exactly():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.kill_run", "--kills=3"],
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "3 kills" in done.stdout and "all losses and weights equal" in done.stdout
+
+
+def test_sigterm_saves_and_leaves_with_its_own_exit_code(tmp_path, capsys):
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    with pytest.raises(SystemExit) as exit_:
+        run(tmp_path, 1_000_000, checkpoint_period=1_000_000, log_period=1_000_000)
+    assert exit_.value.code == PREEMPTED
+    (step,) = available_steps(tmp_path / "checkpoints")
+    assert f"SIGTERM: saved step {step}" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    run(tmp_path, step + 1)
+    assert f"from step {step}" in capsys.readouterr().out
 
 
 def test_progress_bar(capsys):

@@ -25,7 +25,7 @@ def runs():
 
 
 @pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("optimizer", ["adafactor 1", "adamw 3"])
+@pytest.mark.parametrize("optimizer", ["adafactor 1", "adamw 4"])
 def test_two_replicas_equal_one_device(runs, optimizer, jit):
     one, two = runs[f"single {optimizer} False"], runs[f"mirrored {optimizer} {jit}"]
     assert (one["replicas"], two["replicas"]) == (1, 2)
@@ -37,11 +37,20 @@ def test_two_replicas_equal_one_device(runs, optimizer, jit):
         np.testing.assert_allclose(replicas[0], expected, atol=1e-5)
 
 
+def test_replicas_draw_different_dropout_masks_from_one_state(runs):
+    (one, two), (three, four) = runs["dropout"]["draws"]
+    masks = {tuple(mask) for mask in (one, two, three, four)}
+    assert len(masks) == 4
+    assert runs["dropout"]["states"][0] == runs["dropout"]["states"][1]
+
+
 def test_batch_that_does_not_divide_names_both_numbers(runs):
     assert "batch of 3 examples" in runs["indivisible"]
     assert "2 replicas" in runs["indivisible"]
 
 
 def test_unknown_strategy_names_the_known():
-    with pytest.raises(ValueError, match="'magic'.*'single', 'mirrored'"):
+    with pytest.raises(
+        ValueError, match="'magic'.*'single', 'mirrored', 'multi_worker'"
+    ):
         get_strategy("magic")

@@ -35,9 +35,15 @@ def run(steps_per_call=1, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"steps_per_call": 4}, {"jit_compile": True, "steps_per_call": 2}]
+    "options",
+    [
+        {"steps_per_call": 4},
+        {"jit_compile": True, "steps_per_call": 2},
+        {"micro_batches": 4},
+        {"micro_batches": 2, "jit_compile": True, "steps_per_call": 2},
+    ],
 )
-def test_several_steps_per_call_and_xla_change_nothing(options):
+def test_several_steps_per_call_xla_and_micro_batches_change_nothing(options):
     expected, expected_weights = run()
     total, weights = run(**options)
     assert total.keys() == expected.keys()
@@ -79,6 +85,49 @@ def test_gradient_norm_and_update_by_sgd():
         sum(((a - b) ** 2).sum() for a, b in zip(after, before, strict=True))
     )
     np.testing.assert_allclose(float(sums["gradient_norm"]), moved / 0.5, rtol=1e-4)
+
+
+def test_clipping_scales_the_update_and_reports_the_norm_before():
+    norms = []
+    for clip_norm in (None, 0.01):
+        model, train_step = make_step(
+            optimizer=keras.optimizers.SGD(1.0), clip_norm=clip_norm
+        )
+        before = [v.numpy() for v in model.trainable_variables]
+        sums = train_step(toy.stack(toy.make_batches(1)))
+        moved = [
+            v.numpy() - b
+            for v, b in zip(model.trainable_variables, before, strict=True)
+        ]
+        norms.append(np.sqrt(sum((m**2).sum() for m in moved)))
+        assert float(sums["gradient_norm"]) == pytest.approx(norms[0], rel=1e-4)
+    assert norms[1] == pytest.approx(0.01, rel=1e-4)
+
+
+def test_a_step_that_is_not_finite_changes_nothing():
+    good, bad, good_again = toy.make_batches(3)
+
+    class Explosive(toy.ToyModel):
+        """Infinite logits wherever an input is token 2."""
+
+        def call(self, batch, training=False):
+            logits = super().call(batch, training=training)
+            bomb = tf.reduce_any(batch["encoder_input_tokens"] == 2)
+            return logits * tf.where(bomb, np.inf, 1.0)
+
+    for batch, token in ((good, 3), (bad, 2), (good_again, 3)):
+        batch["encoder_input_tokens"] = np.full_like(
+            batch["encoder_input_tokens"], token
+        )
+    model, train_step = make_step(Explosive())
+    sums = train_step(toy.stack([good, bad, good_again]))
+    weights = [v.numpy() for v in model.trainable_variables]
+    assert (float(sums["skipped"]), float(sums["steps"])) == (1, 3)
+    other, train_step = make_step(Explosive())
+    expected = train_step(toy.stack([good, good_again]))
+    for one, two in zip(weights, other.trainable_variables, strict=True):
+        np.testing.assert_allclose(one, two.numpy(), atol=1e-7)
+    assert summarize(sums) == pytest.approx(summarize(expected))
 
 
 class Table(keras.Model):

@@ -70,7 +70,7 @@ def stack(batches):
     }
 
 
-def toy_dataset(seed=0, steps_per_call=1, batch_size=8):
+def toy_dataset(seed=0, steps_per_call=1, batch_size=8, shard_info=None):
     """An endless, shuffled dataset of superbatches."""
     rows = make_batches(1, batch_size=64)[0]
     data = tf.data.Dataset.from_tensor_slices(rows).repeat().shuffle(64, seed=seed)

@@ -1,0 +1,112 @@
+"""What a run spends beside its steps, and before the first one.
+
+    python -m benchmarks.trainer [--steps=300]
+
+Trains Remixer tiny on mini_cogs in bytes, through the train binary, with every part
+timed: the time from the command to the first step, and what logging, the progress
+bar, and saving cost as shares of a step.
+"""
+
+import time
+
+COMMAND = time.perf_counter()  # Python itself has started a little earlier.
+
+import argparse  # noqa: E402
+import contextlib  # noqa: E402
+import functools  # noqa: E402
+import io  # noqa: E402
+import tempfile  # noqa: E402
+
+SECONDS = {}
+
+
+def timed(owner, name, label):
+    """Replaces a function by one that adds its time to SECONDS[label]."""
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def timer(*args, **kwargs):
+        start = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            SECONDS.setdefault(label, []).append(time.perf_counter() - start)
+
+    setattr(owner, name, timer)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=300)
+    options = parser.parse_args()
+
+    start = time.perf_counter()
+    from remixer_tf import gin_utils, train
+    from remixer_tf.training import checkpoints, loop, overview, progress, run_log
+    from remixer_tf.training import train_step as train_step_lib
+
+    gin_utils.register_configurables()
+    SECONDS["imports"] = [time.perf_counter() - start]
+    timed(gin_utils, "parse_gin", "gin files")
+    timed(loop, "build_model", "model")
+    timed(overview.Overview, "__init__", "matmul rate")
+    timed(overview.Overview, "text", "tracing")
+    timed(train_step_lib.TrainStep, "__call__", "step")
+    timed(checkpoints.Checkpoints, "save", "checkpoint, waited for")
+    timed(checkpoints.Checkpoints, "_write", "checkpoint, written aside")
+    timed(run_log.RunLog, "scalars", "TensorBoard")
+    timed(progress.Progress, "advance", "progress bar")
+    timed(progress.Progress, "report", "progress bar")
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [
+            f"--model_dir={folder}/run",
+            "--gin_file=models/remixer_tiny.gin",
+            "--gin_file=runs/mini_cogs.gin",
+            "--gin.VOCABULARY=@byte_vocabulary()",
+            "--gin.VOCABULARY_FILE=None",
+            "--gin.VOCAB_SIZE=259",
+            "--gin.FEATURE_LENGTHS={'inputs': 104, 'targets': 192}",
+            "--gin.LENGTH_BUCKETS=None",
+            f"--gin.TRAIN_STEPS={options.steps}",
+            "--gin.train.steps_per_call=1",
+            "--gin.train.log_period=1",
+            "--gin.train.checkpoint_period=10",
+        ]
+        first = []
+        advance = progress.Progress.advance
+
+        def note_first(self, step):
+            if not first:
+                first.append(time.perf_counter() - COMMAND)
+            advance(self, step)
+
+        progress.Progress.advance = note_first
+        with contextlib.redirect_stdout(io.StringIO()):
+            train.main(arguments)
+
+    print("| before the first step | seconds |\n|---|---:|")
+    shown = ("imports", "gin files", "model", "matmul rate", "tracing")
+    for label in shown:
+        print(f"| {label} | {sum(SECONDS[label]):.1f} |")
+    print(f"| the first call, with compilation | {SECONDS['step'][0]:.1f} |")
+    rest = first[0] - sum(sum(SECONDS[label]) for label in shown) - SECONDS["step"][0]
+    print(f"| data, and the rest | {rest:.1f} |\n| **in all** | **{first[0]:.1f}** |\n")
+
+    step = sum(SECONDS["step"][1:]) / len(SECONDS["step"][1:])
+    print(f"A step takes {1000 * step:.1f} ms.\n")
+    print("| each time | ms | share of a step |\n|---|---:|---:|")
+    for label in (
+        "checkpoint, waited for",
+        "checkpoint, written aside",
+        "TensorBoard",
+        "progress bar",
+    ):
+        times = SECONDS[label]
+        count = options.steps if label == "progress bar" else len(times)
+        mean = sum(times) / count
+        print(f"| {label} | {1000 * mean:.1f} | {100 * mean / step:.1f}% |")
+
+
+if __name__ == "__main__":
+    main()

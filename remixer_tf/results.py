@@ -1,0 +1,112 @@
+"""Results of evaluation: files in the folder of a run, TensorBoard, a table.
+
+eval/<task>/<split>/<step>/metrics.json        what was measured, by decoding
+eval/<task>/<split>/<step>/loss.json           with the targets given, in training
+eval/<task>/<split>/<step>/predictions.jsonl   one line for each example
+tensorboard/eval_<task>_<split>                numbers, and the first examples
+"""
+
+import json
+import os
+
+import rich.console
+import rich.table
+import seqio
+import tensorflow as tf
+
+_SHOWN_EXAMPLES = 5
+
+
+def write_predictions(model_dir, result, predictions):
+    """Writes predictions.jsonl.
+
+    Args:
+        model_dir: folder of the run.
+        result: dictionary with task, split and step.
+        predictions: iterable of dictionaries, with input, target and prediction.
+
+    Returns:
+        the first of them as a table, {"examples": `seqio.metrics.Text`}.
+    """
+    folder = _result_folder(model_dir, result)
+    tf.io.gfile.makedirs(folder)
+    first = []
+    with tf.io.gfile.GFile(os.path.join(folder, "predictions.jsonl"), "w") as file:
+        for record in predictions:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            if len(first) < _SHOWN_EXAMPLES:
+                first.append(record)
+    columns = ("input", "target", "prediction")
+    rows = [columns, ["---"] * 3, *([r[c] for c in columns] for r in first)]
+    cells = ([cell.replace("|", "&#124;") for cell in row] for row in rows)
+    text = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    return {"examples": seqio.metrics.Text(text)}
+
+
+def write_result(model_dir, kind, result, texts=None):
+    """Writes a result as <kind>.json, and its metrics to TensorBoard.
+
+    Args:
+        model_dir: folder of the run.
+        kind: "metrics" (decoded) or "loss".
+        result: dictionary with task, split, step and metrics.
+        texts: None, or a dictionary of `seqio.metrics.Text`.
+    """
+    folder = _result_folder(model_dir, result)
+    tf.io.gfile.makedirs(folder)
+    logger = seqio.TensorBoardLogger(os.path.join(model_dir, "tensorboard"))
+    logger(
+        task_name=f"eval_{result['task']}_{result['split']}",
+        step=result["step"],
+        metrics={
+            name: seqio.metrics.Scalar(value)
+            for name, value in result["metrics"].items()
+            if not isinstance(value, str)
+        }
+        | (texts or {}),
+        dataset=None,
+        inferences=None,
+        targets=None,
+    )
+    # Last, under another name first: who reads it may take the rest for done.
+    path = os.path.join(folder, f"{kind}.json")
+    with tf.io.gfile.GFile(path + ".writing", "w") as file:
+        file.write(json.dumps(result, indent=2) + "\n")
+    tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+
+
+def read_results(model_dir, kind="metrics"):
+    """Returns the results of a kind that are in the folder of a run, as a list."""
+    pattern = os.path.join(model_dir, "eval", "*", "*", "*", f"{kind}.json")
+    results = []
+    for path in sorted(tf.io.gfile.glob(pattern)):
+        with tf.io.gfile.GFile(path) as file:
+            results.append(json.load(file))
+    return results
+
+
+def _result_folder(model_dir, result):
+    return os.path.join(
+        model_dir, "eval", result["task"], result["split"], str(result["step"])
+    )
+
+
+def print_table(task, step, results):
+    """Prints the splits of a task side by side.
+
+    Args:
+        task: str.
+        step: int.
+        results: dictionary split -> what metrics.json holds.
+    """
+    table = rich.table.Table("metric", title=f"{task} at step {step}")
+    for split in results:
+        table.add_column(split, justify="right")
+    for name in dict.fromkeys(n for r in results.values() for n in r["metrics"]):
+        values = [result["metrics"].get(name, "") for result in results.values()]
+        table.add_row(name, *[v if isinstance(v, str) else f"{v:.2f}" for v in values])
+    table.add_section()
+    speeds = [r["decoded_tokens"] / r["decoding_seconds"] for r in results.values()]
+    table.add_row("examples", *[f"{r['examples']:,}" for r in results.values()])
+    table.add_row("decoded tokens/s", *[f"{speed:,.0f}" for speed in speeds])
+    rich.console.Console().print(table)

@@ -1,0 +1,215 @@
+"""Evaluation while training, the best checkpoint and early stopping.
+
+Results are files in the folder of the run, and nothing else remembers them: a run that
+was killed knows what it has evaluated, which step was best, and whether to stop.
+"""
+
+import json
+import os
+
+import seqio
+import tensorflow as tf
+
+from remixer_tf import losses, metrics
+from remixer_tf.data.eval_batches import eval_dataset
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.decoding import greedy_decode
+from remixer_tf.evaluation import default_splits, evaluate_model
+from remixer_tf.results import read_results, write_result
+
+
+class LossEvaluation:
+    """Teacher-forced loss and token accuracy: `<task>/<split>/{loss,accuracy,...}`.
+
+    Args:
+      task: registered name, `seqio.Task` or `seqio.Mixture`.
+      period: int, steps between evaluations; the last step is always evaluated.
+      feature_lengths: dictionary of ints; longer features are cut.
+      batch_size: int.
+      splits: list of str; None for every split whose name does not start with "train".
+      vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+      max_examples: int, only the first of each split; None for all.
+      feature_converter: a `seqio.FeatureConverter` class.
+    """
+
+    kind = "loss"
+
+    def __init__(
+        self,
+        task,
+        *,
+        period,
+        feature_lengths,
+        batch_size=64,
+        splits=None,
+        vocabulary=None,
+        max_examples=None,
+        feature_converter=seqio.EncDecFeatureConverter,
+    ):
+        self.task = get_task(task, vocabulary)
+        self.period = period
+        self.splits = list(splits or default_splits(self.task))
+        self._read_options = {
+            "feature_lengths": feature_lengths,
+            "batch_size": batch_size,
+            "max_examples": max_examples,
+            "feature_converter": feature_converter,
+        }
+        self._batches = {}
+        self._sums = None
+
+    def run(self, model_dir, model, step):
+        """Evaluates and writes."""
+        if self._sums is None:
+            self._sums = tf.function(
+                lambda batch: losses.cross_entropy(
+                    model(batch, training=False),
+                    batch["decoder_target_tokens"],
+                    batch["decoder_loss_weights"],
+                ),
+                autograph=False,
+            )
+        for task in seqio.get_subtasks(self.task):
+            for split in self.splits:
+                if split not in task.splits:
+                    continue
+                if (task.name, split) not in self._batches:
+                    self._batches[task.name, split] = eval_dataset(
+                        task, split=split, **self._read_options
+                    )
+                totals = {}
+                for batch in self._batches[task.name, split]:
+                    batch.pop("example_index")
+                    for name, value in self._sums(batch).items():
+                        totals[name] = totals.get(name, 0.0) + float(value)
+                values = metrics.summarize(totals)
+                result = {
+                    "task": task.name,
+                    "split": split,
+                    "step": step,
+                    "target_tokens": totals["weight"],
+                    "metrics": {
+                        name: float(values[name])
+                        for name in ("loss", "accuracy", "perplexity")
+                    },
+                }
+                write_result(model_dir, self.kind, result)
+
+
+class DecodedEvaluation:
+    """Decodes and scores with the task's own metrics: `<task>/<split>/<metric>`.
+
+    Args:
+      task, splits, vocabulary: see `LossEvaluation`.
+      period: int, steps between evaluations; the last step is always evaluated.
+      feature_lengths, batch_size, max_examples, max_decode_length, decode_fn,
+        feature_converter: see `remixer_tf.evaluation.evaluate_model`.
+    """
+
+    kind = "metrics"
+
+    def __init__(
+        self,
+        task,
+        *,
+        period,
+        feature_lengths,
+        batch_size=64,
+        splits=None,
+        vocabulary=None,
+        max_examples=None,
+        max_decode_length=None,
+        decode_fn=greedy_decode,
+        feature_converter=seqio.EncDecFeatureConverter,
+    ):
+        self.task = get_task(task, vocabulary)
+        self.period = period
+        self.splits = list(splits or default_splits(self.task))
+        self._options = {
+            "feature_lengths": feature_lengths,
+            "batch_size": batch_size,
+            "max_examples": max_examples,
+            "max_decode_length": max_decode_length,
+            "decode_fn": decode_fn,
+            "feature_converter": feature_converter,
+        }
+
+    def run(self, model_dir, model, step):
+        """Evaluates and writes."""
+        evaluate_model(
+            model_dir,
+            model,
+            self.task,
+            step=step,
+            splits=self.splits,
+            **self._options,
+        )
+
+
+def is_done(evaluation, model_dir, step):
+    """Whether all results of an evaluation at `step` are there."""
+    done = {
+        (result["task"], result["split"])
+        for result in read_results(model_dir, evaluation.kind)
+        if result["step"] == step
+    }
+    return all(
+        (task.name, split) in done
+        for task in seqio.get_subtasks(evaluation.task)
+        for split in evaluation.splits
+        if split in task.splits
+    )
+
+
+class Best:
+    """Which step was best by a metric, and whether it is time to stop.
+
+    Args:
+      metric: str, such as 'mini_cogs/dev/exact_match' or 'mini_cogs/dev/loss'.
+      mode: 'max' or 'min'.
+      patience: int, training stops after so many evaluations without a better one;
+        None does not stop it.
+    """
+
+    def __init__(self, metric, mode="max", patience=None):
+        if mode not in ("max", "min"):
+            raise ValueError(f"mode must be 'max' or 'min'. Received: {mode!r}")
+        self.metric = metric
+        self._sign = 1 if mode == "max" else -1
+        self._patience = patience
+
+    def find(self, model_dir):
+        """Reads all results.
+
+        Returns:
+          (step, value, stop): of the best evaluation so far, None if there is none,
+          and whether the last `patience` evaluations were no better.
+
+        Raises:
+          ValueError: evaluations ran, and none has the metric.
+        """
+        values, names = {}, set()
+        for kind in (LossEvaluation.kind, DecodedEvaluation.kind):
+            for result in read_results(model_dir, kind):
+                for name, value in result["metrics"].items():
+                    names.add(name := f"{result['task']}/{result['split']}/{name}")
+                    if name == self.metric:
+                        values[result["step"]] = value
+        if not values:
+            if names:
+                raise ValueError(
+                    f"No evaluation gives the metric {self.metric!r}. They give: "
+                    f"{', '.join(sorted(names))}."
+                )
+            return None, None, False
+        # Of equals, the first.
+        step = max(values, key=lambda step: (self._sign * values[step], -step))
+        since = sum(other > step for other in values)
+        stop = self._patience is not None and since >= self._patience
+        return step, values[step], stop
+
+
+def write_best(model_dir, metric, step, value):
+    """Writes <model_dir>/best.json, for people and programs."""
+    with tf.io.gfile.GFile(os.path.join(model_dir, "best.json"), "w") as file:
+        json.dump({"metric": metric, "step": step, "value": value}, file, indent=2)

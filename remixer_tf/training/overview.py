@@ -1,0 +1,124 @@
+"""What will run, on one screen before the first step."""
+
+import math
+import os
+
+import tensorflow as tf
+
+from remixer_tf.flops import matmul_flops, matmul_rate, peak_bytes
+
+
+class Overview:
+    """Counts what a run is made of.
+
+    Args:
+      model: a built `keras.Model`.
+      optimizer: a built `keras.optimizers.Optimizer`.
+      train_step: the `TrainStep` of both.
+      num_replicas: int, on all hosts.
+      host: the `Host` that this process is.
+      dtype_policy: str.
+      jit_compile: bool.
+
+    Attributes:
+      parameters: int, elements of all trainable variables.
+      matmul_rate: FLOP/s of square products in the compute dtype on this host's
+        devices, measured here (half a second).
+    """
+
+    def __init__(
+        self,
+        model,
+        optimizer,
+        train_step,
+        num_replicas,
+        host,
+        dtype_policy,
+        jit_compile,
+    ):
+        self._model = model
+        self._train_step = train_step
+        self._num_replicas = num_replicas
+        self._host = host
+        self._policy = f"{dtype_policy}, XLA {'on' if jit_compile else 'off'}"
+        self._variable_bytes = sum(
+            math.prod(v.shape) * tf.as_dtype(v.dtype).size
+            for v in [*model.variables, *optimizer.variables]
+        )
+        self.parameters = sum(math.prod(v.shape) for v in model.trainable_variables)
+        self._local_replicas = num_replicas // host.count
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        compute = "bfloat16" if "bfloat16" in dtype_policy else "float32"
+        rate = matmul_rate(seconds=0.5, dtype=compute)
+        self.matmul_rate = rate * min(self._local_replicas, max(gpus, 1))
+        self._flops = {}
+
+    def flops(self, superbatch):
+        """Returns this host's matmul FLOPs of one step on data of these shapes."""
+        shapes = tuple(tuple(value.shape) for value in superbatch.values())
+        if shapes not in self._flops:
+            function = self._train_step.get_concrete_function(superbatch)
+            micro_batches = self._train_step.micro_batches  # A loop counts once.
+            self._flops[shapes] = matmul_flops(function) * micro_batches
+        return self._flops[shapes]
+
+    def needed_bytes(self, superbatch):
+        """Returns an estimate of a replica's memory in a step on these shapes.
+
+        Variables and slots, gradients, and the largest sum of the tensors alive at
+        once. XLA and allocators may need less or more.
+        """
+        function = self._train_step.get_concrete_function(superbatch)
+        parts = self._local_replicas
+        return self._variable_bytes + 4 * self.parameters + peak_bytes(function) / parts
+
+    def text(self, superbatch):
+        """Returns the screen, for a first superbatch [steps, batch, length]."""
+        targets = superbatch["decoder_target_tokens"].shape
+        inputs = superbatch.get("encoder_input_tokens", None)
+        lengths = {"targets": targets[2]}
+        if inputs is not None:
+            lengths = {"inputs": inputs.shape[2], **lengths}
+        batch = targets[1] * self._host.count
+        devices = tf.config.list_logical_devices("GPU") or [
+            d
+            for d in tf.config.list_logical_devices()
+            if d.device_type in ("CPU", "TPU")
+        ]
+        needed = self.needed_bytes(superbatch)
+        flops = self.flops(superbatch)
+        rows = {
+            "model": f"{self._model.name}, {self.parameters:,} parameters",
+            "precision": self._policy,
+            "devices": f"{self._num_replicas} replica(s) on {self._host.count} "
+            f"host(s), {len(devices)} {devices[0].device_type}(s) here",
+            "batch": f"{batch} in all, {batch // self._num_replicas} "
+            f"per replica, {targets[0]} step(s) per call",
+            "lengths": " / ".join(f"{k} {v}" for k, v in lengths.items())
+            + f" (first batch), {batch * sum(lengths.values()):,} tokens per step, "
+            "padding included",
+            "work": f"{flops / 1e9:,.1f} GFLOP of matrix products per step; this "
+            f"machine does {self.matmul_rate / 1e9:,.0f} GFLOP/s",
+            "memory": f"about {needed / 1e9:.2f} GB per replica{_available()}",
+        }
+        return "\n".join(f"{name:>10}  {text}" for name, text in rows.items())
+
+    def parameter_table(self):
+        """Returns the variables as a Markdown table."""
+        rows = ["| variable | shape | parameters |", "|---|---|---:|"]
+        rows += [
+            f"| {v.path} | {list(v.shape)} | {math.prod(v.shape):,} |"
+            for v in self._model.trainable_variables
+        ]
+        return "\n".join([*rows, f"| **all** | | **{self.parameters:,}** |"])
+
+
+def _available():
+    """Returns ', of N GB' for the memory of the machine or its first GPU, or ''."""
+    if tf.config.list_physical_devices("GPU"):
+        return ""  # TensorFlow does not tell what a GPU has.
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return ""
+    return f", of {total / 1e9:.1f} GB on this machine"

@@ -1,0 +1,84 @@
+"""What a run tells TensorBoard."""
+
+import os
+import resource
+
+import tensorflow as tf
+
+
+class RunLog:
+    """Writes <model_dir>/tensorboard/train. Use it as a context manager.
+
+    Args:
+      model_dir: folder of the run.
+      overview: the run's `Overview`.
+      batch_size: int, the global batch.
+      examples_per_epoch: int, or None: epochs are not told then.
+      enabled: whether to write: one host does.
+    """
+
+    def __init__(
+        self, model_dir, overview, batch_size, examples_per_epoch=None, enabled=True
+    ):
+        self._overview = overview
+        self._batch_size = batch_size
+        self._examples_per_epoch = examples_per_epoch
+        self._writer = tf.summary.create_noop_writer()
+        if enabled:
+            folder = os.path.join(model_dir, "tensorboard", "train")
+            self._writer = tf.summary.create_file_writer(folder)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._writer.close()
+
+    def start(self, step, configuration, hyperparameters):
+        """Writes what stays the same: hyperparameters, configuration, parameters.
+
+        Args:
+          step: int, the step that the run starts from.
+          configuration: str, the operative gin.
+          hyperparameters: dict of numbers and strings.
+        """
+        from tensorboard.plugins.hparams import api as hparams
+
+        with self._writer.as_default(step):
+            if hyperparameters:
+                hparams.hparams(hyperparameters)
+            indented = "".join(f"    {line}\n" for line in configuration.splitlines())
+            tf.summary.text("configuration", indented)
+            tf.summary.text("parameters", self._overview.parameter_table())
+        self._writer.flush()
+
+    def scalars(self, step, values, model, skipped):
+        """Writes the values of a log period.
+
+        Args:
+          step: int.
+          values: dict of floats, from `summarize` and `Speed.lap`.
+          model: the `keras.Model`.
+          skipped: int, steps that were not finite.
+        """
+        examples = step * self._batch_size
+        values = dict(values)
+        if "flops_per_second" in values:
+            rate = values.pop("flops_per_second")
+            values["share_of_matmul_rate"] = rate / self._overview.matmul_rate
+        values["parameter_norm"] = tf.linalg.global_norm(
+            [variable.value for variable in model.trainable_variables]
+        )
+        values["examples"] = examples
+        if self._examples_per_epoch:
+            values["epochs"] = examples / self._examples_per_epoch
+        values["skipped_steps"] = skipped
+        # The largest so far, in kilobytes.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        values["host_memory_gigabytes"] = peak / 1e9
+        for i, gpu in enumerate(tf.config.list_logical_devices("GPU")):
+            used = tf.config.experimental.get_memory_info(gpu.name)["peak"]
+            values[f"gpu_{i}_memory_gigabytes"] = used / 1e9
+        with self._writer.as_default(step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)

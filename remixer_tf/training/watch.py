@@ -1,0 +1,108 @@
+"""Why a run stops before its end: numbers that are not finite, and signals."""
+
+import io
+import os
+import signal
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
+
+
+class FiniteWatch:
+    """Counts steps that were skipped as not finite, and ends the run after too many.
+
+    A call's result is looked at while the next call runs, so that the host does not
+    wait for the device.
+
+    Args:
+      model_dir: folder of the run; `nonfinite-<step>` appears there.
+      max_skipped: int, how many steps may be skipped.
+      configuration: str, the operative gin, written beside the batch.
+    """
+
+    def __init__(self, model_dir, max_skipped=0, configuration=""):
+        self.skipped = 0
+        self.stop = False
+        self._model_dir = model_dir
+        self._max_skipped = max_skipped
+        self._configuration = configuration
+        self._last = None
+
+    def add(self, step, superbatch, sums):
+        """Takes the result of a call, and looks at the one before.
+
+        Sets `stop` where a host has asked for it.
+
+        Args:
+          step: int, the step after the call.
+          superbatch, sums: what a `TrainStep` took and returned.
+
+        Raises:
+          FloatingPointError: more than `max_skipped` steps were not finite.
+        """
+        self.flush()
+        self._last = step, superbatch, sums
+
+    def flush(self):
+        """Looks at the call added last. Raises as `add` does."""
+        if self._last is None:
+            return
+        (step, superbatch, sums), self._last = self._last, None
+        self.stop |= float(sums["stop"]) > 0
+        skipped = round(float(sums["skipped"]))
+        if not skipped:
+            return
+        self.skipped += skipped
+        first = step - superbatch["decoder_target_tokens"].shape[0] + 1
+        steps = f"step {step}" if first == step else f"steps {first} to {step}"
+        folder = os.path.join(self._model_dir, f"nonfinite-{step}")
+        tf.io.gfile.makedirs(folder)
+        content = io.BytesIO()
+        np.savez_compressed(content, **{k: v.numpy() for k, v in superbatch.items()})
+        with tf.io.gfile.GFile(os.path.join(folder, "batch.npz"), "wb") as file:
+            file.write(content.getvalue())
+        path = os.path.join(folder, "operative_config.gin")
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write(self._configuration)
+        text = (
+            f"Loss or gradient was not finite in {skipped} of {steps}, "
+            f"{self.skipped} in this run. Such steps change no weights. The batch is "
+            f"in {folder}."
+        )
+        if self.skipped > self._max_skipped:
+            raise FloatingPointError(
+                f"{text} No more than {self._max_skipped} are allowed "
+                "(max_skipped_steps). The last checkpoint is good. Try a smaller "
+                "learning rate, more warm-up, clip_norm, or float32."
+            )
+        logging.warning("%s", text)
+
+
+class StopSignal:
+    """Notes SIGTERM, which a machine sends before it is taken away.
+
+    Use it as a context manager.
+
+    Attributes:
+      received: whether it came.
+    """
+
+    def __init__(self):
+        self.received = False
+
+    def __enter__(self):
+        try:
+            self._previous = signal.signal(signal.SIGTERM, self._note)
+        except ValueError:  # Not the main thread: the program handles signals itself.
+            self._previous = None
+        return self
+
+    def __exit__(self, *exception):
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+
+    def _note(self, number, frame):
+        self.received = True

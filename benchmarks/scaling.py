@@ -17,18 +17,12 @@ import subprocess
 import sys
 import tempfile
 
+from benchmarks import tiny_run
+
 ARGUMENTS = [
-    "--gin_file=models/remixer_tiny.gin",
-    "--gin_file=runs/mini_cogs.gin",
-    "--gin.VOCABULARY=@byte_vocabulary()",
-    "--gin.VOCABULARY_FILE=None",
-    "--gin.VOCAB_SIZE=259",
-    "--gin.FEATURE_LENGTHS={'inputs': 104, 'targets': 192}",
-    "--gin.LENGTH_BUCKETS=None",
+    *tiny_run.ARGUMENTS,
     "--gin.train.strategy='multi_worker'",
-    "--gin.train.steps_per_call=1",
     "--gin.train.log_period=20",
-    "--gin.WARMUP_STEPS=10",
 ]
 BATCH_PER_PROCESS = 32
 

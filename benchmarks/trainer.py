@@ -17,6 +17,8 @@ import functools  # noqa: E402
 import io  # noqa: E402
 import tempfile  # noqa: E402
 
+from benchmarks import tiny_run  # noqa: E402
+
 SECONDS = {}
 
 
@@ -61,15 +63,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         arguments = [
             f"--model_dir={folder}/run",
-            "--gin_file=models/remixer_tiny.gin",
-            "--gin_file=runs/mini_cogs.gin",
-            "--gin.VOCABULARY=@byte_vocabulary()",
-            "--gin.VOCABULARY_FILE=None",
-            "--gin.VOCAB_SIZE=259",
-            "--gin.FEATURE_LENGTHS={'inputs': 104, 'targets': 192}",
-            "--gin.LENGTH_BUCKETS=None",
+            *tiny_run.ARGUMENTS,
             f"--gin.TRAIN_STEPS={options.steps}",
-            "--gin.train.steps_per_call=1",
             "--gin.train.log_period=1",
             "--gin.train.checkpoint_period=10",
         ]

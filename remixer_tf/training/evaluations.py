@@ -18,21 +18,8 @@ from remixer_tf.evaluation import default_splits, evaluate_model
 from remixer_tf.results import read_results, write_result
 
 
-class LossEvaluation:
-    """Teacher-forced loss and token accuracy: `<task>/<split>/{loss,accuracy,...}`.
-
-    Args:
-      task: registered name, `seqio.Task` or `seqio.Mixture`.
-      period: int, steps between evaluations; the last step is always evaluated.
-      feature_lengths: dictionary of ints; longer features are cut.
-      batch_size: int.
-      splits: list of str; None for every split whose name does not start with "train".
-      vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
-      max_examples: int, only the first of each split; None for all.
-      feature_converter: a `seqio.FeatureConverter` class.
-    """
-
-    kind = "loss"
+class _Evaluation:
+    """What every evaluation has: a task, its splits, a period, and how to read them."""
 
     def __init__(
         self,
@@ -49,12 +36,32 @@ class LossEvaluation:
         self.task = get_task(task, vocabulary)
         self.period = period
         self.splits = list(splits or default_splits(self.task))
-        self._read_options = {
+        self._options = {
             "feature_lengths": feature_lengths,
             "batch_size": batch_size,
             "max_examples": max_examples,
             "feature_converter": feature_converter,
         }
+
+
+class LossEvaluation(_Evaluation):
+    """Teacher-forced loss and token accuracy: `<task>/<split>/{loss,accuracy,...}`.
+
+    Args:
+      task: registered name, `seqio.Task` or `seqio.Mixture`.
+      period: int, steps between evaluations; the last step is always evaluated.
+      feature_lengths: dictionary of ints; longer features are cut.
+      batch_size: int.
+      splits: list of str; None for every split whose name does not start with "train".
+      vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+      max_examples: int, only the first of each split; None for all.
+      feature_converter: a `seqio.FeatureConverter` class.
+    """
+
+    kind = "loss"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self._batches = {}
         self._sums = None
 
@@ -75,7 +82,7 @@ class LossEvaluation:
                     continue
                 if (task.name, split) not in self._batches:
                     self._batches[task.name, split] = eval_dataset(
-                        task, split=split, **self._read_options
+                        task, split=split, **self._options
                     )
                 totals = {}
                 for batch in self._batches[task.name, split]:
@@ -96,7 +103,7 @@ class LossEvaluation:
                 write_result(model_dir, self.kind, result)
 
 
-class DecodedEvaluation:
+class DecodedEvaluation(_Evaluation):
     """Decodes and scores with the task's own metrics: `<task>/<split>/<metric>`.
 
     Args:
@@ -109,29 +116,12 @@ class DecodedEvaluation:
     kind = "metrics"
 
     def __init__(
-        self,
-        task,
-        *,
-        period,
-        feature_lengths,
-        batch_size=64,
-        splits=None,
-        vocabulary=None,
-        max_examples=None,
-        max_decode_length=None,
-        decode_fn=greedy_decode,
-        feature_converter=seqio.EncDecFeatureConverter,
+        self, *args, max_decode_length=None, decode_fn=greedy_decode, **kwargs
     ):
-        self.task = get_task(task, vocabulary)
-        self.period = period
-        self.splits = list(splits or default_splits(self.task))
-        self._options = {
-            "feature_lengths": feature_lengths,
-            "batch_size": batch_size,
-            "max_examples": max_examples,
+        super().__init__(*args, **kwargs)
+        self._options |= {
             "max_decode_length": max_decode_length,
             "decode_fn": decode_fn,
-            "feature_converter": feature_converter,
         }
 
     def run(self, model_dir, model, step):

@@ -181,7 +181,7 @@ def test_hosts_share_the_examples():
         batches = elements(
             10,
             task,
-            batch_size=3,
+            batch_size=4,
             shuffle=False,
             shard_info=seqio.ShardInfo(index=index, num_shards=2),
         )

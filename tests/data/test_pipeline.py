@@ -179,7 +179,7 @@ def test_hosts_share_the_examples():
     read = []
     for index in range(2):
         batches = elements(
-            10,
+            15,
             task,
             batch_size=4,
             shuffle=False,

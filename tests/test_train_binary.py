@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -114,3 +115,14 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
     assert "error: No task or mixture" in done.stderr and "mini_cogs" in done.stderr
     assert "Traceback" not in done.stderr
     assert not os.listdir(tmp_path)
+
+
+def test_a_dry_run_tells_what_is_trimmed(tmp_path, capsys):
+    train.main([*arguments(tmp_path, 8), "--dry_run"])
+    output = capsys.readouterr().out
+    assert re.search(
+        r"trimmed  mini_cogs train: [\d,]+ of [\d,]+ examples are longer than "
+        r"inputs 24 / targets 24 \(longest: inputs \d+ / targets \d+\)",
+        output,
+    )
+    assert "dry run" in output and not os.listdir(tmp_path)

@@ -143,7 +143,8 @@ def train_dataset(
     Returns:
         a `tf.data.Dataset` of dictionaries of int32
         `[steps_per_call, batch_size / num_shards, length]`. Shapes are static, but with
-        buckets the lengths are known only in each element.
+        buckets the lengths are known only in each element. Its attribute `over_length`
+        is the `OverLength` that was counted, or None.
 
     Raises:
         ValueError: an unknown split or a split without examples; packing together
@@ -175,6 +176,7 @@ def train_dataset(
         )
     check_split(task, split)
     _check_examples(task, split, feature_lengths, shard_info)
+    count = None
     if count_limit:
         count = count_over_length(task, split, feature_lengths, count_limit)
         if count.over and over_length == "refuse":
@@ -220,7 +222,9 @@ def train_dataset(
     options.experimental_external_state_policy = (
         tf.data.experimental.ExternalStatePolicy.IGNORE
     )
-    return dataset.with_options(options).prefetch(2)
+    dataset = dataset.with_options(options).prefetch(2)
+    dataset.over_length = count
+    return dataset
 
 
 def _for_training(names):

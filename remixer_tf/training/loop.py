@@ -192,7 +192,8 @@ def train(
         dtype_policy=dtype_policy,
         jit_compile=jit_compile,
     )
-    progress.message(overview.text(batch))
+    over_length = getattr(data, "over_length", None)
+    progress.message(overview.text(batch, over_length))
     progress.message(
         f"continuing from step {step}" if step else f"starting {model_dir} from scratch"
     )

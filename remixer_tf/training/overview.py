@@ -80,8 +80,14 @@ class Overview:
         parts = self._local_replicas
         return self._variable_bytes + 4 * self.parameters + peak_bytes(function) / parts
 
-    def text(self, superbatch):
-        """Returns the screen, for a first superbatch [steps, batch, length]."""
+    def text(self, superbatch, over_length=None):
+        """Returns the screen.
+
+        Args:
+          superbatch: the first one, [steps, batch, length].
+          over_length: the `OverLength` of the data, whose over-long examples are
+            trimmed, or None.
+        """
         steps, batch = targets_and_weights(superbatch)[0].shape[:2]
         batch *= self._host.count
         lengths = {
@@ -115,6 +121,8 @@ class Overview:
             f"machine does {self.matmul_rate / 1e9:,.0f} GFLOP/s",
             "memory": f"about {needed / 1e9:.2f} GB per replica{_available()}",
         }
+        if over_length is not None:
+            rows["trimmed"] = str(over_length)
         return "\n".join(f"{name:>10}  {text}" for name, text in rows.items())
 
     def parameter_table(self):

@@ -6,7 +6,7 @@ padding but at the very end. An example of a length of 8, on bytes:
 
     text_lm    targets  [87, 107, 108, 118, 35, 108, 118, 1]
     text_mlm   inputs   [260, 87, 107, 261, 118, 35, 108, 118]
-               targets  [0, 0, 0, 108, 0, 0, 0, 0]
+               targets  [-1, -1, -1, 108, -1, -1, -1, -1]
 
 `text_lm` is read with `seqio.LMFeatureConverter`, `text_mlm` with
 `MaskedLMFeatureConverter` and a vocabulary of at least three extra ids. Neither has

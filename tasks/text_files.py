@@ -1,4 +1,4 @@
-"""Finds and reads the files of plain text for `text_lm` and `text_mlm`.
+"""Finds and reads the files of plain text for the tasks of `text.py`.
 
 The folder is, in this order: what `set_directory` was given (gin:
 `text_files.directory`), and the environment variable REMIXER_TF_TEXT_DIR. All files
@@ -42,7 +42,7 @@ def read_split(split):
     directory = _directory or os.environ.get("REMIXER_TF_TEXT_DIR")
     if not directory:
         raise FileNotFoundError(
-            "text_lm and text_mlm read the text files of a folder. Name it with "
+            "The tasks text_* read the text files of a folder. Name it with "
             "--gin.text_files.directory=\"'FOLDER'\" or in REMIXER_TF_TEXT_DIR."
         )
     return list(_read(os.path.abspath(os.path.expanduser(directory)))[split])

@@ -5,7 +5,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
-from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task
+from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
 
 
 def read_examples(task, split, feature_lengths, max_examples=None):
@@ -28,10 +28,11 @@ def read_examples(task, split, feature_lengths, max_examples=None):
     """
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
-    dataset = task.get_dataset(
+    dataset = with_seed(task).get_dataset(
         whole_lengths(task, feature_lengths) or lengths,
         split=split,
         shuffle=False,
+        seed=0,  # random preprocessing is the same at every step
         try_in_mem_cache=False,
     )
     examples = list(dataset.take(max_examples or -1).as_numpy_iterator())
@@ -106,7 +107,7 @@ def batch_examples(
     def finish(batch, index):
         real = tf.cast(index >= 0, tf.int32)[:, None]
         batch = {
-            name: x * tf.cast(real, x.dtype) if name.endswith("_loss_weights") else x
+            name: x * tf.cast(real, x.dtype) if name.endswith("_weights") else x
             for name, x in batch.items()
         }
         if length_buckets:

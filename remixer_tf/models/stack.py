@@ -218,3 +218,17 @@ class TransformerStack(keras.layers.Layer):
             block.name: block.init_cache(batch_size, max_length, context)
             for block in self.blocks
         }
+
+    def grow_cache(self, cache, max_length, context):
+        """A cache of `init_cache` or a step, padded to hold `max_length` tokens."""
+        values = keras.tree.flatten(cache)
+        batch_size = ops.shape(values[0])[0] if values else 1
+        empty = self.init_cache(batch_size, max_length, context)
+
+        def pad(value, like):
+            missing = [
+                n - m for n, m in zip(like.shape[1:], value.shape[1:], strict=True)
+            ]
+            return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
+
+        return keras.tree.map_structure(pad, cache, empty)

@@ -1,0 +1,32 @@
+"""AdamW as BERT is trained with it."""
+
+import keras
+
+# By the name that ends a variable's; TensorFlow's names have a number behind. A
+# rel_embedding holds the position biases of attention.
+_NORMS_AND_BIASES = r"\b(gamma|beta|scale|\w*bias|rel_embedding)(:\d+)?$"
+
+
+def bert_adamw(learning_rate, weight_decay=0.01, epsilon=1e-6, beta_2=0.999):
+    """`keras.optimizers.AdamW` without decay of norms and biases.
+
+    Its defaults are those of the gMLP paper (Table 8, specs 5); the paper clips no
+    gradient.
+
+    Args:
+        learning_rate: float or schedule.
+        weight_decay: float.
+        epsilon: float.
+        beta_2: float.
+
+    Returns:
+        a `keras.optimizers.AdamW`.
+    """
+    optimizer = keras.optimizers.AdamW(
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        epsilon=epsilon,
+        beta_2=beta_2,
+    )
+    optimizer.exclude_from_weight_decay(var_names=[_NORMS_AND_BIASES])
+    return optimizer

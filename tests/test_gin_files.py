@@ -58,17 +58,21 @@ TINY = {
     "NUM_DECODER_LAYERS": 1,
     "NUM_LAYERS": 1,
     "VOCAB_SIZE": VOCAB_SIZE,
+    "MAX_LENGTH": 16,
+    "D_TOKENS": 8,
+    "WINDOW": 4,
 }
 
 
-def tiny_bindings(name):
-    """The macros of TINY that the architecture of a model file has."""
-    unused = {"NUM_LAYERS"}
-    if not name.startswith(("t5", "remixer")):
-        unused = {"NUM_ENCODER_LAYERS", "NUM_DECODER_LAYERS"}
-        if "mlp" in name:
-            unused |= {"D_KV", "NUM_HEADS"}
-    return [f"{macro} = {TINY[macro]}" for macro in TINY if macro not in unused]
+def macros(file):
+    """The macros that a gin file and those it includes use."""
+    text = (MODELS.parent / file).read_text()
+    used = set(re.findall(r"%(\w+)", text))
+    return used.union(*map(macros, re.findall(r"^include '(.+)'", text, re.MULTILINE)))
+
+
+def tiny_bindings(file):
+    return [f"{macro} = {TINY[macro]}" for macro in TINY if macro in macros(file)]
 
 
 def configured_model():
@@ -115,15 +119,8 @@ def test_remixer_small_at_the_parameters_of_t5_1_1_small():
 
 @pytest.mark.parametrize("name", [*PARAMETERS, "architectures/t5_1_0"])
 def test_model_runs_when_shrunk(name):
-    file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
-    bindings = tiny_bindings(name.removeprefix("architectures/"))
-    if "t5" not in name:
-        bindings.append("MAX_LENGTH = 16")
-    if "mixer_" in name and "remixer" not in name:
-        bindings.append("D_TOKENS = 8")
-        if "encoder" not in name:
-            bindings.append("WINDOW = 4")
-    gin_utils.parse_gin([file], bindings)
+    file = f"{name}.gin" if "/" in name else f"models/{name}.gin"
+    gin_utils.parse_gin([file], tiny_bindings(file))
     model = configured_model()
     logits = np.array(model(tiny_batch()))
     length = 10 if isinstance(model, EncoderOnly) else 7
@@ -159,7 +156,8 @@ def test_parameters_of_table_4(file, bindings, millions):
 
 
 def test_t5_1_0_has_tied_logits_and_plain_relu():
-    gin_utils.parse_gin(["architectures/t5_1_0.gin"], tiny_bindings("t5_1_0"))
+    file = "architectures/t5_1_0.gin"
+    gin_utils.parse_gin([file], tiny_bindings(file))
     model = configured_model()
     model.build()
     paths = [v.path for v in model.variables]

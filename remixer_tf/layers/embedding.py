@@ -1,20 +1,31 @@
 """Logits that share the token embedding's matrix."""
 
+import keras
 from keras import ops
 
 
-def tied_logits(embedding, x, scale=1.0):
-    """The logits of a vocabulary by comparison with its vectors: `scale x E^T`.
+class TiedLogits(keras.layers.Layer):
+    """A vocabulary's logits by comparison with its vectors: `scale x E^T`.
+
+    A layer of its own, since the dtype of a layer is that in which it reads weights:
+    this one reads E in float32 whatever the model computes in.
 
     Args:
-        embedding: a built `keras.layers.Embedding`; its table E is `[vocab_size,
-            d_model]`.
-        x: float `[..., d_model]`.
         scale: float; T5.1.0 has d_model ** -0.5, BERT 1.
 
+    Call arguments:
+        x: float `[..., d_model]`.
+        embedding: a built `keras.layers.Embedding`; its table E is `[vocab_size,
+            d_model]`.
+
     Returns:
-        float32 `[..., vocab_size]`. E is read in the compute dtype of the layer that
-        calls: in float32 where that is float32.
+        float32 `[..., vocab_size]`.
     """
-    table = ops.cast(embedding.embeddings, "float32")
-    return ops.matmul(ops.cast(x, "float32") * scale, ops.transpose(table))
+
+    def __init__(self, scale=1.0, **kwargs):
+        super().__init__(**{**kwargs, "dtype": "float32"})
+        self.scale = scale
+
+    def call(self, x, embedding):
+        table = ops.convert_to_tensor(embedding.embeddings)
+        return ops.matmul(x * self.scale, ops.transpose(table))

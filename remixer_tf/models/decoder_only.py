@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.base import Context, dense
-from remixer_tf.layers.embedding import tied_logits
+from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.decoding_steps import DecodingSteps
 
 
@@ -40,6 +40,8 @@ class DecoderOnly(DecodingSteps, keras.Model):
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.tied_logits = tied_logits
+        if tied_logits:
+            self.logits = TiedLogits(name="logits")
         self.token_embedding = keras.layers.Embedding(
             vocab_size,
             d_model,
@@ -90,5 +92,5 @@ class DecoderOnly(DecodingSteps, keras.Model):
 
     def _compute_logits(self, x):
         if self.tied_logits:
-            return tied_logits(self.token_embedding, x)
+            return self.logits(x, embedding=self.token_embedding)
         return self.logits(x)

@@ -5,7 +5,7 @@ from keras import ops
 
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
-from remixer_tf.layers.embedding import tied_logits
+from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.pooling import MeanPooling
 
@@ -50,6 +50,7 @@ class MaskedLMHead(Head):
         self.bias_size = bias_size
         self.mlm_transform = mlm_transform
         self.act = get_activation("gelu_exact")
+        self.logits = TiedLogits(name="logits")
 
     def build(self, input_shape):
         d_model = input_shape[-1]
@@ -70,7 +71,7 @@ class MaskedLMHead(Head):
             x = ops.take_along_axis(x, positions, axis=1)
         if self.mlm_transform:
             x = self.norm(self.act(self.transform(x)))
-        logits = tied_logits(embedding, x)
+        logits = self.logits(x, embedding=embedding)
         return logits if self.bias_size is None else logits + self.bias
 
 

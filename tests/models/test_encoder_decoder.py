@@ -105,6 +105,15 @@ def test_tied_logits_are_the_scaled_embedding():
     )
 
 
+def test_tied_logits_read_the_table_in_float32():
+    model = tiny_model("t5_1_1", tied_logits=True, dtype="mixed_bfloat16")
+    table = ops.convert_to_numpy(model.token_embedding.embeddings)
+    # Inside the model's own call, where weights are cast to its compute dtype.
+    model.call = lambda x, training=False: model._compute_logits(x)
+    logits = np.array(model(np.ones((1, 1, 8), "float32")))[0, 0]
+    np.testing.assert_allclose(logits, 8**-0.5 * table.sum(axis=1), atol=1e-5)
+
+
 def test_dropout_is_active_in_training_only():
     model = tiny_model("t5_1_1", dropout_rate=0.3)
     batch = tiny_batch()

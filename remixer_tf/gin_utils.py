@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import copy
 import functools
 import importlib
 import inspect
@@ -60,6 +61,7 @@ _CONFIGURABLES = {
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.evaluation": ("evaluate",),
     "remixer_tf.inference": ("text_to_text",),
+    "remixer_tf.analysis.paper": ("PaperRow",),
 }
 _ATTRIBUTES = {"cogs": "set_directory"}  # where it is not called as gin calls it
 
@@ -99,7 +101,7 @@ def gin_folder():
     return os.path.join(os.path.dirname(package), "gin")
 
 
-def parse_command_line(arguments, description, add_arguments=None):
+def parse_command_line(arguments, description, add_arguments=None, needs_run=True):
     """Parses a binary's command line.
 
     Args:
@@ -107,6 +109,7 @@ def parse_command_line(arguments, description, add_arguments=None):
       description: str, the help's first line.
       add_arguments: a function that adds the binary's own options to the
         `argparse.ArgumentParser`; None for none.
+      needs_run: bool, whether --model_dir has to be given.
 
     Returns:
       `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths` (a
@@ -118,9 +121,10 @@ def parse_command_line(arguments, description, add_arguments=None):
     parser = argparse.ArgumentParser(
         description=description, allow_abbrev=False, usage="%(prog)s [options]"
     )
-    parser.add_argument(
-        "--model_dir", required=True, metavar="DIR", help="folder of the run"
-    )
+    if needs_run:
+        parser.add_argument(
+            "--model_dir", required=True, metavar="DIR", help="folder of the run"
+        )
     parser.add_argument(
         "--gin_file",
         action="append",
@@ -250,6 +254,19 @@ def call(name, /, *args, **kwargs):
         if message := explain(error, _parameters_of_all()):
             raise UserError(message) from None
         raise
+
+
+def get_value(name, default=None):
+    """Returns what gin binds to `name`, such as "train.model", or `default`.
+
+    As a function that is called with the binding receives it: macros resolved, a
+    `@reference` as the function it names, a `@reference()` called.
+    """
+    try:
+        value = gin.query_parameter(name)
+    except ValueError:  # Not bound.
+        return default
+    return copy.deepcopy(value)  # gin resolves references in copies.
 
 
 def configuration_str():

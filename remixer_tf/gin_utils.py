@@ -239,7 +239,7 @@ def parse_run(arguments, description, add_arguments=None, steps=("best",)):
     return options
 
 
-def parse_gin(files, bindings, search_paths=()):
+def parse_gin(files, bindings, search_paths=(), complete=True):
     """Reads gin files and then bindings, in place of any configuration before.
 
     Args:
@@ -247,6 +247,8 @@ def parse_gin(files, bindings, search_paths=()):
         current folder, `search_paths`, the package's gin folder.
       bindings: list of str, such as "train.seed = 1".
       search_paths: list of folders.
+      complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
+        missing, and is None: for who only reads the model of a run.
 
     Raises:
       UserError: a file is missing or malformed, a name unknown, a value not set.
@@ -264,6 +266,10 @@ def parse_gin(files, bindings, search_paths=()):
         for text in bindings:
             gin.parse_config(text)
         _check_macros(bindings, in_files)
+        if not complete:
+            required = r"^(\S+) = %gin.REQUIRED$"
+            for name in re.findall(required, gin.config_str(), re.MULTILINE):
+                gin.parse_config(f"{name} = None")
         gin.finalize()
     except (SyntaxError, tokenize.TokenError) as error:
         raise UserError(explain_syntax(error, text)) from None

@@ -48,7 +48,9 @@ def _profile(file, options):
     from remixer_tf.analysis.profile import count, measure
     from remixer_tf.optimizers import Adafactor
 
-    gin_utils.parse_gin([file], options.gin_bindings, options.gin_search_paths)
+    gin_utils.parse_gin(
+        [file], options.gin_bindings, options.gin_search_paths, complete=False
+    )
     model = gin_utils.get_value("train.model")
     if model is None:
         raise UserError(

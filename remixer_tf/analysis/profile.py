@@ -142,7 +142,7 @@ def measure(
     strategy = tf.distribute.get_strategy()
     step = TrainStep(model, optimizer(), strategy, jit_compile=jit_compile)
     spec = model.batch_spec(batch_size, feature_lengths)
-    superbatch = _random_superbatch(spec, getattr(model, "vocab_size", None))
+    superbatch = random_superbatch(spec, model)
     tokens = float(step(superbatch)["tokens"])
     seconds = []
     for _ in range(_MEASURED_STEPS):
@@ -191,16 +191,26 @@ def _place(layers, mixing):
     return part, kind if mixing.isdisjoint(layers) else f"{kind}: mixing"
 
 
-def _random_superbatch(spec, vocab_size):
-    """One step of full rows, `[1, batch, ...]`: random ids, weights of one."""
+def random_superbatch(spec, model):
+    """One step of full rows, `[1, batch, ...]`: random values, weights of one.
+
+    Args:
+      spec: what `model.batch_spec` returns.
+      model: the model that reads the batch.
+    """
     rng = np.random.default_rng(0)
 
     def values(key, like):
         shape = (1, *like.shape)
+        if key.endswith("_weights"):
+            return np.ones(shape)
         if "float" in like.dtype:
             return rng.normal(size=shape)
-        high = 2 if key.endswith("_loss_weights") else vocab_size
-        return rng.integers(1, high, shape)
+        if key == "masked_positions":
+            return rng.integers(spec["encoder_input_tokens"].shape[1], size=shape)
+        if key == "labels":
+            return np.zeros(shape)
+        return rng.integers(1, model.vocab_size, shape)
 
     return {
         key: tf.constant(values(key, like), like.dtype) for key, like in spec.items()

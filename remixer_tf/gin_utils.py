@@ -44,7 +44,13 @@ _CONFIGURABLES = {
         "SlidingTokenMLP",
         "TokenMixingMLP",
     ),
-    "remixer_tf.models": ("EncoderDecoder", "TransformerStack"),
+    "remixer_tf.models": (
+        "EncoderDecoder",
+        "ImageClassifier",
+        "TransformerStack",
+        "num_tokens",
+    ),
+    "keras.layers": ("CutMix", "MixUp"),
     "keras.optimizers": ("Adam", "AdamW", "SGD"),
     "remixer_tf.optimizers": (
         "Adafactor",
@@ -54,6 +60,15 @@ _CONFIGURABLES = {
         "WarmupLinearDecay",
         "WarmupRsqrt",
     ),
+    "remixer_tf.data.augmentation": (
+        "RandAugment",
+        "normalize",
+        "random_flip",
+        "random_resized_crop",
+        "resize_and_center_crop",
+    ),
+    "remixer_tf.data.image_sources": ("ImageFolder", "TfdsImages"),
+    "remixer_tf.data.images": ("image_dataset",),
     "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
     "remixer_tf.data.pipeline": (
         "examples_per_epoch",
@@ -65,7 +80,9 @@ _CONFIGURABLES = {
     "remixer_tf.training.evaluations": (
         "Best",
         "DecodedEvaluation",
+        "ImageEvaluation",
         "LossEvaluation",
+        "evaluate_images",
     ),
     "remixer_tf.training.initial": ("InitialCheckpoint",),
     "remixer_tf.training.loop": ("train",),
@@ -247,6 +264,11 @@ def parse_gin(files, bindings, search_paths=()):
         message = explain(error, _parameters_of_all(), folders)
         raise UserError(message or str(error)) from None
     call("cogs")
+
+
+def is_set(parameter):
+    """Returns whether the configuration gives `parameter`, such as "train.seed"."""
+    return f"\n{parameter} =" in gin.config_str()
 
 
 def call(name, /, *args, **kwargs):

@@ -4,6 +4,7 @@ import math
 import pathlib
 import re
 
+import gin
 import keras
 import numpy as np
 import pytest
@@ -16,6 +17,11 @@ MODELS = pathlib.Path(gin_utils.gin_folder()) / "models"
 
 # Millions of parameters (specs 1.8 and 3.2; the tiny and small sizes are ours).
 PARAMETERS = {
+    "gmlp_ti": 5.896,
+    "gmlp_s": 19.501,
+    "gmlp_b": 73.350,
+    "gmlp_vision_tiny": 0.0,
+    "mixer_b16": 59.880,
     "t5_1_1_tiny": 9.21,
     "t5_1_1_small": 76.96,
     "t5_1_1_base": 247.58,
@@ -38,13 +44,26 @@ TINY = {
     "NUM_DECODER_LAYERS": 1,
     "VOCAB_SIZE": VOCAB_SIZE,
 }
+TINY_VISION = {
+    "D_MODEL": 12,
+    "D_FF": 24,
+    "NUM_LAYERS": 1,
+    "IMAGE_SIZE": 8,
+    "PATCH_SIZE": 4,
+    "NUM_CLASSES": 5,
+}
+
+
+def configured_model():
+    """The model that the gin files read name as train.model."""
+    return gin_utils.call(gin.query_parameter("train.model").selector)
 
 
 def count_parameters(file, bindings=()):
     """Counts without allocating: the variables are declared and never made."""
     gin_utils.parse_gin([str(file)], list(bindings))
     with keras.StatelessScope(initialize_variables=False):
-        model = gin_utils.call("EncoderDecoder")
+        model = configured_model()
         model.build()
     assert all(v._value is None for v in model.trainable_variables)
     return sum(math.prod(v.shape) for v in model.trainable_variables)
@@ -70,20 +89,42 @@ def test_parameters_at_full_size(name):
         assert re.search(r"Parameters: paper \d+M", header), header
 
 
+VISION_MODELS = ["gmlp_ti", "gmlp_s", "gmlp_b", "gmlp_vision_tiny", "mixer_b16"]
+TEXT_MODELS = [name for name in PARAMETERS if name not in VISION_MODELS]
+
+
+@pytest.mark.parametrize("name", VISION_MODELS)
+def test_image_classifier_runs_when_shrunk(name):
+    bindings = [f"{macro} = {value}" for macro, value in TINY_VISION.items()]
+    if "mixer" in name:
+        bindings.append("D_TOKENS = 6")
+    gin_utils.parse_gin([str(MODELS / f"{name}.gin")], bindings)
+    model = configured_model()
+    logits = np.array(model({"images": np.ones((3, 8, 8, 3), "float32")}))
+    assert logits.shape == (3, 1, 5) and np.isfinite(logits).all()
+
+
+def test_gmlp_with_mean_pooling():
+    """Specs 1.6: without class token and pre_logits."""
+    for name, millions in (("ti", 5.867), ("s", 19.423), ("b", 73.075)):
+        count = count_parameters(MODELS / f"gmlp_{name}.gin", ["POOL = 'gap'"])
+        assert round(count / 1e6, 3) == millions
+
+
 def test_remixer_small_at_the_parameters_of_t5_1_1_small():
     remixer = count_parameters(MODELS / "remixer_small.gin", ["D_FF = 853"])
     t5 = count_parameters(MODELS / "t5_1_1_small.gin")
     assert abs(remixer / t5 - 1) < 0.001
 
 
-@pytest.mark.parametrize("name", [*PARAMETERS, "architectures/t5_1_0"])
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "architectures/t5_1_0"])
 def test_model_runs_when_shrunk(name):
     file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
     bindings = [f"{macro} = {value}" for macro, value in TINY.items()]
     if "remixer" in name:
         bindings.append("MAX_LENGTH = 16")
     gin_utils.parse_gin([file], bindings)
-    model = gin_utils.call("EncoderDecoder")
+    model = configured_model()
     logits = np.array(model(tiny_batch()))
     assert logits.shape == (3, 7, VOCAB_SIZE) and np.isfinite(logits).all()
 
@@ -91,7 +132,7 @@ def test_model_runs_when_shrunk(name):
 def test_t5_1_0_has_tied_logits_and_plain_relu():
     bindings = [f"{macro} = {value}" for macro, value in TINY.items()]
     gin_utils.parse_gin(["architectures/t5_1_0.gin"], bindings)
-    model = gin_utils.call("EncoderDecoder")
+    model = configured_model()
     model.build()
     paths = [v.path for v in model.variables]
     assert not [path for path in paths if "logits" in path or "wi_0" in path]
@@ -101,7 +142,7 @@ def test_t5_1_0_has_tied_logits_and_plain_relu():
 def test_adafactor_state_of_remixer_base_is_under_one_percent():
     gin_utils.parse_gin([str(MODELS / "remixer_base.gin")], [])
     with keras.StatelessScope(initialize_variables=False):
-        model = gin_utils.call("EncoderDecoder")
+        model = configured_model()
         model.build()
     optimizer = Adafactor()
     parameters = state = 0

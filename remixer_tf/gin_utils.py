@@ -50,10 +50,12 @@ _CONFIGURABLES = {
         "DecoderOnly",
         "EncoderDecoder",
         "EncoderOnly",
+        "ImageClassifier",
         "MaskedLMHead",
         "MeanPoolingHead",
         "SpanHead",
         "TransformerStack",
+        "num_tokens",
     ),
     "remixer_tf.decoding": ("best_span", "classify", "greedy_decode"),
     "seqio": (
@@ -63,6 +65,7 @@ _CONFIGURABLES = {
     ),
     "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
+    "keras.layers": ("CutMix", "MixUp"),
     "keras.optimizers": ("Adam", "AdamW", "SGD"),
     "remixer_tf.optimizers": (
         "Adafactor",
@@ -73,6 +76,15 @@ _CONFIGURABLES = {
         "WarmupLinearDecay",
         "WarmupRsqrt",
     ),
+    "remixer_tf.data.augmentation": (
+        "RandAugment",
+        "normalize",
+        "random_flip",
+        "random_resized_crop",
+        "resize_and_center_crop",
+    ),
+    "remixer_tf.data.image_sources": ("ImageFolder", "TfdsImages"),
+    "remixer_tf.data.images": ("image_dataset",),
     "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
     "remixer_tf.data.pipeline": (
         "examples_per_epoch",
@@ -85,7 +97,9 @@ _CONFIGURABLES = {
     "remixer_tf.training.evaluations": (
         "Best",
         "DecodedEvaluation",
+        "ImageEvaluation",
         "LossEvaluation",
+        "evaluate_images",
     ),
     "remixer_tf.training.initial": ("InitialCheckpoint",),
     "remixer_tf.training.loop": ("train",),
@@ -278,6 +292,11 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
         raise UserError(message or str(error)) from None
     call("cogs")
     call("text_files")
+
+
+def is_set(parameter):
+    """Returns whether the configuration gives `parameter`, such as "train.seed"."""
+    return f"\n{parameter} =" in gin.config_str()
 
 
 def call(name, /, *args, **kwargs):

@@ -18,6 +18,11 @@ MODELS = pathlib.Path(gin_utils.gin_folder()) / "models"
 
 # Millions of parameters (specs 1.8 and 3.2; the tiny and small sizes are ours).
 PARAMETERS = {
+    "gmlp_ti": 5.896,
+    "gmlp_s": 19.501,
+    "gmlp_b": 73.350,
+    "gmlp_vision_tiny": 0.0,
+    "mixer_b16": 59.880,
     "t5_1_1_tiny": 9.21,
     "t5_1_1_small": 76.96,
     "t5_1_1_base": 247.58,
@@ -86,7 +91,26 @@ def test_parameters_at_full_size(name):
     decimals = len(told[1].partition(".")[2])
     assert round(millions, decimals) == float(told[1]), header
     if "tiny" not in name and name != "remixer_small":
-        assert re.search(r"Parameters: paper \d+M", header), header
+        assert re.search(r"Parameters: paper [\d.]+M", header), header
+
+
+VISION_MODELS = ["gmlp_ti", "gmlp_s", "gmlp_b", "gmlp_vision_tiny", "mixer_b16"]
+TEXT_MODELS = [name for name in PARAMETERS if name not in VISION_MODELS]
+
+
+@pytest.mark.parametrize("name", VISION_MODELS)
+def test_image_classifier_runs_when_shrunk(name):
+    gin_utils.parse_gin([str(MODELS / f"{name}.gin"), TINY], [])
+    model = configured_model()
+    logits = np.array(model({"images": np.ones((3, 8, 8, 3), "float32")}))
+    assert logits.shape == (3, 1, 5) and np.isfinite(logits).all()
+
+
+def test_gmlp_with_mean_pooling():
+    """Specs 1.6: without class token and pre_logits."""
+    for name, millions in (("ti", 5.867), ("s", 19.423), ("b", 73.075)):
+        count = count_parameters(MODELS / f"gmlp_{name}.gin", ["POOL = 'gap'"])
+        assert round(count / 1e6, 3) == millions
 
 
 def test_remixer_small_at_the_parameters_of_t5_1_1_small():
@@ -95,7 +119,7 @@ def test_remixer_small_at_the_parameters_of_t5_1_1_small():
     assert abs(remixer / t5 - 1) < 0.001
 
 
-@pytest.mark.parametrize("name", [*PARAMETERS, "architectures/t5_1_0"])
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "architectures/t5_1_0"])
 def test_model_runs_when_shrunk(name):
     file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
     gin_utils.parse_gin([file, TINY], [])
@@ -117,7 +141,7 @@ def test_t5_1_0_has_tied_logits_and_plain_relu():
 def test_adafactor_state_of_remixer_base_is_under_one_percent():
     gin_utils.parse_gin([str(MODELS / "remixer_base.gin")], [])
     with keras.StatelessScope(initialize_variables=False):
-        model = gin_utils.call("EncoderDecoder")
+        model = configured_model()
         model.build()
     optimizer = Adafactor()
     parameters = state = 0

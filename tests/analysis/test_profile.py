@@ -71,7 +71,9 @@ def test_flops_of_each_operation():
 
 def test_papers_flops_and_parameters_at_full_size(tmp_path):
     """Specs 3.2 and 3.3, for matrix products."""
-    found = read_csv(tmp_path, "--table=remixer/table1")
+    folder = "papers/remixer/table1"
+    files = f"--gin_file={folder}/t5_1_1_base.gin,{folder}/remixer_base.gin"
+    found = read_csv(tmp_path, files)
     expected = {
         "T5.1.1 Base": (247.58e6, 1.82e13, 248e6, 3.4e13, 9),
         "Remixer Base": (253.87e6, 1.99e13, 324e6, 2.1e13, 6),
@@ -102,6 +104,33 @@ def test_papers_flops_and_parameters_at_full_size(tmp_path):
         "remixer",
         "remixer: mixing",
     }
+
+
+def test_all_rows_of_a_table(tmp_path):
+    found = read_csv(tmp_path, "--table=remixer/table1", *TINY)
+    printed = {
+        key[0]: paper
+        for key, (_, paper) in found.items()
+        if key[3] == "steps_per_second"
+    }
+    assert {name: printed[name] for name in ("T5.1.1 Base", "Mixer")} == {
+        "T5.1.1 Base": 9,
+        "Mixer": 11,
+    }
+    models = {key[0] for key in found}
+    assert len(models) == 7 and {"Mixer_Enc", "Remixer SBase"} < models
+
+
+def test_masked_tokens_alone_have_logits(tmp_path):
+    """Of a gMLP paper's row: the body, and logits on as many positions as told."""
+    tiny = [
+        x for x in TINY if "CODER" not in x and "D_KV" not in x and "HEADS" not in x
+    ]
+    file = "--gin_file=papers/gmlp/table5/gmlp_base.gin"
+    found = read_csv(tmp_path, file, "--gin.NUM_LAYERS=1", *tiny)
+    products, _ = found["gMLP base", "head", "", "matmul_flops"]
+    assert products == 2 * 2 * 5 * 16 * 40
+    assert found["gMLP base", "", "", "flops"][1] == 158.0e9
 
 
 def test_t5_at_512_targets(tmp_path):

@@ -21,7 +21,7 @@ PARAMETERS = {
     "gmlp_ti": 5.896,
     "gmlp_s": 19.501,
     "gmlp_b": 73.350,
-    "gmlp_vision_tiny": 0.0,
+    "gmlp_vision_tiny": 0.18,
     "mixer_b16": 59.880,
     "t5_1_1_tiny": 9.21,
     "t5_1_1_small": 76.96,

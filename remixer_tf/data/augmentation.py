@@ -70,7 +70,7 @@ class RandAugment:
         self.operations = [
             layers.AutoContrast(dtype="float32"),
             layers.Equalization(dtype="float32"),
-            layers.RandomInvert(factor=1.0, dtype="float32"),
+            layers.RandomInvert(factor=(1.0, 1.0), dtype="float32"),
             layers.RandomPosterization(factor=4, dtype="float32"),
             layers.Solarization(threshold_factor=1.0, dtype="float32"),
             layers.RandomColorDegeneration(factor=0.8, dtype="float32"),
@@ -136,5 +136,6 @@ def _apply(layer, image, seeds):
 
 
 def _resize(image, size):
+    image = tf.ensure_shape(image, [None, None, 3])
     image = tf.image.resize(image, size, method="bicubic", antialias=True)
     return tf.clip_by_value(image, 0.0, 255.0)  # A bicubic overshoots.

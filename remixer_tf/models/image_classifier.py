@@ -87,7 +87,9 @@ class ImageClassifier(keras.Model):
             self.class_token = self.add_weight(
                 name="class_token",
                 shape=(1, 1, self.d_model),
-                initializer="zeros",
+                # Not zeros: no position is added to it, and LayerNorm has no
+                # useful gradient at 0.
+                initializer=keras.initializers.TruncatedNormal(stddev=0.02),
             )
             self.pre_logits = dense(  # [d_model, d_model]
                 "pre_logits",

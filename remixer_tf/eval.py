@@ -7,11 +7,14 @@ def main(arguments):
     """Parses the command line and evaluates."""
     options = gin_utils.parse_run(
         arguments,
-        "Scores a checkpoint of --model_dir on the splits of its task: the newest, the "
-        "best, or each one as it appears. What is scored already is not scored again.",
+        "Scores a checkpoint of --model_dir on the splits of its task, or on images: "
+        "the newest, the best, or each one as it appears. What is scored already is "
+        "not scored again.",
         steps=("best", "each"),
     )
-    gin_utils.call("evaluate", options.model_dir, step=options.step)
+    images = gin_utils.is_set("evaluate_images.evaluations")
+    name = "evaluate_images" if images else "evaluate"
+    gin_utils.call(name, options.model_dir, step=options.step)
 
 
 if __name__ == "__main__":

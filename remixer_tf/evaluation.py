@@ -72,7 +72,7 @@ def evaluate(
         ValueError: the checkpoint is of another model; what `evaluate_model` raises.
     """
     model = build_model(model, dtype_policy)
-    for wanted in _wait_for_each(model_dir) if step == "each" else [step]:
+    for wanted in wait_for_each(model_dir) if step == "each" else [step]:
         results = evaluate_model(
             model_dir,
             model,
@@ -90,7 +90,7 @@ def evaluate(
     return results
 
 
-def _wait_for_each(model_dir):
+def wait_for_each(model_dir):
     """Yields the steps of checkpoints as they appear, until the run has ended."""
     directory = checkpoints.checkpoint_directory(model_dir)
     seen = set()

@@ -1,31 +1,61 @@
-"""Matmul FLOPs and memory of a traced function, and the machine's matmul rate."""
+"""FLOPs and memory of a traced function, and the machine's matmul rate."""
 
 import math
 import time
+from typing import NamedTuple
 
 import tensorflow as tf
 
 
-def matmul_flops(concrete_function):
-    """Counts 2 m n k of every matrix product in a traced function.
+class OpFlops(NamedTuple):
+    """FLOPs of one operation of a traced function.
 
-    Bodies of loops count once, so trace one step per call. Shapes must be static.
+    Attributes:
+      name: str, the operation's; inside a called function it follows the caller's.
+      matmul: int, of a matrix product or convolution: 2 for each multiply-add.
+      rest: int, of other arithmetic on floats, see `op_flops`.
     """
-    return _graph_flops(concrete_function.graph)
+
+    name: str
+    matmul: int
+    rest: int
 
 
-def _graph_flops(graph):
-    total = 0
+def op_flops(concrete_function):
+    """Counts the FLOPs of every operation from its shapes, static for the products.
+
+    Matrix products and convolutions count 2 m n k. Of the rest, pointwise arithmetic
+    (sums, products, comparisons such as max, exponentials, roots, activations) counts
+    one for each output element, a reduction (sum, mean, max) one for each input
+    element, and a softmax five for each: max, difference, exponential, sum, quotient.
+    Moving, casting and selecting are none, nor is arithmetic on integers. Bodies of
+    loops count once, so trace one step per call. The rest of an operation whose shape
+    is unknown counts nothing.
+
+    Returns:
+      list of `OpFlops`, without those that count nothing.
+    """
+    return list(_graph_flops(concrete_function.graph, ""))
+
+
+def matmul_flops(concrete_function):
+    """Returns the FLOPs of matrix products in a traced function; see `op_flops`."""
+    return sum(op.matmul for op in op_flops(concrete_function))
+
+
+def _graph_flops(graph, prefix):
     for op in graph.get_operations():
-        total += _op_flops(op)
+        matmul = _matmul_flops(op)
+        rest = 0 if matmul else _rest_flops(op)
+        if matmul or rest:
+            yield OpFlops(prefix + op.name, matmul, rest)
         for attribute in op.op_def.attr:
             if attribute.type == "func":
                 function = graph._get_function(op.get_attr(attribute.name).name)
-                total += _graph_flops(function.graph)
-    return total
+                yield from _graph_flops(function.graph, f"{prefix}{op.name}/")
 
 
-def _op_flops(op):
+def _matmul_flops(op):
     if op.type == "MatMul":
         transposes = op.get_attr("transpose_a"), op.get_attr("transpose_b")
     elif op.type == "BatchMatMulV2":
@@ -35,11 +65,35 @@ def _op_flops(op):
         sizes = {}
         for letters, operand in zip(labels, op.inputs, strict=True):
             sizes.update(zip(letters, operand.shape.as_list(), strict=True))
-        return 2 * math.prod(sizes.values())
+        return 2 * math.prod(sizes.values()) if len(labels) > 1 else 0
+    elif op.type == "Conv2D":
+        kernel = op.inputs[1].shape.as_list()  # [height, width, in, out]
+        return 2 * math.prod(op.outputs[0].shape.as_list()) * math.prod(kernel[:-1])
     else:
         return 0
     inner = op.inputs[0].shape[-2 if transposes[0] else -1]
     return 2 * math.prod(op.outputs[0].shape.as_list()) * inner
+
+
+_POINTWISE = set(
+    "Abs Add AddV2 BiasAdd Cos Div Elu Erf Erfc Exp Expm1 LeakyRelu Log Log1p Maximum "
+    "Minimum Mul Neg Pow RealDiv Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Sign Sin "
+    "Softplus Softsign Sqrt Square SquaredDifference Sub Tanh".split()
+)
+_REDUCTIONS = {"Max", "Mean", "Min", "Prod", "Sum"}
+_SOFTMAXES = {"LogSoftmax", "Softmax"}
+
+
+def _rest_flops(op):
+    if not op.outputs or not op.outputs[0].dtype.is_floating:
+        return 0
+    if op.type in _POINTWISE:
+        return op.outputs[0].shape.num_elements()
+    if op.type in _REDUCTIONS:
+        return op.inputs[0].shape.num_elements()
+    if op.type in _SOFTMAXES:
+        return 5 * op.outputs[0].shape.num_elements()
+    return 0
 
 
 def peak_bytes(concrete_function):

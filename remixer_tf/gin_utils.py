@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import copy
 import functools
 import importlib
 import inspect
@@ -49,10 +50,12 @@ _CONFIGURABLES = {
         "DecoderOnly",
         "EncoderDecoder",
         "EncoderOnly",
+        "ImageClassifier",
         "MaskedLMHead",
         "MeanPoolingHead",
         "SpanHead",
         "TransformerStack",
+        "num_tokens",
     ),
     "remixer_tf.decoding": ("best_span", "classify", "greedy_decode"),
     "seqio": (
@@ -62,6 +65,7 @@ _CONFIGURABLES = {
     ),
     "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
+    "keras.layers": ("CutMix", "MixUp"),
     "keras.optimizers": ("Adam", "AdamW", "SGD"),
     "remixer_tf.optimizers": (
         "Adafactor",
@@ -72,6 +76,15 @@ _CONFIGURABLES = {
         "WarmupLinearDecay",
         "WarmupRsqrt",
     ),
+    "remixer_tf.data.augmentation": (
+        "RandAugment",
+        "normalize",
+        "random_flip",
+        "random_resized_crop",
+        "resize_and_center_crop",
+    ),
+    "remixer_tf.data.image_sources": ("ImageFolder", "TfdsImages"),
+    "remixer_tf.data.images": ("image_dataset",),
     "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
     "remixer_tf.data.pipeline": (
         "examples_per_epoch",
@@ -84,12 +97,15 @@ _CONFIGURABLES = {
     "remixer_tf.training.evaluations": (
         "Best",
         "DecodedEvaluation",
+        "ImageEvaluation",
         "LossEvaluation",
+        "evaluate_images",
     ),
     "remixer_tf.training.initial": ("InitialCheckpoint",),
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.evaluation": ("evaluate",),
     "remixer_tf.inference": ("text_to_text",),
+    "remixer_tf.analysis.paper": ("PaperRow",),
 }
 # Where it is not called as gin calls it.
 _ATTRIBUTES = {"cogs": "set_directory", "text_files": "set_directory"}
@@ -130,7 +146,7 @@ def gin_folder():
     return os.path.join(os.path.dirname(package), "gin")
 
 
-def parse_command_line(arguments, description, add_arguments=None):
+def parse_command_line(arguments, description, add_arguments=None, needs_run=True):
     """Parses a binary's command line.
 
     Args:
@@ -138,6 +154,7 @@ def parse_command_line(arguments, description, add_arguments=None):
       description: str, the help's first line.
       add_arguments: a function that adds the binary's own options to the
         `argparse.ArgumentParser`; None for none.
+      needs_run: bool, whether --model_dir has to be given.
 
     Returns:
       `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths` (a
@@ -149,9 +166,10 @@ def parse_command_line(arguments, description, add_arguments=None):
     parser = argparse.ArgumentParser(
         description=description, allow_abbrev=False, usage="%(prog)s [options]"
     )
-    parser.add_argument(
-        "--model_dir", required=True, metavar="DIR", help="folder of the run"
-    )
+    if needs_run:
+        parser.add_argument(
+            "--model_dir", required=True, metavar="DIR", help="folder of the run"
+        )
     parser.add_argument(
         "--gin_file",
         action="append",
@@ -235,7 +253,7 @@ def parse_run(arguments, description, add_arguments=None, steps=("best",)):
     return options
 
 
-def parse_gin(files, bindings, search_paths=()):
+def parse_gin(files, bindings, search_paths=(), complete=True):
     """Reads gin files and then bindings, in place of any configuration before.
 
     Args:
@@ -243,6 +261,8 @@ def parse_gin(files, bindings, search_paths=()):
         current folder, `search_paths`, the package's gin folder.
       bindings: list of str, such as "train.seed = 1".
       search_paths: list of folders.
+      complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
+        missing, and is None: for who only reads the model of a run.
 
     Raises:
       UserError: a file is missing or malformed, a name unknown, a value not set.
@@ -260,6 +280,10 @@ def parse_gin(files, bindings, search_paths=()):
         for text in bindings:
             gin.parse_config(text)
         _check_macros(bindings, in_files)
+        if not complete:
+            required = r"^(\S+) = %gin.REQUIRED$"
+            for name in re.findall(required, gin.config_str(), re.MULTILINE):
+                gin.parse_config(f"{name} = None")
         gin.finalize()
     except (SyntaxError, tokenize.TokenError) as error:
         raise UserError(explain_syntax(error, text)) from None
@@ -268,6 +292,11 @@ def parse_gin(files, bindings, search_paths=()):
         raise UserError(message or str(error)) from None
     call("cogs")
     call("text_files")
+
+
+def is_set(parameter):
+    """Returns whether the configuration gives `parameter`, such as "train.seed"."""
+    return f"\n{parameter} =" in gin.config_str()
 
 
 def call(name, /, *args, **kwargs):
@@ -282,6 +311,19 @@ def call(name, /, *args, **kwargs):
         if message := explain(error, _parameters_of_all()):
             raise UserError(message) from None
         raise
+
+
+def get_value(name, default=None):
+    """Returns what gin binds to `name`, such as "train.model", or `default`.
+
+    As a function that is called with the binding receives it: macros resolved, a
+    `@reference` as the function it names, a `@reference()` called.
+    """
+    try:
+        value = gin.query_parameter(name)
+    except ValueError:  # Not bound.
+        return default
+    return copy.deepcopy(value)  # gin resolves references in copies.
 
 
 def configuration_str():

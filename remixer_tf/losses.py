@@ -9,8 +9,11 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     Per position, with V = vocab_size, eps = label_smoothing and Z = sum_v exp(l_v):
 
         cross entropy = -sum_v q_v log(exp(l_v) / Z)
-        q_v           = eps / V, plus 1 - eps at the target
+        q_v           = eps / V + (1 - eps) p_v
         z-loss        = z_loss * log(Z)^2
+
+    where p is 1 at the target and 0 elsewhere, or what the targets give for each class,
+    as mixup does.
 
     The smoothed mass is spread over the whole vocabulary, the target included, and the
     entropy of q is not subtracted, as in Mesh TensorFlow's `transformer.py`. (T5X
@@ -23,7 +26,8 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
 
     Args:
       logits: float [batch, length, vocab_size] (any leading axes), finite.
-      targets: int [batch, length], each in [0, vocab_size), also where the weight is 0.
+      targets: int [batch, length], each in [0, vocab_size), also where the weight is 0;
+        or float [batch, length, vocab_size], p, each summing to 1.
       weights: int, bool or float [batch, length]; 0 on positions that do not count.
       z_loss: float >= 0; T5 trains with 1e-4 and evaluates with 0.
       label_smoothing: float in [0, 1).
@@ -33,18 +37,23 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
         "loss": weighted cross entropy, without z-loss.
         "z_loss": weighted z-loss.
         "correct": weighted count of positions whose largest logit is the target's (of
-          equal logits the first is the largest, as in argmax).
+          equal logits the first is the largest, as in argmax; of float targets the
+          largest p is the target).
         "weight": sum of the weights.
 
     Raises:
-      ValueError: for shapes that do not fit, float targets, or a coefficient outside
-        its range.
+      ValueError: for shapes or dtypes that do not fit, or a coefficient outside its
+        range.
     """
     _check(logits, targets, weights, z_loss, label_smoothing)
     logits = ops.cast(logits, "float32")
-    targets = ops.cast(targets, "int32")
     weights = ops.cast(weights, "float32")
-    losses, log_z = _cross_entropy_and_log_z(logits, targets, label_smoothing)
+    if len(targets.shape) == len(logits.shape):
+        losses, log_z = _soft_cross_entropy_and_log_z(logits, targets, label_smoothing)
+        targets = ops.cast(ops.argmax(targets, axis=-1), "int32")
+    else:
+        targets = ops.cast(targets, "int32")
+        losses, log_z = _cross_entropy_and_log_z(logits, targets, label_smoothing)
     correct = ops.cast(_is_argmax(ops.stop_gradient(logits), targets), "float32")
     return {
         "loss": ops.sum(weights * losses),
@@ -91,6 +100,14 @@ def _cross_entropy_and_log_z(logits, targets, label_smoothing):
     return both[..., 0], both[..., 1]
 
 
+def _soft_cross_entropy_and_log_z(logits, targets, label_smoothing):
+    """Returns two float32 [batch, length], for targets that give each class a share."""
+    targets = ops.cast(targets, "float32")
+    wanted = (1.0 - label_smoothing) * targets + label_smoothing / logits.shape[-1]
+    losses = -ops.sum(wanted * ops.log_softmax(logits), axis=-1)
+    return losses, ops.logsumexp(logits, axis=-1)
+
+
 def _is_argmax(logits, targets):
     """argmax(logits) == targets, in a third of the time of ops.argmax or less."""
     targets = targets[..., None]
@@ -109,19 +126,24 @@ def _check(logits, targets, weights, z_loss, label_smoothing):
         f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}, "
         f"weights {tuple(weights.shape)}"
     )
-    if not _fit(logits.shape[:-1], targets.shape) or not _fit(
-        targets.shape, weights.shape
+    soft = len(targets.shape) == len(logits.shape)
+    if not _fit(logits.shape if soft else logits.shape[:-1], targets.shape) or not _fit(
+        logits.shape[:-1], weights.shape
     ):
         raise ValueError(
-            "Expected logits [batch, length, vocab_size], targets [batch, length] and "
-            f"weights [batch, length]. Received: {shapes}"
+            "Expected logits [batch, length, vocab_size], targets [batch, length] (or "
+            "of the shape of the logits) and weights [batch, length]. Received: "
+            f"{shapes}"
         )
     if logits.shape[-1] is None:
         raise ValueError(
             f"The size of the vocabulary must be static. Received: {shapes}"
         )
-    if "int" not in str(targets.dtype):
-        raise ValueError(f"targets must be integers. Received: {targets.dtype}")
+    if ("float" if soft else "int") not in str(targets.dtype):
+        raise ValueError(
+            "targets must be integers, or floats for each class. Received: "
+            f"{targets.dtype} of shape {tuple(targets.shape)}"
+        )
     if not z_loss >= 0:
         raise ValueError(f"z_loss must be >= 0. Received: z_loss={z_loss}")
     if not 0 <= label_smoothing < 1:

@@ -13,9 +13,9 @@ def main(arguments):
     gin_utils.parse_gin(
         options.gin_file, options.gin_bindings, options.gin_search_paths
     )
-    from remixer_tf.data.pipeline import over_length_errors
+    from remixer_tf.data.errors import data_errors
 
-    with over_length_errors():
+    with data_errors():
         gin_utils.call(
             "train",
             options.model_dir,

@@ -19,8 +19,9 @@ ORDER = [
     ["models"],
     ["batches", "decoding", "losses", "metrics", "optimizers"],
     ["checkpoints", "data", "flops", "results", "tasks"],
-    ["evaluation", "inference", "analysis"],
+    ["evaluation", "inference"],
     ["training"],
+    ["analysis"],
     ["gin_utils", "gin_errors"],
     ["train", "eval", "infer", "export", "profile", "quickstart", "train_vocabulary"],
 ]

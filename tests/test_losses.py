@@ -91,6 +91,53 @@ def test_sums_and_gradient_equal_numpy(z_loss, label_smoothing, wrap):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_targets_that_give_each_class_a_share_equal_numpy(dtype, label_smoothing):
+    logits, _, weights = make_batch()
+    shares = np.random.default_rng(1).dirichlet(np.full(V, 0.3), (B, L))
+    low = ops.cast(logits, dtype)
+    rows = ops.convert_to_numpy(ops.cast(low, "float32")).astype("float64")
+    log_z = np.log(np.exp(rows).sum(-1))
+    wanted = (1 - label_smoothing) * shares + label_smoothing / V
+    expected = {
+        "loss": np.sum(weights * (log_z - (wanted * rows).sum(-1))),
+        "z_loss": 0.3 * np.sum(weights * log_z**2),
+        "correct": np.sum(weights * (rows.argmax(-1) == shares.argmax(-1))),
+        "weight": weights.sum(),
+    }
+    assert 0 < expected["correct"] < expected["weight"]
+    options = {"z_loss": 0.3, "label_smoothing": label_smoothing}
+    shares = shares.astype("float32")
+    sums = losses.cross_entropy(low, shares, weights, **options)
+    for key, value in sums.items():
+        assert ops.convert_to_numpy(value).dtype == np.float32
+        np.testing.assert_allclose(float(value), expected[key], rtol=1e-5, err_msg=key)
+
+    def objective(x):
+        sums = losses.cross_entropy(x, shares, weights, **options)
+        return sums["loss"] + sums["z_loss"]
+
+    probabilities = np.exp(rows - log_z[..., None])
+    gradient = probabilities - wanted + 0.6 * log_z[..., None] * probabilities
+    np.testing.assert_allclose(
+        gradient_of(objective, rows.astype("float32")),
+        weights[..., None] * gradient,
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
+def test_shares_of_one_class_are_that_class():
+    logits, targets, weights = make_batch()
+    options = {"z_loss": 1e-4, "label_smoothing": 0.1}
+    expected = losses.cross_entropy(logits, targets, weights, **options)
+    shares = np.eye(V, dtype="float32")[targets]
+    sums = losses.cross_entropy(logits, shares, weights, **options)
+    for key, value in sums.items():
+        np.testing.assert_allclose(float(value), float(expected[key]), rtol=1e-6)
+
+
 @pytest.mark.parametrize("key", ["loss", "z_loss"])
 def test_each_sum_has_its_own_gradient(key):
     logits, targets, weights = make_batch()
@@ -211,7 +258,9 @@ def test_nan_logits_are_not_correct():
         ({"targets": np.zeros((B, L + 1), int)}, r"Received: logits \(2, 5, 7\), targ"),
         ({"targets": np.zeros((B, L, 1), int)}, "Expected logits"),
         ({"weights": np.ones((B, 1))}, r"weights \(2, 1\)"),
-        ({"targets": np.zeros((B, L))}, "targets must be integers. Received: float64"),
+        ({"targets": np.zeros((B, L))}, "targets must be integers.*Received: float64"),
+        ({"targets": np.zeros((B, L, V), int)}, "or floats for each class"),
+        ({"targets": np.zeros((B, L, V + 1))}, "Expected logits"),
         ({"z_loss": -1.0}, "z_loss must be >= 0. Received: z_loss=-1.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
     ],

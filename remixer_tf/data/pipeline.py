@@ -14,17 +14,16 @@ becomes, in a batch of one and one step per call,
      "decoder_loss_weights": [[[1, 1, 1, 0]]]}
 """
 
-import contextlib
 import dataclasses
 import difflib
 import inspect
 import math
-import re
 
 import seqio
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.lengths import (
     LengthBuckets,
     count_over_length,
@@ -117,7 +116,7 @@ def train_dataset(
     count is logged. "trim" then cuts them as T5 does: whether EOS survives depends on
     the task's last preprocessor, `append_eos_after_trim` keeps it and `append_eos`
     loses it. "refuse" raises: at once if the count met one, else when one arrives,
-    see `over_length_errors`.
+    see `data_errors`.
 
     Args:
         task: a registered name, or what `get_task` returns.
@@ -265,13 +264,12 @@ class _FunctionSource(seqio.FunctionDataSource):
 
 
 _REMEDY = "Raise feature_lengths, or set over_length to trim."
-_MARK = "over-length example: "
 
 
 def _refuse_over_length(task, split, feature_lengths):
     """Returns a map function that fails on an example over `feature_lengths`."""
     text = (
-        f"{_MARK}an example of {task.name} {split} is longer than "
+        f"over-length example: an example of {task.name} {split} is longer than "
         f"{format_lengths(feature_lengths)}: it has "
         + " / ".join(f"{name} {{}}" for name in feature_lengths)
         + f". {_REMEDY}"
@@ -281,27 +279,11 @@ def _refuse_over_length(task, split, feature_lengths):
         lengths = [tf.shape(example[name])[0] for name in feature_lengths]
         fits = tf.reduce_all(tf.stack(lengths) <= list(feature_lengths.values()))
         with tf.control_dependencies(
-            [tf.debugging.Assert(fits, [tf.strings.format(text, lengths)])]
+            [fail_unless(fits, tf.strings.format(text, lengths))]
         ):
             return {name: tf.identity(x) for name, x in example.items()}
 
     return check
-
-
-@contextlib.contextmanager
-def over_length_errors():
-    """Turns TensorFlow's report of an over-long example into a plain ValueError.
-
-    with over_length_errors():
-        batch = next(iterator)
-    """
-    try:
-        yield
-    except tf.errors.InvalidArgumentError as error:
-        found = re.search(f"{_MARK}.*?{re.escape(_REMEDY)}", error.message)
-        if not found:
-            raise
-        raise ValueError(found.group()) from None
 
 
 def examples_per_epoch(task, split="train"):

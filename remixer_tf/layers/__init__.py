@@ -17,6 +17,7 @@ from remixer_tf.layers.mlp_mixer import (
     TokenMixingMLP,
 )
 from remixer_tf.layers.normalization import LayerNorm, RMSNorm
+from remixer_tf.layers.patches import PatchEmbedding
 from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
@@ -35,6 +36,7 @@ __all__ = [
     "LayerNorm",
     "LengthMixing",
     "MeanPooling",
+    "PatchEmbedding",
     "PositionEmbedding",
     "PositionalAttention",
     "RMSNorm",

@@ -9,6 +9,7 @@ from remixer_tf.models.heads import (
     MeanPoolingHead,
     SpanHead,
 )
+from remixer_tf.models.image_classifier import ImageClassifier, num_tokens
 from remixer_tf.models.stack import Block, TransformerStack
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "DecoderOnly",
     "EncoderDecoder",
     "EncoderOnly",
+    "ImageClassifier",
     "MaskedLMHead",
     "MeanPoolingHead",
     "SpanHead",
     "TransformerStack",
+    "num_tokens",
 ]

@@ -66,6 +66,28 @@ class EncoderDecoder(DecodingSteps, keras.Model):
             self.logits = dense("logits", shape, self.vocab_size, dtype="float32")
         self.built = True
 
+    def batch_spec(self, batch_size, feature_lengths):
+        """What a batch looks like, for who makes one up.
+
+        Args:
+            batch_size: int.
+            feature_lengths: dictionary of ints, tokens of `inputs` and `targets`.
+
+        Returns:
+            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
+            the loss read of unpacked examples, under seqio's names.
+        """
+        lengths = {
+            "encoder_input_tokens": feature_lengths["inputs"],
+            "decoder_input_tokens": feature_lengths["targets"],
+            "decoder_target_tokens": feature_lengths["targets"],
+            "decoder_loss_weights": feature_lengths["targets"],
+        }
+        return {
+            key: keras.KerasTensor((batch_size, length), dtype="int32")
+            for key, length in lengths.items()
+        }
+
     def call(self, batch, training=False):
         context = self.encode(batch, training=training)
         context = context._replace(

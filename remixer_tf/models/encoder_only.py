@@ -75,6 +75,24 @@ class EncoderOnly(keras.Model):
         self.head.build(shape)
         self.built = True
 
+    def batch_spec(self, batch_size, feature_lengths):
+        """What a batch looks like, for who makes one up.
+
+        Args:
+            batch_size: int.
+            feature_lengths: dictionary of ints, tokens of `inputs`, and under `targets`
+                what the head predicts of a row, if it has a choice: masked tokens.
+
+        Returns:
+            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
+            the loss read of unpacked examples without token types.
+        """
+        shape = (batch_size, feature_lengths["inputs"])
+        return {
+            "encoder_input_tokens": keras.KerasTensor(shape, dtype="int32"),
+            **self.head.batch_spec(batch_size, feature_lengths),
+        }
+
     def call(self, batch, training=False):
         x, context = self.encode(batch, training=training)
         return self.head(

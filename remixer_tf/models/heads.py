@@ -23,8 +23,15 @@ class Head(keras.layers.Layer):
         float32 `[batch, targets, classes]`, for the targets that the batch holds.
     """
 
+    num_targets = 1  # labels of a row
+
     def __init__(self, **kwargs):
         super().__init__(**{**kwargs, "dtype": "float32"})
+
+    def batch_spec(self, batch_size, feature_lengths):
+        """What the head and the loss read; see `EncoderOnly.batch_spec`."""
+        labels = keras.KerasTensor((batch_size, self.num_targets), dtype="int32")
+        return {"labels": labels, "label_weights": labels}
 
     def call(self, x, batch, context, embedding):
         raise NotImplementedError
@@ -64,6 +71,16 @@ class MaskedLMHead(Head):
                 shape=(self.bias_size,),  # [vocab_size]
                 initializer="zeros",
             )
+
+    def batch_spec(self, batch_size, feature_lengths):
+        """See `Head`. `targets` in `feature_lengths`: predictions of a row."""
+        shape = (batch_size, feature_lengths["targets"])
+        predictions = keras.KerasTensor(shape, dtype="int32")
+        return {
+            "masked_positions": predictions,
+            "encoder_target_tokens": predictions,
+            "encoder_loss_weights": predictions,
+        }
 
     def call(self, x, batch, context, embedding):
         if "masked_positions" in batch:
@@ -137,6 +154,8 @@ class SpanHead(Head):
     Returns of a call:
         float32 `[batch, 2, length]`: start, end.
     """
+
+    num_targets = 2
 
     def build(self, input_shape):
         self.span = bert_dense("span", input_shape[-1], 2, "float32")

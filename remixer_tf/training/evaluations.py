@@ -12,10 +12,13 @@ import tensorflow as tf
 
 from remixer_tf import losses, metrics
 from remixer_tf.batches import targets_and_weights
+from remixer_tf.checkpoints import restore_model
 from remixer_tf.data.eval_batches import eval_dataset
+from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.evaluation import default_splits, evaluate_model
+from remixer_tf.evaluation import default_splits, evaluate_model, wait_for_each
+from remixer_tf.models.build import build_model
 from remixer_tf.results import read_results, write_result
 
 
@@ -44,8 +47,39 @@ class _Evaluation:
             "feature_converter": feature_converter,
         }
 
+    def parts(self):
+        """The (task, split) pairs of its results."""
+        return [
+            (task.name, split)
+            for task in seqio.get_subtasks(self.task)
+            for split in self.splits
+            if split in task.splits
+        ]
 
-class LossEvaluation(_Evaluation):
+
+class _LossSums:
+    """What loss evaluations share: the sums of `losses.cross_entropy` over batches."""
+
+    kind = "loss"
+    _sums = None
+
+    def _add_up(self, model, batches):
+        if self._sums is None:
+            self._sums = tf.function(
+                lambda batch: losses.cross_entropy(
+                    model(batch, training=False), *targets_and_weights(batch)
+                ),
+                autograph=False,
+            )
+        totals = {}
+        for batch in batches:
+            batch.pop("example_index", None)
+            for name, value in self._sums(batch).items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+        return totals
+
+
+class LossEvaluation(_LossSums, _Evaluation):
     """Teacher-forced loss and token accuracy: `<task>/<split>/{loss,accuracy,...}`.
 
     Args:
@@ -59,22 +93,12 @@ class LossEvaluation(_Evaluation):
       feature_converter: a `seqio.FeatureConverter` class.
     """
 
-    kind = "loss"
-
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._batches = {}
-        self._sums = None
 
     def run(self, model_dir, model, step):
         """Evaluates and writes."""
-        if self._sums is None:
-            self._sums = tf.function(
-                lambda batch: losses.cross_entropy(
-                    model(batch, training=False), *targets_and_weights(batch)
-                ),
-                autograph=False,
-            )
         for task in seqio.get_subtasks(self.task):
             for split in self.splits:
                 if split not in task.splits:
@@ -83,23 +107,56 @@ class LossEvaluation(_Evaluation):
                     self._batches[task.name, split] = eval_dataset(
                         task, split=split, **self._options
                     )
-                totals = {}
-                for batch in self._batches[task.name, split]:
-                    batch.pop("example_index")
-                    for name, value in self._sums(batch).items():
-                        totals[name] = totals.get(name, 0.0) + float(value)
-                values = metrics.summarize(totals)
+                sums = self._add_up(model, self._batches[task.name, split])
+                values = metrics.summarize(sums)
                 result = {
                     "task": task.name,
                     "split": split,
                     "step": step,
-                    "target_tokens": totals["weight"],
+                    "target_tokens": sums["weight"],
                     "metrics": {
                         name: float(values[name])
                         for name in ("loss", "accuracy", "perplexity")
                     },
                 }
                 write_result(model_dir, self.kind, result)
+
+
+class ImageEvaluation(_LossSums):
+    """Loss and top-1 accuracy of images: `<source's name>/<split>/{loss,accuracy}`.
+
+    Args:
+      source, transforms, batch_size: see `remixer_tf.data.images.eval_images`.
+      period: int, steps between evaluations; the last step is always evaluated.
+      split: str.
+    """
+
+    def __init__(
+        self, source, transforms, *, period, batch_size=64, split="validation"
+    ):
+        self.period = period
+        self._name = source.name
+        self._split = split
+        self._batches = eval_images(
+            source, transforms, batch_size=batch_size, split=split
+        )
+
+    def parts(self):
+        """The (name, split) pairs of its results."""
+        return [(self._name, self._split)]
+
+    def run(self, model_dir, model, step):
+        """Evaluates and writes."""
+        sums = self._add_up(model, self._batches)
+        values = metrics.summarize(sums)
+        result = {
+            "task": self._name,
+            "split": self._split,
+            "step": step,
+            "images": sums["weight"],
+            "metrics": {name: float(values[name]) for name in ("loss", "accuracy")},
+        }
+        write_result(model_dir, self.kind, result)
 
 
 class DecodedEvaluation(_Evaluation):
@@ -142,12 +199,35 @@ def is_done(evaluation, model_dir, step):
         for result in read_results(model_dir, evaluation.kind)
         if result["step"] == step
     }
-    return all(
-        (task.name, split) in done
-        for task in seqio.get_subtasks(evaluation.task)
-        for split in evaluation.splits
-        if split in task.splits
-    )
+    return done.issuperset(evaluation.parts())
+
+
+def evaluate_images(
+    model_dir, model, evaluations, *, step=None, dtype_policy="float32"
+):
+    """Runs evaluations on checkpoints of a run, and prints what they give.
+
+    What is evaluated already is not evaluated again.
+
+    Args:
+      model_dir, model, step, dtype_policy: see `remixer_tf.evaluation.evaluate`.
+      evaluations: list of `ImageEvaluation`.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: the checkpoint is of another model.
+    """
+    model = build_model(model, dtype_policy)
+    for wanted in wait_for_each(model_dir) if step == "each" else [step]:
+        restored = restore_model(model_dir, model, wanted)
+        for evaluation in evaluations:
+            if not is_done(evaluation, model_dir, restored):
+                evaluation.run(model_dir, model, restored)
+            for result in read_results(model_dir, evaluation.kind):
+                name = result["task"], result["split"]
+                if name in evaluation.parts() and result["step"] == restored:
+                    values = (f"{k} {v:.4f}" for k, v in result["metrics"].items())
+                    print(f"{'/'.join(name)} at step {restored}: {', '.join(values)}")
 
 
 class Best:

@@ -59,8 +59,9 @@ def train(
         variables.
       optimizer: a factory of a `keras.optimizers.Optimizer`.
       dataset: a factory: `dataset(seed=, steps_per_call=, shard_info=)` is an endless
-        `tf.data.Dataset` of dicts of int32 [steps_per_call, batch, length]; `batch`
-        is this host's part of the global batch.
+        `tf.data.Dataset` of dicts of [steps_per_call, batch, ...], as the model and
+        `targets_and_weights` read them; `batch` is this host's part of the global
+        batch.
       train_steps: the step at which training ends, counted from the start of the run.
       steps_per_call: steps in one `tf.function` call. It divides `train_steps` and all
         periods.
@@ -80,7 +81,7 @@ def train(
       label_smoothing: see `losses.cross_entropy`.
       initial_checkpoint: a function `initial_checkpoint(model)` that sets weights when
         the run starts from scratch, such as `InitialCheckpoint`; None for none.
-      evaluations: list of `LossEvaluation` and `DecodedEvaluation`.
+      evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation`.
       best: a `Best`: that checkpoint stays, and training may stop early; None for none.
       examples_per_epoch: int, to tell epochs; None does not tell them.
       configuration: a function called when everything is built, that returns the
@@ -93,7 +94,8 @@ def train(
 
     Raises:
       ValueError: an argument does not fit, the checkpoint is of another model, or the
-        data holds a token id that the model's `vocab_size` does not reach.
+        data holds a token id that the model's `vocab_size` does not reach, or a class
+        that its `num_classes` does not.
       FloatingPointError: loss or gradient is not finite.
       OSError: a checkpoint could not be written, or none could be read.
       SystemExit: SIGTERM came. Everything is saved; the code is `PREEMPTED`.
@@ -182,7 +184,7 @@ def train(
 
     # What will run.
     batch = next(iterator)
-    _check_ids(batch, getattr(model, "vocab_size", None))
+    _check_ids(batch, model)
     overview = Overview(
         model,
         optimizer,
@@ -227,7 +229,7 @@ def train(
             waited = time.perf_counter() - start
             shapes = tuple(tuple(value.shape) for value in batch.values())
             if shapes not in known_shapes:
-                _check_ids(batch, getattr(model, "vocab_size", None))
+                _check_ids(batch, model)
             new = train_step(batch, stop=signal.received)
             step += steps_per_call
             watch.add(step, batch, new)
@@ -301,18 +303,21 @@ def _check_arguments(*, steps_per_call, **periods):
             )
 
 
-def _check_ids(superbatch, vocab_size):
-    """Raises ValueError if the model has no embedding for a token of the data."""
-    largest = max(
-        int(tf.reduce_max(value))
-        for key, value in superbatch.items()
-        if key.endswith("_tokens")
-    )
-    if vocab_size is not None and largest >= vocab_size:
-        raise ValueError(
-            f"The data holds the token id {largest}, but the model's vocab_size is "
-            f"{vocab_size}. Set VOCAB_SIZE to the vocabulary's size at least."
-        )
+def _check_ids(superbatch, model):
+    """Raises ValueError if the model lacks a token, or a class, of the data."""
+    for key, value in superbatch.items():
+        if key.endswith("_tokens"):
+            what, size = "token id", "vocab_size"
+        elif key == "labels" and value.dtype.is_integer:
+            what, size = "class", "num_classes"
+        else:
+            continue
+        limit, largest = getattr(model, size, None), int(tf.reduce_max(value))
+        if limit is not None and largest >= limit:
+            raise ValueError(
+                f"The data holds the {what} {largest}, but the model's {size} is "
+                f"{limit}. Set {size.upper()} to {largest + 1} at least."
+            )
 
 
 def _check_writable(model_dir):

@@ -7,6 +7,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data import eval_batches, pipeline
+from remixer_tf.data.errors import data_errors
 from remixer_tf.data.lengths import count_over_length
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task
 
@@ -263,7 +264,7 @@ def test_refusing_names_the_count_and_the_remedy():
 @pytest.mark.parametrize("last", ["append_eos", "append_eos_after_trim"])
 def test_refusing_catches_an_example_that_was_not_counted(last):
     task = toy_task({"train": LONG}, last=getattr(seqio.preprocessors, last))
-    with pytest.raises(ValueError) as error, pipeline.over_length_errors():
+    with pytest.raises(ValueError) as error, data_errors():
         elements(2, task, over_length="refuse", shuffle=False)
     assert str(error.value) == (
         "over-length example: an example of toy train is longer than inputs 8 / "

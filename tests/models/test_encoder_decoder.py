@@ -155,3 +155,13 @@ def test_stack_is_its_blocks_then_a_norm():
     expected = x + norm(x)
     expected = norm(expected + norm(expected))
     np.testing.assert_allclose(np.array(stack(x, context=None)[0]), expected, atol=1e-5)
+
+
+def test_batch_spec_is_what_the_model_reads():
+    model = tiny_model("remixer")
+    spec = model.batch_spec(3, {"inputs": 10, "targets": 7})
+    batch = tiny_batch(3, encoder_length=10, decoder_length=7)
+    assert spec.keys() == batch.keys()
+    for key, value in batch.items():
+        assert spec[key].shape == value.shape
+        assert spec[key].dtype == str(value.dtype) == "int32"

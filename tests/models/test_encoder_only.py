@@ -195,3 +195,18 @@ def test_loss_counts_masked_positions_only():
     expected = -sum(log_probs[place] for place in counted)
     np.testing.assert_allclose(float(sums["loss"]), expected, rtol=1e-4)
     assert float(sums["weight"]) == 4
+
+
+@pytest.mark.parametrize(
+    "head, targets",
+    [
+        (MaskedLMHead, "encoder_target_tokens"),
+        (functools.partial(ClassificationHead, num_classes=5), "labels"),
+        (SpanHead, "labels"),
+    ],
+)
+def test_batch_spec_is_what_model_and_loss_read(head, targets):
+    model = tiny_encoder("gmlp", head)
+    spec = model.batch_spec(3, {"inputs": 10, "targets": 4})
+    batch = {key: np.ones(value.shape, value.dtype) for key, value in spec.items()}
+    assert model(batch).shape[:-1] == spec[targets].shape

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep, summarize
+from remixer_tf.training.train_step import TrainStep, _replica_part, summarize
 from tests.training import toy
 
 NUM_STEPS = 4
@@ -258,3 +258,16 @@ def test_no_real_target_changes_nothing():
     train_step(toy.stack([batch]))
     for variable, value in zip(model.trainable_variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_replicas_part_a_batch_of_images():
+    rng = np.random.default_rng(0)
+    batch = {
+        "images": tf.constant(rng.normal(size=(6, 4, 4, 3))),
+        "labels": tf.constant(rng.dirichlet(np.ones(5), (6, 1))),
+        "label_weights": tf.ones([6, 1]),
+    }
+    parts = [_replica_part(batch, tf.constant(replica), 2) for replica in range(2)]
+    for name, value in batch.items():
+        np.testing.assert_array_equal(tf.concat([p[name] for p in parts], 0), value)
+        assert parts[0][name].shape == (3, *value.shape[1:])

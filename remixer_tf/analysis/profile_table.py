@@ -1,0 +1,138 @@
+"""Profiles as tables: for a terminal, in Markdown, or as CSV."""
+
+import csv
+import io
+
+import rich.console
+import rich.table
+
+FORMATS = ("text", "markdown", "csv")
+_WIDTH = 200  # of the terminal that a text table may need
+
+
+def write_profiles(profiles, format, file):
+    """Writes profiles.
+
+    'text' and 'markdown' have a table with a line for each model, with what its paper
+    prints beside it, and for each model a table of its parts. 'csv' is one long table
+    with the columns model, part, kind, quantity, ours, paper.
+
+    Args:
+      profiles: dictionary of names to (`Profile`, `PaperRow`).
+      format: one of `FORMATS`.
+      file: a text file to write to.
+    """
+    if format == "csv":
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model", "part", "kind", "quantity", "ours", "paper"])
+        writer.writerows(_long_rows(profiles))
+        return
+    tables = [("", *_models_table(profiles))]
+    tables += [
+        (name, *_parts_table(profile)) for name, (profile, _) in profiles.items()
+    ]
+    write = _write_text if format == "text" else _write_markdown
+    for title, header, rows, labels in tables:
+        write(file, title, header, rows, labels)
+
+
+def _quantities(profile, row):
+    """Yields (name, heading, ours, paper's, how to show it)."""
+    total = profile.total
+    flops = total.matmul_flops + total.rest_flops
+    yield "parameters", "parameters", total.parameters, row.parameters, _millions
+    yield "flops", "FLOPs forward", flops, row.flops, _scientific
+    yield "matmul_flops", "matrix products", total.matmul_flops, None, _scientific
+    yield "rest_flops", "the rest", total.rest_flops, None, _scientific
+    for name, heading in (
+        ("parameter_bytes", "weights"),
+        ("optimizer_bytes", "optimizer"),
+        ("activation_bytes", "activations"),
+    ):
+        yield name, heading, getattr(profile, name), None, _size
+    for name, heading, printed in (
+        ("steps_per_second", "steps/s", row.steps_per_second),
+        ("tokens_per_second", "tokens/s", None),
+    ):
+        yield name, heading, getattr(profile, name), printed, _three_digits
+    for name, printed in row.metrics.items():
+        yield name, name, None, printed, _three_digits
+
+
+def _long_rows(profiles):
+    for name, (profile, row) in profiles.items():
+        for quantity, _, ours, printed, _ in _quantities(profile, row):
+            if ours is not None or printed is not None:
+                yield name, "", "", quantity, ours, printed
+        for (part, kind), counts in profile.parts.items():
+            for quantity, value in vars(counts).items():
+                yield name, part, kind, quantity, value, None
+
+
+def _models_table(profiles):
+    """Returns header, rows and the number of label columns: a line for each model.
+
+    A column stands there if any model has a value for it.
+    """
+    cells = {}  # heading -> {model: text}
+    for name, (profile, row) in profiles.items():
+        for _, heading, ours, printed, show in _quantities(profile, row):
+            for key, value in ((heading, ours), (f"{heading} (paper)", printed)):
+                cell = cells.setdefault(key, {})
+                if value is not None:
+                    cell[name] = show(value)
+    columns = {heading: cell for heading, cell in cells.items() if cell}
+    rows = [[name, *(c.get(name, "") for c in columns.values())] for name in profiles]
+    return ["model", *columns], rows, 1
+
+
+def _parts_table(profile):
+    header = ["part", "kind", "parameters", "matrix products", "the rest"]
+    parts = {**profile.parts, ("all", ""): profile.total}
+    rows = [
+        [
+            *place,
+            _millions(part.parameters),
+            _scientific(part.matmul_flops),
+            _scientific(part.rest_flops),
+        ]
+        for place, part in parts.items()
+    ]
+    return header, rows, 2
+
+
+def _write_text(file, title, header, rows, labels):
+    table = rich.table.Table(title=title or None)
+    for i, heading in enumerate(header):
+        # A word a line keeps columns narrow.
+        justify = "left" if i < labels else "right"
+        table.add_column(heading.replace(" ", "\n"), justify=justify)
+    for row in rows:
+        table.add_row(*row)
+    rich.console.Console(file=file, width=_WIDTH).print(table)
+
+
+def _write_markdown(file, title, header, rows, labels):
+    lines = io.StringIO()
+    if title:
+        lines.write(f"\n{title}\n\n")
+    rule = ["---"] * labels + ["---:"] * (len(header) - labels)
+    for row in (header, rule, *rows):
+        lines.write(f"| {' | '.join(row)} |\n")
+    file.write(lines.getvalue())
+
+
+def _millions(value):
+    return f"{value / 1e6:,.2f}M" if value >= 1e4 else f"{value:,}"
+
+
+def _size(value):
+    return f"{value / 1e9:,.2f} GB" if value >= 1e9 else f"{value / 1e6:,.2f} MB"
+
+
+def _scientific(value):
+    return f"{value:.2e}".replace("e+", "e") if value else "0"
+
+
+def _three_digits(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,141 @@
+"""What happens to one image on its way into a batch.
+
+A transform is a function of an image, float32 [height, width, 3], and its `Seeds`; it
+returns the image that the next one gets. Values lie in [0, 255] until `normalize`.
+"""
+
+import keras
+import tensorflow as tf
+
+_GRAY = 128.0
+
+
+def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
+    """A random part of the image, stretched to a square (Inception's crop).
+
+    Its area is a random share of the image's, its aspect ratio lies in [3/4, 4/3].
+
+    Args:
+        image, seeds: see the module.
+        image_size: int, side of the square.
+        area: (least, most) share.
+    """
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.shape(image),
+        tf.zeros([1, 0, 4]),
+        seed=seeds.next(),
+        min_object_covered=0.0,
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=area,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return _resize(tf.slice(image, begin, size), [image_size, image_size])
+
+
+def resize_and_center_crop(image, seeds, image_size, share=0.875):
+    """The middle of the image, for evaluation: nothing is random or stretched.
+
+    Args:
+        image, seeds: see the module.
+        image_size: int, side of the square that is cut out.
+        share: float in (0, 1], of the image's shorter side.
+    """
+    shape = tf.cast(tf.shape(image)[:2], tf.float32)
+    scale = image_size / share / tf.reduce_min(shape)
+    size = tf.maximum(tf.cast(tf.round(shape * scale), tf.int32), image_size)
+    image = _resize(image, size)
+    return tf.image.resize_with_crop_or_pad(image, image_size, image_size)
+
+
+def random_flip(image, seeds):
+    """The image, or as often its mirror image."""
+    return tf.image.stateless_random_flip_left_right(image, seed=seeds.next())
+
+
+class RandAugment:
+    """`num_operations` operations, each drawn from a list (Cubuk et al. 2020).
+
+    The fourteen operations are Keras' layers, each at a strength drawn evenly up to
+    about magnitude 9 of 10. (`keras.layers.RandAugment` computes all of its operations
+    on every image to take one of them, and turns and shifts as strongly as it changes
+    colours.)
+
+    Args:
+        num_operations: int.
+    """
+
+    def __init__(self, num_operations=2):
+        self.num_operations = num_operations
+        layers, filled = keras.layers, {"fill_mode": "constant", "fill_value": _GRAY}
+        self.operations = [
+            layers.AutoContrast(dtype="float32"),
+            layers.Equalization(dtype="float32"),
+            layers.RandomInvert(factor=(1.0, 1.0), dtype="float32"),
+            layers.RandomPosterization(factor=4, dtype="float32"),
+            layers.Solarization(threshold_factor=1.0, dtype="float32"),
+            layers.RandomColorDegeneration(factor=0.8, dtype="float32"),
+            layers.RandomContrast(factor=0.8, dtype="float32"),
+            layers.RandomBrightness(factor=0.4, dtype="float32"),
+            layers.RandomSharpness(factor=0.8, dtype="float32"),
+            layers.RandomRotation(factor=27 / 360, dtype="float32", **filled),
+            layers.RandomShear(x_factor=0.27, dtype="float32", **filled),
+            layers.RandomShear(y_factor=0.27, dtype="float32", **filled),
+            layers.RandomTranslation(
+                height_factor=0.0, width_factor=0.4, dtype="float32", **filled
+            ),
+            layers.RandomTranslation(
+                height_factor=0.4, width_factor=0.0, dtype="float32", **filled
+            ),
+        ]
+
+    def __call__(self, image, seeds):
+        for _ in range(self.num_operations):
+            choice = tf.random.stateless_uniform(
+                [], seeds.next(), 0, len(self.operations), tf.int32
+            )
+            image = tf.switch_case(
+                choice,
+                [lambda x=image, op=op: _apply(op, x, seeds) for op in self.operations],
+            )
+        return image
+
+
+def normalize(
+    image, seeds, mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375)
+):
+    """`(image - mean) / std` for each channel; ImageNet's unless others are given."""
+    return (image - tf.constant(mean)) / tf.constant(std)
+
+
+def mix(layer, images, labels, seeds):
+    """Applies `keras.layers.MixUp` or `CutMix` to a batch.
+
+    Args:
+        layer: one of the two.
+        images: float32 [batch, height, width, 3].
+        labels: float32 [batch, classes].
+        seeds: the batch's `Seeds`.
+
+    Returns:
+        images and labels of the same shapes.
+    """
+    transformation = layer.get_random_transformation(
+        {"images": images}, training=True, seed=seeds
+    )
+    return (
+        layer.transform_images(images, transformation, training=True),
+        layer.transform_labels(labels, transformation, training=True),
+    )
+
+
+def _apply(layer, image, seeds):
+    images = image[None]
+    transformation = layer.get_random_transformation(images, training=True, seed=seeds)
+    images = layer.transform_images(images, transformation, training=True)
+    return tf.ensure_shape(images[0], image.shape)
+
+
+def _resize(image, size):
+    image = tf.ensure_shape(image, [None, None, 3])
+    image = tf.image.resize(image, size, method="bicubic", antialias=True)
+    return tf.clip_by_value(image, 0.0, 255.0)  # A bicubic overshoots.

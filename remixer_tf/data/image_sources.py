@@ -1,0 +1,196 @@
+"""Where images come from: a folder, or TensorFlow Datasets.
+
+A source has `name`, `class_names`, `num_examples(split)`, and two kinds of
+`tf.data.Dataset` of {"image": uint8 [height, width, 3], "label": int32 []}:
+
+- `read(split)`: every example once, in a fixed order;
+- `draw(split, seed, shard_info)`: endless, shuffled anew in each epoch.
+"""
+
+import os
+
+import seqio
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from remixer_tf.data.errors import fail_unless
+
+_ENDINGS = (".jpeg", ".jpg", ".png")
+_AUTOTUNE = tf.data.AUTOTUNE
+
+
+class ImageFolder:
+    """JPEG and PNG files, `<directory>/<split>/<class>/<file>`.
+
+    Classes are numbered in the order of their names, over all splits. The n-th example
+    drawn is a function of seed and n, so that a checkpoint of an iterator holds a
+    number and no images.
+
+    Args:
+        directory: str.
+
+    Raises:
+        ValueError: there is no such folder, or no class in it. The methods: an unknown
+            split, one without images, or an image that cannot be decoded, by name.
+    """
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.name = os.path.basename(os.path.normpath(directory))
+        if not tf.io.gfile.isdir(directory):
+            raise ValueError(f"There is no folder of images {directory!r}.")
+        self.splits = _folders(directory)
+        names = (_folders(os.path.join(directory, split)) for split in self.splits)
+        self.class_names = sorted(set().union(*names))
+        if not self.class_names:
+            raise ValueError(
+                f"{directory} holds no classes. Expected the images of a class in "
+                f"{os.path.join(directory, '<split>', '<class>')}, such as "
+                "train/cat/1.jpg."
+            )
+
+    def num_examples(self, split):
+        """Returns the number of images of a split."""
+        return len(self._list(split)[0])
+
+    def read(self, split):
+        """See the module."""
+        examples = tf.data.Dataset.from_tensor_slices(self._list(split))
+        return examples.map(_read_example, num_parallel_calls=_AUTOTUNE)
+
+    def draw(self, split, seed=0, shard_info=None):
+        """See the module."""
+        paths, labels = map(tf.constant, self._list(split))
+        count = len(paths)
+
+        def draw_example(number):
+            place = tf.random.experimental.index_shuffle(
+                number % count, tf.stack([seed, number // count]), count - 1
+            )
+            return _read_example(paths[place], labels[place])
+
+        host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
+        numbers = tf.data.Dataset.range(host.index, tf.int64.max, host.num_shards)
+        return numbers.map(draw_example, num_parallel_calls=_AUTOTUNE)
+
+    def _list(self, split):
+        """Returns the paths of a split's images and their labels, two lists."""
+        _check_split(self, split)
+        paths, labels = [], []
+        for label, name in enumerate(self.class_names):
+            folder = os.path.join(self.directory, split, name)
+            if tf.io.gfile.isdir(folder):
+                files = sorted(tf.io.gfile.listdir(folder))
+                files = [f for f in files if f.lower().endswith(_ENDINGS)]
+                paths += [os.path.join(folder, file) for file in files]
+                labels += [label] * len(files)
+        if not paths:
+            raise ValueError(
+                f"{os.path.join(self.directory, split)} holds no images: no file of "
+                f"its classes ends in {', '.join(_ENDINGS)}."
+            )
+        return paths, labels
+
+
+class TfdsImages:
+    """A dataset of TensorFlow Datasets that is prepared on this machine.
+
+    Nothing is downloaded. Files are shuffled, and examples in a buffer.
+
+    Args:
+        name: str, such as "imagenet2012"; its features are called image and label.
+        data_dir: str; None for TFDS's own, `~/tensorflow_datasets` or TFDS_DATA_DIR.
+        shuffle_buffer_size: int, examples.
+
+    Raises:
+        ValueError: the dataset is unknown, not prepared, or has other features. The
+            methods: an unknown split.
+    """
+
+    def __init__(self, name, data_dir=None, shuffle_buffer_size=10_000):
+        self.name = name.partition(":")[0].partition("/")[0]
+        self.shuffle_buffer_size = shuffle_buffer_size
+        try:
+            self._builder = tfds.builder(name, data_dir=data_dir)
+        except tfds.core.registered.DatasetNotFoundError as error:
+            raise ValueError(
+                f"TensorFlow Datasets knows no dataset {name!r}: {error}"
+            ) from None
+        self.splits = sorted(self._builder.info.splits)
+        if not self.splits:
+            raise ValueError(
+                f"{name} is not prepared: there is nothing in "
+                f"{self._builder.data_dir}. Run `tfds build {name}`, where there is a "
+                "network, or set data_dir to where it is."
+            )
+        features = self._builder.info.features
+        missing = {"image", "label"} - set(features)
+        if missing:
+            raise ValueError(
+                f"A classifier reads the features image and label. {name} has: "
+                f"{', '.join(sorted(features))}."
+            )
+        self.class_names = features["label"].names
+
+    def num_examples(self, split):
+        """Returns the number of images of a split."""
+        _check_split(self, split)
+        return self._builder.info.splits[split].num_examples
+
+    def read(self, split):
+        """See the module."""
+        return self._encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
+
+    def draw(self, split, seed=0, shard_info=None):
+        """See the module."""
+        examples = self._encoded(split, shuffle_files=True, seed=seed)
+        if shard_info:
+            examples = examples.shard(shard_info.num_shards, shard_info.index)
+        examples = examples.shuffle(self.shuffle_buffer_size, seed=seed).repeat()
+        return examples.map(self._decode, num_parallel_calls=_AUTOTUNE)
+
+    def _encoded(self, split, shuffle_files=False, seed=None):
+        _check_split(self, split)
+        return self._builder.as_dataset(
+            split=split,
+            shuffle_files=shuffle_files,
+            decoders={"image": tfds.decode.SkipDecoding()},
+            read_config=tfds.ReadConfig(shuffle_seed=seed, try_autocache=False),
+        )
+
+    def _decode(self, example):
+        where = tf.constant(f"in {self.name}")
+        return _example(example["image"], where, example["label"])
+
+
+def _check_split(source, split):
+    if split not in source.splits:
+        raise ValueError(
+            f"{source.name} has no split {split!r}. It has: {', '.join(source.splits)}."
+        )
+
+
+def _folders(directory):
+    names = (name.rstrip("/") for name in tf.io.gfile.listdir(directory))
+    return sorted(n for n in names if tf.io.gfile.isdir(os.path.join(directory, n)))
+
+
+def _read_example(path, label):
+    return _example(tf.io.read_file(path), path, label)
+
+
+def _example(data, where, label):
+    """Decodes; an error names `where`, a string tensor."""
+    # TensorFlow's own error would not, and only a dataset can catch it.
+    decoded = tf.data.Dataset.from_tensors(data).map(_decode_image).ignore_errors()
+    nothing = tf.data.Dataset.from_tensors(tf.zeros([0, 0, 3], tf.uint8))
+    image = decoded.concatenate(nothing).take(1).get_single_element()
+    message = ["An image cannot be decoded: ", where, ". Replace or remove it."]
+    message = tf.strings.join(message)
+    with tf.control_dependencies([fail_unless(tf.size(image) > 0, message)]):
+        return {"image": tf.identity(image), "label": tf.cast(label, tf.int32)}
+
+
+def _decode_image(data):
+    image = tf.io.decode_image(data, channels=3, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, 3])

@@ -1,0 +1,145 @@
+"""Image classifiers over any stack."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import Context, dense
+from remixer_tf.layers.patches import PatchEmbedding
+
+POOLS = ("cls", "gap")
+
+
+def num_tokens(image_size, patch_size, pool="cls"):
+    """The length of the sequence that an `ImageClassifier`'s stack sees.
+
+    Args: see `ImageClassifier`.
+
+    Returns:
+        int, one token per patch, and one more for "cls".
+    """
+    return (image_size // patch_size) ** 2 + (pool == "cls")
+
+
+class ImageClassifier(keras.Model):
+    """Images in, logits of the classes out (gMLP section 3; specs 1.6).
+
+    Patches become tokens, the stack mixes them, and of its normalised output
+
+    - "cls" takes a learned class token, put before the patches, through
+      `tanh(x W + b)` (ViT's protocol, the parameter counts of gMLP's Table 1);
+    - "gap" takes the mean over the patches (MLP-Mixer).
+
+    Logits are float32.
+
+    Args:
+        stack: a factory that takes `name` and `dtype` and returns a
+            `TransformerStack`.
+        image_size: int, height and width in pixels.
+        patch_size: int, side of a patch; it divides the image's.
+        d_model: int.
+        num_classes: int.
+        pool: str, "cls" or "gap".
+
+    Call arguments:
+        batch: dictionary with `images`, float `[batch, image_size, image_size, 3]`.
+            Others are ignored.
+        training: bool.
+
+    Returns:
+        float32 `[batch, 1, num_classes]`.
+
+    Raises:
+        ValueError: for an unknown `pool`, a patch size that does not divide the
+            image's, or images of another size.
+    """
+
+    def __init__(
+        self,
+        stack,
+        image_size,
+        patch_size,
+        d_model,
+        num_classes,
+        pool="cls",
+        **kwargs,
+    ):
+        kwargs.setdefault("name", "image_classifier")
+        super().__init__(**kwargs)
+        if pool not in POOLS:
+            raise ValueError(f"pool is one of {POOLS}. Received: pool={pool!r}")
+        self.image_size = image_size
+        self.patch_size = patch_size
+        self.d_model = d_model
+        self.num_classes = num_classes
+        self.pool = pool
+        self.patch_embedding = PatchEmbedding(
+            patch_size, d_model, name="patch_embedding", dtype=self.dtype_policy
+        )
+        self.stack = stack(name="stack", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        """Makes all variables; no data is needed."""
+        self.patch_embedding.build((None, self.image_size, self.image_size, 3))
+        length = num_tokens(self.image_size, self.patch_size, self.pool)
+        shape = (None, length, self.d_model)
+        self.stack.build(shape)
+        if self.pool == "cls":
+            self.class_token = self.add_weight(
+                name="class_token",
+                shape=(1, 1, self.d_model),
+                # Not zeros: no position is added to it, and LayerNorm has no
+                # useful gradient at 0.
+                initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+            )
+            self.pre_logits = dense(  # [d_model, d_model]
+                "pre_logits",
+                shape,
+                self.d_model,
+                self.dtype_policy,
+                activation="tanh",
+                use_bias=True,
+            )
+        # [d_model, num_classes]; float32 whatever the compute dtype
+        self.logits = dense(
+            "logits", shape, self.num_classes, dtype="float32", use_bias=True
+        )
+        self.built = True
+
+    def batch_spec(self, batch_size, feature_lengths):
+        """What a batch looks like, for who makes one up.
+
+        Args:
+            batch_size: int.
+            feature_lengths: ignored; images have the model's size.
+
+        Returns:
+            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
+            the loss read.
+        """
+        shape = (batch_size, self.image_size, self.image_size, 3)
+        return {
+            "images": keras.KerasTensor(shape, dtype="float32"),
+            "labels": keras.KerasTensor((batch_size, 1), dtype="int32"),
+            "label_weights": keras.KerasTensor((batch_size, 1), dtype="float32"),
+        }
+
+    def call(self, batch, training=False):
+        images = batch["images"]
+        expected = (self.image_size, self.image_size, 3)
+        if tuple(images.shape[1:]) != expected:
+            raise ValueError(
+                f"Model '{self.name}' reads images [batch, "
+                f"{', '.join(map(str, expected))}]. Received: {tuple(images.shape)}. "
+                "Set IMAGE_SIZE to what the data gives, or crop the data to it."
+            )
+        x = self.patch_embedding(images)
+        if self.pool == "cls":
+            token = ops.cast(self.class_token, x.dtype)
+            token = ops.broadcast_to(token, (ops.shape(x)[0], 1, self.d_model))
+            x = ops.concatenate([token, x], axis=1)
+        x, _ = self.stack(x, context=Context(), training=training)
+        if self.pool == "cls":
+            x = self.pre_logits(x[:, :1])
+        else:
+            x = ops.mean(ops.cast(x, "float32"), axis=1, keepdims=True)
+        return self.logits(x)

@@ -1,0 +1,155 @@
+"""The image classifier against NumPy, its FLOPs, and what it refuses."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import (
+    BertFeedForward,
+    BertSelfAttention,
+    Context,
+    GatedMLP,
+    LayerNorm,
+    PatchEmbedding,
+    TokenMixingMLP,
+)
+from remixer_tf.models import ImageClassifier, TransformerStack, num_tokens
+
+SIZE, PATCH, WIDTH, CLASSES = 8, 4, 6, 5
+
+
+def tiny_classifier(kind="gmlp", pool="cls", survival_probability=1.0, **kwargs):
+    """A 2-layer classifier of 8 x 8 pixels, built."""
+    length = num_tokens(SIZE, PATCH, pool)
+    sublayers = {
+        "gmlp": {"gmlp": functools.partial(GatedMLP, d_ff=8, max_length=length)},
+        "mixer": {
+            "token_mixing": functools.partial(
+                TokenMixingMLP, d_tokens=7, max_length=length
+            ),
+            "feed_forward": functools.partial(BertFeedForward, d_ff=8),
+        },
+        "vit": {
+            "self_attention": functools.partial(BertSelfAttention, num_heads=2, d_kv=3),
+            "feed_forward": functools.partial(BertFeedForward, d_ff=8),
+        },
+    }[kind]
+    stack = functools.partial(
+        TransformerStack,
+        sublayers,
+        num_layers=2,
+        norm=LayerNorm,
+        survival_probability=survival_probability,
+    )
+    model = ImageClassifier(stack, SIZE, PATCH, WIDTH, CLASSES, pool, **kwargs)
+    model.build()
+    return model
+
+
+def random_images(batch_size=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(batch_size, SIZE, SIZE, 3)).astype("float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_patches_against_numpy(dtype):
+    images = np.random.default_rng(1).normal(size=(2, 6, 9, 3)).astype("float32")
+    layer = PatchEmbedding(3, 4, dtype=dtype)
+    layer.build(images.shape)
+    kernel, bias = (ops.convert_to_numpy(v) for v in layer.variables)
+    assert kernel.shape == (27, 4)
+    bias = bias + 1  # it starts at zero
+    layer.projection.bias.assign(bias)
+    tokens = np.array(ops.cast(layer(images), "float32"))
+    expected = np.zeros((2, 6, 4))
+    for b, row, column in np.ndindex(2, 2, 3):
+        patch = images[b, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3]
+        expected[b, 3 * row + column] = patch.reshape(-1) @ kernel + bias
+    tolerance = 1e-5 if dtype == "float32" else 0.05
+    np.testing.assert_allclose(tokens, expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("pool", ["cls", "gap"])
+def test_logits_are_the_pooled_stack_through_the_head(pool):
+    model = tiny_classifier(pool=pool)
+    for variable in model.trainable_variables:  # what starts at zero too
+        noise = np.random.default_rng(2).normal(0, 0.3, variable.shape)
+        variable.assign(noise)
+    images = random_images()
+    x = np.array(model.patch_embedding(images))
+    if pool == "cls":
+        token = ops.convert_to_numpy(model.class_token)
+        x = np.concatenate([np.repeat(token, 3, 0), x], 1)
+    assert x.shape == (3, num_tokens(SIZE, PATCH, pool), WIDTH)
+    y = np.array(model.stack(x, context=Context())[0])
+    weights = [ops.convert_to_numpy(v) for v in model.logits.variables]
+    if pool == "cls":
+        kernel, bias = (ops.convert_to_numpy(v) for v in model.pre_logits.variables)
+        pooled = np.tanh(y[:, 0] @ kernel + bias)
+    else:
+        pooled = y.mean(1)
+    expected = pooled @ weights[0] + weights[1]
+    logits = np.array(model({"images": images}))
+    assert logits.shape == (3, 1, CLASSES) and logits.dtype == np.float32
+    np.testing.assert_allclose(logits[:, 0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gmlp", "mixer", "vit"])
+@pytest.mark.parametrize("pool", ["cls", "gap"])
+def test_every_body_runs_in_bfloat16(kind, pool):
+    model = tiny_classifier(kind, pool, dtype="mixed_bfloat16")
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    paths = [v.path for v in model.variables]
+    assert len(set(paths)) == len(paths)
+    assert any("class_token" in path for path in paths) == (pool == "cls")
+    logits = model({"images": random_images()})
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    reference = tiny_classifier(kind, pool)
+    reference.set_weights(model.get_weights())
+    expected = np.array(reference({"images": random_images()}))
+    error = np.array(logits) - expected
+    assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.05
+
+
+def test_stochastic_depth_is_active_in_training_only():
+    model = tiny_classifier(survival_probability=0.5)
+    batch = {"images": random_images(16)}
+    evaluated = np.array(model(batch))
+    np.testing.assert_array_equal(np.array(model(batch)), evaluated)
+    trained = np.array(model(batch, training=True))
+    assert (trained != evaluated).any()
+    assert (trained != np.array(model(batch, training=True))).any()
+
+
+def test_what_it_refuses():
+    with pytest.raises(ValueError, match="pool is one of .*Received: pool='mean'"):
+        tiny_classifier(pool="mean")
+    with pytest.raises(ValueError, match="patch_size=3 for images of 8x8 pixels"):
+        PatchEmbedding(3, 4).build((None, 8, 8, 3))
+    with pytest.raises(ValueError, match=r"reads images \[batch, 8, 8, 3\]. Received"):
+        tiny_classifier()({"images": np.zeros((2, 12, 12, 3), "float32")})
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="counts TensorFlow's operations"
+)
+def test_flops_of_gmlp_ti_by_hand():
+    import tensorflow as tf
+
+    from remixer_tf import gin_utils
+    from remixer_tf.flops import matmul_flops
+
+    gin_utils.parse_gin(["models/gmlp_ti.gin"], ["NUM_LAYERS = 2"])
+    model = gin_utils.call("ImageClassifier")
+    model.build()
+    function = tf.function(lambda images: model({"images": images}))
+    function = function.get_concrete_function(tf.TensorSpec([1, 224, 224, 3]))
+    d, f, n = 128, 768, 197
+    layer = n * d * f + n * n * f // 2 + n * f // 2 * d
+    rest = 196 * 768 * d + d * d + d * 1000
+    assert matmul_flops(function) == 2 * (2 * layer + rest)
+    # Specs 1.9: 2.68 GFLOP at the paper's 30 layers.
+    assert round(2 * (30 * layer + rest) / 1e9, 2) == 2.68

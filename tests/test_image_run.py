@@ -1,0 +1,107 @@
+"""`python -m remixer_tf.train` and `eval` on a folder of coloured images."""
+
+import json
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf import eval as eval_binary
+from remixer_tf import train
+from remixer_tf.checkpoints import checkpoint_path
+from remixer_tf.results import read_results
+from tests.data.toy_images import make_folder
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    yield
+    gin.clear_config()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("colors")
+    return make_folder(directory, {"train": 8, "validation": 3}, size=(12, 12))
+
+
+def arguments(model_dir, folder, steps, *more):
+    return [
+        f"--model_dir={model_dir}",
+        "--gin_file=models/gmlp_vision_tiny.gin",
+        "--gin_file=runs/imagenet.gin",
+        "--gin.SOURCE=@ImageFolder()",
+        f"--gin.ImageFolder.directory='{folder}'",
+        "--gin.IMAGE_SIZE=8",
+        "--gin.NUM_CLASSES=3",
+        "--gin.D_MODEL=16",
+        "--gin.D_FF=32",
+        "--gin.NUM_LAYERS=2",
+        "--gin.SURVIVAL_PROBABILITY=0.9",
+        "--gin.BATCH_SIZE=12",
+        "--gin.LEARNING_RATE=1e-2",
+        "--gin.WARMUP_STEPS=3",
+        "--gin.EXAMPLES_PER_EPOCH=24",
+        "--gin.WarmupCosineDecay.total_steps=40",
+        f"--gin.TRAIN_STEPS={steps}",
+        "--gin.ImageEvaluation.batch_size=4",
+        "--gin.train.steps_per_call=2",
+        "--gin.train.log_period=10",
+        "--gin.train.checkpoint_period=1000",
+        *more,
+    ]
+
+
+def read_weights(model_dir, step):
+    reader = tf.train.load_checkpoint(
+        f"{checkpoint_path(f'{model_dir}/checkpoints', step)}/state"
+    )
+    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
+    plain = [  # colours are what augmentation changes most
+        "--gin.image_dataset.transforms=[@random_resized_crop, @random_flip, "
+        "@normalize]",
+        "--gin.train.label_smoothing=0.0",
+    ]
+    train.main(arguments(tmp_path, folder, 30, *plain))
+    shown = capsys.readouterr().out
+    assert "images 8x8x3 (first batch), 12 images per step" in shown
+    (result,) = read_results(str(tmp_path), "loss")
+    assert (result["split"], result["step"], result["images"]) == ("validation", 30, 9)
+    assert result["metrics"]["accuracy"] == 1 and result["metrics"]["loss"] < 0.7
+    summary = json.loads((tmp_path / "train_summary.json").read_text())
+    assert summary["steps"] == 30 and np.isfinite(summary["loss"])
+
+    (path,) = tmp_path.glob("eval/*/validation/30/loss.json")
+    path.unlink()
+    gin.clear_config()
+    eval_binary.main([f"--model_dir={tmp_path}"])
+    assert read_results(str(tmp_path), "loss") == [result]
+    accuracy, loss = (result["metrics"][name] for name in ("accuracy", "loss"))
+    assert (
+        f"validation at step 30: loss {loss:.4f}, accuracy {accuracy:.4f}"
+        in capsys.readouterr().out
+    )
+
+
+def test_the_whole_recipe_continues_exactly(tmp_path, folder):
+    recipe = ["--gin.train.micro_batches=2"]
+    train.main(arguments(tmp_path / "whole", folder, 8, *recipe))
+    train.main(arguments(tmp_path / "parts", folder, 4, *recipe))
+    train.main(arguments(tmp_path / "parts", folder, 8, *recipe))
+    whole, parts = (read_weights(tmp_path / name, 8) for name in ("whole", "parts"))
+    assert any("stochastic_depth" in name for name in whole)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
+def test_a_class_that_the_model_lacks(tmp_path, folder):
+    more = ["--gin.NUM_CLASSES=2", "--gin.image_dataset.mixing=[]"]
+    with pytest.raises(ValueError, match="the class 2, but the model's num_classes is"):
+        train.main(arguments(tmp_path, folder, 2, *more))
+    with pytest.raises(ValueError, match="Expected logits"):
+        train.main(arguments(tmp_path, folder, 2, more[0]))

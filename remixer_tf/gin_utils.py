@@ -62,6 +62,7 @@ _CONFIGURABLES = {
     "remixer_tf.evaluation": ("evaluate",),
     "remixer_tf.inference": ("text_to_text",),
     "remixer_tf.analysis.paper": ("PaperRow",),
+    "remixer_tf.analysis.pictures": ("Pictures",),
 }
 _ATTRIBUTES = {"cogs": "set_directory"}  # where it is not called as gin calls it
 

@@ -8,6 +8,7 @@ from remixer_tf.layers.length_mixing import LengthMixing, create_toeplitz_matrix
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.remixer import RemixerBlock
+from remixer_tf.layers.watching import tell, watching
 
 __all__ = [
     "Context",
@@ -22,4 +23,6 @@ __all__ = [
     "SelfAttention",
     "Sublayer",
     "create_toeplitz_matrix",
+    "tell",
+    "watching",
 ]

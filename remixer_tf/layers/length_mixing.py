@@ -5,6 +5,7 @@ from keras import ops
 
 from remixer_tf.layers.base import MASKED, Sublayer, update_cache
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.watching import tell
 
 
 def create_toeplitz_matrix(w):
@@ -159,6 +160,7 @@ class LengthMixing(Sublayer):
         if context.segment_ids is not None:
             return self._mix_segments(x, context, training)
         matrix = self.matrix(length)
+        tell(self, "mixing", matrix)
         y = self._mix("hts,bshc->bthc", matrix, x, training)
         if self.softmax and self.renormalize and context.padding_mask is not None:
             mass = ops.einsum("hts,bs->bth", matrix, ops.cast(mask, "float32"))

@@ -43,6 +43,20 @@ class _Evaluation:
             "feature_converter": feature_converter,
         }
 
+    def is_done(self, model_dir, step):
+        """Whether all results at `step` are there."""
+        done = {
+            (result["task"], result["split"])
+            for result in read_results(model_dir, self.kind)
+            if result["step"] == step
+        }
+        return all(
+            (task.name, split) in done
+            for task in seqio.get_subtasks(self.task)
+            for split in self.splits
+            if split in task.splits
+        )
+
 
 class LossEvaluation(_Evaluation):
     """Teacher-forced loss and token accuracy: `<task>/<split>/{loss,accuracy,...}`.
@@ -134,21 +148,6 @@ class DecodedEvaluation(_Evaluation):
             splits=self.splits,
             **self._options,
         )
-
-
-def is_done(evaluation, model_dir, step):
-    """Whether all results of an evaluation at `step` are there."""
-    done = {
-        (result["task"], result["split"])
-        for result in read_results(model_dir, evaluation.kind)
-        if result["step"] == step
-    }
-    return all(
-        (task.name, split) in done
-        for task in seqio.get_subtasks(evaluation.task)
-        for split in evaluation.splits
-        if split in task.splits
-    )
 
 
 class Best:

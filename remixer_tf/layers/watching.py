@@ -23,7 +23,10 @@ def watching(watcher):
 
 
 def tell(layer, name, value):
-    """Tells the watcher, if there is one, what `layer` has computed."""
+    """Tells the watcher, if there is one, what `layer` has computed.
+
+    `value` may be a function without arguments, called only for a watcher.
+    """
     watcher = _watcher.get()
     if watcher is not None:
-        watcher(layer, name, value)
+        watcher(layer, name, value() if callable(value) else value)

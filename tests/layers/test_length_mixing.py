@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import Context, LengthMixing, create_toeplitz_matrix
+from remixer_tf.layers import (
+    Context,
+    LengthMixing,
+    create_toeplitz_matrix,
+    length_mixing,
+)
 from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
 
 
@@ -127,3 +132,43 @@ def test_errors_name_the_numbers():
         layer(x, context=Context(segment_ids=np.ones((2, 6), "int32")))
     with pytest.raises(ValueError, match="causal=False"):
         layer.init_cache(2, 8, Context())
+
+
+@pytest.mark.parametrize("dtype, tol", [("float32", 1e-5), ("mixed_bfloat16", 0.03)])
+@pytest.mark.parametrize("num_heads", [1, 3])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 5, 8])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_fft_equals_the_dense_product(
+    length, causal, num_heads, padded, dtype, tol, monkeypatch
+):
+    layer, _, _ = make(
+        toeplitz=True, causal=causal, num_heads=num_heads, use_bias=True, dtype=dtype
+    )
+    x = np.random.default_rng(1).normal(size=(2, length, 6)).astype("float32")
+    mask = None
+    if padded:
+        mask = np.array([[1] * length, [1] * (length - 1) + [0]], "int32")
+    context = Context(padding_mask=mask)
+    dense = np.array(ops.cast(layer(x, context=context), "float32"))
+    products = []
+    product = length_mixing.fft_toeplitz_product
+    monkeypatch.setattr(
+        length_mixing,
+        "fft_toeplitz_product",
+        lambda *args: products.append(args) or product(*args),
+    )
+    monkeypatch.setattr(length_mixing, "FFT_FROM_LENGTH", 1)
+    fft = layer(x, context=context)
+    assert len(products) == 1 and fft.dtype == layer.compute_dtype
+    fft = np.array(ops.cast(fft, "float32"))
+    np.testing.assert_allclose(fft, dense, atol=tol * max(1.0, np.abs(dense).max()))
+
+
+@pytest.mark.parametrize("arguments", [{"softmax": True}, {"dropout_rate": 0.1}])
+def test_no_fft_where_the_matrix_itself_is_needed(arguments, monkeypatch):
+    layer, _, x = make(toeplitz=True, **arguments)
+    expected = np.array(layer(x, context=Context()))
+    monkeypatch.setattr(length_mixing, "FFT_FROM_LENGTH", 1)
+    monkeypatch.delattr(length_mixing, "fft_toeplitz_product")
+    np.testing.assert_array_equal(np.array(layer(x, context=Context())), expected)

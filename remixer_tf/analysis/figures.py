@@ -116,9 +116,9 @@ def _draw_map(figure, axis, panel):
     axis.set_xlabel("source" if panel.x is None else "", fontsize=8)
     axis.set_ylabel("target" if panel.y is None else "", fontsize=8)
     if panel.x is not None:
-        axis.set_xticks(range(len(panel.x)), panel.x, rotation=90)
+        axis.set_xticks(range(len(panel.x)), panel.x, rotation=90, parse_math=False)
     if panel.y is not None:
-        axis.set_yticks(range(len(panel.y)), panel.y)
+        axis.set_yticks(range(len(panel.y)), panel.y, parse_math=False)
 
 
 def _draw_curves(figure, axis, panel):

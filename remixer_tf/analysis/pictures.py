@@ -115,6 +115,7 @@ class Pictures:
         # Here, since matplotlib is slow to import and every binary reads this file.
         from remixer_tf.analysis.panels import draw_attention, draw_observations
 
+        ids = None if self._text is None else self._text_ids()
         (batch,) = eval_dataset(
             self._task,
             split=self._split,
@@ -133,8 +134,8 @@ class Pictures:
                 f"The model {model.name!r} has nothing to show: no layer of it mixes "
                 "tokens, attends or has an alpha. Expected: a model with one of them."
             )
-        if self._text is not None:
-            batch, tokens = self._read_text(model)
+        if ids:
+            batch, tokens = self._read(model, ids)
             attention = draw_attention(
                 observe(model, batch), tokens, f"attention in a text, step {step}"
             )
@@ -146,18 +147,23 @@ class Pictures:
             figures |= attention
         return figures
 
-    def _read_text(self, model):
+    def _text_ids(self):
+        """Returns the text's token ids, EOS included, as a list."""
+        feature = self._task.output_features["inputs"]
+        ids = list(feature.vocabulary.encode(self._text))
+        ids += [feature.vocabulary.eos_id] * feature.add_eos
+        longest = self._options["feature_lengths"]["inputs"]
+        if not 0 < len(ids) <= longest:
+            raise ValueError(
+                f"The text has {len(ids)} tokens. Expected 1 to {longest}, at which "
+                "feature_lengths cuts inputs. Shorten it."
+            )
+        return ids
+
+    def _read(self, model, ids):
         """Returns a batch of the text and its greedy answer, and the tokens' names."""
         lengths = self._options["feature_lengths"]
         features = self._task.output_features
-        ids = features["inputs"].vocabulary.encode(self._text)
-        if features["inputs"].add_eos:
-            ids.append(features["inputs"].vocabulary.eos_id)
-        if len(ids) > lengths["inputs"]:
-            raise ValueError(
-                f"The text has {len(ids)} tokens, and feature_lengths cuts inputs at "
-                f"{lengths['inputs']}. Shorten it."
-            )
         example = {"inputs": np.array(ids, "int32")}
         if "targets" in lengths:
             eos_id = features["targets"].vocabulary.eos_id

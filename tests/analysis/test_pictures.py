@@ -1,7 +1,9 @@
 """Pictures of a checkpoint: what they show, and the files."""
 
+import functools
 import pathlib
 import re
+import shutil
 
 import gin
 import keras
@@ -16,9 +18,10 @@ from remixer_tf import gin_errors, pictures, train
 from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.panels import draw_attention, draw_observations
 from remixer_tf.analysis.pictures import Pictures
-from remixer_tf.layers import LengthMixing, Sublayer
+from remixer_tf.layers import Context, GatedMLP, LengthMixing
 from remixer_tf.models import TransformerStack
 from tests.data.toy_tasks import rows, toy_task
+from tests.layers.harness import randomize
 from tests.models.tiny import tiny_batch, tiny_model
 from tests.tiny_run import BYTES, TINY
 
@@ -50,7 +53,6 @@ def test_mean_attention_leaves_padding_out():
     )
     assert cross.value.shape == (2, 5, 10)
     np.testing.assert_allclose(cross.value.sum(-1), 1, atol=1e-5)
-    # Row 2 of the batch has no target at position 4 to be counted, and no key at 8, 9.
     alone = []
     for row in range(3):
         one = {key: value[row : row + 1] for key, value in batch.items()}
@@ -100,77 +102,55 @@ def test_matrices_drawn_equal_the_layers():
     np.testing.assert_array_equal(lines[0].lines[0].get_ydata(), [0.5, 0.5])
 
 
-class Gate(Sublayer):
-    """A unit with static mixing inside, without softmax."""
+class Gated(keras.Model):
+    """gMLP with a matrix, then aMLP with a Toeplitz filter, twice."""
 
-    def __init__(self, toeplitz=False, num_heads=1, **kwargs):
-        super().__init__(**kwargs)
-        self.mixing = LengthMixing(
-            max_length=8, toeplitz=toeplitz, num_heads=num_heads, name="mixing"
-        )
+    def __init__(self):
+        super().__init__(name="gated")
+        sizes = {"d_ff": 8, "max_length": 8}
+        sublayers = {
+            "full": functools.partial(GatedMLP, **sizes),
+            "filter": functools.partial(
+                GatedMLP, toeplitz=True, d_attention=2, **sizes
+            ),
+        }
+        self.stack = TransformerStack(sublayers, num_layers=2, name="encoder")
 
-    def build(self, input_shape):
-        self.mixing.build(input_shape)
+    def build(self, input_shape=None):
+        self.stack.build((None, None, 4))
+        self.built = True
 
-    def call(self, x, context, training=False):
-        return x * self.mixing(x, context=context)
+    def call(self, batch, training=False):
+        x = ops.one_hot(batch["encoder_input_tokens"], 4)
+        return self.stack(x, context=Context())[0]
 
 
-def test_filters_without_softmax_are_signed_matrices_and_curves():
-    stack = TransformerStack(
-        {
-            "full": Gate,
-            "filter": lambda **kwargs: Gate(toeplitz=True, num_heads=2, **kwargs),
-        },
-        num_layers=2,
-        name="encoder",
-    )
-
-    class Model(keras.Model):
-        def __init__(self):
-            super().__init__(name="gates")
-            self.stack = stack
-
-        def build(self, input_shape=None):
-            self.stack.build((None, None, 4))
-
-        def call(self, batch, training=False):
-            from remixer_tf.layers import Context
-
-            x = ops.one_hot(batch["encoder_input_tokens"], 4)
-            return self.stack(x, context=Context())[0]
-
-    model = Model()
+def test_spatial_gates_are_signed_matrices_and_curves():
+    model = Gated()
     model.build()
+    randomize(model)
     tokens = np.array([[1, 2, 3, 1, 2, 0], [3, 3, 0, 0, 0, 0]], "int32")
     observations = observe(model, {"encoder_input_tokens": tokens})
-    (figure,) = draw_observations(observations, "gates").values()
+    (figure,) = draw_observations(observations, "gated").values()
     layers = {o.layer.path: o.layer for o in observations}
-    assert len(layers) == 4
-    full = layers["gates/encoder/layer_1_full/full/mixing"]
-    filters = layers["gates/encoder/layer_1_filter/filter/mixing"]
-    images = images_of(figure)
-    matrix = np.array(full.matrix(5))[0]  # No example has more than 5 tokens.
-    np.testing.assert_allclose(images["layer 1\nfull: W"], matrix, rtol=1e-6)
-    for head in (0, 1):
-        np.testing.assert_allclose(
-            images[f"layer 1\nfilter: W, head {head}"],
-            np.array(filters.matrix(5))[head],
-            rtol=1e-6,
-        )
+    assert len(layers) == 6  # four with a matrix, two with tiny attention
+    full = layers["gated/encoder/layer_1_full/full/gating/mixing"]
+    filters = layers["gated/encoder/layer_1_filter/filter/gating/mixing"]
+    matrix, toeplitz = (np.array(layer.matrix(5))[0] for layer in (full, filters))
+    images = images_of(figure)  # No example has more than 5 tokens.
+    for name, expected in (("full", matrix), ("filter", toeplitz)):
+        image = images[f"layer 1\n{name}/gating: W"]
+        np.testing.assert_allclose(image, expected, rtol=1e-6)
+    tiny = images["layer 1\nfilter/attention: mean of heads"]
+    np.testing.assert_allclose(tiny.sum(-1), 1, atol=1e-5)
     curves = {axis.get_title(): axis.lines[:-1] for axis in figure.axes if axis.lines}
-    for t, line in enumerate(curves["layer 1\nfull: rows of W"]):
+    for t, line in enumerate(curves["layer 1\nfull/gating: rows of W"]):
         np.testing.assert_allclose(line.get_ydata(), matrix[t], rtol=1e-6)
-    lines = curves["layer 1\nfilter: filter"]
-    toeplitz = np.array(filters.matrix(5))
-    for head, line in enumerate(lines):
-        for position, weight in zip(*line.get_data(), strict=True):
-            target = max(0, -int(position))
-            np.testing.assert_allclose(
-                weight, toeplitz[head, target, target + int(position)], rtol=1e-6
-            )
-        assert len(line.get_xdata()) == 9
-    assert len(lines) == 2
+    (line,) = curves["layer 1\nfilter/gating: filter"]
+    np.testing.assert_array_equal(line.get_xdata(), np.arange(-4, 5))
+    np.testing.assert_allclose(
+        line.get_ydata(), [*toeplitz[:0:-1, 0], *toeplitz[0]], rtol=1e-6
+    )
 
 
 def test_text_attention_has_its_tokens_on_the_axes():
@@ -202,7 +182,7 @@ def check_page(model_dir, step, names):
             assert image.format == "PNG" and min(image.size) > 200
             assert len(image.convert("L").getcolors()) > 10
     assert len(re.findall(r'src="data:image/png;base64,', page)) == len(names)
-    assert "http" not in page
+    assert "://" not in page
 
 
 def read_images(model_dir):
@@ -218,9 +198,10 @@ def read_images(model_dir):
     return images
 
 
-def test_binary_on_a_run(tiny_run, capsys):
+def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     gin.clear_config()
     has_mixing = tiny_run.name.startswith("words")
+    tiny_run = shutil.copytree(tiny_run, tmp_path / "run")
     names = {"encoder_matrices", "decoder_matrices"} | (
         {"alpha"} if has_mixing else set()
     )
@@ -274,13 +255,13 @@ def test_errors_are_one_message(tmp_path, tiny_run):
         only = toy_task({"train": rows([(2, 2)])}, "only")
         Pictures(only, period=1, feature_lengths=LENGTHS)
     long = Pictures(task, period=1, feature_lengths=LENGTHS, text="a" * 11)
-    with pytest.raises(ValueError, match="12 tokens.*at 10"):
+    with pytest.raises(ValueError, match="12 tokens.*1 to 10"):
         long.draw(tiny_model("t5_1_1", max_length=16), 1)
     gin.clear_config()
     for arguments, words in (
         (["--model_dir=nowhere"], "there is no nowhere"),
         ([f"--model_dir={tiny_run}", "--step=7"], "no checkpoint of step 7"),
-        ([f"--model_dir={tiny_run}", "--gin.Pictures.split='x'"], "x"),
+        ([f"--model_dir={tiny_run}", "--gin.Pictures.split='x'"], "no split 'x'"),
     ):
         with pytest.raises(Exception, match=words) as error:
             pictures.main(arguments)

@@ -44,12 +44,15 @@ def main():
 
     start = time.perf_counter()
     from remixer_tf import gin_utils, train
+    from remixer_tf.data import pipeline
     from remixer_tf.training import checkpoints, loop, overview, progress, run_log
     from remixer_tf.training import train_step as train_step_lib
 
     gin_utils.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
     timed(gin_utils, "parse_gin", "gin files")
+    timed(pipeline, "_check_examples", "making mini_cogs")
+    timed(pipeline, "count_over_length", "counting over-long examples")
     timed(loop, "build_model", "model")
     timed(overview.Overview, "__init__", "matmul rate")
     timed(overview.Overview, "text", "tracing")
@@ -81,12 +84,21 @@ def main():
             train.main(arguments)
 
     print("| before the first step | seconds |\n|---|---:|")
-    shown = ("imports", "gin files", "model", "matmul rate", "tracing")
+    shown = (
+        "imports",
+        "gin files",
+        "making mini_cogs",
+        "counting over-long examples",
+        "model",
+        "matmul rate",
+        "tracing",
+    )
     for label in shown:
         print(f"| {label} | {sum(SECONDS[label]):.1f} |")
     print(f"| the first call, with compilation | {SECONDS['step'][0]:.1f} |")
     rest = first[0] - sum(sum(SECONDS[label]) for label in shown) - SECONDS["step"][0]
-    print(f"| data, and the rest | {rest:.1f} |\n| **in all** | **{first[0]:.1f}** |\n")
+    print(f"| filling the shuffle buffer, and the rest | {rest:.1f} |")
+    print(f"| **in all** | **{first[0]:.1f}** |\n")
 
     step = sum(SECONDS["step"][1:]) / len(SECONDS["step"][1:])
     print(f"A step takes {1000 * step:.1f} ms.\n")

@@ -6,7 +6,7 @@ import pytest
 
 from remixer_tf import decoding
 from remixer_tf.decoding import greedy_decode
-from tests.models.tiny import tiny_batch, tiny_model
+from tests.models.tiny import KINDS, tiny_batch, tiny_model
 
 
 def decode_without_cache(model, batch, max_length, eos_id):
@@ -27,7 +27,7 @@ def decode_without_cache(model, batch, max_length, eos_id):
     return tokens, scores
 
 
-@pytest.mark.parametrize("kind", ["t5_1_1", "remixer"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_cache_that_grows_equals_one_that_does_not(kind, monkeypatch):
     model = tiny_model(kind)
     batch = tiny_batch(batch_size=6)
@@ -38,7 +38,7 @@ def test_a_cache_that_grows_equals_one_that_does_not(kind, monkeypatch):
     np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["t5_1_1", "remixer"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_cached_equals_uncached(kind):
     model = tiny_model(kind)
     batch = tiny_batch(batch_size=6)
@@ -63,7 +63,7 @@ def test_a_row_ends_at_its_own_eos(kind):
     np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["t5_1_1", "remixer"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_mixed_bfloat16(kind):
     model = tiny_model(kind, dtype="mixed_bfloat16")
     decoded = greedy_decode(model, tiny_batch(), 6)

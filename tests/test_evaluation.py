@@ -173,6 +173,39 @@ def test_evaluate_restores_the_checkpoint_of_the_step(tmp_path):
     with pytest.raises(FileNotFoundError, match="step 6 .* steps 5, 9"):
         em(step=6)
 
+    with pytest.raises(FileNotFoundError, match="best.json"):
+        em(step="best")
+    (tmp_path / "best.json").write_text('{"step": 5, "metric": "em", "value": 0.4}')
+    assert em(step="best") == (5, 0.4)
+
+
+def test_each_checkpoint_is_scored_as_it_appears(tmp_path, monkeypatch, capsys):
+    model = built_shift()
+
+    def save(step):
+        tf.train.Checkpoint(model=checkpoints.variables_by_path(model.variables)).write(
+            str(tmp_path / "checkpoints" / str(step) / "state")
+        )
+
+    events = iter([lambda: save(2), lambda: save(5), lambda: end.write_text("{}")])
+    end = tmp_path / "train_summary.json"
+    # What training does while the evaluation waits.
+    monkeypatch.setattr(evaluation.time, "sleep", lambda seconds: next(events)())
+    save(1)
+    for _ in range(2):
+        evaluation.evaluate(
+            str(tmp_path),
+            lambda: Shift(name="shift_model"),
+            toy_task({"dev": DEV}),
+            feature_lengths=LENGTHS,
+            decode_fn=shift_decode,
+            step="each",
+        )
+        folder = tmp_path / "eval" / "toy" / "dev"
+        assert sorted(p.name for p in folder.iterdir()) == ["1", "2", "5"]
+        # The second time nothing is decoded.
+        monkeypatch.setattr(evaluation, "decode_examples", None)
+
 
 def test_sorting_and_cutting_change_no_prediction(monkeypatch):
     """A model's greedy decoding, against one example at a time at full length."""

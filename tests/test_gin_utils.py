@@ -225,3 +225,8 @@ def test_plain_message_drops_what_keras_adds():
         Fails()(np.zeros(1))
     assert str(error.value) != "One line."
     assert gin_errors.plain_message(error.value) == "One line."
+
+
+def test_hyperparameters_are_the_numbers_and_strings():
+    text = "A = 1\nb/train.c = 'x'\nd = @train()\ne = %A\nf = {\n  'g': 2}\nh = None\n"
+    assert gin_utils.hyperparameters(text) == {"A": 1, "b/train.c": "x"}

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 ORDER = [
     ["layers"],
     ["models"],
-    ["decoding", "losses", "metrics", "optimizers"],
+    ["batches", "decoding", "losses", "metrics", "optimizers"],
     ["checkpoints", "data", "flops", "results", "tasks"],
     ["evaluation", "inference"],
     ["training"],

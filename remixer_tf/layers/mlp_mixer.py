@@ -45,14 +45,15 @@ class _TokenMLP(Sublayer):
         initializer = keras.initializers.TruncatedNormal(stddev=fan_in**-0.5)
         return self.add_weight(name=name, shape=shape, initializer=initializer)
 
-    def _activate(self, hidden):
+    def _activate(self, hidden, units=lambda bias: bias):
         """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`.
 
-        `hidden`: list of float `[.., d_tokens, channels]`, the products with `wi`.
+        `hidden`: list of float `[.., units, channels]`, the products with `wi`;
+        `units`: picks theirs of b_1.
         """
         if self.gated:
             return self.act(hidden[0]) * hidden[1]
-        return self.act(hidden[0] + self.wi_bias[: hidden[0].shape[-2]])
+        return self.act(hidden[0] + units(self.wi_bias))
 
     @staticmethod
     def _mask(x, context):
@@ -187,8 +188,8 @@ class BlockTokenMLP(_TokenMLP):
         gated, activation: see `TokenMixingMLP`.
 
     Call arguments and returns: see `Sublayer`. Sequences of any length; padding tokens
-    count as zeros. The decoding cache holds what the block's hidden units have
-    summed so far, in float32.
+    count as zeros. The decoding cache holds the block's inputs and hidden units; each
+    step computes one group of these.
 
     Raises:
         ValueError: for hidden units that the window does not divide, or packed
@@ -217,43 +218,53 @@ class BlockTokenMLP(_TokenMLP):
         no_tokens = [[0, 0], [0, num_blocks * block - length], [0, 0]]
         x = ops.pad(self._mask(x, context), no_tokens)
         x = ops.reshape(x, (-1, num_blocks, block, self.width))
-        wi_mask, wo_mask = self._masks(ops.arange(block))
+        places = ops.arange(block)
+        group = ops.arange(self.d_tokens) // (self.d_tokens // self.window)
+        wi_mask = places[None, :] <= group[:, None]
+        wo_mask = group[None, :] <= places[:, None]
         units = block * self.d_tokens // self.window
         hidden = [
             ops.einsum("us,bnsd->bnud", _hide(wi[:, :block], wi_mask)[:units], x)
             for wi in self.wi
         ]
+        hidden = self._activate(hidden, lambda bias: bias[:units])
         wo = _hide(self.wo[:block], wo_mask)[:, :units]
-        y = ops.einsum("tu,bnud->bntd", wo, self._activate(hidden))
+        y = ops.einsum("tu,bnud->bntd", wo, hidden)
         if not self.gated:
             y += self.wo_bias[:block]
         return ops.reshape(y, (-1, num_blocks * block, self.width))[:, :length]
 
     def init_cache(self, batch_size, max_length, context):
-        shape = (batch_size, self.d_tokens, self.width)
-        zeros = ops.zeros(shape, "float32")
-        return {f"hidden_{i}": zeros for i in range(len(self.wi))}
+        window, per_group = self.window, self.d_tokens // self.window
+        inputs, hidden = (window, self.width), (window, per_group, self.width)
+        return {
+            "inputs": ops.zeros((batch_size, *inputs), self.compute_dtype),
+            "hidden": ops.zeros((batch_size, *hidden), self.compute_dtype),
+        }
 
     def decode_step(self, x, cache, context):
-        place = ops.reshape(context.step % self.window, (1,))
-        wi_mask, wo_mask = self._masks(place)
-        same_block = ops.cast(place > 0, "float32")
-        new_cache, hidden = {}, []
-        for wi, (name, summed) in zip(self.wi, sorted(cache.items()), strict=True):
-            wi = _hide(ops.take(wi, place, axis=1), wi_mask)  # [d_tokens, 1]
-            summed = summed * same_block + ops.cast(wi * x, "float32")
-            new_cache[name] = summed
-            hidden.append(ops.cast(summed, x.dtype))
-        wo = _hide(ops.take(self.wo, place, axis=0), wo_mask)  # [1, d_tokens]
-        y = ops.einsum("tu,bud->btd", wo, self._activate(hidden))
+        # What the last block left in the cache lies ahead, and so is hidden.
+        place, places = context.step % self.window, ops.arange(self.window)
+        here, seen = ops.equal(places, place), places <= place
+
+        def own_group(weights):
+            """Of weights or biases `[d_tokens, n]`, the rows of the group here."""
+            groups = ops.reshape(weights, (self.window, -1, weights.shape[-1]))
+            return ops.take(groups, place, axis=0)
+
+        x = ops.cast(x, cache["inputs"].dtype)
+        inputs = ops.where(here[None, :, None], x, cache["inputs"])
+        hidden = [
+            ops.einsum("us,bsd->bud", _hide(own_group(wi), seen), inputs)
+            for wi in self.wi
+        ]
+        hidden = self._activate(hidden, own_group)[:, None]  # [batch, 1, units, d]
+        hidden = ops.where(here[None, :, None, None], hidden, cache["hidden"])
+        wo = ops.reshape(ops.take(self.wo, place, axis=0), (self.window, -1))
+        y = ops.einsum("gu,bgud->bd", _hide(wo, seen[:, None]), hidden)[:, None]
         if not self.gated:
             y += ops.take(self.wo_bias, place, axis=0)
-        return y, new_cache
-
-    def _masks(self, places):
-        """Those of W_1's columns and W_2's rows at these places in a block."""
-        group = ops.arange(self.d_tokens) // (self.d_tokens // self.window)
-        return group[:, None] >= places[None, :], group[None, :] <= places[:, None]
+        return y, {"inputs": inputs, "hidden": hidden}
 
 
 def _hide(weights, allowed):

@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf import losses, metrics
+from remixer_tf.batches import targets_and_weights
 from remixer_tf.data.eval_batches import eval_dataset
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.decoding import greedy_decode
@@ -84,9 +85,7 @@ class LossEvaluation(_Evaluation):
         if self._sums is None:
             self._sums = tf.function(
                 lambda batch: losses.cross_entropy(
-                    model(batch, training=False),
-                    batch["decoder_target_tokens"],
-                    batch["decoder_loss_weights"],
+                    model(batch, training=False), *targets_and_weights(batch)
                 ),
                 autograph=False,
             )

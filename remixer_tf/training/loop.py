@@ -8,6 +8,7 @@ import keras
 import seqio
 import tensorflow as tf
 
+from remixer_tf.batches import targets_and_weights
 from remixer_tf.models.build import build_model
 from remixer_tf.training.checkpoints import Checkpoints
 from remixer_tf.training.evaluations import write_best
@@ -208,7 +209,7 @@ def train(
     log = RunLog(
         model_dir,
         overview,
-        batch_size=batch["decoder_target_tokens"].shape[1] * host.count,
+        batch_size=targets_and_weights(batch)[0].shape[1] * host.count,
         examples_per_epoch=examples_per_epoch,
         enabled=host.index == 0,
     )

@@ -5,7 +5,15 @@ import os
 
 import tensorflow as tf
 
+from remixer_tf.batches import counted, targets_and_weights
 from remixer_tf.flops import matmul_flops, matmul_rate, peak_bytes
+
+# What a model reads, by what the screen calls it.
+_READ = {
+    "images": "images",
+    "inputs": "encoder_input_tokens",
+    "targets": "decoder_target_tokens",
+}
 
 
 class Overview:
@@ -74,12 +82,14 @@ class Overview:
 
     def text(self, superbatch):
         """Returns the screen, for a first superbatch [steps, batch, length]."""
-        targets = superbatch["decoder_target_tokens"].shape
-        inputs = superbatch.get("encoder_input_tokens", None)
-        lengths = {"targets": targets[2]}
-        if inputs is not None:
-            lengths = {"inputs": inputs.shape[2], **lengths}
-        batch = targets[1] * self._host.count
+        steps, batch = targets_and_weights(superbatch)[0].shape[:2]
+        batch *= self._host.count
+        lengths = {
+            label: superbatch[key].shape[2:].as_list()
+            for label, key in _READ.items()
+            if key in superbatch
+        }
+        tokens = sum(math.prod(x.shape[2:]) for x in counted(superbatch))
         devices = tf.config.list_logical_devices("GPU") or [
             d
             for d in tf.config.list_logical_devices()
@@ -93,10 +103,14 @@ class Overview:
             "devices": f"{self._num_replicas} replica(s) on {self._host.count} "
             f"host(s), {len(devices)} {devices[0].device_type}(s) here",
             "batch": f"{batch} in all, {batch // self._num_replicas} "
-            f"per replica, {targets[0]} step(s) per call",
-            "lengths": " / ".join(f"{k} {v}" for k, v in lengths.items())
-            + f" (first batch), {batch * sum(lengths.values()):,} tokens per step, "
-            "padding included",
+            f"per replica, {steps} step(s) per call",
+            "lengths": " / ".join(
+                f"{label} {'x'.join(map(str, shape))}"
+                for label, shape in lengths.items()
+            )
+            + f" (first batch), {batch * tokens:,} "
+            f"{'images' if 'images' in superbatch else 'tokens'} per step, padding "
+            "included",
             "work": f"{flops / 1e9:,.1f} GFLOP of matrix products per step; this "
             f"machine does {self.matmul_rate / 1e9:,.0f} GFLOP/s",
             "memory": f"about {needed / 1e9:.2f} GB per replica{_available()}",

@@ -5,6 +5,7 @@ import math
 import tensorflow as tf
 
 from remixer_tf import losses, metrics
+from remixer_tf.batches import counted, targets_and_weights
 from remixer_tf.training.strategy import get_host
 
 
@@ -28,7 +29,7 @@ class TrainStep:
 
     Args:
       model: a built `keras.Model`, `model(batch, training=True)` giving logits
-        [batch, target_length, vocab_size].
+        [batch, target_length, classes] for the targets that the batch holds.
       optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet.
       strategy: the strategy under whose scope both were made.
       z_loss: coefficient of the penalty on log(Z)**2.
@@ -39,7 +40,8 @@ class TrainStep:
       jit_compile: whether XLA compiles forward and backward.
 
     Call arguments:
-      superbatch: dict of int32 tensors [steps, batch, length], this host's part.
+      superbatch: dict of tensors [steps, batch, ...], this host's part, with targets
+        as `targets_and_weights` finds them.
       stop: whether this host wants all hosts to stop.
 
     Returns of a call:
@@ -88,7 +90,7 @@ class TrainStep:
         return self._run_steps.get_concrete_function(superbatch, tf.constant(0.0))
 
     def _check_batch(self, superbatch):
-        batch_size = superbatch["decoder_target_tokens"].shape[1]
+        batch_size = targets_and_weights(superbatch)[0].shape[1]
         parts = self._local_replicas * self.micro_batches
         if batch_size % parts:
             raise ValueError(
@@ -125,7 +127,7 @@ class TrainStep:
             new |= {"steps": tf.constant(1.0), "skipped": skipped}
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
-        num_steps = superbatch["decoder_target_tokens"].shape[0]
+        num_steps = targets_and_weights(superbatch)[0].shape[0]
         if num_steps == 1:
             return step(0, {})
         _, sums = tf.while_loop(
@@ -142,7 +144,8 @@ class TrainStep:
         batch = _replica_part(
             host_batch, context.replica_id_in_sync_group, self._local_replicas
         )
-        weight = tf.reduce_sum(tf.cast(batch["decoder_loss_weights"], tf.float32))
+        _, weights = targets_and_weights(batch)
+        weight = tf.reduce_sum(tf.cast(weights, tf.float32))
         weight = tf.math.maximum(context.all_reduce("SUM", weight), 1.0)
         sums, gradients = self._accumulate(batch, weight)
         gradients = context.all_reduce("SUM", gradients)
@@ -163,7 +166,8 @@ class TrainStep:
         }
 
         def part(index):
-            size = batch["decoder_target_tokens"].shape[0] // self.micro_batches
+            targets, _ = targets_and_weights(batch)
+            size = targets.shape[0] // self.micro_batches
             return self._gradients(
                 {
                     key: tf.ensure_shape(value[index], [size, *value.shape[2:]])
@@ -200,10 +204,7 @@ class TrainStep:
         with tf.GradientTape() as tape:
             logits = self._model(batch, training=True)
             sums = losses.cross_entropy(
-                logits,
-                batch["decoder_target_tokens"],
-                batch["decoder_loss_weights"],
-                **self._loss_options,
+                logits, *targets_and_weights(batch), **self._loss_options
             )
             objective = (sums["loss"] + sums["z_loss"]) / weight
         gradients = tape.gradient(objective, variables)
@@ -250,7 +251,8 @@ def _replica_part(batch, replica_id, local_replicas):
     """Returns a host's rows that belong to one replica, with static shape."""
     if local_replicas == 1:
         return batch
-    size = batch["decoder_target_tokens"].shape[0] // local_replicas
+    targets, _ = targets_and_weights(batch)
+    size = targets.shape[0] // local_replicas
     start = replica_id % local_replicas * size
     return {
         key: tf.slice(
@@ -263,11 +265,5 @@ def _replica_part(batch, replica_id, local_replicas):
 
 
 def _count_tokens(batch):
-    """Returns the number of inputs and targets that are not padding, float32."""
-    return tf.add_n(
-        [
-            tf.reduce_sum(tf.cast(batch[key] > 0, tf.float32))
-            for key in ("encoder_input_tokens", "decoder_target_tokens")
-            if key in batch
-        ]
-    )
+    """Returns the number of tokens (or images) that are not padding, float32."""
+    return tf.add_n([tf.reduce_sum(tf.cast(x > 0, tf.float32)) for x in counted(batch)])

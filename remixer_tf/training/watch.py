@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.batches import targets_and_weights
+
 PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
 
 
@@ -56,7 +58,7 @@ class FiniteWatch:
         if not skipped:
             return
         self.skipped += skipped
-        first = step - superbatch["decoder_target_tokens"].shape[0] + 1
+        first = step - targets_and_weights(superbatch)[0].shape[0] + 1
         steps = f"step {step}" if first == step else f"steps {first} to {step}"
         folder = os.path.join(self._model_dir, f"nonfinite-{step}")
         tf.io.gfile.makedirs(folder)

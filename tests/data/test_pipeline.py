@@ -179,9 +179,9 @@ def test_hosts_share_the_examples():
     read = []
     for index in range(2):
         batches = elements(
-            10,
+            15,
             task,
-            batch_size=3,
+            batch_size=4,
             shuffle=False,
             shard_info=seqio.ShardInfo(index=index, num_shards=2),
         )
@@ -196,6 +196,21 @@ def test_hosts_share_the_examples():
         )
     assert not read[0] & read[1]
     assert read[0] | read[1] == set(TRAIN)
+
+
+def test_epochs_in_steps():
+    task = toy_task({"train": TRAIN})
+    source = seqio.FunctionDataSource(
+        lambda split, shuffle_files: None,
+        splits=["train"],
+        num_input_examples={"train": 60},
+    )
+    task = task.replace(source=source)
+    assert pipeline.examples_per_epoch(task) == 60
+    assert pipeline.steps_in_epochs(1.5, task, batch_size=8) == 12  # 11.25
+    assert pipeline.steps_in_epochs(1.5, task, batch_size=8, steps_per_call=5) == 15
+    with pytest.raises(ValueError, match="does not tell how many examples 'train' has"):
+        pipeline.examples_per_epoch(toy_task({"train": TRAIN}))
 
 
 LONG = rows([(3, 3), (7, 12), (8, 3), (7, 11), (9, 20)])  # with EOS: 4/4, 8/13, ...

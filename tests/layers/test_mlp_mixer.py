@@ -109,18 +109,6 @@ def test_a_token_reaches_as_far_as_the_window_and_no_further():
         assert moved.tolist() == reach
 
 
-def test_the_block_cache_is_float32_and_starts_anew_with_each_block():
-    layer, _, x = make(BlockTokenMLP, 6, 3, dtype="mixed_bfloat16")
-    cache = layer.init_cache(2, 8, Context())
-    assert {str(ops.dtype(value)) for value in cache.values()} == {"float32"}
-    for t in (0, 1, 2, 3):
-        step = Context(step=ops.convert_to_tensor(t, "int32"))
-        _, cache = layer.decode_step(x[:, t : t + 1], cache, step)
-    fresh = layer.init_cache(2, 8, Context())
-    _, fresh = layer.decode_step(x[:, 3:4], fresh, Context(step=0))
-    np.testing.assert_array_equal(cache["hidden_0"], fresh["hidden_0"])
-
-
 @pytest.mark.parametrize("cls", [TokenMixingMLP, BlockTokenMLP])
 def test_packed_examples_are_refused(cls):
     layer, _, x = make(cls, 8, 8)

@@ -10,9 +10,14 @@ from keras import ops
 
 from remixer_tf.layers import RMSNorm, Sublayer
 from remixer_tf.models import Block, TransformerStack
-from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_model
+from tests.models.tiny import (
+    KINDS,
+    PACKING_KINDS,
+    VOCAB_SIZE,
+    tiny_batch,
+    tiny_model,
+)
 
-KINDS = ["t5_1_1", "remixer"]
 SNAPSHOTS = pathlib.Path(__file__).parents[1] / "testdata" / "parameter_shapes"
 
 
@@ -61,7 +66,7 @@ def test_padding_does_not_matter(kind):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PACKING_KINDS)
 def test_packed_examples_give_what_they_give_alone(kind):
     model = tiny_model(kind)
     a, b = tiny_batch(2, 5, 4, seed=1), tiny_batch(2, 6, 3, seed=2)
@@ -78,6 +83,16 @@ def test_packed_examples_give_what_they_give_alone(kind):
     logits = np.array(model(packed))
     np.testing.assert_allclose(logits[:, :4], np.array(model(a)), atol=2e-5)
     np.testing.assert_allclose(logits[:, 4:7], np.array(model(b)), atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(PACKING_KINDS)))
+def test_packed_examples_are_refused_by_the_others(kind):
+    batch = tiny_batch()
+    for side in ("encoder", "decoder"):
+        tokens = batch[f"{side}_input_tokens"]
+        batch[f"{side}_segment_ids"] = (tokens > 0).astype("int32")
+    with pytest.raises(ValueError, match="packing off"):
+        tiny_model(kind)(batch)
 
 
 def test_tied_logits_are_the_scaled_embedding():

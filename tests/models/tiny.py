@@ -5,46 +5,73 @@ import functools
 import numpy as np
 
 from remixer_tf.layers import (
+    BlockTokenMLP,
     CrossAttention,
     GatedFeedForward,
+    GatedMLP,
+    LayerNorm,
     RelativePositionBias,
     RemixerBlock,
+    RMSNorm,
     SelfAttention,
+    TokenMixingMLP,
 )
 from remixer_tf.models import EncoderDecoder, TransformerStack
 
 VOCAB_SIZE = 40
+# As the architectures under gin/architectures, and those that packed examples suit.
+KINDS = ["t5_1_1", "remixer", "gmlp", "amlp", "mixer", "mixer_encoder"]
+PACKING_KINDS = KINDS[:4]
 
 
 def tiny_model(kind, dropout_rate=0.0, max_length=16, **kwargs):
-    """A 2+2-layer `t5_1_1` or `remixer`, built."""
+    """A 2+2-layer model of one of `KINDS`, built."""
 
     def stack(causal):
         attention = {"num_heads": 2, "d_kv": 4, "dropout_rate": dropout_rate}
-        sublayers = {
-            "self_attention": functools.partial(
-                SelfAttention, causal=causal, **attention
-            )
-        }
+        limit = {"max_length": max_length}
+        self_attention = functools.partial(SelfAttention, causal=causal, **attention)
+        cross_attention = functools.partial(CrossAttention, **attention)
+        remixer = functools.partial(RemixerBlock, width=12, causal=causal, **limit)
+        gated_mlp = functools.partial(
+            GatedMLP,
+            d_ff=12,
+            toeplitz=True,
+            causal=causal,
+            d_attention=4 if kind == "amlp" else None,
+            **limit,
+        )
         if causal:
-            sublayers["cross_attention"] = functools.partial(
-                CrossAttention, **attention
-            )
-        if kind == "remixer":
-            sublayers["remixer"] = functools.partial(
-                RemixerBlock, max_length=max_length, width=12, causal=causal
-            )
+            token_mlp = functools.partial(BlockTokenMLP, 8, window=4, gated=True)
         else:
-            sublayers["feed_forward"] = functools.partial(
-                GatedFeedForward, d_ff=12, dropout_rate=dropout_rate
-            )
+            token_mlp = functools.partial(TokenMixingMLP, 8, gated=True, **limit)
+        feed_forward = functools.partial(
+            GatedFeedForward, d_ff=12, dropout_rate=dropout_rate
+        )
+        attends = kind in ("t5_1_1", "remixer") or (kind == "mixer_encoder" and causal)
+        gmlp = kind in ("gmlp", "amlp")
+        sublayers = {}
+        if attends:
+            sublayers["self_attention"] = self_attention
+        elif not gmlp:
+            sublayers["token_mixing"] = token_mlp
+        if causal:
+            sublayers["cross_attention"] = cross_attention
+        if gmlp:
+            sublayers["gated_mlp"] = gated_mlp
+        elif kind == "remixer":
+            sublayers["remixer"] = remixer
+        else:
+            sublayers["feed_forward"] = feed_forward
+        position_bias = functools.partial(
+            RelativePositionBias, num_heads=2, bidirectional=not causal
+        )
         return functools.partial(
             TransformerStack,
             sublayers,
             num_layers=2,
-            position_bias=functools.partial(
-                RelativePositionBias, num_heads=2, bidirectional=not causal
-            ),
+            position_bias=position_bias if attends else None,
+            norm=LayerNorm if gmlp else RMSNorm,
             dropout_rate=dropout_rate,
         )
 

@@ -1,6 +1,7 @@
 """Checkpoints hold everything, and refuse what does not fit."""
 
 import pathlib
+import resource
 import threading
 
 import keras
@@ -145,6 +146,24 @@ def test_a_failed_save_names_the_last_good_one(tmp_path, monkeypatch):
         checkpoints.wait()
     monkeypatch.undo()
     assert make_checkpoints(tmp_path, make_model())[0].restore() == 1
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path):
+    model = make_model(width=4000)  # 0.5 MB, and its slots twice that
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    checkpoints.save(1)
+    checkpoints.wait()
+    # A file over the limit fails as a write to a full disk does.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
+    try:
+        checkpoints.save(2)
+        with pytest.raises(OSError, match="could not be written.* step 1 is good"):
+            checkpoints.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(width=4000))
+    assert checkpoints.restore() == 1
 
 
 def test_the_variables_may_change_while_they_are_written(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -91,14 +92,37 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
     assert "step 12/12" in output
 
     (events,) = (tmp_path / "tensorboard" / "train").iterdir()
-    steps = {}
+    steps, texts = {}, {}
     for record in tf.data.TFRecordDataset(str(events)):
         event = tf.compat.v1.Event.FromString(record.numpy())
         for value in event.summary.value:
             steps.setdefault(value.tag, []).append(event.step)
+            if value.metadata.plugin_data.plugin_name == "text":
+                texts[value.tag] = tf.make_ndarray(value.tensor).item().decode()
     for name in ("loss", "accuracy", "z_loss", "learning_rate", "gradient_norm"):
         assert steps[name] == [4, 8, 12], name
     assert steps["steps_per_second"] == [4, 8, 12]
+    for name in ("parameter_norm", "share_of_matmul_rate", "host_memory_gigabytes"):
+        assert steps[name] == [4, 8, 12], name
+    assert "    gin" in texts["configuration"]
+    assert "| toy/embedding/embeddings | [16, 8] | 128 |" in texts["parameters"]
+    assert "_hparams_/session_start_info" in steps
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, capsys):
+    assert run(tmp_path / "run", 4, dry_run=True) is None
+    output = capsys.readouterr().out
+    for words in ("toy, 272 parameters", "inputs 6 / targets 6", "96 tokens per step"):
+        assert words in output
+    assert re.search(r"memory +about 0.00 GB per replica, of [\d.]+ GB", output)
+    assert "dry run: nothing was trained" in output
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_an_unwritable_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Nothing can be written to --model_dir .*/file/"):
+        run(tmp_path / "file" / "run", 2)
 
 
 def test_training_again_says_that_it_is_done(tmp_path, capsys):

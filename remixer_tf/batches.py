@@ -1,0 +1,37 @@
+"""The names under which batches hold what a model is trained to say."""
+
+# By the kind of model: encoder-decoders and language models, encoders (of masked
+# tokens), classifiers (of sequences, spans and images).
+_TARGETS = {
+    "decoder_target_tokens": "decoder_loss_weights",
+    "encoder_target_tokens": "encoder_loss_weights",
+    "labels": "label_weights",
+}
+
+
+def targets_and_weights(batch):
+    """Returns a batch's targets and the weights of their losses.
+
+    Args:
+      batch: dictionary of tensors that holds one of the pairs
+        {decoder,encoder}_{target_tokens,loss_weights}, or labels and label_weights.
+
+    Raises:
+      ValueError: it holds none of them.
+    """
+    for targets, weights in _TARGETS.items():
+        if targets in batch and weights in batch:
+            return batch[targets], batch[weights]
+    pairs = ", or ".join(" and ".join(pair) for pair in _TARGETS.items())
+    raise ValueError(f"A batch holds {pairs}. Received: {', '.join(sorted(batch))}")
+
+
+def counted(batch):
+    """Returns the tensors whose non-zero elements a throughput counts.
+
+    These are the tokens that a model reads and writes, and for images their weights:
+    one an image.
+    """
+    names = ("encoder_input_tokens", "decoder_target_tokens")
+    tokens = [batch[name] for name in names if name in batch]
+    return tokens or [targets_and_weights(batch)[1]]

@@ -36,16 +36,17 @@ def observe(model, batch):
     """
     batch = {key: np.asarray(value) for key, value in batch.items()}
     real = {}  # 'encoder' and 'decoder' to whether a token is real
-    for stack in ("encoder", "decoder"):
-        tokens = batch.get(f"{stack}_target_tokens", batch.get(f"{stack}_input_tokens"))
-        if tokens is None:
+    # A decoder's inputs begin with a 0.
+    for key in ("encoder_input_tokens", "decoder_target_tokens"):
+        if key not in batch:
             continue
-        real[stack] = tokens != 0
+        stack = key.split("_")[0]
+        real[stack] = batch[key] != 0
         length = np.flatnonzero(real[stack].any(axis=0)).max(initial=0) + 1
         real[stack] = real[stack][:, :length]
-        for key in batch:
-            if key.startswith(f"{stack}_"):
-                batch[key] = batch[key][:, :length]
+        for name in batch:
+            if name.startswith(f"{stack}_"):
+                batch[name] = batch[name][:, :length]
     observations = []
 
     def watcher(layer, name, value):

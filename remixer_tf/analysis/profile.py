@@ -199,8 +199,9 @@ def _random_superbatch(spec, vocab_size):
         shape = (1, *like.shape)
         if "float" in like.dtype:
             return rng.normal(size=shape)
-        high = 2 if key.endswith("_loss_weights") else vocab_size
-        return rng.integers(1, high, shape)
+        if key.endswith("_weights"):
+            return np.ones(shape)
+        return rng.integers(1, vocab_size or 2, shape)
 
     return {
         key: tf.constant(values(key, like), like.dtype) for key, like in spec.items()

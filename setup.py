@@ -51,6 +51,7 @@ setup(
         "tensorflow-datasets>=4.9",
         "seqio==0.0.20",
         "gin-config>=0.5",
+        "matplotlib>=3.9",
         "sentencepiece>=0.2",
         "numpy",
         "rich",

@@ -106,6 +106,7 @@ _CONFIGURABLES = {
     "remixer_tf.evaluation": ("evaluate",),
     "remixer_tf.inference": ("text_to_text",),
     "remixer_tf.analysis.paper": ("PaperRow",),
+    "remixer_tf.analysis.pictures": ("Pictures",),
 }
 # Where it is not called as gin calls it.
 _ATTRIBUTES = {"cogs": "set_directory", "text_files": "set_directory"}

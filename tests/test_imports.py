@@ -23,7 +23,16 @@ ORDER = [
     ["training"],
     ["analysis"],
     ["gin_utils", "gin_errors"],
-    ["train", "eval", "infer", "export", "profile", "quickstart", "train_vocabulary"],
+    [
+        "train",
+        "eval",
+        "infer",
+        "export",
+        "pictures",
+        "profile",
+        "quickstart",
+        "train_vocabulary",
+    ],
 ]
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}

@@ -22,6 +22,7 @@ from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
 from remixer_tf.layers.remixer import RemixerBlock
+from remixer_tf.layers.watching import tell, watching
 
 __all__ = [
     "BertFeedForward",
@@ -48,4 +49,6 @@ __all__ = [
     "Sublayer",
     "TokenMixingMLP",
     "create_toeplitz_matrix",
+    "tell",
+    "watching",
 ]

@@ -6,6 +6,7 @@ from keras import ops
 from remixer_tf.layers.base import MASKED, Sublayer, dense, update_cache
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
+from remixer_tf.layers.watching import tell
 
 
 class _Attention(Sublayer):
@@ -61,7 +62,9 @@ class _Attention(Sublayer):
 
     def _read(self, logits, value, training=False):
         """`softmax(logits) V W_o`; logits float32 `[batch, heads, length, source]`."""
-        weights = ops.cast(ops.softmax(logits), value.dtype)
+        weights = ops.softmax(logits)
+        tell(self, "attention", weights)
+        weights = ops.cast(weights, value.dtype)
         weights = self.dropout(weights, training=training)
         mixed = ops.einsum("bhts,bhsk->bhtk", weights, value)
         mixed = ops.transpose(mixed, (0, 2, 1, 3))

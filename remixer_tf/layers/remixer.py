@@ -4,6 +4,7 @@ from keras import ops
 
 from remixer_tf.layers.base import Sublayer, dense, get_activation
 from remixer_tf.layers.length_mixing import LengthMixing
+from remixer_tf.layers.watching import tell
 
 
 def _weighted(alpha, x, mixed):
@@ -152,7 +153,9 @@ class RemixerBlock(Sublayer):
 
     def _output(self, hidden, mixed):
         gate = self.gate(hidden) if self.composition == "gate" else None
-        composed = self.compose(hidden, mixed, self._alpha(hidden), gate)
+        alpha = self._alpha(hidden)
+        tell(self, "alpha", alpha)
+        composed = self.compose(hidden, mixed, alpha, gate)
         if self.literal:
             return self.wo(composed) + hidden
         return self.wo(composed + hidden)

@@ -22,8 +22,21 @@ from remixer_tf.models.build import build_model
 from remixer_tf.results import read_results, write_result
 
 
-class _Evaluation:
-    """What every evaluation has: a task, its splits, a period, and how to read them."""
+class _Results:
+    """What evaluations share whose results are files, one for each of their `parts`."""
+
+    def is_done(self, model_dir, step):
+        """Whether all results at `step` are there."""
+        done = {
+            (result["task"], result["split"])
+            for result in read_results(model_dir, self.kind)
+            if result["step"] == step
+        }
+        return done.issuperset(self.parts())
+
+
+class _Evaluation(_Results):
+    """What evaluations of a task share: the task, its splits and how to read them."""
 
     def __init__(
         self,
@@ -122,7 +135,7 @@ class LossEvaluation(_LossSums, _Evaluation):
                 write_result(model_dir, self.kind, result)
 
 
-class ImageEvaluation(_LossSums):
+class ImageEvaluation(_LossSums, _Results):
     """Loss and top-1 accuracy of images: `<source's name>/<split>/{loss,accuracy}`.
 
     Args:
@@ -192,16 +205,6 @@ class DecodedEvaluation(_Evaluation):
         )
 
 
-def is_done(evaluation, model_dir, step):
-    """Whether all results of an evaluation at `step` are there."""
-    done = {
-        (result["task"], result["split"])
-        for result in read_results(model_dir, evaluation.kind)
-        if result["step"] == step
-    }
-    return done.issuperset(evaluation.parts())
-
-
 def evaluate_images(
     model_dir, model, evaluations, *, step=None, dtype_policy="float32"
 ):
@@ -221,7 +224,7 @@ def evaluate_images(
     for wanted in wait_for_each(model_dir) if step == "each" else [step]:
         restored = restore_model(model_dir, model, wanted)
         for evaluation in evaluations:
-            if not is_done(evaluation, model_dir, restored):
+            if not evaluation.is_done(model_dir, restored):
                 evaluation.run(model_dir, model, restored)
             for result in read_results(model_dir, evaluation.kind):
                 name = result["task"], result["split"]

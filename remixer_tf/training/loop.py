@@ -11,7 +11,7 @@ import tensorflow as tf
 from remixer_tf.batches import targets_and_weights
 from remixer_tf.models.build import build_model
 from remixer_tf.training.checkpoints import Checkpoints
-from remixer_tf.training.evaluations import is_done, write_best
+from remixer_tf.training.evaluations import write_best
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.run_log import RunLog
@@ -81,7 +81,8 @@ def train(
       label_smoothing: see `losses.cross_entropy`.
       initial_checkpoint: a function `initial_checkpoint(model)` that sets weights when
         the run starts from scratch, such as `InitialCheckpoint`; None for none.
-      evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation`.
+      evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation` and
+        `Pictures`.
       best: a `Best`: that checkpoint stays, and training may stop early; None for none.
       examples_per_epoch: int, to tell epochs; None does not tell them.
       configuration: a function called when everything is built, that returns the
@@ -161,7 +162,7 @@ def train(
             if step and (step % evaluation.period == 0 or step == train_steps)
         ]
         for evaluation in due:
-            if host.index == 0 and not is_done(evaluation, model_dir, step):
+            if host.index == 0 and not evaluation.is_done(model_dir, step):
                 with progress.paused():
                     evaluation.run(model_dir, model, step)
         if due:

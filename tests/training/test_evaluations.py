@@ -108,13 +108,12 @@ def test_decoded_metrics_and_examples_in_tensorboard(tmp_path, capsys):
     assert "| ab | ab | ab |" in text and "| c | d&#124;e | c |" in text
 
 
-class Planned:
+class Planned(DecodedEvaluation):
     """An evaluation whose values are known beforehand."""
 
-    kind = "metrics"
-    period = 2
-
     def __init__(self, values):
+        task = toy_task({"dev": rows([(1, 1)])})
+        super().__init__(task, period=2, feature_lengths=LENGTHS)
         self.values = values
         self.steps = []
 

@@ -1,0 +1,77 @@
+"""What a model does with a batch: its mixing matrices, attention and alpha."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from remixer_tf.layers import watching
+
+
+class Observation(NamedTuple):
+    """What a layer told, see `watching`.
+
+    Attributes:
+      layer: the layer.
+      name: 'mixing', 'attention' or 'alpha'.
+      value: float32 array. The matrix of static mixing, `[heads, target, source]`; the
+        mean of the attention weights over the examples where the target token is real,
+        of the same shape, NaN in rows where there is none; alpha, of any shape.
+    """
+
+    layer: Any
+    name: str
+    value: np.ndarray
+
+
+def observe(model, batch):
+    """Runs a model on a batch, cut to its longest example, and listens to its layers.
+
+    Args:
+      model: a built model, called eagerly.
+      batch: dictionary of arrays `[batch, length]` under seqio's names.
+
+    Returns:
+      list of `Observation`, in the order of the computation.
+    """
+    batch = {key: np.asarray(value) for key, value in batch.items()}
+    real = {}  # 'encoder' and 'decoder' to whether a token is real
+    # A decoder's inputs begin with a 0.
+    for key in ("encoder_input_tokens", "decoder_target_tokens"):
+        if key not in batch:
+            continue
+        stack = key.split("_")[0]
+        real[stack] = batch[key] != 0
+        length = np.flatnonzero(real[stack].any(axis=0)).max(initial=0) + 1
+        real[stack] = real[stack][:, :length]
+        for name in batch:
+            if name.startswith(f"{stack}_"):
+                batch[name] = batch[name][:, :length]
+    observations = []
+
+    def watcher(layer, name, value):
+        value = np.asarray(ops.convert_to_numpy(value), "float32")
+        if name == "attention":
+            value = _mean(value, _of_layer(real, layer))
+        observations.append(Observation(layer, name, value))
+
+    with watching(watcher):
+        model(batch, training=False)
+    return observations
+
+
+def _of_layer(real, layer):
+    """Returns the mask of the stack that a layer is in; None if there is none."""
+    stacks = [stack for stack in real if stack in layer.path.split("/")[1:]]
+    if not stacks and len(real) == 1:
+        stacks = list(real)
+    return real[stacks[0]] if stacks else None
+
+
+def _mean(weights, real):
+    """The mean of `[batch, heads, target, source]` over a batch's real targets."""
+    if real is None:
+        return weights.mean(axis=0)
+    total = np.einsum("bhts,bt->hts", weights, real.astype("float32"))
+    count = real.sum(axis=0)[:, None].astype("float32")
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)

@@ -1,0 +1,243 @@
+"""Pictures of a checkpoint: a page, PNG files and TensorBoard images."""
+
+import base64
+import html
+import io
+import os
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from remixer_tf import checkpoints
+from remixer_tf.analysis.observe import observe
+from remixer_tf.data.eval_batches import batch_examples, eval_dataset
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.decoding import greedy_decode
+from remixer_tf.evaluation import default_splits
+from remixer_tf.models.build import build_model
+
+_DPI = 110
+
+
+def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
+    """Draws a checkpoint of a run.
+
+    Args:
+      model_dir: folder of the run.
+      model: a factory, as in `train`.
+      pictures: a `Pictures`.
+      step: int, the step of the checkpoint; None for the newest, "best" for the best.
+      dtype_policy: 'float32' or 'mixed_bfloat16'.
+
+    Returns:
+      the path of the page.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: the checkpoint is of another model; what `Pictures.run` raises.
+    """
+    model = build_model(model, dtype_policy)
+    step = checkpoints.restore_model(model_dir, model, step)
+    return pictures.run(model_dir, model, step)
+
+
+class Pictures:
+    """Draws what a model has learned, on the first examples of a split.
+
+    Writes <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
+    PNG file beside it, and all as images in <model_dir>/tensorboard/pictures. For
+    `train.evaluations`, and for `python -m remixer_tf.pictures`.
+
+    Args:
+      task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is drawn).
+      period: int, steps between drawings; the last step is always drawn.
+      feature_lengths: dictionary of ints; longer features are cut.
+      batch_size: int, the number of examples.
+      split: str; None for the first whose name does not start with "train".
+      vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+      text: str, inputs in which attention is drawn between the tokens, as is that of
+        the greedy answer where the model can decode; None for none.
+      feature_converter: a `seqio.FeatureConverter` class.
+
+    Raises:
+      ValueError: the task has no split that is not for training, and none is given.
+    """
+
+    def __init__(
+        self,
+        task,
+        *,
+        period,
+        feature_lengths,
+        batch_size=16,
+        split=None,
+        vocabulary=None,
+        text=None,
+        feature_converter=seqio.EncDecFeatureConverter,
+    ):
+        self.period = period
+        self._task = seqio.get_subtasks(get_task(task, vocabulary))[0]
+        self._split = split or next(iter(default_splits(self._task)), None)
+        if self._split is None:
+            raise ValueError(
+                f"{self._task.name} has training splits only. Name the one to draw "
+                f"with split: {', '.join(sorted(self._task.splits))}."
+            )
+        self._batch_size = batch_size
+        self._text = text
+        self._options = {
+            "feature_lengths": feature_lengths,
+            "feature_converter": feature_converter,
+        }
+
+    def is_done(self, model_dir, step):
+        """Whether the pictures of `step` are there."""
+        return tf.io.gfile.exists(_page(model_dir, step))
+
+    def run(self, model_dir, model, step):
+        """Draws and writes.
+
+        Returns:
+          the path of the page.
+
+        Raises:
+          ValueError: no layer of the model mixes, attends or has an alpha; or the text
+            is given and no layer attends, or it is longer than the inputs.
+        """
+        figures = self.draw(model, step)
+        pngs = {name: _png(figure) for name, figure in figures.items()}
+        _write_images(model_dir, step, pngs)
+        return _write_page(model_dir, step, pngs)
+
+    def draw(self, model, step):
+        """Returns the figures, by name; see `run`."""
+        # Here, since matplotlib is slow to import and every binary reads this file.
+        from remixer_tf.analysis.panels import draw_attention, draw_observations
+
+        ids = None if self._text is None else self._text_ids()
+        (batch,) = eval_dataset(
+            self._task,
+            split=self._split,
+            batch_size=self._batch_size,
+            max_examples=self._batch_size,
+            **self._options,
+        ).as_numpy_iterator()
+        drawn = batch.pop("example_index") >= 0
+        batch = {key: value[drawn] for key, value in batch.items()}
+        where = (
+            f"{drawn.sum()} examples of {self._task.name}/{self._split}, step {step}"
+        )
+        figures = draw_observations(observe(model, batch), where)
+        if not figures:
+            raise ValueError(
+                f"The model {model.name!r} has nothing to show: no layer of it mixes "
+                "tokens, attends or has an alpha. Expected: a model with one of them."
+            )
+        if ids:
+            batch, tokens = self._read(model, ids)
+            attention = draw_attention(
+                observe(model, batch), tokens, f"attention in a text, step {step}"
+            )
+            if not attention:
+                raise ValueError(
+                    f"text={self._text!r} asks for the attention in it, and no layer "
+                    f"of the model {model.name!r} attends. Leave it out."
+                )
+            figures |= attention
+        return figures
+
+    def _text_ids(self):
+        """Returns the text's token ids, EOS included, as a list."""
+        feature = self._task.output_features["inputs"]
+        ids = list(feature.vocabulary.encode(self._text))
+        ids += [feature.vocabulary.eos_id] * feature.add_eos
+        longest = self._options["feature_lengths"]["inputs"]
+        if not 0 < len(ids) <= longest:
+            raise ValueError(
+                f"The text has {len(ids)} tokens. Expected 1 to {longest}, at which "
+                "feature_lengths cuts inputs. Shorten it."
+            )
+        return ids
+
+    def _read(self, model, ids):
+        """Returns a batch of the text and its greedy answer, and the tokens' names."""
+        lengths = self._options["feature_lengths"]
+        features = self._task.output_features
+        example = {"inputs": np.array(ids, "int32")}
+        if "targets" in lengths:
+            eos_id = features["targets"].vocabulary.eos_id
+            example["targets"] = np.array([eos_id], "int32")
+        if hasattr(model, "start_decoding"):
+            decode = tf.function(
+                lambda tokens: (
+                    greedy_decode(
+                        model, {"encoder_input_tokens": tokens}, lengths["targets"]
+                    ).tokens
+                ),
+                autograph=False,
+            )
+            answer = decode(tf.constant([ids], tf.int32)).numpy()[0]
+            example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
+        (batch,) = batch_examples(
+            [example], batch_size=1, **self._options
+        ).as_numpy_iterator()
+        batch.pop("example_index")
+
+        def names(feature, ids):
+            return [_token_name(features[feature].vocabulary, int(i)) for i in ids]
+
+        tokens = {}
+        for stack, feature in (("encoder", "inputs"), ("decoder", "targets")):
+            if feature not in example or f"{stack}_input_tokens" not in batch:
+                continue
+            reads = batch[f"{stack}_input_tokens"][0][: len(example[feature])]
+            tokens[stack] = names(feature, reads), names(feature, example[feature])
+        return batch, tokens
+
+
+def _token_name(vocabulary, token):
+    """What a token stands for, in quotes no more than needed to see it."""
+    special = {vocabulary.eos_id: "</s>", vocabulary.pad_id: "<s>"}
+    return special.get(token) or vocabulary.decode([token]).strip() or f"<{token}>"
+
+
+def _png(figure):
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI)
+    return buffer.getvalue()
+
+
+def _write_images(model_dir, step, pngs):
+    folder = os.path.join(model_dir, "tensorboard", "pictures")
+    writer = tf.summary.create_file_writer(folder)
+    with writer.as_default(step):
+        for name, png in pngs.items():
+            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
+    writer.close()
+
+
+def _page(model_dir, step):
+    return os.path.join(model_dir, "pictures", str(step), "index.html")
+
+
+def _write_page(model_dir, step, pngs):
+    page = _page(model_dir, step)
+    folder = os.path.dirname(page)
+    tf.io.gfile.makedirs(folder)
+    title = html.escape(f"{os.path.basename(os.path.abspath(model_dir))}, step {step}")
+    parts = [
+        f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"\n<h1>{title}</h1>\n"
+    ]
+    for name, png in pngs.items():
+        with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
+            file.write(png)
+        data = base64.b64encode(png).decode()
+        parts.append(
+            f'<h2>{name}</h2>\n<img alt="{name}" src="data:image/png;base64,{data}">\n'
+        )
+    # Last: who finds the page takes the rest for done.
+    with tf.io.gfile.GFile(page, "w") as file:
+        file.write("".join([*parts, "</html>\n"]))
+    return page

@@ -1,0 +1,50 @@
+"""Draws a checkpoint: python -m remixer_tf.pictures --model_dir=DIR [--step=N] ..."""
+
+from remixer_tf import gin_errors, gin_utils
+from remixer_tf.gin_errors import UserError
+
+_OF_EVALUATION = ("task", "vocabulary", "feature_lengths")
+
+
+def main(arguments):
+    """Parses the command line and draws."""
+    options = gin_utils.parse_run(
+        arguments,
+        "Draws what a checkpoint of --model_dir has learned, into its folder pictures: "
+        "mixing matrices, mean attention maps, alpha, and attention in a text. Model "
+        "and data are those of remixer_tf.eval; --gin.Pictures.batch_size=N sets the "
+        "number of examples, --gin.Pictures.split=\"'test'\" their split.",
+        _add_arguments,
+    )
+    model = gin_utils.get_value("evaluate.model")
+    if model is None:
+        raise UserError(
+            "the configuration names no model to draw (evaluate.model). Add the model "
+            "file of the run with --gin_file."
+        )
+    # Runs that were configured before there were pictures have them too.
+    values = {name: gin_utils.get_value(f"evaluate.{name}") for name in _OF_EVALUATION}
+    given = {name: value for name, value in values.items() if value is not None}
+    if options.text is not None:
+        given["text"] = options.text
+    from remixer_tf.analysis.pictures import draw_checkpoint
+
+    page = draw_checkpoint(
+        options.model_dir,
+        model,
+        gin_utils.call("Pictures", period=1, **given),
+        step=options.step,
+        dtype_policy=gin_utils.get_value("evaluate.dtype_policy", "float32"),
+    )
+    print(page)
+
+
+def _add_arguments(parser):
+    parser.add_argument(
+        "--text",
+        help="draw the attention between the tokens of this input, and of the answer",
+    )
+
+
+if __name__ == "__main__":
+    gin_errors.run_binary(main)

@@ -1,0 +1,95 @@
+"""What layers tell a watcher, against NumPy."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import (
+    Context,
+    LengthMixing,
+    RemixerBlock,
+    SelfAttention,
+    watching,
+)
+from tests.layers.harness import randomize
+
+X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+
+
+def built(layer):
+    layer.build((None, None, 6))
+    randomize(layer)
+    return layer
+
+
+def watch(layer, context=None):
+    """{name: value} of all that a call tells, and its output."""
+    told = {}
+
+    def watcher(layer, name, value):
+        assert (layer.path, name) not in told
+        told[layer.path, name] = np.array(ops.convert_to_numpy(value), "float32")
+
+    with watching(watcher):
+        y = layer(X, context=context or Context())
+    return {name: value for (_, name), value in told.items()}, np.array(y)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_rows_sum_to_one_and_equal_numpy(causal):
+    layer = built(SelfAttention(num_heads=2, d_kv=4, causal=causal, name="attention"))
+    mask = np.array([[1] * 5, [1] * 3 + [0] * 2], "int32")
+    told, y = watch(layer, Context(padding_mask=ops.convert_to_tensor(mask)))
+    weights = told["attention"]
+    assert weights.shape == (2, 2, 5, 5)
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+    query, key = (
+        (X @ np.array(getattr(layer, name).kernel)).reshape(2, 5, 2, 4)
+        for name in ("query", "key")
+    )
+    logits = np.einsum("bthk,bshk->bhts", query, key)
+    logits = np.where(mask[:, None, None], logits, -np.inf)
+    if causal:
+        logits = np.where(np.tri(5), logits, -np.inf)
+    expected = np.exp(logits - logits.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, atol=1e-5)
+    np.testing.assert_array_equal(
+        y, np.array(layer(X, context=Context(padding_mask=ops.convert_to_tensor(mask))))
+    )
+
+
+@pytest.mark.parametrize("options", [{"softmax": True}, {"toeplitz": True}])
+def test_mixing_tells_the_layers_matrix(options):
+    layer = built(LengthMixing(max_length=8, num_heads=2, name="mixing", **options))
+    told, y = watch(layer)
+    np.testing.assert_array_equal(told["mixing"], np.array(layer.matrix(5)))
+    mixed = np.einsum("hts,bshc->bthc", told["mixing"], X.reshape(2, 5, 2, 3))
+    np.testing.assert_allclose(y, mixed.reshape(2, 5, 6), atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.25, "learned_vector", "gated"])
+def test_remixer_tells_alpha(alpha):
+    layer = built(RemixerBlock(max_length=8, width=4, alpha=alpha, name="remixer"))
+    told, _ = watch(layer)
+    assert told.keys() == {"mixing", "alpha"}
+    if alpha == 0.25:
+        assert told["alpha"] == 0.25
+    elif alpha == "gated":
+        assert told["alpha"].shape == (2, 5, 4)
+    else:
+        expected = 1 / (1 + np.exp(-np.array(layer.alpha_logit)))
+        np.testing.assert_allclose(told["alpha"], expected, rtol=1e-6)
+
+
+def test_nobody_is_told_after_the_block():
+    told = []
+    layer = built(SelfAttention(num_heads=2, d_kv=4, name="attention"))
+    with (
+        pytest.raises(RuntimeError, match="inside"),
+        watching(lambda *_: told.append(1)),
+    ):
+        layer(X, context=Context())
+        raise RuntimeError("inside")
+    layer(X, context=Context())
+    assert told == [1]

@@ -22,7 +22,7 @@ ORDER = [
     ["evaluation", "inference"],
     ["training"],
     ["analysis"],
-    ["gin_utils", "gin_errors"],
+    ["gin_configurables", "gin_errors", "gin_utils"],
     [
         "train",
         "eval",

@@ -1,0 +1,96 @@
+"""What gin may configure."""
+
+import importlib
+
+# The names that gin files may use, by the module that defines them. Importing it
+# registers the tasks too.
+CONFIGURABLES = {
+    "remixer_tf.layers": (
+        "BertFeedForward",
+        "BertSelfAttention",
+        "BlockTokenMLP",
+        "CrossAttention",
+        "FeedForward",
+        "GatedFeedForward",
+        "GatedMLP",
+        "LayerNorm",
+        "MeanPooling",
+        "PositionEmbedding",
+        "PositionalAttention",
+        "RMSNorm",
+        "RelativePositionBias",
+        "RemixerBlock",
+        "SelfAttention",
+        "SlidingTokenMLP",
+        "TokenMixingMLP",
+    ),
+    "remixer_tf.models": (
+        "ClassificationHead",
+        "DecoderOnly",
+        "EncoderDecoder",
+        "EncoderOnly",
+        "ImageClassifier",
+        "MaskedLMHead",
+        "MeanPoolingHead",
+        "SpanHead",
+        "TransformerStack",
+        "num_tokens",
+    ),
+    "remixer_tf.decoding": ("best_span", "classify", "greedy_decode"),
+    "seqio": (
+        "EncDecFeatureConverter",
+        "LMFeatureConverter",
+        "PrefixLMFeatureConverter",
+    ),
+    "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
+    "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
+    "keras.layers": ("CutMix", "MixUp"),
+    "keras.optimizers": ("Adam", "AdamW", "SGD"),
+    "remixer_tf.optimizers": (
+        "Adafactor",
+        "bert_adamw",
+        "TruncatedRsqrt",
+        "WarmupConstant",
+        "WarmupCosineDecay",
+        "WarmupLinearDecay",
+        "WarmupRsqrt",
+    ),
+    "remixer_tf.data.augmentation": (
+        "RandAugment",
+        "normalize",
+        "random_flip",
+        "random_resized_crop",
+        "resize_and_center_crop",
+    ),
+    "remixer_tf.data.image_sources": ("ImageFolder", "TfdsImages"),
+    "remixer_tf.data.images": ("image_dataset",),
+    "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
+    "remixer_tf.data.pipeline": (
+        "examples_per_epoch",
+        "get_task",
+        "steps_in_epochs",
+        "train_dataset",
+    ),
+    "remixer_tf.tasks.cogs_files": ("cogs",),
+    "remixer_tf.tasks.text_files": ("text_files",),
+    "remixer_tf.training.evaluations": (
+        "Best",
+        "DecodedEvaluation",
+        "ImageEvaluation",
+        "LossEvaluation",
+        "evaluate_images",
+    ),
+    "remixer_tf.training.initial": ("InitialCheckpoint",),
+    "remixer_tf.training.loop": ("train",),
+    "remixer_tf.evaluation": ("evaluate",),
+    "remixer_tf.inference": ("text_to_text",),
+    "remixer_tf.analysis.paper": ("PaperRow",),
+    "remixer_tf.analysis.pictures": ("Pictures",),
+}
+# Where it is not called as gin calls it.
+_ATTRIBUTES = {"cogs": "set_directory", "text_files": "set_directory"}
+
+
+def load(module, name):
+    """Returns what gin calls `name`, imported from `module`."""
+    return getattr(importlib.import_module(module), _ATTRIBUTES.get(name, name))

@@ -26,12 +26,23 @@ from remixer_tf.gin_errors import (
 # registers the tasks too.
 _CONFIGURABLES = {
     "remixer_tf.layers": (
+        "BertFeedForward",
+        "BertSelfAttention",
+        "BlockTokenMLP",
         "CrossAttention",
         "FeedForward",
         "GatedFeedForward",
+        "GatedMLP",
+        "LayerNorm",
+        "MeanPooling",
+        "PositionEmbedding",
+        "PositionalAttention",
+        "RMSNorm",
         "RelativePositionBias",
         "RemixerBlock",
         "SelfAttention",
+        "SlidingTokenMLP",
+        "TokenMixingMLP",
     ),
     "remixer_tf.models": ("EncoderDecoder", "TransformerStack"),
     "keras.optimizers": ("Adam", "AdamW", "SGD"),

@@ -2,24 +2,48 @@
 
 from remixer_tf.layers.attention import CrossAttention, SelfAttention
 from remixer_tf.layers.base import Context, Sublayer
+from remixer_tf.layers.bert import (
+    BertFeedForward,
+    BertSelfAttention,
+    PositionalAttention,
+)
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.feed_forward import FeedForward, GatedFeedForward
+from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
 from remixer_tf.layers.length_mixing import LengthMixing, create_toeplitz_matrix
-from remixer_tf.layers.normalization import RMSNorm
+from remixer_tf.layers.mlp_mixer import (
+    BlockTokenMLP,
+    SlidingTokenMLP,
+    TokenMixingMLP,
+)
+from remixer_tf.layers.normalization import LayerNorm, RMSNorm
+from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.position_bias import RelativePositionBias
+from remixer_tf.layers.position_embedding import PositionEmbedding
 from remixer_tf.layers.remixer import RemixerBlock
 
 __all__ = [
+    "BertFeedForward",
+    "BertSelfAttention",
+    "BlockTokenMLP",
     "Context",
     "CrossAttention",
     "Dropout",
     "FeedForward",
     "GatedFeedForward",
+    "GatedMLP",
+    "LayerNorm",
     "LengthMixing",
+    "MeanPooling",
+    "PositionEmbedding",
+    "PositionalAttention",
     "RMSNorm",
     "RelativePositionBias",
     "RemixerBlock",
     "SelfAttention",
+    "SlidingTokenMLP",
+    "SpatialGatingUnit",
     "Sublayer",
+    "TokenMixingMLP",
     "create_toeplitz_matrix",
 ]

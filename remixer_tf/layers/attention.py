@@ -5,6 +5,7 @@ from keras import ops
 
 from remixer_tf.layers.base import MASKED, Sublayer, dense, update_cache
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.position_bias import RelativePositionBias
 
 
 class _Attention(Sublayer):
@@ -27,17 +28,20 @@ class _Attention(Sublayer):
     def build(self, input_shape):
         d_model = input_shape[-1]
         inner = self.num_heads * self.d_kv
-
-        def projection(name, d_in, d_out, variance):
-            initializer = keras.initializers.RandomNormal(stddev=variance**0.5)
-            shape = (None, None, d_in)
-            return dense(name, shape, d_out, self.dtype_policy, initializer)
-
-        self.query = projection("query", d_model, inner, 1 / (d_model * self.d_kv))
-        self.key = projection("key", d_model, inner, 1 / d_model)
-        self.value = projection("value", d_model, inner, 1 / d_model)
-        self.out = projection("out", inner, d_model, 1 / inner)
+        project = self._projection
+        self.query = project("query", d_model, inner, 1 / (d_model * self.d_kv))
+        self.key = project("key", d_model, inner, 1 / d_model)
+        self.value = project("value", d_model, inner, 1 / d_model)
+        self.out = project("out", inner, d_model, 1 / inner)
         self.dropout.build()
+
+    def _projection(self, name, d_in, d_out, variance):
+        initializer = keras.initializers.RandomNormal(stddev=variance**0.5)
+        shape = (None, None, d_in)
+        return dense(name, shape, d_out, self.dtype_policy, initializer)
+
+    def _query(self, x):
+        return self._split_heads(self.query(x))
 
     def _split_heads(self, x):
         """`[batch, length, heads * d_kv]` to `[batch, heads, length, d_kv]`."""
@@ -49,17 +53,20 @@ class _Attention(Sublayer):
 
         `bias`: float32, broadcast to `[batch, heads, length, kv_length]`, or None.
         """
-        query = self._split_heads(self.query(x))
-        logits = ops.einsum("bhtk,bhsk->bhts", query, key)
+        logits = ops.einsum("bhtk,bhsk->bhts", self._query(x), key)
         logits = ops.cast(logits, "float32")
         if bias is not None:
             logits += bias
+        return self._read(logits, value, training)
+
+    def _read(self, logits, value, training=False):
+        """`softmax(logits) V W_o`; logits float32 `[batch, heads, length, source]`."""
         weights = ops.cast(ops.softmax(logits), value.dtype)
         weights = self.dropout(weights, training=training)
         mixed = ops.einsum("bhts,bhsk->bhtk", weights, value)
         mixed = ops.transpose(mixed, (0, 2, 1, 3))
         return self.out(
-            ops.reshape(mixed, (-1, x.shape[1], self.num_heads * self.d_kv))
+            ops.reshape(mixed, (-1, mixed.shape[1], self.num_heads * self.d_kv))
         )
 
 
@@ -86,6 +93,8 @@ class SelfAttention(_Attention):
         d_kv: int, width of a head.
         causal: bool, whether a token sees only itself and earlier ones.
         dropout_rate: float, on the attention weights, one mask for all queries.
+        relative_bias: bool, adds a `RelativePositionBias` of this layer's own. T5
+            shares one among the layers of a stack instead: `context.position_bias`.
 
     Call arguments and returns: see `Sublayer`. `context.padding_mask` hides padding
     keys, `context.segment_ids` other packed examples.
@@ -94,24 +103,57 @@ class SelfAttention(_Attention):
         ValueError: when decoding is asked of a layer that is not causal.
     """
 
-    def __init__(self, num_heads, d_kv, causal=False, dropout_rate=0.0, **kwargs):
+    def __init__(
+        self,
+        num_heads,
+        d_kv,
+        causal=False,
+        dropout_rate=0.0,
+        relative_bias=False,
+        **kwargs,
+    ):
         super().__init__(num_heads, d_kv, dropout_rate, **kwargs)
         self.causal = causal
+        self.relative_bias = relative_bias
+        if relative_bias:
+            self.position_bias = RelativePositionBias(
+                num_heads, bidirectional=not causal, name="position_bias"
+            )
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        if self.relative_bias:
+            self.position_bias.build()
 
     def call(self, x, context, training=False):
-        causal = padding = segments = None
+        bias = self._bias(x.shape[1], context)
+        key = self._split_heads(self.key(x))
+        value = self._split_heads(self.value(x))
+        return self._attend(x, key, value, bias, training)
+
+    def _bias(self, length, context):
+        """What is added to the logits of a whole sequence: biases and masks."""
+        own = causal = padding = segments = None
+        positions = ops.arange(length, dtype="int32")
+        if self.relative_bias:
+            own = self.position_bias(positions, positions)
         if self.causal:
-            positions = ops.arange(x.shape[1])
             causal = _mask_bias(positions[None, :] <= positions[:, None])[None, None]
         if context.padding_mask is not None:
             padding = _mask_bias(context.padding_mask)[:, None, None, :]
         if context.segment_ids is not None:
             ids = context.segment_ids
             segments = _mask_bias(ops.equal(ids[:, :, None], ids[:, None, :]))[:, None]
-        bias = _sum_biases(context.position_bias, causal, padding, segments)
-        key = self._split_heads(self.key(x))
-        value = self._split_heads(self.value(x))
-        return self._attend(x, key, value, bias, training)
+        return _sum_biases(own, context.position_bias, causal, padding, segments)
+
+    def _step_bias(self, context):
+        """What is added to the logits of position `context.step`."""
+        own = None
+        if self.relative_bias:
+            step = ops.reshape(context.step, (1,))
+            own = self.position_bias(step, context.key_positions)
+        seen = _mask_bias(context.key_positions <= context.step)[None, None, None]
+        return _sum_biases(own, context.position_bias, seen)
 
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
@@ -130,8 +172,7 @@ class SelfAttention(_Attention):
             "key": update_cache(cache["key"], key, context),
             "value": update_cache(cache["value"], value, context),
         }
-        seen = _mask_bias(context.key_positions <= context.step)[None, None, None]
-        bias = _sum_biases(context.position_bias, seen)
+        bias = self._step_bias(context)
         return self._attend(x, cache["key"], cache["value"], bias), cache
 
 

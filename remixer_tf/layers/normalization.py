@@ -37,3 +37,18 @@ class RMSNorm(keras.layers.Layer):
         mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
         x = x * ops.rsqrt(mean_square + self.epsilon) * self.scale
         return ops.cast(x, self.compute_dtype)
+
+
+class LayerNorm(keras.layers.LayerNormalization):
+    """Keras' layer normalization with the papers' epsilon (specs 1.1).
+
+    `y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` over the channels, with
+    statistics in float32 whatever the compute dtype.
+
+    Args:
+        epsilon: float, added to the variance.
+        **kwargs: see `keras.layers.LayerNormalization`.
+    """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(epsilon=epsilon, **kwargs)

@@ -4,9 +4,11 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.base import Context, dense
+from remixer_tf.layers.embedding import tied_logits
+from remixer_tf.models.decoding_steps import DecodingSteps
 
 
-class EncoderDecoder(keras.Model):
+class EncoderDecoder(DecodingSteps, keras.Model):
     """Tokens in, logits of the target tokens out (T5 section 2.1; specs 3.4).
 
     The embedding is shared by encoder and decoder. Logits are float32, from a matrix
@@ -91,59 +93,20 @@ class EncoderDecoder(keras.Model):
         x, _ = self.encoder(x, context=context, training=training)
         return Context(encoded=x, encoded_mask=mask, encoded_segment_ids=segment_ids)
 
+    def prompt(self, batch):
+        """The target tokens to go on from, int32 `[batch, 0]`: none."""
+        return batch["encoder_input_tokens"][:, :0]
+
     def start_decoding(self, batch, max_length):
         """Encodes, and makes the empty cache for `max_length` target tokens.
 
         Returns:
             the decoder's `Context` (without `step`) and the cache.
         """
-        return self._empty_cache(self.encode(batch), max_length)
-
-    def grow_cache(self, context, cache, max_length):
-        """Pads a cache, to hold `max_length` target tokens.
-
-        Returns:
-            the `Context` and the cache, as `start_decoding` does.
-        """
-        context, empty = self._empty_cache(context, max_length)
-
-        def pad(value, like):
-            missing = [
-                n - m for n, m in zip(like.shape[1:], value.shape[1:], strict=True)
-            ]
-            return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
-
-        cache = {
-            block: {
-                name: pad(value, empty[block][name]) for name, value in part.items()
-            }
-            for block, part in cache.items()
-        }
-        return context, cache
-
-    def _empty_cache(self, context, max_length):
-        context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
-        batch_size = ops.shape(context.encoded)[0]
-        return context, self.decoder.init_cache(batch_size, max_length, context)
-
-    def decode_step(self, tokens, cache, context):
-        """Logits of the next token.
-
-        Args:
-            tokens: int32 `[batch]`, the decoder's input at `context.step`.
-            cache: from `start_decoding` or the last step.
-            context: a `Context` with `step`.
-
-        Returns:
-            float32 `[batch, vocab_size]`, and the new cache.
-        """
-        x = self.token_embedding(tokens[:, None])
-        x, cache = self.decoder(x, context=context, cache=cache)
-        return self._compute_logits(x)[:, 0], cache
+        context = self.encode(batch)
+        return self._empty_cache(context, ops.shape(context.encoded)[0], max_length)
 
     def _compute_logits(self, x):
-        if not self.tied_logits:
-            return self.logits(x)
-        table = ops.cast(self.token_embedding.embeddings, "float32")
-        x = ops.cast(x, "float32") * self.d_model**-0.5
-        return ops.matmul(x, ops.transpose(table))
+        if self.tied_logits:
+            return tied_logits(self.token_embedding, x, self.d_model**-0.5)
+        return self.logits(x)

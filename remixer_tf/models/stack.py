@@ -14,6 +14,9 @@ class Block(keras.layers.Layer):
         sublayer: a `Sublayer`.
         norm: a normalisation layer.
         dropout_rate: float, one mask for all positions.
+        survival_probability: float in (0, 1]. Stochastic depth (Huang et al. 2016;
+            specs 1.7): in training, an example's residual branch is left out with
+            probability 1 - p, and divided by p otherwise.
 
     Call arguments and returns: see `Sublayer`.
 
@@ -21,18 +24,27 @@ class Block(keras.layers.Layer):
         ValueError: if the sublayer returns another shape than it received.
     """
 
-    def __init__(self, sublayer, norm, dropout_rate=0.0, **kwargs):
+    def __init__(
+        self, sublayer, norm, dropout_rate=0.0, survival_probability=1.0, **kwargs
+    ):
         super().__init__(**kwargs)
         self.sublayer = sublayer
         self.norm = norm
         self.dropout = Dropout(
             dropout_rate, shared_axes=(1,), name="dropout", dtype=self.dtype_policy
         )
+        self.stochastic_depth = Dropout(
+            1 - survival_probability,
+            shared_axes=(1, 2),  # one number per example
+            name="stochastic_depth",
+            dtype=self.dtype_policy,
+        )
 
     def build(self, input_shape):
         self.norm.build(input_shape)
         self.sublayer.build(input_shape)
         self.dropout.build()
+        self.stochastic_depth.build()
 
     def call(self, x, context, training=False):
         y = self.sublayer(self.norm(x), context=context, training=training)
@@ -51,7 +63,42 @@ class Block(keras.layers.Layer):
                 "A sublayer returns the shape it received. Received from "
                 f"'{self.sublayer.path}': {tuple(y.shape)} for {tuple(x.shape)}"
             )
-        return x + self.dropout(y, training=training)
+        y = self.dropout(y, training=training)
+        return x + self.stochastic_depth(y, training=training)
+
+
+def survival_by_layer(probability, schedule, num_layers):
+    """The survival probability of each layer under a schedule (specs 1.7).
+
+    "constant": p everywhere. "linear": `1 - (1 - p) l / (L - 1)` for layer l of L,
+    from 0; the only layer of L = 1 has p.
+
+    Args:
+        probability: float in (0, 1], p.
+        schedule: str, "constant" or "linear".
+        num_layers: int, L.
+
+    Returns:
+        a list of L floats.
+
+    Raises:
+        ValueError: for an unknown schedule or a probability outside (0, 1].
+    """
+    if not 0 < probability <= 1:
+        raise ValueError(
+            "A survival probability lies above 0 and is at most 1, which leaves out "
+            f"nothing. Received: survival_probability={probability}"
+        )
+    if schedule == "constant":
+        return [probability] * num_layers
+    if schedule == "linear":
+        last = max(num_layers - 1, 1)
+        drops = [layer / last for layer in range(num_layers - 1)] + [1.0]
+        return [1 - (1 - probability) * drop for drop in drops]
+    raise ValueError(
+        'survival_schedule is "constant" or "linear". '
+        f"Received: survival_schedule={schedule!r}"
+    )
 
 
 class TransformerStack(keras.layers.Layer):
@@ -70,6 +117,13 @@ class TransformerStack(keras.layers.Layer):
         norm: a factory that takes `name` and `dtype` and returns a normalisation
             layer.
         dropout_rate: float, on the input, each sublayer's output, and the output.
+        survival_probability: float in (0, 1], of stochastic depth (see `Block`).
+        survival_schedule: str, "constant", or "linear" from 1 in the first layer to
+            `survival_probability` in the last.
+        positions: a factory that takes `name` and `dtype` and returns a layer that
+            adds absolute positions to the input, such as `PositionEmbedding`, or None.
+        input_norm: bool, whether a norm comes before the first layer, after the
+            positions (BERT; specs 1.5).
 
     Call arguments:
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.
@@ -88,16 +142,26 @@ class TransformerStack(keras.layers.Layer):
         position_bias=None,
         norm=RMSNorm,
         dropout_rate=0.0,
+        survival_probability=1.0,
+        survival_schedule="linear",
+        positions=None,
+        input_norm=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
         dtype = self.dtype_policy
         self.num_layers = num_layers
+        survival = survival_by_layer(
+            survival_probability, survival_schedule, num_layers
+        )
+        self.positions = positions and positions(name="positions", dtype=dtype)
+        self.input_norm = norm(name="input_norm", dtype=dtype) if input_norm else None
         self.blocks = [
             Block(
                 sublayer(name=key, dtype=dtype),
                 norm(name="norm", dtype=dtype),
                 dropout_rate,
+                survival[layer],
                 name=f"layer_{layer}_{key}",
                 dtype=dtype,
             )
@@ -112,6 +176,10 @@ class TransformerStack(keras.layers.Layer):
         )
 
     def build(self, input_shape):
+        if self.positions is not None:
+            self.positions.build(input_shape)
+        if self.input_norm is not None:
+            self.input_norm.build(input_shape)
         if self.position_bias is not None:
             self.position_bias.build()
         self.input_dropout.build()
@@ -121,6 +189,10 @@ class TransformerStack(keras.layers.Layer):
         self.output_dropout.build()
 
     def call(self, x, context, cache=None, training=False):
+        if self.positions is not None:
+            x = self.positions(x, context=context)
+        if self.input_norm is not None:
+            x = self.input_norm(x)
         x = self.input_dropout(x, training=training)
         if self.position_bias is not None:
             if cache is None:
@@ -146,3 +218,17 @@ class TransformerStack(keras.layers.Layer):
             block.name: block.init_cache(batch_size, max_length, context)
             for block in self.blocks
         }
+
+    def grow_cache(self, cache, max_length, context):
+        """A cache of `init_cache` or a step, padded to hold `max_length` tokens."""
+        values = keras.tree.flatten(cache)
+        batch_size = ops.shape(values[0])[0] if values else 1
+        empty = self.init_cache(batch_size, max_length, context)
+
+        def pad(value, like):
+            missing = [
+                n - m for n, m in zip(like.shape[1:], value.shape[1:], strict=True)
+            ]
+            return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
+
+        return keras.tree.map_structure(pad, cache, empty)

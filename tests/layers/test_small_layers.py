@@ -1,4 +1,4 @@
-"""Normalisation, feed-forward and dropout against NumPy."""
+"""Normalisation, feed-forward, dropout, positions, pooling against NumPy."""
 
 import math
 
@@ -7,8 +7,19 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import Context, Dropout, FeedForward, GatedFeedForward, RMSNorm
+from remixer_tf.layers import (
+    BertFeedForward,
+    Context,
+    Dropout,
+    FeedForward,
+    GatedFeedForward,
+    LayerNorm,
+    MeanPooling,
+    PositionEmbedding,
+    RMSNorm,
+)
 from remixer_tf.layers.base import get_activation
+from tests.layers.harness import randomize
 
 
 def test_rms_norm():
@@ -30,6 +41,31 @@ def test_rms_norm_statistics_are_float32():
     np.testing.assert_array_equal(np.array(ops.cast(y, "float32")), 1)
 
 
+def test_layer_norm():
+    layer = LayerNorm(name="norm")
+    layer.build((None, 6))
+    gamma = np.linspace(0.5, 2, 6).astype("float32")
+    layer.gamma.assign(gamma)
+    layer.beta.assign(gamma - 1)
+    # A small variance, so that epsilon counts.
+    x = 3 + 1e-3 * np.random.default_rng(0).normal(size=(2, 3, 6)).astype("float32")
+    centred = x - x.mean(-1, keepdims=True)
+    variance = (centred**2).mean(-1, keepdims=True)
+    expected = centred / np.sqrt(variance + 1e-6) * gamma + gamma - 1
+    np.testing.assert_allclose(np.array(layer(x)), expected, atol=2e-3)
+    assert type(layer).from_config(layer.get_config()).epsilon == 1e-6
+
+
+def test_layer_norm_statistics_are_float32():
+    layer = LayerNorm(name="norm", dtype="mixed_bfloat16")
+    # 4,096 values whose sum, squares and small differences bfloat16 could not keep.
+    x = np.tile([256.0, 258.0], 2048)[None]
+    y = layer(ops.convert_to_tensor(x, "bfloat16"))
+    assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
+    expected = np.tile([-1.0, 1.0], 2048)[None]
+    np.testing.assert_array_equal(np.array(ops.cast(y, "float32")), expected)
+
+
 def test_gelu_forms():
     x = np.linspace(-4, 4, 101).astype("float32")
     exact = np.array([0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x])
@@ -47,6 +83,28 @@ def test_feed_forward():
     y = np.array(layer(x, context=Context()))
     wi, wo = (ops.convert_to_numpy(part.kernel) for part in (layer.wi, layer.wo))
     np.testing.assert_allclose(y, np.maximum(x @ wi, 0) @ wo, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype, tol", [("float32", 1e-5), ("mixed_bfloat16", 0.05)])
+def test_bert_feed_forward(dtype, tol):
+    x = np.random.default_rng(0).normal(size=(2, 3, 6)).astype("float32")
+    layer = BertFeedForward(10, name="feed_forward", dtype=dtype)
+    layer.build((None, None, 6))
+    randomize(layer)
+    y = np.array(ops.cast(layer(x, context=Context()), "float32"))
+    wi, bi, wo, bo = (ops.convert_to_numpy(w) for w in layer.trainable_weights)
+    hidden = x @ wi + bi
+    hidden *= 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
+    np.testing.assert_allclose(y, hidden @ wo + bo, atol=tol)
+
+
+def test_bert_feed_forward_starts_at_0_02_and_zero_biases():
+    layer = BertFeedForward(400, name="feed_forward")
+    layer.build((None, None, 100))
+    for part in (layer.wi, layer.wo):
+        # The truncated normal's deviation is 0.88 of the normal's.
+        assert abs(ops.convert_to_numpy(part.kernel).std() - 0.0176) < 5e-4
+        np.testing.assert_array_equal(ops.convert_to_numpy(part.bias), 0)
 
 
 def test_gated_feed_forward():
@@ -83,3 +141,57 @@ def test_dropout_state_has_a_stable_path():
     assert paths[0] == paths[1] == [["dropout/seed_generator/seed_generator_state"]][0]
     with pytest.raises(ValueError, match="rate=1.0"):
         Dropout(1.0)
+
+
+def positions_layer(**kwargs):
+    layer = PositionEmbedding(8, name="positions", **kwargs)
+    layer.build((None, None, 6))
+    randomize(layer)
+    return layer, ops.convert_to_numpy(layer.embeddings)
+
+
+@pytest.mark.parametrize("dtype, tol", [("float32", 1e-6), ("mixed_bfloat16", 0.03)])
+def test_position_embedding(dtype, tol):
+    layer, table = positions_layer(dtype=dtype)
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+
+    def run(x, **fields):
+        return np.array(ops.cast(layer(x, context=Context(**fields)), "float32"))
+
+    np.testing.assert_allclose(run(x), x + table[:5], atol=tol)
+    positions = np.array([[0, 1, 2, 0, 1], [0, 1, 0, 1, 0]], "int32")
+    packed = run(x, segment_ids=np.ones((2, 5), "int32"), positions=positions)
+    np.testing.assert_allclose(packed, x + table[positions], atol=tol)
+    keys = ops.arange(5, dtype="int32")
+    for t in range(5):
+        step = ops.convert_to_tensor(t, "int32")
+        y = run(x[:, t : t + 1], step=step, key_positions=keys)
+        np.testing.assert_allclose(y, x[:, t : t + 1] + table[t], atol=tol)
+
+
+def test_position_embedding_errors():
+    layer, _ = positions_layer()
+    with pytest.raises(ValueError, match="9 tokens .* max_length=8"):
+        layer(np.zeros((1, 9, 6), "float32"), context=Context())
+    keys, step = ops.arange(9), ops.convert_to_tensor(0)
+    with pytest.raises(ValueError, match="9 tokens .* max_length=8"):
+        context = Context(step=step, key_positions=keys)
+        layer(np.zeros((1, 1, 6), "float32"), context=context)
+    with pytest.raises(ValueError, match="segment_ids without positions"):
+        context = Context(segment_ids=np.ones((1, 4), "int32"))
+        layer(np.zeros((1, 4, 6), "float32"), context=context)
+
+
+@pytest.mark.parametrize("dtype, tol", [("float32", 1e-6), ("mixed_bfloat16", 0.02)])
+def test_mean_pooling(dtype, tol):
+    layer = MeanPooling(name="pooling", dtype=dtype)
+    x = np.random.default_rng(0).normal(size=(3, 4, 6)).astype("float32")
+    y = layer(x, context=Context())
+    np.testing.assert_allclose(ops.cast(y, "float32"), x.mean(1), atol=tol)
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], "int32")
+    y = np.array(ops.cast(layer(x, context=Context(padding_mask=mask)), "float32"))
+    np.testing.assert_allclose(y[0], x[0].mean(0), atol=tol)
+    np.testing.assert_allclose(y[1], x[1, :2].mean(0), atol=tol)
+    np.testing.assert_array_equal(y[2], 0)
+    with pytest.raises(ValueError, match="packing off"):
+        layer(x, context=Context(segment_ids=mask))

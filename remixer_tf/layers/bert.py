@@ -1,0 +1,92 @@
+"""Sublayers of BERT: biases everywhere, truncated normal initial values, exact gelu."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.attention import SelfAttention
+from remixer_tf.layers.base import dense, update_cache
+from remixer_tf.layers.feed_forward import FeedForward
+
+
+def bert_dense(name, d_in, d_out, dtype, initializer=None):
+    """A projection with bias; its kernel starts truncated normal, deviation 0.02."""
+    initializer = initializer or keras.initializers.TruncatedNormal(stddev=0.02)
+    return dense(name, (None, None, d_in), d_out, dtype, initializer, use_bias=True)
+
+
+class BertSelfAttention(SelfAttention):
+    """`softmax(Q K^T / sqrt(d_kv) + bias) V W_o + b_o`, with biased projections.
+
+    The attention of the gMLP paper's baselines (specs 1.8): "BERT" takes its positions
+    from a `PositionEmbedding`, "BERT + rel pos" from `relative_bias`, which is then
+    specific to layer and head.
+
+    Args, call arguments, returns and raises: see `SelfAttention`.
+    """
+
+    def _projection(self, name, d_in, d_out, variance):
+        return bert_dense(name, d_in, d_out, self.dtype_policy)
+
+    def _query(self, x):
+        return super()._query(x) * self.d_kv**-0.5
+
+
+class PositionalAttention(BertSelfAttention):
+    """`softmax(B) V W_o + b_o`: attention that looks at positions and at no content.
+
+    B is the layer's own relative position bias. The gMLP paper's "BERT + rel pos -
+    attn" (Table 3), that is Random Synthesizer: value and output projections stay,
+    query and key go (specs 1.8).
+
+    Args:
+        num_heads: int.
+        d_kv: int, width of a head.
+        causal: bool, whether a token sees only itself and earlier ones.
+        dropout_rate: float, on the attention weights, one mask for all queries.
+
+    Call arguments, returns and raises: see `SelfAttention`.
+    """
+
+    def __init__(self, num_heads, d_kv, causal=False, dropout_rate=0.0, **kwargs):
+        super().__init__(
+            num_heads, d_kv, causal, dropout_rate, relative_bias=True, **kwargs
+        )
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        inner = self.num_heads * self.d_kv
+        self.value = bert_dense("value", d_model, inner, self.dtype_policy)
+        self.out = bert_dense("out", inner, d_model, self.dtype_policy)
+        self.position_bias.build()
+        self.dropout.build()
+
+    def call(self, x, context, training=False):
+        value = self._split_heads(self.value(x))
+        bias = self._bias(x.shape[1], context)
+        return self._read(self._per_example(bias, value), value, training)
+
+    def init_cache(self, batch_size, max_length, context):
+        return {"value": super().init_cache(batch_size, max_length, context)["value"]}
+
+    def decode_step(self, x, cache, context):
+        value = self._split_heads(self.value(x))
+        value = update_cache(cache["value"], value, context)
+        bias = self._step_bias(context)
+        return self._read(self._per_example(bias, value), value), {"value": value}
+
+    @staticmethod
+    def _per_example(bias, value):
+        return ops.broadcast_to(bias, (ops.shape(value)[0], *bias.shape[1:]))
+
+
+class BertFeedForward(FeedForward):
+    """`Y = act(X W_i + b_i) W_o + b_o`, BERT's feed-forward layer.
+
+    Args, call arguments and returns: see `FeedForward`.
+    """
+
+    def __init__(self, d_ff, activation="gelu_exact", dropout_rate=0.0, **kwargs):
+        super().__init__(d_ff, activation, dropout_rate, **kwargs)
+
+    def _dense(self, name, d_in, d_out):
+        return bert_dense(name, d_in, d_out, self.dtype_policy)

@@ -1,0 +1,259 @@
+"""gMLP's block: a channel MLP whose hidden units are gated by other tokens."""
+
+import keras
+
+from remixer_tf.layers.base import Sublayer, get_activation
+from remixer_tf.layers.bert import BertSelfAttention, bert_dense
+from remixer_tf.layers.length_mixing import LengthMixing
+from remixer_tf.layers.normalization import LayerNorm
+
+# Each variant's initial deviation of W (None: 1 / sqrt(max_length), which keeps the
+# variance) and its initial b. Where f multiplies, W near 0 and b = 1 start the layer
+# as the identity (gMLP section 3.1); where f is added, b = 0 does; where f is all
+# there is, a constant would be no start.
+VARIANTS = {
+    "split": (1e-6, 1.0),
+    "multiplicative": (1e-6, 1.0),
+    "additive": (1e-6, 0.0),
+    "linear": (None, 0.0),
+}
+
+
+class SpatialGatingUnit(keras.layers.Layer):
+    """Lets the other tokens gate the channels of each (gMLP section 3.1, eq. 2).
+
+    `f(A) = W LayerNorm(A) + b`, with W over positions, shared by all channels, and b
+    one number per position. The variants (specs 1.2; Table 3) are
+
+    - split: `Z_1 * f(Z_2)`, Z_1 and Z_2 the halves of Z's channels: the paper's unit;
+    - multiplicative: `Z * f(Z)`;
+    - additive: `Z + f(Z)`;
+    - linear: `f(Z)`.
+
+    Args:
+        max_length: int, W is `max_length x max_length`.
+        variant: str, one of those above.
+        toeplitz: bool, W is a Toeplitz matrix (gMLP appendix; specs 1.3).
+        causal: bool, W sees no later token.
+        spatial_stddev: float, W starts truncated normal of this deviation. None: 1e-6,
+            or `max_length ** -0.5` in the linear variant.
+        spatial_bias_value: float, b starts at it. None: 1 where f multiplies, else 0.
+
+    Call arguments:
+        z: float `[batch, length, channels]`.
+        context: a `Context`.
+        added: float, of the shape of f, added to it; None for nothing.
+
+    Returns:
+        float `[batch, length, channels]`, or half the channels for "split".
+
+    Raises:
+        ValueError: for an unknown variant, an odd number of channels to split, and as
+            `LengthMixing` does.
+    """
+
+    def __init__(
+        self,
+        max_length,
+        variant="split",
+        toeplitz=False,
+        causal=False,
+        spatial_stddev=None,
+        spatial_bias_value=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if variant not in VARIANTS:
+            raise ValueError(
+                f"variant is one of {sorted(VARIANTS)}. Received: variant={variant!r}"
+            )
+        self.max_length = max_length
+        self.variant = variant
+        self.toeplitz = toeplitz
+        self.causal = causal
+        self.spatial_stddev = spatial_stddev
+        self.spatial_bias_value = spatial_bias_value
+        stddev, bias = VARIANTS[variant]
+        if spatial_stddev is not None:
+            stddev = spatial_stddev
+        elif stddev is None:
+            stddev = max_length**-0.5
+        if spatial_bias_value is not None:
+            bias = spatial_bias_value
+        self.norm = LayerNorm(name="norm", dtype=self.dtype_policy)
+        self.mixing = LengthMixing(
+            max_length,
+            toeplitz=toeplitz,
+            use_bias=True,
+            causal=causal,
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=stddev),
+            bias_initializer=keras.initializers.Constant(bias),
+            name="mixing",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        if self.variant == "split":
+            if width % 2:
+                raise ValueError(
+                    "The split variant halves the channels, so their number is even. "
+                    f"Received: {width} channels in layer '{self.path}'"
+                )
+            width //= 2
+        self.norm.build((None, None, width))
+        self.mixing.build((None, None, width))
+
+    def call(self, z, context, added=None):
+        z, gated = self._parts(z)
+        mixed = self.mixing(self.norm(gated), context=context)
+        return self._gate(z, mixed, added)
+
+    def init_cache(self, batch_size, max_length, context):
+        """See `Sublayer`: the cache holds the normalised channels that W mixes."""
+        return self.mixing.init_cache(batch_size, max_length, context)
+
+    def decode_step(self, z, cache, context, added=None):
+        """See `Sublayer`; z is `[batch, 1, channels]`."""
+        z, gated = self._parts(z)
+        mixed, cache = self.mixing.decode_step(self.norm(gated), cache, context)
+        return self._gate(z, mixed, added), cache
+
+    def _parts(self, z):
+        """What is gated, and what f is made of."""
+        if self.variant != "split":
+            return z, z
+        half = z.shape[-1] // 2
+        return z[..., :half], z[..., half:]
+
+    def _gate(self, z, mixed, added):
+        if added is not None:
+            mixed += added
+        if self.variant == "linear":
+            return mixed
+        return z + mixed if self.variant == "additive" else z * mixed
+
+
+class TinyAttention(BertSelfAttention):
+    """aMLP's single attention head beside the spatial gate (gMLP section 4.1).
+
+    `softmax(Q K^T / sqrt(d_kv)) V W_o + b_o`, from d_model to d_out channels. W_o
+    starts at zero, so that the gate starts as without it (specs 1.4).
+
+    Args:
+        d_out: int, channels of the output.
+        d_kv: int, width of the head; 64 or 128 in the paper.
+        causal: bool, whether a token sees only itself and earlier ones.
+
+    Call arguments and returns: see `SelfAttention`, but for the output's width. A
+    position bias in the context is for other layers.
+    """
+
+    def __init__(self, d_out, d_kv, causal=False, **kwargs):
+        super().__init__(num_heads=1, d_kv=d_kv, causal=causal, **kwargs)
+        self.d_out = d_out
+
+    def _projection(self, name, d_in, d_out, variance):
+        if name != "out":
+            return super()._projection(name, d_in, d_out, variance)
+        return bert_dense(name, d_in, self.d_out, self.dtype_policy, "zeros")
+
+    def call(self, x, context, training=False):
+        return super().call(x, context._replace(position_bias=None), training)
+
+    def decode_step(self, x, cache, context):
+        return super().decode_step(x, cache, context._replace(position_bias=None))
+
+
+class GatedMLP(Sublayer):
+    """gMLP's block (gMLP section 3, eq. 1): `Y = s(act(X U + b_U)) V + b_V`.
+
+    s is the spatial gating unit; norm of X and residual are the `Block`'s. With a tiny
+    attention (aMLP, section 4.1), its output from X is added to what gates:
+    `Z_1 * (W LayerNorm(Z_2) + b + attention(X))` (specs 1.4).
+
+    Args:
+        d_ff: int, channels of `X U`. V has half as many rows for variant "split".
+        max_length: int, the longest sequence.
+        variant, toeplitz, causal, spatial_stddev, spatial_bias_value: see
+            `SpatialGatingUnit`.
+        activation: str, see `get_activation`; the paper's BERT protocol has the exact
+            gelu.
+        d_attention: int, width of the tiny attention; None is gMLP, without one.
+
+    Call arguments and returns: see `Sublayer`.
+
+    Raises:
+        ValueError: as `SpatialGatingUnit` does.
+    """
+
+    def __init__(
+        self,
+        d_ff,
+        max_length,
+        variant="split",
+        toeplitz=False,
+        causal=False,
+        spatial_stddev=None,
+        spatial_bias_value=None,
+        activation="gelu_exact",
+        d_attention=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.d_ff = d_ff
+        self.max_length = max_length
+        self.variant = variant
+        self.toeplitz = toeplitz
+        self.causal = causal
+        self.spatial_stddev = spatial_stddev
+        self.spatial_bias_value = spatial_bias_value
+        self.activation = activation
+        self.d_attention = d_attention
+        self.act = get_activation(activation)
+        dtype = self.dtype_policy
+        self.gating = SpatialGatingUnit(
+            max_length,
+            variant,
+            toeplitz,
+            causal,
+            spatial_stddev,
+            spatial_bias_value,
+            name="gating",
+            dtype=dtype,
+        )
+        self.width = d_ff // 2 if variant == "split" else d_ff
+        if d_attention is not None:
+            self.attention = TinyAttention(
+                self.width, d_attention, causal, name="attention", dtype=dtype
+            )
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        dtype = self.dtype_policy
+        self.wi = bert_dense("wi", d_model, self.d_ff, dtype)  # U
+        self.wo = bert_dense("wo", self.width, d_model, dtype)  # V
+        self.gating.build((None, None, self.d_ff))
+        if self.d_attention is not None:
+            self.attention.build(input_shape)
+
+    def call(self, x, context, training=False):
+        attended = None
+        if self.d_attention is not None:
+            attended = self.attention(x, context=context, training=training)
+        z = self.act(self.wi(x))
+        return self.wo(self.gating(z, context=context, added=attended))
+
+    def init_cache(self, batch_size, max_length, context):
+        cache = self.gating.init_cache(batch_size, max_length, context)
+        if self.d_attention is not None:
+            cache |= self.attention.init_cache(batch_size, max_length, context)
+        return cache
+
+    def decode_step(self, x, cache, context):
+        attended, keys = None, {}
+        if self.d_attention is not None:
+            attended, keys = self.attention.decode_step(x, cache, context)
+        z = self.act(self.wi(x))
+        z, cache = self.gating.decode_step(z, cache, context, attended)
+        return self.wo(z), {**cache, **keys}

@@ -1,0 +1,260 @@
+"""MLP-Mixer's token mixing: an MLP over positions, shared by all channels."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import Sublayer, get_activation
+
+
+class _TokenMLP(Sublayer):
+    """What the three token-mixing MLPs share: their weights and hidden units.
+
+    Weights: `wi` (gated: `wi_0`, `wi_1`) from positions to hidden units, `wo` back,
+    and `wi_bias`, `wo_bias` in the plain form.
+    """
+
+    def __init__(self, d_tokens, gated=False, activation="gelu", **kwargs):
+        super().__init__(**kwargs)
+        self.d_tokens = d_tokens
+        self.gated = gated
+        self.activation = activation
+        self.act = get_activation(activation)
+
+    def _build_weights(self, num_inputs, out_shape):
+        """`out_shape`: of wo; its first axis is the output positions, if any."""
+        names = ("wi_0", "wi_1") if self.gated else ("wi",)
+        self.wi = [
+            self._kernel(name, (self.d_tokens, num_inputs), num_inputs)
+            for name in names  # [d_tokens, num_inputs]
+        ]
+        self.wo = self._kernel("wo", out_shape, self.d_tokens)  # [.., d_tokens]
+        self.wi_bias = self.wo_bias = None
+        if not self.gated:
+            self.wi_bias = self.add_weight(
+                name="wi_bias",
+                shape=(self.d_tokens, 1),  # [d_tokens, 1 for the channels]
+                initializer="zeros",
+            )
+            self.wo_bias = self.add_weight(
+                name="wo_bias",
+                shape=(*out_shape[:-1], 1),  # [output positions, 1]
+                initializer="zeros",
+            )
+
+    def _kernel(self, name, shape, fan_in):
+        initializer = keras.initializers.TruncatedNormal(stddev=fan_in**-0.5)
+        return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+    def _activate(self, hidden):
+        """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`.
+
+        `hidden`: list of float `[.., d_tokens, channels]`, the products with `wi`.
+        """
+        if self.gated:
+            return self.act(hidden[0]) * hidden[1]
+        return self.act(hidden[0] + self.wi_bias[: hidden[0].shape[-2]])
+
+    @staticmethod
+    def _mask(x, context):
+        if context.padding_mask is None:
+            return x
+        return x * ops.cast(context.padding_mask, x.dtype)[:, :, None]
+
+    def _refuse_segments(self, context):
+        if context.segment_ids is not None:
+            raise ValueError(
+                f"Layer '{self.path}' cannot keep packed examples apart: its hidden "
+                "units see all positions of a row. Received: segment_ids. Train with "
+                "packing off."
+            )
+
+
+class TokenMixingMLP(_TokenMLP):
+    """`Y = W_2 act(W_1 X + b_1) + b_2` over all positions (MLP-Mixer; specs 2).
+
+    W_1 is `d_tokens x max_length` and W_2 `max_length x d_tokens`. The gated form is
+    T5.1.1's GEGLU turned onto tokens, `W_2 (act(W_0 X) * W_1 X)`, without biases. A
+    sequence of n tokens uses the first n columns of W_1 and rows of W_2. For encoders:
+    hidden units see every position.
+
+    Args:
+        d_tokens: int, hidden units (MLP-Mixer's D_S).
+        max_length: int, the longest sequence.
+        gated: bool.
+        activation: str, see `get_activation`.
+
+    Call arguments and returns: see `Sublayer`. Padding tokens count as zeros.
+
+    Raises:
+        ValueError: for a sequence longer than `max_length`, packed examples, or
+            decoding.
+    """
+
+    def __init__(self, d_tokens, max_length, gated=False, activation="gelu", **kwargs):
+        super().__init__(d_tokens, gated, activation, **kwargs)
+        self.max_length = max_length
+
+    def build(self, input_shape):
+        self._build_weights(self.max_length, (self.max_length, self.d_tokens))
+
+    def call(self, x, context, training=False):
+        self._refuse_segments(context)
+        length = x.shape[1]
+        if length > self.max_length:
+            raise ValueError(
+                f"A sequence of {length} tokens is longer than the token-mixing MLP "
+                f"of layer '{self.path}', made for max_length={self.max_length}. "
+                "Shorten the sequences or build the model with a larger max_length."
+            )
+        x = self._mask(x, context)
+        hidden = [ops.einsum("us,bsd->bud", wi[:, :length], x) for wi in self.wi]
+        y = ops.einsum("tu,bud->btd", self.wo[:length], self._activate(hidden))
+        return y if self.gated else y + self.wo_bias[:length]
+
+    def init_cache(self, batch_size, max_length, context):
+        raise ValueError(
+            f"Layer '{self.path}' sees all positions and cannot decode step by step. "
+            "Use BlockTokenMLP or SlidingTokenMLP in decoders."
+        )
+
+
+class SlidingTokenMLP(_TokenMLP):
+    """The MLP of the window that ends at each token: one output, length-free.
+
+    `Y[t] = w_2 act(W_1 X[t-w+1 .. t] + b_1) + b_2`, zeros to the left of the first
+    token, W_1 `d_tokens x window` and w_2 `d_tokens`, the same for all t: reading (a)
+    of Remixer's causal Mixer baseline (specs 2). The gated form is as in
+    `TokenMixingMLP`. It makes `[batch, length, d_tokens, d_model]` hidden units, so it
+    is for small sizes; see `BlockTokenMLP`.
+
+    Args:
+        d_tokens: int, hidden units.
+        window: int, w, the tokens that one output sees.
+        gated, activation: see `TokenMixingMLP`.
+
+    Call arguments and returns: see `Sublayer`. Tokens of padding and of other packed
+    examples count as zeros.
+    """
+
+    def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
+        super().__init__(d_tokens, gated, activation, **kwargs)
+        self.window = window
+
+    def build(self, input_shape):
+        self.width = input_shape[-1]
+        self._build_weights(self.window, (self.d_tokens,))
+
+    def call(self, x, context, training=False):
+        before = self.window - 1
+        x = ops.pad(self._mask(x, context), [[0, 0], [before, 0], [0, 0]])
+        length = x.shape[1] - before
+        source = ops.arange(length)[:, None] + ops.arange(self.window)[None, :]
+        windows = ops.take(x, source, axis=1)  # [batch, length, window, channels]
+        if context.segment_ids is not None:
+            ids = context.segment_ids
+            ids = ops.take(ops.pad(ids, [[0, 0], [before, 0]]), source, axis=1)
+            same = ops.equal(ids, context.segment_ids[:, :, None])
+            windows *= ops.cast(same, x.dtype)[..., None]
+        return self._mix(windows)
+
+    def init_cache(self, batch_size, max_length, context):
+        shape = (batch_size, self.window, self.width)
+        return {"inputs": ops.zeros(shape, self.compute_dtype)}
+
+    def decode_step(self, x, cache, context):
+        last = cache["inputs"]
+        inputs = ops.concatenate([last[:, 1:], ops.cast(x, last.dtype)], axis=1)
+        return self._mix(inputs[:, None]), {"inputs": inputs}
+
+    def _mix(self, windows):
+        hidden = [ops.einsum("us,btsd->btud", wi, windows) for wi in self.wi]
+        y = ops.einsum("u,btud->btd", self.wo, self._activate(hidden))
+        return y if self.gated else y + self.wo_bias
+
+
+class BlockTokenMLP(_TokenMLP):
+    """The MLP of each block of `window` tokens, with triangular masks: causal.
+
+    `Y = W_2 act(W_1 X + b_1) + b_2` in each block by itself, W_1 `d_tokens x window`,
+    W_2 `window x d_tokens`. Hidden units form `window` groups of equal size: group m
+    sees the tokens s <= m of the block, and output t reads the groups m <= t: reading
+    (b) of Remixer's causal Mixer baseline (specs 2). The gated form is as in
+    `TokenMixingMLP`.
+
+    Args:
+        d_tokens: int, hidden units, a multiple of `window`.
+        window: int, tokens of a block.
+        gated, activation: see `TokenMixingMLP`.
+
+    Call arguments and returns: see `Sublayer`. Sequences of any length; padding tokens
+    count as zeros. The decoding cache holds what the block's hidden units have
+    summed so far, in float32.
+
+    Raises:
+        ValueError: for hidden units that the window does not divide, or packed
+            examples.
+    """
+
+    def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
+        super().__init__(d_tokens, gated, activation, **kwargs)
+        if d_tokens % window:
+            raise ValueError(
+                "Hidden units form one group per token of a block, so their number is "
+                f"a multiple of the window. Received: d_tokens={d_tokens}, "
+                f"window={window}"
+            )
+        self.window = window
+
+    def build(self, input_shape):
+        self.width = input_shape[-1]
+        self._build_weights(self.window, (self.window, self.d_tokens))
+
+    def call(self, x, context, training=False):
+        self._refuse_segments(context)
+        length = x.shape[1]
+        block = min(self.window, length)  # short sequences: no work for absent tokens
+        num_blocks = -(-length // block)
+        no_tokens = [[0, 0], [0, num_blocks * block - length], [0, 0]]
+        x = ops.pad(self._mask(x, context), no_tokens)
+        x = ops.reshape(x, (-1, num_blocks, block, self.width))
+        wi_mask, wo_mask = self._masks(ops.arange(block))
+        units = block * self.d_tokens // self.window
+        hidden = [
+            ops.einsum("us,bnsd->bnud", _hide(wi[:, :block], wi_mask)[:units], x)
+            for wi in self.wi
+        ]
+        wo = _hide(self.wo[:block], wo_mask)[:, :units]
+        y = ops.einsum("tu,bnud->bntd", wo, self._activate(hidden))
+        if not self.gated:
+            y += self.wo_bias[:block]
+        return ops.reshape(y, (-1, num_blocks * block, self.width))[:, :length]
+
+    def init_cache(self, batch_size, max_length, context):
+        shape = (batch_size, self.d_tokens, self.width)
+        zeros = ops.zeros(shape, "float32")
+        return {f"hidden_{i}": zeros for i in range(len(self.wi))}
+
+    def decode_step(self, x, cache, context):
+        place = ops.reshape(context.step % self.window, (1,))
+        wi_mask, wo_mask = self._masks(place)
+        same_block = ops.cast(place > 0, "float32")
+        new_cache, hidden = {}, []
+        for wi, (name, summed) in zip(self.wi, sorted(cache.items()), strict=True):
+            wi = _hide(ops.take(wi, place, axis=1), wi_mask)  # [d_tokens, 1]
+            summed = summed * same_block + ops.cast(wi * x, "float32")
+            new_cache[name] = summed
+            hidden.append(ops.cast(summed, x.dtype))
+        wo = _hide(ops.take(self.wo, place, axis=0), wo_mask)  # [1, d_tokens]
+        y = ops.einsum("tu,bud->btd", wo, self._activate(hidden))
+        if not self.gated:
+            y += ops.take(self.wo_bias, place, axis=0)
+        return y, new_cache
+
+    def _masks(self, places):
+        """Those of W_1's columns and W_2's rows at these places in a block."""
+        group = ops.arange(self.d_tokens) // (self.d_tokens // self.window)
+        return group[:, None] >= places[None, :], group[None, :] <= places[:, None]
+
+
+def _hide(weights, allowed):
+    return weights * ops.cast(allowed, weights.dtype)

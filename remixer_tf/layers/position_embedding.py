@@ -1,0 +1,56 @@
+"""Learned absolute positions."""
+
+import keras
+from keras import ops
+
+
+class PositionEmbedding(keras.layers.Layer):
+    """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT; specs 1.8).
+
+    Args:
+        max_length: int, the longest sequence.
+
+    Call arguments:
+        x: float `[batch, length, d_model]`.
+        context: a `Context`. Packed examples count from 0 each, by `positions`;
+            while decoding, the position is `step`.
+
+    Returns:
+        float `[batch, length, d_model]`.
+
+    Raises:
+        ValueError: for a sequence, or a decoding cache, longer than `max_length`, or
+            packed examples without positions.
+    """
+
+    def __init__(self, max_length, **kwargs):
+        super().__init__(**kwargs)
+        self.max_length = max_length
+
+    def build(self, input_shape):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.max_length, input_shape[-1]),  # [max_length, d_model]
+            initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        )
+
+    def call(self, x, context):
+        decoding = context.step is not None
+        length = context.key_positions.shape[0] if decoding else x.shape[1]
+        if length > self.max_length:
+            raise ValueError(
+                f"A sequence of {length} tokens is longer than the position "
+                f"embeddings, made for max_length={self.max_length}. Shorten the "
+                "sequences or build the model with a larger max_length."
+            )
+        if decoding:
+            return x + ops.take(self.embeddings, context.step, axis=0)
+        if context.segment_ids is None:
+            return x + self.embeddings[:length]
+        if context.positions is None:
+            raise ValueError(
+                "Packed examples need their positions, which choose the embeddings. "
+                "Received: segment_ids without positions. Pass *_positions beside "
+                "*_segment_ids."
+            )
+        return x + ops.take(self.embeddings, context.positions, axis=0)

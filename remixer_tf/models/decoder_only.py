@@ -1,0 +1,92 @@
+"""A language model: each token from those before it."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import Context, dense
+from remixer_tf.layers.embedding import tied_logits
+from remixer_tf.models.decoding_steps import DecodingSteps
+
+
+class DecoderOnly(DecodingSteps, keras.Model):
+    """Tokens in, logits of the next tokens out (specs 2 and 5: causal variants, LM).
+
+    The embedding starts as BERT's, truncated normal of deviation 0.02. Logits are
+    float32: `h E^T` with the embedding's E, or from a matrix of their own.
+
+    Args:
+        decoder: a factory that takes `name` and `dtype` and returns a
+            `TransformerStack` whose token mixing is causal.
+        vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding, and the input before
+            the first token.
+        d_model: int.
+        tied_logits: bool, logits from the embedding.
+
+    Call arguments:
+        batch: dictionary of int32 tensors as `seqio.LMFeatureConverter` names them:
+            `decoder_input_tokens` `[batch, length]`, and for packed examples
+            `decoder_{segment_ids,positions}` of the same shape. Others are ignored:
+            of `seqio.PrefixLMFeatureConverter` also `decoder_causal_attention`, since
+            the prefix is read causally as well, and only has no loss.
+        training: bool.
+
+    Returns:
+        float32 `[batch, length, vocab_size]`.
+    """
+
+    def __init__(self, decoder, vocab_size, d_model, tied_logits=True, **kwargs):
+        kwargs.setdefault("name", "decoder_only")
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.tied_logits = tied_logits
+        self.token_embedding = keras.layers.Embedding(
+            vocab_size,
+            d_model,
+            embeddings_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+            name="token_embedding",
+            dtype=self.dtype_policy,
+        )
+        self.decoder = decoder(name="decoder", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        """Makes all variables; no data is needed."""
+        shape = (None, None, self.d_model)
+        self.token_embedding.build((None, None))  # [vocab_size, d_model]
+        self.decoder.build(shape)
+        if not self.tied_logits:
+            # [d_model, vocab_size]; float32 whatever the compute dtype
+            self.logits = dense("logits", shape, self.vocab_size, dtype="float32")
+        self.built = True
+
+    def call(self, batch, training=False):
+        # No padding mask: causality hides trailing padding.
+        context = Context(
+            segment_ids=batch.get("decoder_segment_ids"),
+            positions=batch.get("decoder_positions"),
+        )
+        x = self.token_embedding(batch["decoder_input_tokens"])
+        x, _ = self.decoder(x, context=context, training=training)
+        return self._compute_logits(x)
+
+    def prompt(self, batch):
+        """The tokens to go on from, int32 `[batch, prompt_length]`, 0 after their end.
+
+        These are a batch's `encoder_input_tokens`, where encoder-decoders have their
+        inputs, so that evaluation and inference read the same task for both.
+        """
+        return batch["encoder_input_tokens"]
+
+    def start_decoding(self, batch, max_length):
+        """Makes the empty cache for `max_length` tokens, the prompt included.
+
+        Returns:
+            the decoder's `Context` (without `step`) and the cache.
+        """
+        batch_size = ops.shape(batch["encoder_input_tokens"])[0]
+        return self._empty_cache(Context(), batch_size, max_length)
+
+    def _compute_logits(self, x):
+        if self.tied_logits:
+            return tied_logits(self.token_embedding, x)
+        return self.logits(x)

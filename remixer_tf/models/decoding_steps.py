@@ -1,0 +1,38 @@
+"""What the models that decode step by step have in common."""
+
+from keras import ops
+
+
+class DecodingSteps:
+    """Decoding with a cache, for a model with a `token_embedding` and a `decoder`.
+
+    The model adds `start_decoding`, `prompt` and `_compute_logits`.
+    """
+
+    def grow_cache(self, context, cache, max_length):
+        """Pads a cache, to hold `max_length` tokens.
+
+        Returns:
+            the `Context` and the cache, as `start_decoding` does.
+        """
+        context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
+        return context, self.decoder.grow_cache(cache, max_length, context)
+
+    def decode_step(self, tokens, cache, context):
+        """Logits of the next token.
+
+        Args:
+            tokens: int32 `[batch]`, the decoder's input at `context.step`.
+            cache: from `start_decoding` or the last step.
+            context: a `Context` with `step`.
+
+        Returns:
+            float32 `[batch, vocab_size]`, and the new cache.
+        """
+        x = self.token_embedding(tokens[:, None])
+        x, cache = self.decoder(x, context=context, cache=cache)
+        return self._compute_logits(x)[:, 0], cache
+
+    def _empty_cache(self, context, batch_size, max_length):
+        context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
+        return context, self.decoder.init_cache(batch_size, max_length, context)

@@ -1,0 +1,95 @@
+"""An encoder with a head on top: BERT, gMLP and their relatives."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import Context
+
+
+class EncoderOnly(keras.Model):
+    """Tokens in, what the head says about them out (specs 1.5).
+
+    `x = E[tokens] + S[token types]`, then the encoder (which adds positions and the
+    first norm, if it has them, and ends with a norm), then the head. Both embeddings
+    start as BERT's, truncated normal of deviation 0.02.
+
+    Args:
+        encoder: a factory that takes `name` and `dtype` and returns a
+            `TransformerStack`.
+        head: a factory that takes `name` and returns a head, see `models.heads`.
+        vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding.
+        d_model: int.
+        num_token_types: int, rows of S; 0 is a model without token types.
+        mask_padding: bool, whether layers are told which tokens are padding. The gMLP
+            paper does not mask it (section 4, specs 1.1).
+
+    Call arguments:
+        batch: dictionary of int32 tensors; `encoder_input_tokens` `[batch, length]`,
+            `encoder_token_types` of the same shape (0 everywhere if missing; ignored
+            by a model without token types), for packed examples
+            `encoder_{segment_ids,positions}`, and what the head reads.
+        training: bool.
+
+    Returns:
+        float32 logits, see the head.
+    """
+
+    def __init__(
+        self,
+        encoder,
+        head,
+        vocab_size,
+        d_model,
+        num_token_types=0,
+        mask_padding=True,
+        **kwargs,
+    ):
+        kwargs.setdefault("name", "encoder_only")
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.num_token_types = num_token_types
+        self.mask_padding = mask_padding
+        self.token_embedding = self._embedding(vocab_size, "token_embedding")
+        if num_token_types:
+            self.type_embedding = self._embedding(num_token_types, "type_embedding")
+        self.encoder = encoder(name="encoder", dtype=self.dtype_policy)
+        self.head = head(name="head")
+
+    def _embedding(self, rows, name):
+        return keras.layers.Embedding(
+            rows,
+            self.d_model,
+            embeddings_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, input_shape=None):
+        """Makes all variables; no data is needed."""
+        shape = (None, None, self.d_model)
+        self.token_embedding.build((None, None))  # [vocab_size, d_model]
+        if self.num_token_types:
+            self.type_embedding.build((None, None))  # [num_token_types, d_model]
+        self.encoder.build(shape)
+        self.head.build(shape)
+        self.built = True
+
+    def call(self, batch, training=False):
+        tokens = batch["encoder_input_tokens"]
+        mask = ops.cast(ops.not_equal(tokens, 0), "int32")
+        context = Context(
+            padding_mask=mask if self.mask_padding else None,
+            segment_ids=batch.get("encoder_segment_ids"),
+            positions=batch.get("encoder_positions"),
+        )
+        x = self.token_embedding(tokens)
+        if self.num_token_types:
+            types = batch.get("encoder_token_types")
+            x += self.type_embedding(ops.zeros_like(tokens) if types is None else types)
+        x, _ = self.encoder(x, context=context, training=training)
+        # Heads always know the padding: no answer lies there.
+        context = context._replace(padding_mask=mask)
+        return self.head(
+            x, batch=batch, context=context, embedding=self.token_embedding
+        )

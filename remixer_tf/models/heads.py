@@ -1,0 +1,146 @@
+"""What stands on top of an encoder. All in float32, as logits are."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.base import MASKED, get_activation
+from remixer_tf.layers.bert import bert_dense
+from remixer_tf.layers.embedding import tied_logits
+from remixer_tf.layers.normalization import LayerNorm
+from remixer_tf.layers.pooling import MeanPooling
+
+
+class Head(keras.layers.Layer):
+    """From an encoder's output to logits.
+
+    Call arguments:
+        x: float `[batch, length, d_model]`.
+        batch: the model's batch.
+        context: a `Context` with the `padding_mask`.
+        embedding: the model's token embedding, a `keras.layers.Embedding`.
+
+    Returns:
+        float32 `[batch, targets, classes]`, for the targets that the batch holds.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**{**kwargs, "dtype": "float32"})
+
+    def call(self, x, batch, context, embedding):
+        raise NotImplementedError
+
+
+class MaskedLMHead(Head):
+    """Logits of the masked tokens: `h E^T + b`, E the token embedding (specs 1.5).
+
+    With `masked_positions`, int32 `[batch, predictions]`, in the batch, only those
+    positions are computed: the logits are `[batch, predictions, vocab_size]`, else
+    `[batch, length, vocab_size]`.
+
+    Args:
+        bias_size: int, the size of the vocabulary, for which b has one number per
+            token; None is no b.
+        mlm_transform: bool, BERT's transformation before the product,
+            `h = LayerNorm(gelu(x W + c))` with W d_model x d_model. The parameter
+            counts of the gMLP paper leave no room for it.
+    """
+
+    def __init__(self, bias_size=None, mlm_transform=False, **kwargs):
+        super().__init__(**kwargs)
+        self.bias_size = bias_size
+        self.mlm_transform = mlm_transform
+        self.act = get_activation("gelu_exact")
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        if self.mlm_transform:
+            self.transform = bert_dense("transform", d_model, d_model, "float32")
+            self.norm = LayerNorm(name="norm", dtype="float32")
+            self.norm.build(input_shape)
+        if self.bias_size is not None:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.bias_size,),  # [vocab_size]
+                initializer="zeros",
+            )
+
+    def call(self, x, batch, context, embedding):
+        if "masked_positions" in batch:
+            positions = batch["masked_positions"][:, :, None]
+            x = ops.take_along_axis(x, positions, axis=1)
+        if self.mlm_transform:
+            x = self.norm(self.act(self.transform(x)))
+        logits = tied_logits(embedding, x)
+        return logits if self.bias_size is None else logits + self.bias
+
+
+class ClassificationHead(Head):
+    """Logits of an example's class: `tanh(x_0 W_p + b_p) W_c + b_c` (specs 1.5).
+
+    x_0 is the first position, where [CLS] stands; W_p is d_model x d_model.
+
+    Args:
+        num_classes: int.
+
+    Returns of a call:
+        float32 `[batch, 1, num_classes]`.
+
+    Raises:
+        ValueError: for packed examples, of which a row has several.
+    """
+
+    def __init__(self, num_classes, **kwargs):
+        super().__init__(**kwargs)
+        self.num_classes = num_classes
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        self._build_pooling(d_model)
+        self.classifier = bert_dense("classifier", d_model, self.num_classes, "float32")
+
+    def _build_pooling(self, d_model):
+        self.pooler = bert_dense("pooler", d_model, d_model, "float32")
+
+    def _pool(self, x, context):
+        return ops.tanh(self.pooler(x[:, 0]))
+
+    def call(self, x, batch, context, embedding):
+        if context.segment_ids is not None:
+            raise ValueError(
+                "One class is told for each row, and packed rows hold several "
+                "examples. Received: encoder_segment_ids. Train with packing off."
+            )
+        return self.classifier(self._pool(x, context))[:, None]
+
+
+class MeanPoolingHead(ClassificationHead):
+    """Logits of an example's class from the mean of its tokens: `mean(x) W_c + b_c`.
+
+    On an encoder without layers it is SuperGLUE's bag of words baseline (CBoW).
+
+    Args, returns and raises: see `ClassificationHead`.
+    """
+
+    def _build_pooling(self, d_model):
+        self.pooling = MeanPooling(name="pooling", dtype="float32")
+
+    def _pool(self, x, context):
+        return self.pooling(x, context=context)
+
+
+class SpanHead(Head):
+    """Logits of where an answer starts and ends: `x W + b`, d_model to 2 (specs 1.5).
+
+    The classes are the positions; padding has none.
+
+    Returns of a call:
+        float32 `[batch, 2, length]`: start, end.
+    """
+
+    def build(self, input_shape):
+        self.span = bert_dense("span", input_shape[-1], 2, "float32")
+
+    def call(self, x, batch, context, embedding):
+        padding = 1.0 - ops.cast(context.padding_mask, "float32")
+        logits = ops.transpose(self.span(x), (0, 2, 1))
+        return logits + padding[:, None] * MASKED

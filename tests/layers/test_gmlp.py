@@ -1,0 +1,171 @@
+"""gMLP's block (specs 1.1 to 1.4) against NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import Context, GatedMLP, SpatialGatingUnit
+from tests.layers.harness import randomize
+
+DTYPES = pytest.mark.parametrize(
+    "dtype, tol", [("float32", 2e-5), ("mixed_bfloat16", 0.03)]
+)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def layer_norm(x, gamma, beta):
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gamma + beta
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def numpy_gated_mlp(layer, x, mask):
+    """`mask`: the allowed [batch, target, source]; gate and attention obey it."""
+    w = {
+        v.path.split("/", 1)[1]: ops.convert_to_numpy(v)
+        for v in layer.trainable_weights
+    }
+    n = x.shape[1]
+    kernel = w["gating/mixing/mixing_matrix"][0]
+    if layer.toeplitz:
+        rows, columns = np.mgrid[:n, :n]
+        kernel = kernel[layer.max_length - 1 + columns - rows]
+    kernel = kernel[:n, :n] * mask
+    z = gelu(x @ w["wi/kernel"] + w["wi/bias"])
+    gated = z
+    if layer.variant == "split":
+        z, gated = np.split(z, 2, axis=-1)
+    gated = layer_norm(gated, w["gating/norm/gamma"], w["gating/norm/beta"])
+    f = kernel @ gated + w["gating/mixing/spatial_bias"][:n, None]
+    if layer.d_attention:
+        q, k, v = (
+            x @ w[f"attention/{name}/kernel"] + w[f"attention/{name}/bias"]
+            for name in ("query", "key", "value")
+        )
+        logits = q @ k.transpose(0, 2, 1) / math.sqrt(layer.d_attention)
+        read = softmax(np.where(mask, logits, -1e9)) @ v
+        f = f + read @ w["attention/out/kernel"] + w["attention/out/bias"]
+    s = {"additive": z + f, "linear": f}.get(layer.variant, z * f)
+    return s @ w["wo/kernel"] + w["wo/bias"]
+
+
+@DTYPES
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("toeplitz", [False, True])
+@pytest.mark.parametrize(
+    "variant, d_attention",
+    [
+        ("split", None),
+        ("multiplicative", None),
+        ("additive", None),
+        ("linear", None),
+        ("split", 4),
+    ],
+)
+def test_equations(variant, d_attention, toeplitz, causal, dtype, tol):
+    layer = GatedMLP(
+        10,
+        max_length=8,
+        variant=variant,
+        toeplitz=toeplitz,
+        causal=causal,
+        d_attention=d_attention,
+        name="gmlp",
+        dtype=dtype,
+    )
+    layer.build((None, None, 6))
+    randomize(layer)
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    padding = np.array([[1] * 5, [1, 1, 1, 0, 0]], "int32")
+    mask = np.broadcast_to(padding[:, None, :] > 0, (2, 5, 5))
+    if causal:
+        mask = mask & np.tri(5, dtype=bool)
+    expected = numpy_gated_mlp(layer, x, mask)
+    y = layer(x, context=Context(padding_mask=ops.convert_to_tensor(padding)))
+    y = np.array(ops.cast(y, "float32"))
+    real = padding[..., None]
+    scale = max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(y * real, expected * real, atol=tol * scale)
+
+
+def spatial_weights(**kwargs):
+    layer = SpatialGatingUnit(max_length=64, name="gating", **kwargs)
+    layer.build((None, None, 6))
+    mixing = layer.mixing
+    return (
+        layer,
+        ops.convert_to_numpy(mixing.mixing_matrix),
+        ops.convert_to_numpy(mixing.spatial_bias),
+    )
+
+
+@pytest.mark.parametrize("variant", ["split", "multiplicative", "additive"])
+def test_the_unit_starts_as_the_identity(variant):
+    layer, w, b = spatial_weights(variant=variant)
+    assert 0 < np.abs(w).max() <= 2e-6
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    expected = x[..., :3] if variant == "split" else x
+    y = np.array(layer(x, context=Context()))
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+    assert (b == (0 if variant == "additive" else 1)).all()
+
+
+@pytest.mark.parametrize("toeplitz", [False, True])
+def test_the_linear_variant_starts_with_fan_in_and_without_bias(toeplitz):
+    _, w, b = spatial_weights(variant="linear", toeplitz=toeplitz)
+    # The truncated normal's deviation is 0.88 of the normal's.
+    assert abs(w.std() / (0.88 * 64**-0.5) - 1) < 0.15
+    assert (b == 0).all()
+
+
+@pytest.mark.parametrize("stddev", [1e-6, 0.02, 0.2])
+@pytest.mark.parametrize("bias", [0, 1])
+def test_initial_values_can_be_set(stddev, bias):
+    _, w, b = spatial_weights(spatial_stddev=stddev, spatial_bias_value=bias)
+    assert abs(w.std() / (0.88 * stddev) - 1) < 0.1
+    assert (b == bias).all()
+
+
+def test_initial_values_reach_the_unit_of_the_block():
+    layer = GatedMLP(8, 64, spatial_stddev=0.2, spatial_bias_value=0.5, name="gmlp")
+    layer.build((None, None, 6))
+    mixing = layer.gating.mixing
+    assert ops.convert_to_numpy(mixing.mixing_matrix).std() > 0.1
+    assert (ops.convert_to_numpy(mixing.spatial_bias) == 0.5).all()
+
+
+def test_tiny_attention_starts_at_zero():
+    layer = GatedMLP(8, 8, d_attention=4, name="amlp")
+    layer.build((None, None, 6))
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    np.testing.assert_array_equal(np.array(layer.attention(x, context=Context())), 0)
+    assert layer.attention.out.kernel.shape == (4, 4)
+    assert abs(ops.convert_to_numpy(layer.attention.query.kernel)).max() > 0
+
+
+def test_tiny_attention_leaves_the_position_bias_of_others_alone():
+    layer = GatedMLP(8, 8, d_attention=4, name="amlp")
+    layer.build((None, None, 6))
+    randomize(layer)
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    bias = np.random.default_rng(1).normal(size=(1, 3, 5, 5)).astype("float32")
+    np.testing.assert_array_equal(
+        np.array(layer(x, context=Context(position_bias=bias))),
+        np.array(layer(x, context=Context())),
+    )
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="variant='halve'"):
+        SpatialGatingUnit(8, variant="halve")
+    with pytest.raises(ValueError, match="7 channels"):
+        GatedMLP(7, max_length=8).build((None, None, 6))

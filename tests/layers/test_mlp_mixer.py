@@ -1,0 +1,136 @@
+"""MLP-Mixer's token mixing and its two causal readings (specs 2) against NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import (
+    BlockTokenMLP,
+    Context,
+    SlidingTokenMLP,
+    TokenMixingMLP,
+)
+from tests.layers.harness import randomize
+
+GATED = pytest.mark.parametrize("gated", [False, True])
+DTYPES = pytest.mark.parametrize(
+    "dtype, tol", [("float32", 2e-5), ("mixed_bfloat16", 0.03)]
+)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def make(cls, *args, **kwargs):
+    layer = cls(*args, name="token_mlp", **kwargs)
+    layer.build((None, None, 6))
+    randomize(layer)
+    weights = {
+        w.path.split("/")[-1]: ops.convert_to_numpy(w) for w in layer.trainable_weights
+    }
+    x = np.random.default_rng(0).normal(size=(2, 8, 6)).astype("float32")
+    return layer, weights, x
+
+
+def activated(w, x, units=slice(None)):
+    """The hidden units [units, channels] of x [tokens, channels], n tokens used."""
+    n = len(x)
+    if "wi" in w:
+        return gelu(w["wi"][units, :n] @ x + w["wi_bias"][units])
+    return gelu(w["wi_0"][units, :n] @ x) * (w["wi_1"][units, :n] @ x)
+
+
+def check(y, expected, tol):
+    y = np.array(ops.cast(y, "float32"))
+    scale = max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(y, expected, atol=tol * scale)
+
+
+@GATED
+@DTYPES
+def test_token_mixing_mlp(gated, dtype, tol):
+    layer, w, x = make(TokenMixingMLP, 10, 9, gated=gated, dtype=dtype)
+    mask = np.array([[1] * 8, [1] * 5 + [0] * 3], "int32")
+    bias = 0 if gated else w["wo_bias"][:8]
+    expected = [
+        w["wo"][:8] @ activated(w, example * real[:, None]) + bias
+        for example, real in zip(x, mask, strict=True)
+    ]
+    y = layer(x, context=Context(padding_mask=ops.convert_to_tensor(mask)))
+    check(y, np.stack(expected), tol)
+
+
+@GATED
+@DTYPES
+def test_sliding_token_mlp(gated, dtype, tol):
+    layer, w, x = make(SlidingTokenMLP, 10, 3, gated=gated, dtype=dtype)
+    expected = np.zeros_like(x)
+    for b in range(2):
+        for t in range(8):
+            window = np.zeros((3, 6))
+            for back in range(3):
+                if t - back >= 0:
+                    window[2 - back] = x[b, t - back]
+            expected[b, t] = w["wo"] @ activated(w, window)
+            expected[b, t] += 0 if gated else w["wo_bias"]
+    check(layer(x, context=Context()), expected, tol)
+
+
+@GATED
+@DTYPES
+@pytest.mark.parametrize("window, length", [(3, 8), (4, 8), (8, 5), (1, 4)])
+def test_block_token_mlp(window, length, gated, dtype, tol):
+    layer, w, x = make(BlockTokenMLP, 2 * window, window, gated=gated, dtype=dtype)
+    x = x[:, :length]
+    expected = np.zeros_like(x)
+    for b in range(2):
+        for t in range(length):
+            start, place = t // window * window, t % window
+            for group in range(place + 1):
+                units = slice(2 * group, 2 * group + 2)
+                seen = x[b, start : start + group + 1]
+                hidden = activated(w, seen, units)
+                expected[b, t] += w["wo"][place, units] @ hidden
+            expected[b, t] += 0 if gated else w["wo_bias"][place]
+    check(layer(x, context=Context()), expected, tol)
+
+
+def test_a_token_reaches_as_far_as_the_window_and_no_further():
+    for cls, reach in [(SlidingTokenMLP, [2, 3, 4]), (BlockTokenMLP, [2])]:
+        layer, _, x = make(cls, 6, 3)
+        changed = x.copy()
+        changed[:, 2] += 1
+        difference = np.array(layer(changed, context=Context()))
+        difference -= np.array(layer(x, context=Context()))
+        moved = np.flatnonzero(np.abs(difference).max((0, 2)) > 1e-5)
+        assert moved.tolist() == reach
+
+
+def test_the_block_cache_is_float32_and_starts_anew_with_each_block():
+    layer, _, x = make(BlockTokenMLP, 6, 3, dtype="mixed_bfloat16")
+    cache = layer.init_cache(2, 8, Context())
+    assert {str(ops.dtype(value)) for value in cache.values()} == {"float32"}
+    for t in (0, 1, 2, 3):
+        step = Context(step=ops.convert_to_tensor(t, "int32"))
+        _, cache = layer.decode_step(x[:, t : t + 1], cache, step)
+    fresh = layer.init_cache(2, 8, Context())
+    _, fresh = layer.decode_step(x[:, 3:4], fresh, Context(step=0))
+    np.testing.assert_array_equal(cache["hidden_0"], fresh["hidden_0"])
+
+
+@pytest.mark.parametrize("cls", [TokenMixingMLP, BlockTokenMLP])
+def test_packed_examples_are_refused(cls):
+    layer, _, x = make(cls, 8, 8)
+    with pytest.raises(ValueError, match="token_mlp.*packing off"):
+        layer(x, context=Context(segment_ids=np.ones((2, 8), "int32")))
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="d_tokens=8, window=3"):
+        BlockTokenMLP(8, 3)
+    layer, _, _ = make(TokenMixingMLP, 8, 8)
+    with pytest.raises(ValueError, match="token_mlp.*BlockTokenMLP"):
+        layer.init_cache(2, 8, Context())

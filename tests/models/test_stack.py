@@ -1,0 +1,109 @@
+"""The stack's stochastic depth, positions and input norm."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import Context, LayerNorm, PositionEmbedding, RMSNorm, Sublayer
+from remixer_tf.models import Block, TransformerStack
+from remixer_tf.models.stack import survival_by_layer
+
+
+class Ones(Sublayer):
+    def call(self, x, context, training=False):
+        return ops.ones_like(x)
+
+
+def test_schedules():
+    assert survival_by_layer(0.8, "constant", 3) == [0.8] * 3
+    np.testing.assert_allclose(survival_by_layer(0.8, "linear", 3), [1, 0.9, 0.8])
+    np.testing.assert_allclose(survival_by_layer(0.8, "linear", 1), [0.8])
+    assert survival_by_layer(1.0, "linear", 4) == [1.0] * 4
+    with pytest.raises(ValueError, match="survival_schedule='cosine'"):
+        survival_by_layer(0.8, "cosine", 3)
+    for probability in (0.0, 1.5):
+        with pytest.raises(ValueError, match=f"survival_probability={probability}"):
+            survival_by_layer(probability, "linear", 3)
+
+
+def test_a_branch_is_dropped_whole_per_example_and_keeps_its_mean():
+    block = Block(
+        Ones(name="ones"), RMSNorm(name="norm"), survival_probability=0.8, name="block"
+    )
+    x = np.zeros((4000, 2, 3), "float32")
+    y = np.array(block(x, context=Context(), training=True))
+    first = y[:, 0, 0]
+    np.testing.assert_array_equal(y, np.broadcast_to(first[:, None, None], y.shape))
+    assert set(np.unique(first)) == {0.0, np.float32(1 / 0.8)}
+    assert abs(first.mean() - 1) < 0.03
+    np.testing.assert_array_equal(np.array(block(x, context=Context())), 1)
+
+
+def test_the_schedule_reaches_the_blocks_and_states_have_stable_paths():
+    make = functools.partial(
+        TransformerStack, {"a": Ones, "b": Ones}, num_layers=3, name="stack"
+    )
+    stack = make(survival_probability=0.7, survival_schedule="linear")
+    stack.build((None, None, 4))
+    rates = [block.stochastic_depth.rate for block in stack.blocks]
+    np.testing.assert_allclose(rates, [0, 0, 0.15, 0.15, 0.3, 0.3])
+    states = [v.path for v in stack.non_trainable_variables]
+    assert states == [
+        f"stack/layer_{layer}_{name}/stochastic_depth/seed_generator/"
+        "seed_generator_state"
+        for layer in (1, 2)
+        for name in "ab"
+    ]
+    without = make()
+    without.build((None, None, 4))
+    assert not without.non_trainable_variables
+
+
+def test_positions_then_input_norm_then_the_layers():
+    stack = TransformerStack(
+        {"ones": Ones},
+        num_layers=1,
+        norm=LayerNorm,
+        positions=functools.partial(PositionEmbedding, max_length=5),
+        input_norm=True,
+        name="stack",
+    )
+    x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+    stack.build(x.shape)
+    table = ops.convert_to_numpy(stack.positions.embeddings)
+    assert table.shape == (5, 6)
+
+    def norm(x):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+
+    expected = norm(norm(x + table[:4]) + 1)
+    y, _ = stack(x, context=Context())
+    np.testing.assert_allclose(np.array(y), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_positions_while_decoding(dtype):
+    stack = TransformerStack(
+        {"ones": Ones},
+        num_layers=1,
+        positions=functools.partial(PositionEmbedding, max_length=4),
+        dtype=dtype,
+        name="stack",
+    )
+    x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+    whole, _ = stack(x, context=Context())
+    assert keras.backend.standardize_dtype(whole.dtype) == dtype.split("_")[-1]
+    context = Context(key_positions=ops.arange(4, dtype="int32"))
+    cache = stack.init_cache(2, 4, context)
+    for t in range(4):
+        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
+        y, cache = stack(x[:, t : t + 1], context=step, cache=cache)
+        np.testing.assert_allclose(
+            np.array(ops.cast(y, "float32"))[:, 0],
+            np.array(ops.cast(whole, "float32"))[:, t],
+            atol=1e-5 if dtype == "float32" else 0.02,
+        )

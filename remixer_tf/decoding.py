@@ -35,7 +35,11 @@ def greedy_decode(model, batch, max_length, eos_id=1):
 
     Returns:
         a `Decoded`.
+
+    Raises:
+        ValueError: the model writes no text.
     """
+    check_writes(model)
     # Ids of the right batch size even when that is unknown while tracing. Decoders
     # start from id 0, the padding id.
     start = ops.zeros_like(batch["encoder_input_tokens"][:, 0])
@@ -82,6 +86,16 @@ def greedy_decode(model, batch, max_length, eos_id=1):
         *state, cache = ops.while_loop(unfinished, advance, (*state, cache))
     _, tokens, _, scores, _ = state
     return Decoded(tokens, scores)
+
+
+def check_writes(model):
+    """Raises a ValueError unless the model writes token after token."""
+    if not hasattr(model, "decode_step"):
+        raise ValueError(
+            "Decoding, answering and exporting need a model that writes text, "
+            f"EncoderDecoder or DecoderOnly. Received: {type(model).__name__}. To "
+            "evaluate an encoder, set decode_fn to classify or best_span."
+        )
 
 
 def classify(model, batch, max_length):

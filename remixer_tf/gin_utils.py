@@ -44,10 +44,28 @@ _CONFIGURABLES = {
         "SlidingTokenMLP",
         "TokenMixingMLP",
     ),
-    "remixer_tf.models": ("EncoderDecoder", "TransformerStack"),
+    "remixer_tf.models": (
+        "ClassificationHead",
+        "DecoderOnly",
+        "EncoderDecoder",
+        "EncoderOnly",
+        "MaskedLMHead",
+        "MeanPoolingHead",
+        "SpanHead",
+        "TransformerStack",
+    ),
+    "remixer_tf.decoding": ("best_span", "classify", "greedy_decode"),
+    "seqio": (
+        "EncDecFeatureConverter",
+        "LMFeatureConverter",
+        "PrefixLMFeatureConverter",
+    ),
+    "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
+    "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
     "keras.optimizers": ("Adam", "AdamW", "SGD"),
     "remixer_tf.optimizers": (
         "Adafactor",
+        "bert_adamw",
         "TruncatedRsqrt",
         "WarmupConstant",
         "WarmupCosineDecay",
@@ -62,6 +80,7 @@ _CONFIGURABLES = {
         "train_dataset",
     ),
     "remixer_tf.tasks.cogs_files": ("cogs",),
+    "remixer_tf.tasks.text_files": ("text_files",),
     "remixer_tf.training.evaluations": (
         "Best",
         "DecodedEvaluation",
@@ -72,7 +91,8 @@ _CONFIGURABLES = {
     "remixer_tf.evaluation": ("evaluate",),
     "remixer_tf.inference": ("text_to_text",),
 }
-_ATTRIBUTES = {"cogs": "set_directory"}  # where it is not called as gin calls it
+# Where it is not called as gin calls it.
+_ATTRIBUTES = {"cogs": "set_directory", "text_files": "set_directory"}
 
 
 @functools.cache
@@ -247,6 +267,7 @@ def parse_gin(files, bindings, search_paths=()):
         message = explain(error, _parameters_of_all(), folders)
         raise UserError(message or str(error)) from None
     call("cogs")
+    call("text_files")
 
 
 def call(name, /, *args, **kwargs):

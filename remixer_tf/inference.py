@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from remixer_tf import checkpoints
 from remixer_tf.data.pipeline import get_task
-from remixer_tf.decoding import greedy_decode
+from remixer_tf.decoding import check_writes, greedy_decode
 from remixer_tf.models.build import build_model
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
@@ -46,11 +46,12 @@ def text_to_text(
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model, or the task is unknown or has
-            no inputs and targets.
+        ValueError: the checkpoint is of another model, the model writes no text, or
+            the task is unknown or has no inputs and targets.
     """
     task = get_task(task, vocabulary)
     model = build_model(model, dtype_policy)
+    check_writes(model)
     step = checkpoints.restore_model(model_dir, model, step)
     answer = TextToText(
         model,

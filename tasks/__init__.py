@@ -2,9 +2,10 @@
 
 - `cogs`: the real COGS files (`cogs.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
+- `text_lm`, `text_mlm`: language modelling of text files (`text.py`);
 - T5's own tasks and mixtures (`t5_tasks.py`).
 """
 
-from remixer_tf.tasks import cogs, mini_cogs, t5_tasks
+from remixer_tf.tasks import cogs, mini_cogs, t5_tasks, text
 
-__all__ = ["cogs", "mini_cogs", "t5_tasks"]
+__all__ = ["cogs", "mini_cogs", "t5_tasks", "text"]

@@ -24,7 +24,7 @@ def add_task(name, read_rows, splits, kind_of_type, shuffle_buffer_size):
     """
     seqio.TaskRegistry.add(
         name,
-        source=_RowSource(read_rows, splits),
+        source=RowSource(read_rows, splits),
         preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
         output_features={
             "inputs": seqio.Feature(byte_vocabulary()),
@@ -36,17 +36,21 @@ def add_task(name, read_rows, splits, kind_of_type, shuffle_buffer_size):
     )
 
 
-class _RowSource(seqio.FunctionDataSource):
+class RowSource(seqio.FunctionDataSource):
     """Rows in memory. Asked to shuffle, it leaves that to the task's buffer.
 
     seqio's own class would warn that a source of one file shuffles too little.
+
+    Args:
+        read_rows: function of a split's name that returns all its rows: tuples of str.
+        splits: names of the splits.
+        names: names of a row's strings.
     """
 
-    def __init__(self, read_rows, splits):
+    def __init__(self, read_rows, splits, names=("inputs", "targets", "type")):
         def dataset_fn(split, shuffle_files=False, seed=None):
             del shuffle_files, seed
             columns = zip(*read_rows(split), strict=True)
-            names = ("inputs", "targets", "type")
             return tf.data.Dataset.from_tensor_slices(
                 dict(zip(names, map(list, columns), strict=True))
             )

@@ -4,11 +4,13 @@ import math
 import pathlib
 import re
 
+import gin
 import keras
 import numpy as np
 import pytest
 
 from remixer_tf import gin_utils
+from remixer_tf.models import EncoderOnly
 from remixer_tf.optimizers import Adafactor
 from tests.models.tiny import VOCAB_SIZE, tiny_batch
 
@@ -28,6 +30,19 @@ PARAMETERS = {
     "remixer_sbase_table1": 224.11,
     "remixer_base_literal": 183.09,
     "remixer_sbase_literal": 148.67,
+    "bert_tiny": 4.96,
+    "bert_relative_tiny": 4.89,
+    "bert_base": 110.0,
+    "bert_large": 335.6,
+    "gmlp_tiny_mlm": 4.70,
+    "gmlp_base_mlm": 130.1,
+    "gmlp_large_mlm": 365.3,
+    "gmlp_xlarge_mlm": 940.6,
+    "amlp_tiny_mlm": 4.83,
+    "amlp_base_mlm": 108.8,
+    "amlp_large_mlm": 315.6,
+    "transformer_lm_tiny": 4.89,
+    "gmlp_lm_tiny": 4.70,
 }
 TINY = {
     "D_MODEL": 12,
@@ -36,15 +51,21 @@ TINY = {
     "NUM_HEADS": 3,
     "NUM_ENCODER_LAYERS": 1,
     "NUM_DECODER_LAYERS": 1,
+    "NUM_LAYERS": 1,
     "VOCAB_SIZE": VOCAB_SIZE,
 }
+
+
+def configured_model():
+    """The model that the gin files read name as train.model."""
+    return gin_utils.call(gin.query_parameter("train.model").selector)
 
 
 def count_parameters(file, bindings=()):
     """Counts without allocating: the variables are declared and never made."""
     gin_utils.parse_gin([str(file)], list(bindings))
     with keras.StatelessScope(initialize_variables=False):
-        model = gin_utils.call("EncoderDecoder")
+        model = configured_model()
         model.build()
     assert all(v._value is None for v in model.trainable_variables)
     return sum(math.prod(v.shape) for v in model.trainable_variables)
@@ -65,7 +86,8 @@ def test_parameters_at_full_size(name):
         if line.startswith("#")
     )
     told = re.search(r"Parameters: (?:.*?ours )?([\d.]+)M", header)
-    assert told and abs(float(told[1]) - millions) < 0.01, header
+    decimals = len(told[1].partition(".")[2])
+    assert round(millions, decimals) == float(told[1]), header
     if "tiny" not in name and name != "remixer_small":
         assert re.search(r"Parameters: paper \d+M", header), header
 
@@ -80,18 +102,47 @@ def test_remixer_small_at_the_parameters_of_t5_1_1_small():
 def test_model_runs_when_shrunk(name):
     file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
     bindings = [f"{macro} = {value}" for macro, value in TINY.items()]
-    if "remixer" in name:
+    if not name.removeprefix("architectures/").startswith("t5"):
         bindings.append("MAX_LENGTH = 16")
     gin_utils.parse_gin([file], bindings)
-    model = gin_utils.call("EncoderDecoder")
+    model = configured_model()
     logits = np.array(model(tiny_batch()))
-    assert logits.shape == (3, 7, VOCAB_SIZE) and np.isfinite(logits).all()
+    length = 10 if isinstance(model, EncoderOnly) else 7
+    assert logits.shape == (3, length, VOCAB_SIZE) and np.isfinite(logits).all()
+
+
+@pytest.mark.parametrize(
+    "file, bindings, millions",
+    [
+        *[
+            ("gmlp_base_mlm", [f"NUM_LAYERS = {layers}"], millions)
+            for layers, millions in [(18, 59.0), (36, 101.6), (72, 186.8), (144, 357.3)]
+        ],
+        *[
+            (
+                "bert_base",
+                [
+                    f"NUM_LAYERS = {layers}",
+                    "TransformerStack.positions = None",
+                    "BertSelfAttention.relative_bias = True",
+                ],
+                millions,
+            )
+            for layers, millions in [(6, 67.1), (12, 109.7), (24, 194.8), (48, 364.9)]
+        ],
+    ],
+)
+def test_parameters_of_table_4(file, bindings, millions):
+    """gMLP Table 4, at the computed numbers of specs 1.8; to 0.1M."""
+    bindings = [*bindings, "MAX_LENGTH = 128"]
+    count = count_parameters(MODELS / f"{file}.gin", bindings) / 1e6
+    assert abs(count - millions) < 0.11
 
 
 def test_t5_1_0_has_tied_logits_and_plain_relu():
     bindings = [f"{macro} = {value}" for macro, value in TINY.items()]
     gin_utils.parse_gin(["architectures/t5_1_0.gin"], bindings)
-    model = gin_utils.call("EncoderDecoder")
+    model = configured_model()
     model.build()
     paths = [v.path for v in model.variables]
     assert not [path for path in paths if "logits" in path or "wi_0" in path]

@@ -32,6 +32,7 @@ def read_examples(task, split, feature_lengths, max_examples=None):
         whole_lengths(task, feature_lengths) or lengths,
         split=split,
         shuffle=False,
+        seed=0,  # random preprocessing is the same at every step
         try_in_mem_cache=False,
     )
     examples = list(dataset.take(max_examples or -1).as_numpy_iterator())
@@ -106,7 +107,7 @@ def batch_examples(
     def finish(batch, index):
         real = tf.cast(index >= 0, tf.int32)[:, None]
         batch = {
-            name: x * tf.cast(real, x.dtype) if name.endswith("_loss_weights") else x
+            name: x * tf.cast(real, x.dtype) if name.endswith("_weights") else x
             for name, x in batch.items()
         }
         if length_buckets:

@@ -1,14 +1,19 @@
 """Vocabularies: bytes, or the pieces of a SentencePiece model."""
 
 import os
+from typing import NamedTuple
 
 import seqio
 import tensorflow as tf
 
 
-def byte_vocabulary():
-    """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file."""
-    return seqio.ByteVocabulary()
+def byte_vocabulary(extra_ids=0):
+    """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file.
+
+    Args:
+        extra_ids: int, sentinels added after the bytes, see `sentencepiece_vocabulary`.
+    """
+    return seqio.ByteVocabulary(extra_ids)
 
 
 def sentencepiece_vocabulary(path, extra_ids=0):
@@ -18,7 +23,7 @@ def sentencepiece_vocabulary(path, extra_ids=0):
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
             EOS 1, unknown 2. `python -m remixer_tf.train_vocabulary` makes such files.
         extra_ids: int, sentinels added after the pieces, for span corruption: T5 has
-            100. `<extra_id_0>` is the last id.
+            100; an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
 
     Returns:
         a `seqio.SentencePieceVocabulary`.
@@ -53,6 +58,42 @@ def sentencepiece_vocabulary(path, extra_ids=0):
             "--eos_id=1 --unk_id=2 --bos_id=-1, or with remixer_tf.train_vocabulary."
         )
     return vocabulary
+
+
+class SpecialIds(NamedTuple):
+    """Ids with a meaning of their own, and the range of all others.
+
+    Attributes:
+        mask: int, stands for a masked token: `<extra_id_0>`.
+        cls: int, [CLS], stands before a sequence: `<extra_id_1>`.
+        sep: int, [SEP], ends a text of several: `<extra_id_2>`.
+        first_ordinary, end_ordinary: ints; ids from the first up to, not including,
+            the second are neither padding, EOS, unknown nor extra ids.
+    """
+
+    mask: int
+    cls: int
+    sep: int
+    first_ordinary: int
+    end_ordinary: int
+
+
+def special_ids(vocabulary):
+    """The `SpecialIds` of a vocabulary.
+
+    Raises:
+        ValueError: it has fewer than three extra ids.
+    """
+    extra = vocabulary.extra_ids
+    if extra < 3:
+        raise ValueError(
+            "An encoder needs ids for the mask, [CLS] and [SEP]: the last three of the "
+            f"vocabulary's extra ids. Received: extra_ids={extra}. Set extra_ids = 3 "
+            "at byte_vocabulary or sentencepiece_vocabulary, and name that in "
+            "VOCABULARY."
+        )
+    last = vocabulary.vocab_size - 1
+    return SpecialIds(last, last - 1, last - 2, 3, vocabulary.vocab_size - extra)
 
 
 def _models_near(path):

@@ -76,6 +76,18 @@ class EncoderOnly(keras.Model):
         self.built = True
 
     def call(self, batch, training=False):
+        x, context = self.encode(batch, training=training)
+        return self.head(
+            x, batch=batch, context=context, embedding=self.token_embedding
+        )
+
+    def encode(self, batch, training=False):
+        """Runs the encoder.
+
+        Returns:
+            what the head reads: float `[batch, length, d_model]`, and the `Context`,
+            which tells the padding to heads even if the layers were not told.
+        """
         tokens = batch["encoder_input_tokens"]
         mask = ops.cast(ops.not_equal(tokens, 0), "int32")
         context = Context(
@@ -88,8 +100,4 @@ class EncoderOnly(keras.Model):
             types = batch.get("encoder_token_types")
             x += self.type_embedding(ops.zeros_like(tokens) if types is None else types)
         x, _ = self.encoder(x, context=context, training=training)
-        # Heads always know the padding: no answer lies there.
-        context = context._replace(padding_mask=mask)
-        return self.head(
-            x, batch=batch, context=context, embedding=self.token_embedding
-        )
+        return x, context._replace(padding_mask=mask)

@@ -6,6 +6,7 @@ beside these. Every gradient has to be dense before any of them sees it: see
 """
 
 from remixer_tf.optimizers.adafactor import Adafactor
+from remixer_tf.optimizers.adamw import bert_adamw
 from remixer_tf.optimizers.schedules import (
     TruncatedRsqrt,
     WarmupConstant,
@@ -21,4 +22,5 @@ __all__ = [
     "WarmupCosineDecay",
     "WarmupLinearDecay",
     "WarmupRsqrt",
+    "bert_adamw",
 ]

@@ -1,17 +1,28 @@
-"""Tiny encoder-decoders for tests."""
+"""Tiny models for tests."""
 
 import functools
 
 import numpy as np
 
 from remixer_tf.layers import (
+    BertFeedForward,
+    BertSelfAttention,
     CrossAttention,
     GatedFeedForward,
+    GatedMLP,
+    LayerNorm,
+    PositionEmbedding,
     RelativePositionBias,
     RemixerBlock,
     SelfAttention,
 )
-from remixer_tf.models import EncoderDecoder, TransformerStack
+from remixer_tf.models import (
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderOnly,
+    MaskedLMHead,
+    TransformerStack,
+)
 
 VOCAB_SIZE = 40
 
@@ -49,6 +60,48 @@ def tiny_model(kind, dropout_rate=0.0, max_length=16, **kwargs):
         )
 
     model = EncoderDecoder(stack(False), stack(True), VOCAB_SIZE, d_model=8, **kwargs)
+    model.build()
+    return model
+
+
+def tiny_stack(kind, causal=False, max_length=24, dropout_rate=0.0):
+    """A factory of 2 layers of `bert`, `gmlp` or `amlp`; `cbow` has none."""
+    gated = {"d_ff": 12, "max_length": max_length, "causal": causal, "toeplitz": True}
+    sublayers = {
+        "bert": {
+            "self_attention": functools.partial(
+                BertSelfAttention, num_heads=2, d_kv=4, causal=causal
+            ),
+            "feed_forward": functools.partial(BertFeedForward, d_ff=12),
+        },
+        "gmlp": {"gmlp": functools.partial(GatedMLP, **gated)},
+        "amlp": {"gmlp": functools.partial(GatedMLP, d_attention=4, **gated)},
+        "cbow": {},
+    }[kind]
+    positions = functools.partial(PositionEmbedding, max_length=max_length)
+    return functools.partial(
+        TransformerStack,
+        sublayers,
+        num_layers=2,
+        norm=LayerNorm,
+        positions=positions if kind == "bert" else None,
+        input_norm=True,
+        dropout_rate=dropout_rate,
+    )
+
+
+def tiny_encoder(kind, head=MaskedLMHead, num_token_types=2, **kwargs):
+    """An `EncoderOnly` of `tiny_stack`, built."""
+    model = EncoderOnly(
+        tiny_stack(kind), head, VOCAB_SIZE, 8, num_token_types, **kwargs
+    )
+    model.build()
+    return model
+
+
+def tiny_decoder(kind, **kwargs):
+    """A `DecoderOnly` of `tiny_stack`, built."""
+    model = DecoderOnly(tiny_stack(kind, causal=True), VOCAB_SIZE, 8, **kwargs)
     model.build()
     return model
 

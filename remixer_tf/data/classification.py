@@ -1,0 +1,151 @@
+"""Classification of texts and pairs of texts, and of the spans of answers."""
+
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.vocabularies import special_ids
+
+
+class ClassNames(seqio.PassThroughVocabulary):
+    """The classes of a task: each name is one id, from 0.
+
+    Targets and predictions are then names, in metrics and in predictions.jsonl.
+
+    Args:
+        names: list of str.
+    """
+
+    def __init__(self, names):
+        super().__init__(len(names))
+        self._names = list(names)
+
+    def _encode(self, s):
+        return [self._names.index(s)]
+
+    def _decode(self, ids):
+        return " ".join(self._names[int(i)] for i in ids)
+
+    def _encode_tf(self, s):
+        found = tf.cast(tf.equal(self._names, s), tf.int32)
+        known = f"A class is one of {self._names}. Received:"
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_sum(found) == 1, [known, s])]
+        ):
+            return tf.argmax(found, output_type=tf.int32)[None]
+
+    def _decode_tf(self, ids):
+        return tf.strings.reduce_join(tf.gather(self._names, ids), -1, separator=" ")
+
+    def __eq__(self, other):
+        return isinstance(other, ClassNames) and self._names == other._names
+
+    def __str__(self):
+        return f"ClassNames({self._names})"
+
+
+def join_texts(dataset, sequence_length, output_features):
+    """A preprocessor: BERT's input of one or two texts.
+
+        [CLS] inputs [SEP]                    token types 0 ... 0
+        [CLS] inputs [SEP] inputs_b [SEP]     token types 0 ... 0 1 ... 1
+
+    What is too long loses tokens at the end of the longer text.
+
+    Args:
+        dataset: of dictionaries with int32 `[n]` under "inputs" and perhaps "inputs_b".
+        sequence_length: dictionary of ints with the length of "inputs".
+        output_features: dictionary of `seqio.Feature`.
+
+    Returns:
+        a `tf.data.Dataset` of dictionaries with the joined "inputs" and "token_types"
+        int32 `[n]`; other features stay.
+
+    Raises:
+        ValueError: the vocabulary has no ids for [CLS] and [SEP].
+    """
+    special = special_ids(output_features["inputs"].vocabulary)
+    length = sequence_length["inputs"]
+
+    @seqio.map_over_dataset
+    def join(example):
+        example = dict(example)
+        first, second = example["inputs"], example.pop("inputs_b", None)
+        if second is None:
+            parts = [[special.cls], first[: length - 2], [special.sep]]
+            second = tf.zeros([0], tf.int32)
+        else:
+            room = length - 3
+            kept = tf.maximum(room // 2, room - tf.size(first))
+            second = second[:kept]
+            first = first[: room - tf.size(second)]
+            second = tf.concat([second, [special.sep]], axis=0)
+            parts = [[special.cls], first, [special.sep], second]
+        inputs = tf.concat(parts, axis=0)
+        ones = tf.size(second)
+        types = tf.range(tf.size(inputs)) >= tf.size(inputs) - ones
+        return {
+            **example,
+            "inputs": inputs,
+            "token_types": tf.cast(types, tf.int32),
+        }
+
+    return join(dataset)
+
+
+class ClassifierFeatureConverter(seqio.FeatureConverter):
+    """Batches for an `EncoderOnly` with a `ClassificationHead` or a `SpanHead`.
+
+    Under `{"inputs": 7, "token_types": 7, "targets": 1}`,
+
+        {"inputs": [98, 7, 8, 97, 9, 97], "token_types": [0, 0, 0, 0, 1, 1],
+         "targets": [2]}
+
+    becomes
+
+        {"encoder_input_tokens": [98, 7, 8, 97, 9, 97, 0],
+         "encoder_token_types": [0, 0, 0, 0, 1, 1, 0],
+         "labels": [2],
+         "label_weights": [1]}
+
+    A span has two targets, its first and its last position.
+    """
+
+    TASK_FEATURES = {
+        "inputs": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "token_types": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "targets": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+    }
+    MODEL_FEATURES = {
+        "encoder_input_tokens": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "encoder_token_types": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "labels": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "label_weights": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+    }
+    PACKING_FEATURE_DTYPES = None
+
+    def _convert_features(self, ds, task_feature_lengths):
+        if self.pack:
+            raise ValueError(
+                "A row of a classifier is one example. Received: pack=True. Set "
+                "length_buckets instead."
+            )
+
+        def convert(features):
+            return {
+                "encoder_input_tokens": features["inputs"],
+                "encoder_token_types": features["token_types"],
+                "labels": features["targets"],
+                "label_weights": tf.ones_like(features["targets"]),
+            }
+
+        ds = self._pack_or_pad(ds, task_feature_lengths)
+        return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def get_model_feature_lengths(self, task_feature_lengths):
+        """See `seqio.FeatureConverter`."""
+        return {
+            "encoder_input_tokens": task_feature_lengths["inputs"],
+            "encoder_token_types": task_feature_lengths["token_types"],
+            "labels": task_feature_lengths["targets"],
+            "label_weights": task_feature_lengths["targets"],
+        }

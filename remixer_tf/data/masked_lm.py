@@ -1,0 +1,169 @@
+"""Masked language modelling: the masking, and batches of what is masked.
+
+The masking is a preprocessor of a task and not part of the feature converter, for
+seqio gives a preprocessor seeds, one an example, drawn from the run's seed. Since
+seqio repeats the data before it preprocesses, every epoch has new ones, and as their
+place in the stream is part of the iterator's checkpoint, a resumed run masks what the
+uninterrupted one would have masked. A converter knows no seed.
+"""
+
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.vocabularies import special_ids
+
+MASKED_PERCENT = 15
+
+
+def concat_and_split(dataset, sequence_length, *, feature="targets", room=0):
+    """A preprocessor: documents on end, cut into pieces of equal length.
+
+    Args:
+        dataset: of dictionaries with int32 `[n]` under `feature`; others are dropped.
+        sequence_length: dictionary of ints; that of `feature` is the pieces'.
+        feature: str.
+        room: int, tokens that pieces are shorter, for what comes before them.
+
+    Returns:
+        a `tf.data.Dataset` of `{feature: int32 [length - room]}`; the last is shorter.
+    """
+    tokens = dataset.map(lambda example: example[feature])
+    pieces = tokens.rebatch(sequence_length[feature] - room)
+    return pieces.map(lambda piece: {feature: piece})
+
+
+def mask_tokens(dataset, sequence_length, output_features):
+    """A preprocessor: BERT's masking of 15% of the tokens (specs 5).
+
+    Of n tokens that are not special (padding, EOS, unknown, the vocabulary's extra
+    ids), floor(0.15 n) are chosen, at least one. Of the chosen, 80% become the mask
+    token, 10% another token at random, 10% stay. [CLS] comes in front. Under a
+    vocabulary whose [CLS] is 98 and mask 99, one example could become
+
+        {"targets": [7, 8, 9, 10, 11, 12, 13]}
+        {"inputs":  [98, 7, 8, 99, 10, 11, 12, 13],
+         "targets": [0, 0, 0, 9, 0, 0, 0, 0]}
+
+    Args:
+        dataset: of dictionaries with int32 `[n]` under "targets".
+        sequence_length: dictionary of ints; both features are cut at the inputs'.
+        output_features: dictionary of `seqio.Feature`.
+
+    Returns:
+        a `tf.data.Dataset` of such dictionaries.
+
+    Raises:
+        ValueError: the vocabulary has no ids for mask and [CLS].
+    """
+    special = special_ids(output_features["inputs"].vocabulary)
+
+    @seqio.map_over_dataset(num_seeds=3)
+    def mask(example, seeds):
+        tokens = example["targets"][: sequence_length["inputs"] - 1]
+        length = tf.shape(tokens)
+        ordinary = (tokens >= special.first_ordinary) & (tokens < special.end_ordinary)
+        count = tf.reduce_sum(tf.cast(ordinary, tf.int32))
+        chosen_count = tf.minimum(count, tf.maximum(count * MASKED_PERCENT // 100, 1))
+        order = tf.random.stateless_uniform(length, seeds[0])
+        order = tf.argsort(tf.where(ordinary, order, 2.0))  # special ids come last
+        chosen = tf.argsort(order) < chosen_count
+        fate = tf.random.stateless_uniform(length, seeds[1])
+        random = tf.random.stateless_uniform(
+            length,
+            seeds[2],
+            minval=special.first_ordinary,
+            maxval=special.end_ordinary,
+            dtype=tf.int32,
+        )
+        corrupt = tf.where(fate < 0.8, special.mask, random)
+        inputs = tf.where(chosen & (fate < 0.9), corrupt, tokens)
+        targets = tf.where(chosen, tokens, 0)
+        return {
+            "inputs": tf.concat([[special.cls], inputs], axis=0),
+            "targets": tf.concat([[0], targets], axis=0),
+        }
+
+    return mask(dataset)
+
+
+class MaskedLMFeatureConverter(seqio.FeatureConverter):
+    """Batches of `mask_tokens` for an `EncoderOnly` with a `MaskedLMHead`.
+
+    The number of predictions is static, floor(0.15 length) (76 at 512, specs 5): the
+    head computes no other logits. An example of length 14:
+
+        {"inputs":  [98, 7, 8, 99, 10, 11, 12, 99, 14, 15, 16, 17, 18, 19],
+         "targets": [0, 0, 0, 9, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]}
+
+        {"encoder_input_tokens": [98, 7, 8, 99, 10, 11, 12, 99, 14, ...],
+         "masked_positions": [3, 7],
+         "encoder_target_tokens": [9, 13],
+         "encoder_loss_weights": [1, 1]}
+
+    Where fewer are masked, positions, targets and weights end in 0. Packed examples
+    have `encoder_{segment_ids,positions}` too; of a row of many tiny ones, each with
+    the one prediction it has at least, predictions over the number are left out.
+    """
+
+    TASK_FEATURES = {
+        "inputs": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "targets": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+    }
+    MODEL_FEATURES = {
+        "encoder_input_tokens": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "masked_positions": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "encoder_target_tokens": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+        "encoder_loss_weights": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+    }
+    PACKING_FEATURE_DTYPES = {
+        "encoder_segment_ids": tf.int32,
+        "encoder_positions": tf.int32,
+    }
+
+    def _convert_features(self, ds, task_feature_lengths):
+        number = self._predictions(task_feature_lengths)
+
+        def convert(features):
+            targets = features["targets"]
+            positions = tf.cast(tf.where(targets > 0)[:number, 0], tf.int32)
+            missing = [[0, number - tf.size(positions)]]
+
+            def fill(values):
+                return tf.ensure_shape(tf.pad(values, missing), [number])
+
+            converted = {
+                "encoder_input_tokens": features["inputs"],
+                "masked_positions": fill(positions),
+                "encoder_target_tokens": fill(tf.gather(targets, positions)),
+                "encoder_loss_weights": fill(tf.ones_like(positions)),
+            }
+            if self.pack:
+                converted["encoder_segment_ids"] = features["inputs_segment_ids"]
+                converted["encoder_positions"] = features["inputs_positions"]
+            return converted
+
+        ds = self._pack_or_pad(ds, task_feature_lengths)
+        return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def get_model_feature_lengths(self, task_feature_lengths):
+        """See `seqio.FeatureConverter`."""
+        length = task_feature_lengths["inputs"]
+        number = self._predictions(task_feature_lengths)
+        lengths = {
+            "encoder_input_tokens": length,
+            "masked_positions": number,
+            "encoder_target_tokens": number,
+            "encoder_loss_weights": number,
+        }
+        if self.pack:
+            lengths |= {"encoder_segment_ids": length, "encoder_positions": length}
+        return lengths
+
+    @staticmethod
+    def _predictions(lengths):
+        if lengths["inputs"] != lengths["targets"]:
+            raise ValueError(
+                "Inputs and targets of masked language modelling have one length. "
+                f"Received: {dict(lengths)}."
+            )
+        return max(lengths["inputs"] * MASKED_PERCENT // 100, 1)

@@ -1,0 +1,46 @@
+"""Registers tasks that say the class of a text, or of a pair of texts."""
+
+import seqio
+
+from remixer_tf.data.classification import ClassNames, join_texts
+from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.tasks import typed_text
+
+
+def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=32_768):
+    """Registers a classification task for an `EncoderOnly`.
+
+    Read it with `ClassifierFeatureConverter`, and score with `decode_fn=classify`. The
+    metric is accuracy, in percent. Examples keep the texts (`*_pretokenized`).
+
+    Args:
+        name: str, of the task.
+        read_rows: function of a split's name that returns all its rows: (inputs,
+            inputs_b, class), or (inputs, class). Called when the split is read.
+        splits: names of the splits.
+        classes: list of str, the classes in the order of their ids.
+        pairs: bool, whether rows hold two texts.
+        shuffle_buffer_size: int; as large as the training split, it shuffles fully.
+    """
+    texts = ("inputs", "inputs_b") if pairs else ("inputs",)
+    text = seqio.Feature(byte_vocabulary(extra_ids=3), add_eos=False)
+    features = {
+        "inputs": text,
+        "inputs_b": seqio.Feature(text.vocabulary, add_eos=False, required=False),
+        "token_types": seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False),
+        "targets": seqio.Feature(ClassNames(classes), add_eos=False),
+    }
+    seqio.TaskRegistry.add(
+        name,
+        source=typed_text.RowSource(read_rows, splits, names=(*texts, "targets")),
+        preprocessors=[seqio.preprocessors.tokenize, join_texts],
+        output_features=features,
+        metric_fns=[accuracy],
+        shuffle_buffer_size=shuffle_buffer_size,
+    )
+
+
+def accuracy(targets, predictions):
+    """Returns the percentage of predictions that equal their target."""
+    right = sum(t == p for t, p in zip(targets, predictions, strict=True))
+    return {"accuracy": 100 * right / len(targets)}

@@ -97,7 +97,8 @@ def verdict(better, worse):
     gap = statistics.mean(worse) - statistics.mean(better)
     variances = statistics.variance(better), statistics.variance(worse)
     deviation = math.sqrt(statistics.mean(variances))
-    gap = gap / deviation if deviation else math.copysign(math.inf, gap) * bool(gap)
+    if gap:
+        gap = gap / deviation if deviation else math.copysign(math.inf, gap)
     if abs(gap) <= MIN_DEVIATIONS:
         return "a tie", gap
     return ("supported" if gap > 0 else "contradicted"), gap

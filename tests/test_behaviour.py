@@ -97,7 +97,7 @@ def twice(rng, number, length=16, num_tokens=16):
 def test_gmlp_learns_faster_from_spatial_weights_near_zero():
     """gMLP section 3.1: W near 0 and b = 1 are "critical" at the start.
 
-    Eight blocks, the loss after 150 steps. That W starts near zero shows: from a
+    Four blocks, the loss after 150 steps. That W starts near zero shows: from a
     deviation of 0.2 learning is slower, with either b; 0.02 is still near enough (row
     sums of 16 weights). That b starts at one does not show: from b = 0 these shallow
     models learn faster.
@@ -112,7 +112,7 @@ def test_gmlp_learns_faster_from_spatial_weights_near_zero():
             spatial_stddev=stddev,
             spatial_bias_value=bias,
         )
-        return make_model({"gmlp": block}, MaskedLMHead, 8, vocab_size=19)
+        return make_model({"gmlp": block}, MaskedLMHead, 4, vocab_size=19)
 
     trainer = Trainer(make(1e-6, 1.0), learning_rate=2e-3)
     losses = {}
@@ -126,11 +126,11 @@ def test_gmlp_learns_faster_from_spatial_weights_near_zero():
             "W std {:g}, b {:g}:".format(*values), "loss", np.round(losses[values], 3)
         )
 
+    means = {values: np.mean(runs) for values, runs in losses.items()}
     for bias in biases:
-        assert 1.3 * max(losses[1e-6, bias]) < min(losses[0.2, bias])
-        near = np.mean(losses[1e-6, bias]), np.mean(losses[0.02, bias])
-        assert max(near) < 1.25 * min(near)
-    assert 1.3 * max(losses[1e-6, 0.0]) < min(losses[1e-6, 1.0])
+        assert 1.4 * means[1e-6, bias] < means[0.2, bias]
+        assert abs(math.log(means[1e-6, bias] / means[0.02, bias])) < 0.3
+    assert 1.4 * means[1e-6, 0.0] < means[1e-6, 1.0]
 
 
 def pairs(rng, number, num_tokens=32, size=4, places=44):
@@ -157,12 +157,13 @@ def pairs(rng, number, num_tokens=32, size=4, places=44):
 def test_attention_matches_pairs_in_fewer_steps():
     """gMLP section 4: what relates two sentences asks for attention.
 
-    Accuracy after 200 steps, at equal parameters: the Transformer matches pairs when
+    Accuracy after 150 steps, at equal parameters: the Transformer matches pairs when
     gMLP and MLP-Mixer, which have to learn every place by itself, still guess.
 
-    It is a lead in time alone. With the second segment in a row of 12 places, gMLP and
-    MLP-Mixer were at 0.99 and above after 1,000 steps, and the Transformer below 0.9.
-    aMLP, whose attention starts from zero, was no faster than gMLP.
+    It is a lead in time alone. In a trial with 12 places for the second segment, 16
+    tokens, and pairs that differ in some tokens only, gMLP and MLP-Mixer were at 0.99
+    after 1,000 steps and the Transformer at 0.89. aMLP, whose attention starts from
+    zero, was no faster than gMLP.
     """
     length = 49
     feed_forward = functools.partial(BertFeedForward, d_ff=128)
@@ -172,10 +173,10 @@ def test_attention_matches_pairs_in_fewer_steps():
     mixing = functools.partial(TokenMixingMLP, d_tokens=48, max_length=length)
     models = {
         "transformer": {"attention": attention, "feed_forward": feed_forward},
-        "gmlp": {"gmlp": functools.partial(GatedMLP, d_ff=192, max_length=length)},
+        "gmlp": {"gmlp": functools.partial(GatedMLP, d_ff=202, max_length=length)},
         "mixer": {
             "mixing": mixing,
-            "feed_forward": functools.partial(BertFeedForward, d_ff=104),
+            "feed_forward": functools.partial(BertFeedForward, d_ff=118),
         },
     }
     head = functools.partial(ClassificationHead, num_classes=2)
@@ -185,12 +186,12 @@ def test_attention_matches_pairs_in_fewer_steps():
         trainer = Trainer(make(), learning_rate=3e-3)
         parameters[name] = sum(math.prod(v.shape) for v in trainer.model.variables)
         runs = [
-            trainer.train(make, pairs, seed=seed, calls=4, batch_size=64)
+            trainer.train(make, pairs, seed=seed, calls=3, batch_size=48)
             for seed in (0, 1)
         ]
         accuracies[name] = [run["accuracy"] for run in runs]
         print(name, parameters[name], "accuracy", np.round(accuracies[name], 3))
 
     assert max(parameters.values()) < 1.03 * min(parameters.values())
-    assert min(accuracies["transformer"]) > 0.7
-    assert max(accuracies["gmlp"] + accuracies["mixer"]) < 0.58
+    others = max(accuracies["gmlp"] + accuracies["mixer"])
+    assert others < 0.55 and others + 0.08 < min(accuracies["transformer"])

@@ -5,7 +5,8 @@ PY := .venv/bin/python
 
 # Tests that need only Keras: they run a second time on JAX.
 KERAS_TESTS := $(wildcard tests/layers tests/models tests/optimizers \
-	tests/test_decoding.py tests/test_losses.py tests/test_metrics.py)
+	tests/test_classify.py tests/test_decoding.py tests/test_losses.py \
+	tests/test_metrics.py)
 
 .PHONY: quickstart test lint wheel-check install
 

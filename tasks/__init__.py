@@ -2,7 +2,7 @@
 
 - `cogs`: the real COGS files (`cogs.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
-- `text_lm`, `text_mlm`: language modelling of text files (`text.py`);
+- `text_lm`, `text_mlm`, `text_documents`: text files of one's own (`text.py`);
 - T5's own tasks and mixtures (`t5_tasks.py`).
 """
 

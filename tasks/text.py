@@ -1,4 +1,4 @@
-"""The tasks `text_lm` and `text_mlm`: language modelling of the user's text files.
+"""The tasks `text_lm`, `text_mlm`, `text_documents`: the user's own text files.
 
 `text_files.py` says where the files are looked for. Documents end in EOS, stand on
 end, and are cut into pieces of the length that the model reads, so that no token is
@@ -6,10 +6,14 @@ padding but at the very end. An example of a length of 8, on bytes:
 
     text_lm    targets  [87, 107, 108, 118, 35, 108, 118, 1]
     text_mlm   inputs   [260, 87, 107, 261, 118, 35, 108, 118]
-               targets  [0, 0, 0, 108, 0, 0, 0, 0]
+               targets  [-1, -1, -1, 108, -1, -1, -1, -1]
+
+`text_documents` has the documents whole, to train a vocabulary from:
+
+    python -m remixer_tf.train_vocabulary --task=text_documents --features=targets ...
 
 `text_lm` is read with `seqio.LMFeatureConverter`, `text_mlm` with
-`MaskedLMFeatureConverter` and a vocabulary of at least three extra ids. Neither has
+`MaskedLMFeatureConverter` and a vocabulary of at least three extra ids. None has
 metrics beside the loss and what follows from it.
 """
 
@@ -34,7 +38,7 @@ def _add_task(name, vocabulary, features, preprocessors):
         name,
         source=typed_text.RowSource(_read_rows, text_files.SPLITS, names=("targets",)),
         preprocessors=[
-            functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
+            seqio.preprocessors.tokenize,
             seqio.preprocessors.append_eos,
             *preprocessors,
         ],
@@ -43,6 +47,7 @@ def _add_task(name, vocabulary, features, preprocessors):
     )
 
 
+_add_task("text_documents", byte_vocabulary(), ["targets"], [])
 _add_task("text_lm", byte_vocabulary(), ["targets"], [concat_and_split])
 _add_task(
     "text_mlm",

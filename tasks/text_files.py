@@ -1,11 +1,13 @@
-"""Finds and reads the files of plain text for `text_lm` and `text_mlm`.
+"""Finds and reads the files of plain text for the tasks of `text.py`.
 
 The folder is, in this order: what `set_directory` was given (gin:
 `text_files.directory`), and the environment variable REMIXER_TF_TEXT_DIR. All files
 below it called *.txt or *.jsonl, perhaps with .gz, are read, in the order of their
 names. A line of a .jsonl file is a document, by its field "text". A .txt file is cut
-at blank lines into documents of about 10,000 characters; of a book of Project Gutenberg
-only what is between its START and END lines is read, and lines are joined.
+at blank lines into documents of about 10,000 characters, and their lines are joined; of
+a book of Project Gutenberg only what is between its START and END lines is read. All is
+held in memory: for more than some hundred megabytes, register a seqio task of your own
+with the preprocessors of `text.py`.
 """
 
 import functools
@@ -40,7 +42,7 @@ def read_split(split):
     directory = _directory or os.environ.get("REMIXER_TF_TEXT_DIR")
     if not directory:
         raise FileNotFoundError(
-            "text_lm and text_mlm read the text files of a folder. Name it with "
+            "The tasks text_* read the text files of a folder. Name it with "
             "--gin.text_files.directory=\"'FOLDER'\" or in REMIXER_TF_TEXT_DIR."
         )
     return list(_read(os.path.abspath(os.path.expanduser(directory)))[split])

@@ -5,7 +5,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
-from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task
+from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
 
 
 def read_examples(task, split, feature_lengths, max_examples=None):
@@ -28,7 +28,7 @@ def read_examples(task, split, feature_lengths, max_examples=None):
     """
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
-    dataset = task.get_dataset(
+    dataset = with_seed(task).get_dataset(
         whole_lengths(task, feature_lengths) or lengths,
         split=split,
         shuffle=False,

@@ -42,7 +42,9 @@ def mask_tokens(dataset, sequence_length, output_features):
 
         {"targets": [7, 8, 9, 10, 11, 12, 13]}
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 13],
-         "targets": [0, 0, 0, 9, 0, 0, 0, 0]}
+         "targets": [-1, -1, -1, 9, -1, -1, -1, -1]}
+
+    (Not 0, which is padding to seqio's packing.)
 
     Args:
         dataset: of dictionaries with int32 `[n]` under "targets".
@@ -77,10 +79,10 @@ def mask_tokens(dataset, sequence_length, output_features):
         )
         corrupt = tf.where(fate < 0.8, special.mask, random)
         inputs = tf.where(chosen & (fate < 0.9), corrupt, tokens)
-        targets = tf.where(chosen, tokens, 0)
+        targets = tf.where(chosen, tokens, -1)
         return {
             "inputs": tf.concat([[special.cls], inputs], axis=0),
-            "targets": tf.concat([[0], targets], axis=0),
+            "targets": tf.concat([[-1], targets], axis=0),
         }
 
     return mask(dataset)
@@ -93,7 +95,7 @@ class MaskedLMFeatureConverter(seqio.FeatureConverter):
     head computes no other logits. An example of length 14:
 
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 99, 14, 15, 16, 17, 18, 19],
-         "targets": [0, 0, 0, 9, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]}
+         "targets": [-1, -1, -1, 9, -1, -1, -1, 13, -1, -1, -1, -1, -1, -1]}
 
         {"encoder_input_tokens": [98, 7, 8, 99, 10, 11, 12, 99, 14, ...],
          "masked_positions": [3, 7],

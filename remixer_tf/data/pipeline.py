@@ -233,12 +233,18 @@ def _for_training(names):
         return dataset.map(lambda example: {name: example[name] for name in names})
 
     def change(task):
-        source = task.source
-        if isinstance(source, seqio.FunctionDataSource):
-            source = _FunctionSource(source._dataset_fn, splits=source.splits)
-        return task.replace(source=source, preprocessors=[*task.preprocessors, keep])
+        task = with_seed(task)
+        return task.replace(preprocessors=[*task.preprocessors, keep])
 
     return change
+
+
+def with_seed(task):
+    """A task that `get_dataset` takes a seed for, whatever its source."""
+    source = task.source
+    if isinstance(source, seqio.FunctionDataSource):
+        source = _FunctionSource(source._dataset_fn, splits=source.splits)
+    return task.replace(source=source)
 
 
 class _FunctionSource(seqio.FunctionDataSource):

@@ -73,7 +73,9 @@ class DecoderOnly(DecodingSteps, keras.Model):
         """The tokens to go on from, int32 `[batch, prompt_length]`, 0 after their end.
 
         These are a batch's `encoder_input_tokens`, where encoder-decoders have their
-        inputs, so that evaluation and inference read the same task for both.
+        inputs, so that evaluation and inference read the same task for both. Their
+        EOS, if the task appends one, belongs to the prompt, as it does to the prefix
+        that `seqio.PrefixLMFeatureConverter` trains on.
         """
         return batch["encoder_input_tokens"]
 

@@ -2,6 +2,10 @@
 
 import keras
 
+# By the name that ends a variable's; TensorFlow's names have a number behind. A
+# rel_embedding holds the position biases of attention.
+_NORMS_AND_BIASES = r"\b(gamma|beta|scale|\w*bias|rel_embedding)(:\d+)?$"
+
 
 def bert_adamw(learning_rate, weight_decay=0.01, epsilon=1e-6, beta_2=0.999):
     """`keras.optimizers.AdamW` without decay of norms and biases.
@@ -24,8 +28,5 @@ def bert_adamw(learning_rate, weight_decay=0.01, epsilon=1e-6, beta_2=0.999):
         epsilon=epsilon,
         beta_2=beta_2,
     )
-    # Patterns of variables' names. A rel_embedding holds attention's position biases.
-    optimizer.exclude_from_weight_decay(
-        var_names=["^(gamma|beta|scale)$", "bias$", "^rel_embedding$"]
-    )
+    optimizer.exclude_from_weight_decay(var_names=[_NORMS_AND_BIASES])
     return optimizer

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from remixer_tf import train_vocabulary
 from remixer_tf.tasks import text_files
 
 
@@ -36,6 +37,11 @@ def test_documents(folder):
     assert sorted(int(line.split()[0]) for line in paragraphs) == list(range(300))
     assert all(line.endswith("word wrapped") for line in paragraphs)
     assert train == text_files.read_split("train") and train != sorted(train)
+
+
+def test_a_vocabulary_can_be_trained_from_the_documents(folder):
+    texts = train_vocabulary.read_texts("text_documents", features=["targets"])
+    assert texts == text_files.read_split("train")
 
 
 def test_errors(tmp_path, monkeypatch):

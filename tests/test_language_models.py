@@ -1,0 +1,203 @@
+"""Masked and causal language models and a classifier, from gin to predictions."""
+
+import json
+
+import gin
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from remixer_tf import checkpoints, gin_utils, infer, train
+from remixer_tf import eval as eval_binary
+from remixer_tf.models.build import build_model
+from remixer_tf.results import read_results
+from remixer_tf.tasks import classes, text_files
+
+TINY = [
+    "--gin.D_MODEL=16",
+    "--gin.D_FF=32",
+    "--gin.NUM_LAYERS=2",
+    "--gin.MAX_LENGTH=32",
+    "--gin.BATCH_SIZE=16",
+    "--gin.LEARNING_RATE=1e-2",
+    "--gin.WARMUP_STEPS=4",
+    "--gin.VOCABULARY=@byte_vocabulary()",
+    "--gin.VOCABULARY_FILE=None",
+    "--gin.VOCAB_SIZE=262",
+    "--gin.LossEvaluation.period=20",
+    "--gin.train.checkpoint_period=20",
+    "--gin.train.log_period=20",
+    "--gin.train_dataset.count_limit=0",
+]
+BERT = ["--gin.D_KV=8", "--gin.NUM_HEADS=2"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """The arguments that name a folder of text: counted sheep."""
+    folder = tmp_path_factory.mktemp("texts")
+    names = "one two three four five six seven eight nine ten".split()
+    lines = [
+        {"text": f"{names[i % 10]} sheep and {names[(i + 1) % 10]} sheep. " * 3}
+        for i in range(100)
+    ]
+    with open(folder / "sheep.jsonl", "w") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    yield [f"--gin.text_files.directory='{folder}'"]
+    text_files.set_directory(None)
+
+
+@pytest.fixture(autouse=True)
+def clear_gin():
+    yield
+    gin.clear_config()
+
+
+def run(model_dir, *arguments, steps):
+    train.main(
+        [f"--model_dir={model_dir}", *arguments, *TINY, f"--gin.TRAIN_STEPS={steps}"]
+    )
+
+
+def results(model_dir, kind="loss"):
+    found = read_results(str(model_dir), kind)
+    return sorted(found, key=lambda result: (result["task"], result["step"]))
+
+
+def weights(model_dir):
+    """The variables of the newest checkpoint, {path: array}."""
+    gin_utils.parse_gin([str(model_dir / "operative_config.gin")], [])
+    model = build_model(
+        lambda: gin_utils.call(gin.query_parameter("train.model").selector), "float32"
+    )
+    checkpoints.restore_model(str(model_dir), model, None)
+    return {v.path: np.array(v) for v in model.trainable_variables}
+
+
+def mlm(texts):
+    return [
+        "--gin_file=models/amlp_tiny_mlm.gin",
+        "--gin_file=runs/mlm.gin",
+        "--gin.D_ATTENTION=8",
+        "--gin.FEATURE_LENGTHS={'inputs': 32, 'targets': 32}",
+        *texts,
+    ]
+
+
+@pytest.fixture(scope="module")
+def mlm_run(texts, tmp_path_factory):
+    model_dir = tmp_path_factory.mktemp("mlm")
+    run(model_dir, *mlm(texts), steps=40)
+    gin.clear_config()
+    return model_dir
+
+
+def test_masked_language_model(mlm_run):
+    first, last = (result["metrics"] for result in results(mlm_run))
+    assert last["loss"] < first["loss"] < np.log(262)
+    np.testing.assert_allclose(last["perplexity"], np.exp(last["loss"]), rtol=1e-5)
+    assert 0 < last["accuracy"] < 1
+    # The two documents of validation are 155 bytes, 5 rows of floor(0.15 * 31).
+    assert results(mlm_run)[0]["target_tokens"] == 20
+
+
+def test_masked_language_model_resumes_exactly(mlm_run, texts, tmp_path):
+    run(tmp_path, *mlm(texts), "--gin.WarmupLinearDecay.total_steps=40", steps=20)
+    run(tmp_path, *mlm(texts), steps=40)
+    expected, resumed = weights(mlm_run), weights(tmp_path)
+    assert expected.keys() == resumed.keys()
+    for path, value in expected.items():
+        np.testing.assert_array_equal(resumed[path], value, err_msg=path)
+
+
+@pytest.fixture
+def same_or_not():
+    """A task of pairs: whether the second text begins with the first's letter."""
+    letters = "abcd"
+    rows = [
+        (f"{a} here", f"{b} there", "same" if a == b else "other")
+        for a in letters
+        for b in letters
+    ]
+    name = "same_or_not"
+    classes.add_task(name, lambda split: rows, ["train", "dev"], ["other", "same"])
+    yield name
+    seqio.TaskRegistry.remove(name)
+
+
+def test_a_classifier_takes_the_body_and_a_fresh_head(
+    mlm_run, same_or_not, tmp_path, capsys
+):
+    arguments = [
+        "--gin_file=models/amlp_tiny_mlm.gin",
+        "--gin_file=runs/finetune_classifier.gin",
+        "--gin.D_ATTENTION=8",
+        f"--gin.TASK='{same_or_not}'",
+        "--gin.NUM_CLASSES=2",
+        f"--gin.INITIAL_CHECKPOINT='{mlm_run}'",
+        "--gin.FEATURE_LENGTHS={'inputs': 24, 'token_types': 24, 'targets': 1}",
+        "--gin.DecodedEvaluation.period=20",
+    ]
+    run(tmp_path, *arguments, steps=20)
+    shown = capsys.readouterr()
+    shown = shown.out + shown.err
+    body = weights(mlm_run)
+    fresh = [p for p in weights(tmp_path) if "/head/" in p]
+    assert len(fresh) == 4 and not any("/head/" in path for path in body)
+    assert f"{len(body)} variables taken" in shown and "4 fresh" in shown
+    (loss,) = results(tmp_path)
+    (scored,) = results(tmp_path, "metrics")
+    assert loss["target_tokens"] == 16  # one label an example
+    np.testing.assert_allclose(
+        scored["metrics"]["accuracy"], 100 * loss["metrics"]["accuracy"], atol=1e-4
+    )
+    (path,) = (tmp_path / "eval").rglob("predictions*.jsonl")
+    said = [json.loads(line)["prediction"] for line in path.read_text().splitlines()]
+    assert len(said) == 16 and set(said) <= {"same", "other"}
+    gin.clear_config()
+    eval_binary.main([f"--model_dir={tmp_path}"])
+    with pytest.raises(ValueError, match="Received: EncoderOnly"):
+        infer.main([f"--model_dir={tmp_path}", f"--input={path}"])
+
+
+@pytest.mark.parametrize("model", ["gmlp_lm_tiny", "transformer_lm_tiny"])
+def test_language_model(model, texts, tmp_path):
+    arguments = [
+        f"--gin_file=models/{model}.gin",
+        "--gin_file=runs/lm.gin",
+        "--gin.FEATURE_LENGTHS={'targets': 32}",
+        *texts,
+        *(BERT if "transformer" in model else []),
+    ]
+    run(tmp_path, *arguments, steps=40)
+    first, last = (result["metrics"] for result in results(tmp_path))
+    assert last["loss"] < first["loss"] < np.log(262)
+
+
+def test_a_language_model_answers_after_a_prompt(tmp_path):
+    """mini_cogs as prefix and continuation; the same task as an encoder-decoder's."""
+    arguments = [
+        "--gin_file=models/gmlp_lm_tiny.gin",
+        "--gin_file=runs/lm.gin",
+        "--gin.TASK='mini_cogs'",
+        "--gin.train_dataset.feature_converter=@PrefixLMFeatureConverter",
+        "--gin.train.evaluations=[@DecodedEvaluation()]",
+        "--gin.DecodedEvaluation.period=2",
+        "--gin.DecodedEvaluation.max_examples=6",
+        "--gin.DecodedEvaluation.splits=['dev']",
+        "--gin.DecodedEvaluation.max_decode_length=8",
+        "--gin.FEATURE_LENGTHS={'inputs': 16, 'targets': 16}",
+        "--gin.text_to_text.max_decode_length=8",
+        "--gin.WarmupLinearDecay.total_steps=10",
+    ]
+    run(tmp_path, *arguments, steps=2)
+    (scored,) = results(tmp_path, "metrics")
+    assert scored["examples"] == 6 and "exact_match" in scored["metrics"]
+    gin.clear_config()
+    questions, answers = tmp_path / "questions", tmp_path / "answers"
+    questions.write_text("A cat slept .\nthe dog saw Emma .\n")
+    infer.main(
+        [f"--model_dir={tmp_path}", f"--input={questions}"] + [f"--output={answers}"]
+    )
+    assert len(tf.io.gfile.GFile(str(answers), "rb").read().splitlines()) == 2

@@ -1,0 +1,126 @@
+"""The ablation command: two variants for four steps, and its verdicts on numbers."""
+
+import math
+import statistics
+
+import gin
+import keras
+import pytest
+
+from benchmarks import ablation
+from benchmarks.ablation_variants import GROUPS
+from remixer_tf import gin_utils
+
+TINY = [
+    "TRAIN_STEPS = 4",
+    "WARMUP_STEPS = 1",
+    "BATCH_SIZE = 2",
+    "D_MODEL = 16",
+    "train.steps_per_call = 2",
+    "train.log_period = 4",
+    "train.checkpoint_period = 4",
+]
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    yield
+    gin.clear_config()
+
+
+def test_verdict_is_in_deviations_of_one_run():
+    # Both deviations are 0.1, and so is the pooled one.
+    low, high = [1.0, 1.1, 1.2], [1.25, 1.35, 1.45]
+    assert ablation.verdict(low, high) == ("supported", pytest.approx(2.5))
+    assert ablation.verdict(high, low) == ("contradicted", pytest.approx(-2.5))
+    near = [1.29, 1.39, 1.49]
+    assert ablation.verdict(high, near) == ("a tie", pytest.approx(0.4))
+    # Deviations of 0.1 and 0.3: pooled sqrt(0.05), a gap of 0.4 is below two of it.
+    wide = [1.2, 1.5, 1.8]
+    expected = 0.4 / math.sqrt((statistics.variance(low) + 0.3**2) / 2)
+    assert ablation.verdict(low, wide) == ("a tie", pytest.approx(expected))
+
+
+def test_verdict_without_deviations():
+    assert ablation.verdict([1.0, 1.0], [1.5, 1.5])[0] == "supported"
+    assert ablation.verdict([1.0, 1.0], [1.0, 1.0]) == ("a tie", 0)
+    assert ablation.verdict([1.0], [2.0, 2.1])[0] == "undecided"
+
+
+def test_neighbours_follow_the_paper():
+    gmlp, remixer = GROUPS
+    assert ablation.neighbours(gmlp) == [
+        ("transformer_relative", "gmlp_split"),
+        ("gmlp_split", "gmlp_multiplicative"),
+        ("gmlp_multiplicative", "gmlp_additive"),
+        ("gmlp_additive", "gmlp_linear"),
+        ("gmlp_linear", "mlp_mixer"),
+        ("mlp_mixer", "transformer_minus_attention"),
+    ]
+    # Table 5's "gating" has two readings; the last two variants have no number.
+    assert ablation.neighbours(remixer) == [
+        ("remixer_full", "remixer_alpha_gated"),
+        ("remixer_full", "remixer_gate"),
+        ("remixer_alpha_gated", "remixer_none"),
+        ("remixer_gate", "remixer_none"),
+    ]
+
+
+def test_report_of_made_up_runs():
+    def runs(*losses):
+        return [{"loss": x, "parameters": 1234, "seconds": 9.6} for x in losses]
+
+    results = {
+        "gmlp_split": runs(2.0, 2.1, 2.2),
+        "gmlp_multiplicative": runs(1.0, 1.1, 1.2),
+        "gmlp_additive": runs(1.1, 1.2, 1.3),
+    }
+    text = ablation.report(GROUPS[0], results)
+    assert "| gmlp_split | 1 | 4.35 | 3 | 2.1000 ± 0.1000 | 3 | 1,234 | 10 |" in text
+    assert "| gmlp_additive | 3 | 4.97 | 2 | 1.2000 ± 0.1000 | 3 |" in text
+    assert text.splitlines()[-2:] == [
+        "- gmlp_split better than gmlp_multiplicative: contradicted (gap -1.0000, "
+        "-10.0 deviations).",
+        "- gmlp_multiplicative better than gmlp_additive: a tie (gap +0.1000, "
+        "+1.0 deviations).",
+    ]
+
+
+def test_gmlp_variants_have_equal_parameters():
+    counts = []
+    for variant in GROUPS[0].variants.values():
+        gin_utils.parse_gin(
+            [variant.file, "runs/ablation.gin"], [*variant.bindings, "SEED = 0"]
+        )
+        with keras.StatelessScope(initialize_variables=False):
+            model = gin_utils.call("EncoderOnly")
+            model.build()
+        counts.append(sum(math.prod(v.shape) for v in model.trainable_variables))
+    assert max(counts) / min(counts) < 1.03
+
+
+def test_command(tmp_path, capfd):
+    text = tmp_path / "text"
+    text.mkdir()
+    words = "to be or not to be that is the question "
+    (text / "a.txt").write_text("\n\n".join([words * 20] * 40))
+    output = tmp_path / "output"
+    output.mkdir()
+    names = ["gmlp_split", "remixer_none"]
+    # In this process: it has TensorFlow already.
+    results = {n: ablation.run(n, 0, str(text), str(output), TINY) for n in names}
+    assert all(r["steps"] == 4 and 3 < r["loss"] < 7 for r in results.values())
+    assert results["gmlp_split"]["loss"] != results["remixer_none"]["loss"]
+
+    # Workers find the runs done.
+    arguments = [f"--text={text}", f"--output={output}", "--workers=2", "--seeds=1"]
+    arguments += ["--variants=split|none", *(f"--gin={binding}" for binding in TINY)]
+    capfd.readouterr()
+    ablation.main(arguments)
+    printed = capfd.readouterr().out
+    for name in names:
+        assert f"| {name} |" in printed
+        assert f"| {results[name]['loss']:.4f} | 1 |" in printed
+    assert "frequencies alone has a loss of 2." in printed
+    with pytest.raises(ValueError, match="other settings.*Set another --output"):
+        ablation.main([*arguments, "--gin=LEARNING_RATE = 1.0"])

@@ -159,6 +159,8 @@ def test_a_classifier_takes_the_body_and_a_fresh_head(
     eval_binary.main([f"--model_dir={tmp_path}"])
     with pytest.raises(ValueError, match="Received: EncoderOnly"):
         infer.main([f"--model_dir={tmp_path}", f"--input={path}"])
+    with pytest.raises(ValueError, match="class 1, but the model's num_classes is 1"):
+        run(tmp_path / "one", *arguments, "--gin.NUM_CLASSES=1", steps=20)
 
 
 @pytest.mark.parametrize("model", ["gmlp_lm_tiny", "transformer_lm_tiny"])

@@ -55,6 +55,7 @@ class EncoderOnly(keras.Model):
             self.type_embedding = self._embedding(num_token_types, "type_embedding")
         self.encoder = encoder(name="encoder", dtype=self.dtype_policy)
         self.head = head(name="head")
+        self.num_classes = getattr(self.head, "num_classes", None)
 
     def _embedding(self, rows, name):
         return keras.layers.Embedding(

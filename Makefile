@@ -8,17 +8,14 @@ KERAS_TESTS := $(wildcard tests/layers tests/models tests/optimizers \
 	tests/test_classify.py tests/test_decoding.py tests/test_losses.py \
 	tests/test_metrics.py)
 
-# Two files at a time.
-TWO := --numprocesses=2 --dist=loadfile
-
 .PHONY: quickstart test lint wheel-check install
 
 quickstart: install
 	$(PY) -m remixer_tf.quickstart
 
 test: install
-	$(PY) -m pytest $(TWO)
-	KERAS_BACKEND=jax $(PY) -m pytest $(TWO) $(KERAS_TESTS)
+	$(PY) -m pytest
+	KERAS_BACKEND=jax $(PY) -m pytest $(KERAS_TESTS)
 
 lint: install
 	$(PY) -m ruff check .

@@ -65,7 +65,5 @@ setup(
         "scikit-learn",
         "scipy",
     ],
-    extras_require={
-        "dev": ["packaging", "pre-commit", "pytest", "pytest-xdist", "ruff"]
-    },
+    extras_require={"dev": ["packaging", "pre-commit", "pytest", "ruff"]},
 )

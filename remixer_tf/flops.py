@@ -30,7 +30,7 @@ def op_flops(concrete_function):
     element, and a softmax five for each: max, difference, exponential, sum, quotient.
     Moving, casting and selecting are none, nor is arithmetic on integers. Bodies of
     loops count once, so trace one step per call. The rest of an operation whose shape
-    is unknown counts nothing.
+    is unknown counts nothing, nor does an FFT (long Toeplitz mixing).
 
     Returns:
       list of `OpFlops`, without those that count nothing.

@@ -89,8 +89,3 @@ class DecoderOnly(DecodingSteps, keras.Model):
         """
         batch_size = ops.shape(batch["encoder_input_tokens"])[0]
         return self._empty_cache(Context(), batch_size, max_length)
-
-    def _compute_logits(self, x):
-        if self.tied_logits:
-            return self.logits(x, embedding=self.token_embedding)
-        return self.logits(x)

@@ -6,7 +6,8 @@ from keras import ops
 class DecodingSteps:
     """Decoding with a cache, for a model with a `token_embedding` and a `decoder`.
 
-    The model adds `start_decoding`, `prompt` and `_compute_logits`.
+    The model has `logits` too, a `TiedLogits` where its `tied_logits` is true, and adds
+    `start_decoding` and `prompt`.
     """
 
     def grow_cache(self, context, cache, max_length):
@@ -36,3 +37,8 @@ class DecodingSteps:
     def _empty_cache(self, context, batch_size, max_length):
         context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
         return context, self.decoder.init_cache(batch_size, max_length, context)
+
+    def _compute_logits(self, x):
+        if self.tied_logits:
+            return self.logits(x, embedding=self.token_embedding)
+        return self.logits(x)

@@ -129,8 +129,3 @@ class EncoderDecoder(DecodingSteps, keras.Model):
         """
         context = self.encode(batch)
         return self._empty_cache(context, ops.shape(context.encoded)[0], max_length)
-
-    def _compute_logits(self, x):
-        if self.tied_logits:
-            return self.logits(x, embedding=self.token_embedding)
-        return self.logits(x)

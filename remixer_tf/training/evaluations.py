@@ -61,9 +61,12 @@ class _Evaluation(_Results):
         }
 
     def parts(self):
-        """The (task, split) pairs of its results."""
+        """The (name of a task, split) pairs of its results."""
+        return [(task.name, split) for task, split in self._tasks_and_splits()]
+
+    def _tasks_and_splits(self):
         return [
-            (task.name, split)
+            (task, split)
             for task in seqio.get_subtasks(self.task)
             for split in self.splits
             if split in task.splits
@@ -112,27 +115,24 @@ class LossEvaluation(_LossSums, _Evaluation):
 
     def run(self, model_dir, model, step):
         """Evaluates and writes."""
-        for task in seqio.get_subtasks(self.task):
-            for split in self.splits:
-                if split not in task.splits:
-                    continue
-                if (task.name, split) not in self._batches:
-                    self._batches[task.name, split] = eval_dataset(
-                        task, split=split, **self._options
-                    )
-                sums = self._add_up(model, self._batches[task.name, split])
-                values = metrics.summarize(sums)
-                result = {
-                    "task": task.name,
-                    "split": split,
-                    "step": step,
-                    "target_tokens": sums["weight"],
-                    "metrics": {
-                        name: float(values[name])
-                        for name in ("loss", "accuracy", "perplexity")
-                    },
-                }
-                write_result(model_dir, self.kind, result)
+        for task, split in self._tasks_and_splits():
+            if (task.name, split) not in self._batches:
+                self._batches[task.name, split] = eval_dataset(
+                    task, split=split, **self._options
+                )
+            sums = self._add_up(model, self._batches[task.name, split])
+            values = metrics.summarize(sums)
+            result = {
+                "task": task.name,
+                "split": split,
+                "step": step,
+                "target_tokens": sums["weight"],
+                "metrics": {
+                    name: float(values[name])
+                    for name in ("loss", "accuracy", "perplexity")
+                },
+            }
+            write_result(model_dir, self.kind, result)
 
 
 class ImageEvaluation(_LossSums, _Results):

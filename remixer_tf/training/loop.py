@@ -154,13 +154,16 @@ def train(
         if initial_checkpoint:
             progress.message(initial_checkpoint(model))
 
-    def evaluate():
-        """Runs what is due at `step`, and says whether to stop early."""
-        due = [
+    def due_evaluations():
+        return [
             evaluation
             for evaluation in evaluations
             if step and (step % evaluation.period == 0 or step == train_steps)
         ]
+
+    def evaluate():
+        """Runs what is due at `step`, and says whether to stop early."""
+        due = due_evaluations()
         for evaluation in due:
             if host.index == 0 and not evaluation.is_done(model_dir, step):
                 with progress.paused():
@@ -254,9 +257,8 @@ def train(
                 sums = None
 
             pause = time.perf_counter()
-            is_last = step == train_steps
-            evaluates = any(is_last or step % e.period == 0 for e in evaluations)
-            if step % checkpoint_period == 0 or is_last or evaluates or watch.stop:
+            due = step == train_steps or step % checkpoint_period == 0
+            if due or due_evaluations() or watch.stop:
                 watch.flush()
                 checkpoints.save(step)
             if watch.stop:
@@ -265,7 +267,7 @@ def train(
                     f"SIGTERM: saved step {step}. The same command goes on from it."
                 )
                 raise SystemExit(PREEMPTED)
-            if evaluates:
+            if due_evaluations():
                 stopped_early = evaluate()
             speed.skip(time.perf_counter() - pause)
     checkpoints.wait()

@@ -150,6 +150,11 @@ def _bytes(tensor):
     return size * (tensor.shape.num_elements() or 0)
 
 
+def variable_bytes(variables):
+    """Returns the bytes that variables take."""
+    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
+
+
 def matmul_rate(size=1024, seconds=2.0, dtype="float32"):
     """FLOP/s of a square product: the best of as many as fit in the time."""
     a = tf.cast(tf.random.normal((size, size)), dtype)

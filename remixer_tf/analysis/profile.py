@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf import losses
-from remixer_tf.flops import op_flops, peak_bytes
+from remixer_tf.flops import op_flops, peak_bytes, variable_bytes
 from remixer_tf.layers import LengthMixing
 from remixer_tf.models.build import build_model
 from remixer_tf.training.train_step import TrainStep
@@ -109,9 +109,9 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
     )
     return Profile(
         parts=_parts(model, forward),
-        parameter_bytes=_bytes(model.variables),
+        parameter_bytes=variable_bytes(model.variables),
         activation_bytes=peak_bytes(backward),
-        optimizer_bytes=_bytes(optimizer.variables),
+        optimizer_bytes=variable_bytes(optimizer.variables),
     )
 
 
@@ -156,10 +156,6 @@ def measure(
 def _specs(values):
     """Returns `tf.TensorSpec` in place of what has a shape and a dtype."""
     return tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), values)
-
-
-def _bytes(variables):
-    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 def _parts(model, forward):

@@ -6,7 +6,7 @@ import os
 import tensorflow as tf
 
 from remixer_tf.batches import counted, targets_and_weights
-from remixer_tf.flops import matmul_flops, matmul_rate, peak_bytes
+from remixer_tf.flops import matmul_flops, matmul_rate, peak_bytes, variable_bytes
 
 # What a model reads, by what the screen calls it.
 _READ = {
@@ -49,10 +49,7 @@ class Overview:
         self._num_replicas = num_replicas
         self._host = host
         self._policy = f"{dtype_policy}, XLA {'on' if jit_compile else 'off'}"
-        self._variable_bytes = sum(
-            math.prod(v.shape) * tf.as_dtype(v.dtype).size
-            for v in [*model.variables, *optimizer.variables]
-        )
+        self._variable_bytes = variable_bytes([*model.variables, *optimizer.variables])
         self.parameters = sum(math.prod(v.shape) for v in model.trainable_variables)
         self._local_replicas = num_replicas // host.count
         gpus = len(tf.config.list_physical_devices("GPU"))

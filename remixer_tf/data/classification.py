@@ -3,6 +3,7 @@
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.vocabularies import special_ids
 
 
@@ -27,10 +28,8 @@ class ClassNames(seqio.PassThroughVocabulary):
 
     def _encode_tf(self, s):
         found = tf.cast(tf.equal(self._names, s), tf.int32)
-        known = f"A class is one of {self._names}. Received:"
-        with tf.control_dependencies(
-            [tf.debugging.Assert(tf.reduce_sum(found) == 1, [known, s])]
-        ):
+        message = tf.strings.join([f"A class is one of {self._names}. Received: ", s])
+        with tf.control_dependencies([fail_unless(tf.reduce_sum(found) == 1, message)]):
             return tf.argmax(found, output_type=tf.int32)[None]
 
     def _decode_tf(self, ids):

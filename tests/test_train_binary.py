@@ -17,14 +17,10 @@ from remixer_tf.checkpoints import (
     checkpoint_path,
     restore_model,
 )
+from tests.tiny_run import SIZES
 
-SIZES = [
-    "--gin.D_MODEL=16",
-    "--gin.D_FF=24",
-    "--gin.D_KV=8",
-    "--gin.NUM_HEADS=2",
-    "--gin.NUM_ENCODER_LAYERS=1",
-    "--gin.NUM_DECODER_LAYERS=1",
+OPTIONS = [
+    *SIZES,
     "--gin.VOCABULARY=@byte_vocabulary()",
     "--gin.VOCABULARY_FILE=None",
     "--gin.VOCAB_SIZE=259",
@@ -51,7 +47,7 @@ def arguments(model_dir, steps, model="t5_1_1"):
         f"--model_dir={model_dir}",
         f"--gin_file=models/{model}_tiny.gin",
         "--gin_file=runs/mini_cogs.gin",
-        *SIZES,
+        *OPTIONS,
         f"--gin.TRAIN_STEPS={steps}",
     ]
 
@@ -85,7 +81,7 @@ def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
         "encoder_input_tokens": tf.constant([[5, 6, 7, 1]]),
         "decoder_input_tokens": tf.constant([[0, 8, 9]]),
     }
-    given = [text.removeprefix("--gin.").replace("=", " = ", 1) for text in SIZES]
+    given = [text.removeprefix("--gin.").replace("=", " = ", 1) for text in OPTIONS]
     logits = []
     for files, bindings in (
         (

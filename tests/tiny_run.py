@@ -3,14 +3,17 @@
 from remixer_tf import train
 from remixer_tf.train_vocabulary import train_vocabulary
 
-# Most sentences are longer than the inputs: they are trimmed.
-TINY = [
+SIZES = [
     "--gin.D_MODEL=16",
     "--gin.D_FF=24",
     "--gin.D_KV=8",
     "--gin.NUM_HEADS=2",
     "--gin.NUM_ENCODER_LAYERS=1",
     "--gin.NUM_DECODER_LAYERS=1",
+]
+# Most sentences are longer than the inputs: they are trimmed.
+TINY = [
+    *SIZES,
     "--gin.BATCH_SIZE=4",
     "--gin.LENGTH_BUCKETS=None",
     "--gin.train_dataset.count_limit=0",

@@ -18,14 +18,10 @@ from remixer_tf.flops import matmul_flops, op_flops
 from remixer_tf.layers import LengthMixing
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
+from tests.tiny_run import SIZES
 
 TINY = [
-    "--gin.D_MODEL=16",
-    "--gin.D_FF=24",
-    "--gin.D_KV=8",
-    "--gin.NUM_HEADS=2",
-    "--gin.NUM_ENCODER_LAYERS=1",
-    "--gin.NUM_DECODER_LAYERS=1",
+    *SIZES,
     "--gin.VOCAB_SIZE=40",
     "--batch_size=2",
     "--input_length=6",

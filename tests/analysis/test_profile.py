@@ -51,18 +51,19 @@ def read_csv(tmp_path, *arguments):
 
 def test_flops_of_each_operation():
     @tf.function
-    def function(x, kernel, image, ids):
+    def function(x, kernel, image, signal, ids):
         y = tf.matmul(x, kernel) + 1.0  # [2, 5]
         y = tf.nn.softmax(tf.einsum("ab,cb->ac", y, y))  # [2, 2]
         image = tf.nn.conv2d(image, tf.ones((2, 2, 3, 7)), 2, "VALID")  # [1, 2, 2, 7]
-        return tf.reduce_sum(y), image, ids + 1, tf.cast(ids, "float32")
+        waves = tf.signal.irfft(tf.signal.rfft(signal))  # [3, 8]
+        return tf.reduce_sum(y), image, waves, ids + 1, tf.cast(ids, "float32")
 
-    shapes = (2, 3), (3, 5), (1, 4, 4, 3)
+    shapes = (2, 3), (3, 5), (1, 4, 4, 3), (3, 8)
     specs = [tf.TensorSpec(shape, "float32") for shape in shapes]
     traced = function.get_concrete_function(*specs, tf.TensorSpec((9,), "int32"))
     products = 2 * 2 * 3 * 5 + 2 * 2 * 2 * 5 + 2 * (2 * 2 * 7) * (2 * 2 * 3)
     assert matmul_flops(traced) == products
-    assert sum(op.rest for op in op_flops(traced)) == 10 + 5 * 4 + 4
+    assert sum(op.rest for op in op_flops(traced)) == 10 + 5 * 4 + 4 + 2 * 3 * 60
 
 
 def test_papers_flops_and_parameters_at_full_size(tmp_path):

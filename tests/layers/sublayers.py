@@ -1,0 +1,90 @@
+"""Every sublayer in each of its variants, for the tests that go through all of them."""
+
+import functools
+import itertools
+
+from remixer_tf.layers import (
+    BertFeedForward,
+    BertSelfAttention,
+    BlockTokenMLP,
+    CrossAttention,
+    FeedForward,
+    GatedFeedForward,
+    GatedMLP,
+    LengthMixing,
+    PositionalAttention,
+    RemixerBlock,
+    SelfAttention,
+    SlidingTokenMLP,
+    TokenMixingMLP,
+)
+
+_CAUSAL = [{}, {"causal": True}]
+_BOOL = [False, True]
+_REMIXERS = [
+    {},
+    {"width": None},
+    {"num_mixing_heads": 2},
+    {"toeplitz": True},
+    {"alpha": 0.3},
+    {"alpha": "learned_scalar"},
+    {"alpha": "learned_vector"},
+    {"alpha": "gated"},
+    {"composition": "none"},
+    {"composition": "multiplicative"},
+    {"composition": "subtractive"},
+    {"composition": "gate"},
+    {"composition": "gate", "alpha": "gated", "activation": "gelu_exact"},
+]
+_GATED_MLPS = [
+    {},
+    {"toeplitz": True},
+    {"variant": "multiplicative"},
+    {"variant": "additive"},
+    {"variant": "linear"},
+    {"d_attention": 4},
+    {"d_attention": 4, "variant": "additive", "toeplitz": True},
+]
+
+
+def _variants():
+    """Yields (class, its arguments, what the harness is told beside `causal`)."""
+    heads = {"num_heads": 3, "d_kv": 4}
+    for cls, relative_bias in itertools.product(
+        (SelfAttention, BertSelfAttention), _BOOL
+    ):
+        for causal in _CAUSAL:
+            yield cls, {**heads, "relative_bias": relative_bias, **causal}, {}
+    for causal in _CAUSAL:
+        yield PositionalAttention, {**heads, **causal}, {}
+    yield CrossAttention, heads, {"causal": True, "reads_encoder": True}
+    for cls in (FeedForward, GatedFeedForward, BertFeedForward):
+        yield cls, {"d_ff": 10}, {"mixes_tokens": False}
+    for num_heads, toeplitz, softmax in itertools.product((1, 3), _BOOL, _BOOL):
+        mixing = {"num_heads": num_heads, "toeplitz": toeplitz, "softmax": softmax}
+        limit = {"max_length": 9}
+        for causal in _CAUSAL:
+            yield LengthMixing, {**mixing, "use_bias": True, **causal, **limit}, limit
+    limit = {"max_length": 8}
+    for choice, causal in itertools.product(_REMIXERS, _CAUSAL):
+        yield RemixerBlock, {"width": 16, **choice, **causal, **limit}, limit
+    for choice, causal in itertools.product(_GATED_MLPS, _CAUSAL):
+        yield GatedMLP, {"d_ff": 16, **choice, **causal, **limit}, limit
+    for gated in _BOOL:
+        mixing = {"d_tokens": 10, "gated": gated}
+        yield TokenMixingMLP, {**mixing, **limit}, {**limit, "packs": False}
+        for window in (1, 3, 9):
+            yield SlidingTokenMLP, {**mixing, "window": window}, {"causal": True}
+        for window in (1, 3, 7, 9):
+            mixing = {"d_tokens": 2 * window, "gated": gated, "window": window}
+            yield BlockTokenMLP, mixing, {"causal": True, "packs": False}
+
+
+# Name -> (factory, keyword arguments of `run_sublayer_test`).
+SUBLAYERS = {
+    f"{cls.__name__}({', '.join(f'{k}={v}' for k, v in arguments.items())})": (
+        functools.partial(cls, **arguments),
+        {"causal": arguments.get("causal", False), **rules},
+    )
+    for cls, arguments, rules in _variants()
+}

@@ -12,11 +12,8 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf import gin_utils, train
-from remixer_tf.checkpoints import (
-    available_steps,
-    checkpoint_path,
-    restore_model,
-)
+from remixer_tf.checkpoints import available_steps, restore_model
+from tests.continuing import assert_continues_exactly
 from tests.tiny_run import SIZES
 
 OPTIONS = [
@@ -52,22 +49,14 @@ def arguments(model_dir, steps, model="t5_1_1"):
     ]
 
 
-def read_weights(model_dir, step):
-    folder = checkpoint_path(f"{model_dir}/checkpoints", step)
-    reader = tf.train.load_checkpoint(f"{folder}/state")
-    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
-    return {name: reader.get_tensor(name) for name in names}
-
-
 def test_continues_exactly(tmp_path, capsys):
     train.main(arguments(tmp_path / "whole", 8, "remixer"))
-    train.main(arguments(tmp_path / "parts", 4, "remixer"))
-    train.main(arguments(tmp_path / "parts", 8, "remixer"))
+    parts = tmp_path / "parts"
+    names = assert_continues_exactly(
+        tmp_path / "whole", parts, lambda: train.main(arguments(parts, 8, "remixer"))
+    )
     assert "continuing from step 4" in capsys.readouterr().out
-    whole, parts = (read_weights(tmp_path / name, 8) for name in ("whole", "parts"))
-    assert any("seed_generator" in name for name in whole)
-    for name, value in whole.items():
-        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+    assert any("seed_generator" in name for name in names)
 
 
 def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):

@@ -20,6 +20,8 @@ import zlib
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.tasks.folders import DataFolder
+
 SPLITS = ("train", "dev", "test", "gen")
 
 # github.com/najoungkim/COGS at its last commit, with the generalisation set as it was
@@ -52,7 +54,7 @@ GEN_RELEASES = {
     CHECKSUMS["gen"][1]: "2022-09-13",
 }
 
-_directory = None
+data_folder = DataFolder("cogs.directory", "REMIXER_TF_COGS_DIR", subfolder="cogs")
 
 
 def set_directory(directory=None):
@@ -61,32 +63,7 @@ def set_directory(directory=None):
     Args:
         directory: str, a folder with train, dev, test and gen as .tsv or .tsv.gz.
     """
-    global _directory
-    _directory = directory
-
-
-def find_directory():
-    """Returns (folder, who named it), or (None, None) when nobody named one.
-
-    Raises:
-        FileNotFoundError: the folder does not exist.
-    """
-    variables = ("REMIXER_TF_COGS_DIR", "REMIXER_TF_DATA")
-    named, data = (os.environ.get(variable) for variable in variables)
-    if _directory:
-        found = (os.path.expanduser(_directory), "cogs.directory")
-    elif named:
-        found = (os.path.expanduser(named), variables[0])
-    elif data and tf.io.gfile.isdir(folder := os.path.join(data, "cogs")):
-        return folder, variables[1]
-    else:
-        return None, None
-    if not tf.io.gfile.isdir(found[0]):
-        raise FileNotFoundError(
-            f"{found[1]} names the folder of the COGS files, but there is no folder "
-            f"{found[0]!r}. Correct it, or unset it to download the files."
-        )
-    return found
+    data_folder.set(directory)
 
 
 def find_file(split):
@@ -96,18 +73,9 @@ def find_file(split):
         FileNotFoundError: the named folder does not exist or lacks the file.
         RuntimeError: no folder is named, and the download failed.
     """
-    directory, source = find_directory()
-    if directory is None:
+    if data_folder.find() == (None, None):
         return download(split)
-    for name in (f"{split}.tsv", f"{split}.tsv.gz"):
-        path = os.path.join(directory, name)
-        if tf.io.gfile.exists(path):
-            return path
-    raise FileNotFoundError(
-        f"COGS: neither {split}.tsv nor {split}.tsv.gz is in {directory!r}, which "
-        f"{source} names. It holds: "
-        f"{', '.join(sorted(tf.io.gfile.listdir(directory))) or 'nothing'}."
-    )
+    return data_folder.find_file(f"{split}.tsv", f"{split}.tsv.gz")
 
 
 def download(split, url=URL):
@@ -124,8 +92,8 @@ def download(split, url=URL):
             tells both ways to provide COGS.
     """
     data_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    folder = os.path.join(os.path.expanduser(data_dir), "downloads", "cogs")
-    path = os.path.join(folder, f"{split}.tsv")
+    downloads = os.path.join(os.path.expanduser(data_dir), "downloads", "cogs")
+    path = os.path.join(downloads, f"{split}.tsv")
     if tf.io.gfile.exists(path):
         return path
     import requests
@@ -138,7 +106,7 @@ def download(split, url=URL):
         if url.startswith("http"):  # tfds would try for three minutes
             requests.head(url, timeout=10).raise_for_status()
         manager = tfds.download.DownloadManager(
-            download_dir=folder,
+            download_dir=downloads,
             url_infos={url: checksums.UrlInfo(size, checksum, f"{split}.tsv")},
             force_checksums_validation=True,
         )

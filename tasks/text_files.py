@@ -17,17 +17,18 @@ import os
 import random
 import re
 
+from remixer_tf.tasks.folders import DataFolder
+
 SPLITS = ("train", "validation")
 _DOCUMENT = 10_000  # characters
 _VALIDATION_SHARE = 0.02
 
-_directory = None
+data_folder = DataFolder("text_files.directory", "REMIXER_TF_TEXT_DIR")
 
 
 def set_directory(directory=None):
     """Names the folder of the text files; None goes back to the environment."""
-    global _directory
-    _directory = directory
+    data_folder.set(directory)
 
 
 def read_split(split):
@@ -39,13 +40,8 @@ def read_split(split):
     Raises:
         FileNotFoundError: no folder is named, it does not exist, or has no text.
     """
-    directory = _directory or os.environ.get("REMIXER_TF_TEXT_DIR")
-    if not directory:
-        raise FileNotFoundError(
-            "The tasks text_* read the text files of a folder. Name it with "
-            "--gin.text_files.directory=\"'FOLDER'\" or in REMIXER_TF_TEXT_DIR."
-        )
-    return list(_read(os.path.abspath(os.path.expanduser(directory)))[split])
+    directory, _ = data_folder.require("text files")
+    return list(_read(os.path.abspath(directory))[split])
 
 
 @functools.lru_cache(maxsize=1)

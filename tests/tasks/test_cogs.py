@@ -115,15 +115,15 @@ def test_task_scores_by_type_through_seqio(folder):
 def test_the_folder_is_found_in_this_order(tmp_path, monkeypatch):
     for name in ("data/cogs", "named", "set"):
         (tmp_path / name).mkdir(parents=True)
-    assert cogs_files.find_directory() == (None, None)
+    assert cogs_files.data_folder.find() == (None, None)
     monkeypatch.setenv("REMIXER_TF_DATA", str(tmp_path / "named"))
-    assert cogs_files.find_directory() == (None, None)
+    assert cogs_files.data_folder.find() == (None, None)
     monkeypatch.setenv("REMIXER_TF_DATA", str(tmp_path / "data"))
-    assert cogs_files.find_directory()[0] == str(tmp_path / "data/cogs")
+    assert cogs_files.data_folder.find()[0] == str(tmp_path / "data/cogs")
     monkeypatch.setenv("REMIXER_TF_COGS_DIR", str(tmp_path / "named"))
-    assert cogs_files.find_directory()[0] == str(tmp_path / "named")
+    assert cogs_files.data_folder.find()[0] == str(tmp_path / "named")
     cogs.set_directory(str(tmp_path / "set"))
-    assert cogs_files.find_directory()[0] == str(tmp_path / "set")
+    assert cogs_files.data_folder.find()[0] == str(tmp_path / "set")
 
 
 def test_a_folder_that_is_not_there(tmp_path, monkeypatch):

@@ -1,0 +1,84 @@
+"""The folders of data files that users name."""
+
+import os
+
+import tensorflow as tf
+
+
+class DataFolder:
+    """Where the files of a task are: the first of these that names a folder.
+
+    1. what `set` was given;
+    2. the environment variable `variable`;
+    3. the folder `subfolder` in the one that REMIXER_TF_DATA names, if it is there.
+
+    Args:
+        option: str, what gin calls `set`'s argument, such as "cogs.directory".
+        variable: str, such as "REMIXER_TF_COGS_DIR".
+        subfolder: str; None looks at the first two alone.
+    """
+
+    def __init__(self, option, variable, subfolder=None):
+        self.option = option
+        self.variable = variable
+        self._subfolder = subfolder
+        self._directory = None
+
+    def set(self, directory=None):
+        """Names the folder; None goes back to the environment."""
+        self._directory = directory
+
+    def find(self):
+        """Returns (folder, who named it), or (None, None) when nobody named one.
+
+        Raises:
+            FileNotFoundError: the folder does not exist.
+        """
+        named, data = map(os.environ.get, (self.variable, "REMIXER_TF_DATA"))
+        if self._directory or named:
+            source = self.option if self._directory else self.variable
+            folder = os.path.expanduser(self._directory or named)
+            if tf.io.gfile.isdir(folder):
+                return folder, source
+            raise FileNotFoundError(
+                f"{source} names a folder of data files, but there is no folder "
+                f"{folder!r}. Correct it or unset it."
+            )
+        if data and self._subfolder:
+            folder = os.path.join(data, self._subfolder)
+            if tf.io.gfile.isdir(folder):
+                return folder, "REMIXER_TF_DATA"
+        return None, None
+
+    def require(self, what):
+        """Returns what `find` does.
+
+        Args:
+            what: str, the files that are looked for.
+
+        Raises:
+            FileNotFoundError: nobody named a folder, or it does not exist.
+        """
+        folder, source = self.find()
+        if folder is None:
+            raise FileNotFoundError(
+                f"No folder with {what} is named. Name it with "
+                f"--gin.{self.option}=\"'FOLDER'\" or in {self.variable}."
+            )
+        return folder, source
+
+    def find_file(self, *names):
+        """Returns the path of the first of these files that is in the folder.
+
+        Raises:
+            FileNotFoundError: nobody named a folder, or it has none of the files.
+        """
+        folder, source = self.require(" or ".join(names))
+        for name in names:
+            path = os.path.join(folder, name)
+            if tf.io.gfile.exists(path):
+                return path
+        raise FileNotFoundError(
+            f"There is no {' or '.join(names)} in {folder!r}, which {source} names. It "
+            f"holds: {', '.join(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
+        )

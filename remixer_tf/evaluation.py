@@ -376,6 +376,10 @@ def _predictions(task, examples, decoded):
     for example, tokens in zip(examples, decoded.tokens, strict=True):
         target = text(example, "targets")
         prediction = target_vocabulary.decode(tokens.tolist())
+        if not isinstance(prediction, str):  # the task knows what the numbers mean
+            prediction = task.postprocess_fn(
+                prediction, example=example, is_target=False
+            )
         record = {
             "input": text(example, "inputs"),
             "target": target,

@@ -72,6 +72,7 @@ CONFIGURABLES = {
         "train_dataset",
     ),
     "remixer_tf.tasks.cogs_files": ("cogs",),
+    "remixer_tf.tasks.squad_files": ("squad_files",),
     "remixer_tf.tasks.text_files": ("text_files",),
     "remixer_tf.training.evaluations": (
         "Best",
@@ -88,7 +89,7 @@ CONFIGURABLES = {
     "remixer_tf.analysis.pictures": ("Pictures",),
 }
 # Where it is not called as gin calls it.
-_ATTRIBUTES = {"cogs": "set_directory", "text_files": "set_directory"}
+_ATTRIBUTES = dict.fromkeys(("cogs", "squad_files", "text_files"), "set_directory")
 
 
 def load(module, name):

@@ -199,8 +199,8 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
     except (ValueError, OSError, ImportError) as error:
         message = explain(error, _parameters_of_all(), folders)
         raise UserError(message or str(error)) from None
-    call("cogs")
-    call("text_files")
+    for name in ("cogs", "squad_files", "text_files"):
+        call(name)
 
 
 def is_set(parameter):

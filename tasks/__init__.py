@@ -2,10 +2,11 @@
 
 - `cogs`: the real COGS files (`cogs.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
+- `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
 - `text_lm`, `text_mlm`, `text_documents`: text files of one's own (`text.py`);
 - T5's own tasks and mixtures (`t5_tasks.py`).
 """
 
-from remixer_tf.tasks import cogs, mini_cogs, t5_tasks, text
+from remixer_tf.tasks import cogs, mini_cogs, squad, t5_tasks, text
 
-__all__ = ["cogs", "mini_cogs", "t5_tasks", "text"]
+__all__ = ["cogs", "mini_cogs", "squad", "t5_tasks", "text"]

@@ -45,6 +45,7 @@ FOR_TASKS = (
     "remixer_tf.tasks",
     "remixer_tf.data.classification",
     "remixer_tf.data.masked_lm",
+    "remixer_tf.data.spans",
     "remixer_tf.data.vocabularies",
 )
 

@@ -12,7 +12,7 @@ from remixer_tf import checkpoints, gin_utils, infer, train
 from remixer_tf import eval as eval_binary
 from remixer_tf.models.build import build_model
 from remixer_tf.results import read_results
-from remixer_tf.tasks import classes, text_files
+from remixer_tf.tasks import classes, squad, text_files
 from tests.continuing import assert_continues_exactly
 
 TINY = [
@@ -159,6 +159,50 @@ def test_a_classifier_takes_the_body_and_a_fresh_head(
         infer.main([f"--model_dir={tmp_path}", f"--input={path}"])
     with pytest.raises(ValueError, match="class 1, but the model's num_classes is 1"):
         run(tmp_path / "one", *arguments, "--gin.NUM_CLASSES=1", steps=20)
+
+
+@pytest.fixture
+def where_is_the_digit():
+    """A task of spans: the digit of a context, in one window or two."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(48):
+        letters = "".join(rng.choice(list("abcde "), size=20 + i % 20))
+        place = int(rng.integers(1, len(letters)))
+        digit = str(i % 10)
+        context = f"{letters[:place]}{digit}{letters[place:]}"
+        answer = {"text": digit, "answer_start": place}
+        rows.append(
+            {"id": str(i), "question": "?", "context": context, "answers": [answer]}
+        )
+    name = "where_is_the_digit"
+    source = squad.question_source(lambda split: rows, ["train", "dev"])
+    squad.add_task(name, source, max_question_length=4, stride=16)
+    yield name
+    seqio.TaskRegistry.remove(name)
+
+
+def test_spans_are_learned(mlm_run, where_is_the_digit, tmp_path):
+    arguments = [
+        "--gin_file=models/amlp_tiny_mlm.gin",
+        "--gin_file=runs/finetune_squad.gin",
+        "--gin.D_ATTENTION=8",
+        f"--gin.TASK='{where_is_the_digit}'",
+        f"--gin.INITIAL_CHECKPOINT='{mlm_run}'",
+        "--gin.FEATURE_LENGTHS={'inputs': 32, 'token_types': 32, 'targets': 2}",
+        "--gin.DecodedEvaluation.period=20",
+    ]
+    run(tmp_path, *arguments, steps=20)
+    (loss,) = results(tmp_path)
+    (scored,) = results(tmp_path, "metrics")
+    windows = scored["examples"]
+    assert windows > 48 and loss["target_tokens"] == 2 * windows
+    assert scored["metrics"]["em"] > 80  # by chance 3
+    (path,) = (tmp_path / "eval").rglob("predictions*.jsonl")
+    said = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(said) == windows
+    assert {"", *"0123456789"} >= {record["target"] for record in said}
+    assert any(record["prediction"] == record["target"] != "" for record in said)
 
 
 @pytest.mark.parametrize("model", ["gmlp_lm_tiny", "transformer_lm_tiny"])

@@ -1,0 +1,176 @@
+"""Questions about a text whose answer is a span of it: BERT's windows."""
+
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.vocabularies import special_ids
+
+
+def span_windows(
+    dataset, sequence_length, output_features, *, max_question_length=64, stride=128
+):
+    """A preprocessor: BERT's overlapping windows of a context that holds an answer.
+
+        [CLS] question [SEP] piece of the context [SEP]    token types 0 ... 0 1 ... 1
+
+    A piece starts every `stride` tokens, or where the last one ended if that is nearer,
+    until one reaches the end. Targets are the positions of the first answer's first and
+    last token; of a window without the whole answer both are 0, that of [CLS]. In
+    bytes, with a length of 9 and a stride of 2, the answer "cd" to "q?" in "ab cd"
+    gives
+
+        [CLS] q ? [SEP] a b _ c [SEP]    targets [0, 0]
+        [CLS] q ? [SEP] _ c d [SEP]      targets [5, 6]
+
+    Args:
+        dataset: of TFDS' SQuAD: strings "id", "question", "context" and "answers", a
+            dictionary of strings `[k]` "text" and int32 `[k]` "answer_start", in
+            characters. Without an answer k is 0.
+        sequence_length: dictionary of ints with the length of "inputs".
+        output_features: dictionary of `seqio.Feature`.
+        max_question_length: int, tokens; longer questions lose their end.
+        stride: int, tokens.
+
+    Returns:
+        a `tf.data.Dataset` of windows: "inputs" and "token_types" int32 `[n]`,
+        "targets" int32 `[2]`; what `cut_span` reads, "offsets" int32 `[n, 2]` (the
+        bytes of the context that a token stands for; -1 outside of it) and "context";
+        "id" and "answers", strings `[k]`; and the texts of question and target.
+
+    Raises:
+        ValueError: the vocabulary has no ids for [CLS] and [SEP] or does not tell where
+            its tokens stand, or the length leaves no room for the context.
+    """
+    vocabulary = output_features["inputs"].vocabulary
+    special = special_ids(vocabulary)
+    _check_offsets(vocabulary)
+    length = sequence_length["inputs"]
+    if length < max_question_length + 4:
+        raise ValueError(
+            f"A window of {length} tokens has no room for a context beside a question "
+            f"of up to {max_question_length}, [CLS] and twice [SEP]. Set the length of "
+            f"'inputs' to more than {max_question_length + 3}."
+        )
+
+    @seqio.map_over_dataset
+    def tokenize(example):
+        context = example["context"]
+        tokens, offsets = _tokenize(vocabulary, context)
+        start, end, text = _first_answer(context, example["answers"], example["id"])
+        return {
+            "id": example["id"],
+            "context": context,
+            "answers": example["answers"]["text"],
+            "answer": text,
+            "question": example["question"],
+            "question_tokens": _tokenize(vocabulary, example["question"])[0],
+            "tokens": tokens,
+            "offsets": offsets,
+            # SentencePiece gives a word the space before it, so a token counts from
+            # where it ends and up to where it starts.
+            "first": _count(offsets[:, 1] <= start),
+            "last": _count(offsets[:, 0] < end) - 1,
+        }
+
+    def cut(example):
+        question = example["question_tokens"][:max_question_length]
+        before = tf.size(question) + 2  # [CLS] and [SEP]
+        room = length - before - 1
+        step = tf.minimum(stride, room)
+        excess = tf.maximum(tf.size(example["tokens"]) - room, 0)
+
+        def window(index):
+            start = tf.cast(index, tf.int32) * step
+            piece = example["tokens"][start : start + room]
+            offsets = example["offsets"][start : start + room]
+            first, last = example["first"], example["last"]
+            whole = (start <= first) & (first <= last) & (last < start + room)
+            place = before - start
+            return {
+                "inputs": tf.concat(
+                    [[special.cls], question, [special.sep], piece, [special.sep]], 0
+                ),
+                "token_types": tf.concat(
+                    [tf.zeros([before], tf.int32), tf.ones_like(piece), [1]], 0
+                ),
+                "targets": tf.where(whole, [first + place, last + place], 0),
+                "offsets": tf.pad(offsets, [[before, 1], [0, 0]], constant_values=-1),
+                "context": example["context"],
+                "id": example["id"],
+                "answers": example["answers"],
+                "inputs_pretokenized": example["question"],
+                "targets_pretokenized": tf.where(whole, example["answer"], ""),
+            }
+
+        count = 1 + (excess + step - 1) // step
+        return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(window)
+
+    return tokenize(dataset).flat_map(cut)
+
+
+def cut_span(example, span):
+    """Cuts a span of a window's tokens out of the context.
+
+    Args:
+        example: dictionary of NumPy values, a window of `span_windows`.
+        span: pair of ints, the positions of the first and the last token.
+
+    Returns:
+        str without outer spaces; "" unless both tokens are the context's.
+    """
+    first, last = example["offsets"][span[0]], example["offsets"][span[1]]
+    if min(*first, *last) < 0:
+        return ""
+    return example["context"][first[0] : last[1]].decode("utf-8", "ignore").strip()
+
+
+def _tokenize(vocabulary, text):
+    """Returns tokens int32 [n] and int32 [n, 2], the bytes from, up to each of them."""
+    if isinstance(vocabulary, seqio.ByteVocabulary):
+        tokens = vocabulary.encode_tf(text)
+        starts = tf.range(tf.size(tokens))
+        return tokens, tf.stack([starts, starts + 1], axis=1)
+    tokens, starts, ends = vocabulary.tf_tokenizer.tokenize_with_offsets(text)
+    return tokens, tf.cast(tf.stack([starts, ends], axis=1), tf.int32)
+
+
+def _check_offsets(vocabulary):
+    tokenizer = getattr(vocabulary, "tf_tokenizer", None)
+    if not isinstance(vocabulary, seqio.ByteVocabulary) and not hasattr(
+        tokenizer, "tokenize_with_offsets"
+    ):
+        raise ValueError(
+            "Answers are cut out of their text, so the vocabulary must tell where its "
+            "tokens stand: byte_vocabulary and sentencepiece_vocabulary do. Received: "
+            f"{vocabulary}."
+        )
+
+
+def _first_answer(context, answers, name):
+    """Returns the bytes from, up to the first answer, and it, without outer spaces.
+
+    Without an answer they are 0, 0 and "".
+    """
+    text = tf.concat([answers["text"], [""]], 0)[0]
+    characters = tf.concat([answers["answer_start"], [0]], 0)[0]
+    before = tf.strings.substr(context, 0, characters, unit="UTF8_CHAR")
+    start = tf.strings.length(before)
+    after = tf.strings.substr(context, start, tf.strings.length(context))
+    size = tf.strings.length(text, unit="UTF8_CHAR")
+    found = tf.strings.substr(after, 0, size, unit="UTF8_CHAR")
+    message = tf.strings.join(
+        [
+            *("The context of question ", name, " has at answer_start: ", found),
+            *(". Expected its answer: ", text, ". It counts characters, from 0."),
+        ]
+    )
+    with tf.control_dependencies([fail_unless(found == text, message)]):
+        bare = tf.strings.strip(text)
+    without_left = tf.strings.regex_replace(text, r"^\s+", "")
+    start += tf.strings.length(text) - tf.strings.length(without_left)
+    return start, start + tf.strings.length(bare), bare
+
+
+def _count(condition):
+    return tf.reduce_sum(tf.cast(condition, tf.int32))

@@ -1,0 +1,91 @@
+"""Finds and reads SQuAD's JSON files for the task `squad_files_spans`.
+
+The folder is, in this order: what `set_directory` was given (gin:
+`squad_files.directory`), and the environment variable REMIXER_TF_SQUAD_DIR. Its file
+train*.json is the split "train" and dev*.json is "validation", both perhaps with .gz.
+They are of version 1.1, or of 2.0, which has questions without answers.
+"""
+
+import gzip
+import json
+import os
+import random
+import re
+
+SPLITS = {"train": "train", "validation": "dev"}  # the names of files begin so
+
+_directory = None
+
+
+def set_directory(directory=None):
+    """Names the folder of the files; None goes back to the environment."""
+    global _directory
+    _directory = directory
+
+
+def read_split(split):
+    """Returns the rows of "train" or "validation", see `read_json`.
+
+    Those of train, which the file has by article, are shuffled, once and for all.
+
+    Raises:
+        FileNotFoundError: no folder is named, or it has not one file of the split.
+        ValueError: see `read_json`.
+    """
+    directory = _directory or os.environ.get("REMIXER_TF_SQUAD_DIR")
+    if not directory:
+        raise FileNotFoundError(
+            "The task squad_files_spans reads SQuAD's JSON files in a folder. Name it "
+            "with --gin.squad_files.directory=\"'FOLDER'\" or in REMIXER_TF_SQUAD_DIR."
+        )
+    directory = os.path.abspath(os.path.expanduser(directory))
+    pattern = rf"{SPLITS[split]}.*\.json(\.gz)?"
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    found = [name for name in names if re.fullmatch(pattern, name)]
+    if len(found) != 1:
+        raise FileNotFoundError(
+            f"{directory!r} must hold one file {SPLITS[split]}*.json or "
+            f"{SPLITS[split]}*.json.gz. Received: {', '.join(found) or 'none'}."
+        )
+    rows = read_json(os.path.join(directory, found[0]))
+    if split == "train":
+        random.Random(0).shuffle(rows)
+    return rows
+
+
+def read_json(path):
+    """Reads a file of SQuAD 1.1 or 2.0.
+
+    Args:
+        path: str, of the file; decompressed if its name ends in .gz.
+
+    Returns:
+        list of dictionaries, one for each question: "id", "question" and "context",
+        str, and "answers", a list of dictionaries with "text" and "answer_start", in
+        characters; empty where the context has no answer.
+
+    Raises:
+        ValueError: the file is of another format, or two questions share an id.
+    """
+    open_file = gzip.open if path.endswith(".gz") else open
+    with open_file(path, "rt", encoding="utf-8") as file:
+        try:
+            rows = [
+                {
+                    "id": question["id"],
+                    "question": question["question"],
+                    "context": paragraph["context"],
+                    "answers": question["answers"],
+                }
+                for article in json.load(file)["data"]
+                for paragraph in article["paragraphs"]
+                for question in paragraph["qas"]
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is not of SQuAD's format: {error!r}. Expected JSON: data, a "
+                "list of articles with paragraphs, each with context and qas."
+            ) from error
+    if len({row["id"] for row in rows}) < len(rows):
+        raise ValueError(f"{path}: an id must name one question, some name several.")
+    return rows

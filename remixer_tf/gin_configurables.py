@@ -72,6 +72,7 @@ CONFIGURABLES = {
         "train_dataset",
     ),
     "remixer_tf.tasks.cogs_files": ("cogs",),
+    "remixer_tf.tasks.entailment": ("art", "conjnli"),
     "remixer_tf.tasks.squad_files": ("squad_files",),
     "remixer_tf.tasks.text_files": ("text_files",),
     "remixer_tf.training.evaluations": (
@@ -88,10 +89,16 @@ CONFIGURABLES = {
     "remixer_tf.analysis.paper": ("PaperRow",),
     "remixer_tf.analysis.pictures": ("Pictures",),
 }
-# Where it is not called as gin calls it.
-_ATTRIBUTES = dict.fromkeys(("cogs", "squad_files", "text_files"), "set_directory")
+# Folders of data files, and the function that is told which.
+DATA_FOLDERS = {
+    "art": "set_art_directory",
+    "cogs": "set_directory",
+    "conjnli": "set_conjnli_directory",
+    "squad_files": "set_directory",
+    "text_files": "set_directory",
+}
 
 
 def load(module, name):
     """Returns what gin calls `name`, imported from `module`."""
-    return getattr(importlib.import_module(module), _ATTRIBUTES.get(name, name))
+    return getattr(importlib.import_module(module), DATA_FOLDERS.get(name, name))

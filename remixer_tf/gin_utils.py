@@ -14,7 +14,7 @@ import types
 
 import gin
 
-from remixer_tf.gin_configurables import CONFIGURABLES, load
+from remixer_tf.gin_configurables import CONFIGURABLES, DATA_FOLDERS, load
 from remixer_tf.gin_errors import (
     UserError,
     explain,
@@ -199,7 +199,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
     except (ValueError, OSError, ImportError) as error:
         message = explain(error, _parameters_of_all(), folders)
         raise UserError(message or str(error)) from None
-    for name in ("cogs", "squad_files", "text_files"):
+    for name in DATA_FOLDERS:
         call(name)
 
 

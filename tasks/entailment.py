@@ -14,8 +14,8 @@
   REMIXER_TF_ART_DIR names, or else alphanli in REMIXER_TF_DATA, has train.jsonl,
   train-labels.lst, dev.jsonl and dev-labels.lst.
 
-Any file may be compressed (.gz). The metric is accuracy, in percent. Source: "Remixers",
-Table 3; the forms are ours (specs 5), T5 has none of these sets.
+Any file may be compressed (.gz). The metric is accuracy, in percent. Source:
+"Remixers", Table 3; the forms are ours (specs 5), T5 has none of these sets.
 """
 
 import csv
@@ -23,13 +23,11 @@ import functools
 import json
 
 import seqio
-import t5.data.postprocessors
-import t5.data.preprocessors
-import t5.evaluation.metrics
 
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.cogs_files import read_bytes
 from remixer_tf.tasks.folders import DataFolder
+from remixer_tf.tasks.t5_tasks import t5
 from remixer_tf.tasks.typed_text import RowSource
 
 CLASSES = ["entailment", "neutral", "contradiction"]
@@ -97,7 +95,9 @@ def read_art(split):
     rows = []
     for number, (line, label) in enumerate(zip(lines, labels, strict=True), start=1):
         try:
-            texts = [json.loads(line)[name] for name in ("hyp1", "hyp2", "obs1", "obs2")]
+            texts = [
+                json.loads(line)[name] for name in ("hyp1", "hyp2", "obs1", "obs2")
+            ]
             rows.append((*texts, ["1", "2"].index(label.strip())))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
@@ -146,7 +146,9 @@ _ROUNDS = ["r1", "r2", "r3"]
 for _round in _ROUNDS:
     _add_task(
         f"anli_{_round}",
-        seqio.TfdsDataSource(f"anli/{_round}:0.1.0"),
+        seqio.TfdsDataSource(
+            f"anli/{_round}:0.1.0", splits=["train", "validation", "test"]
+        ),
         CLASSES,
         benchmark="anli",
         preprocessors=[_anli_names],

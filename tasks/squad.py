@@ -19,6 +19,7 @@ from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import squad_files
 from remixer_tf.tasks.squad_files import read_json, set_directory
+from remixer_tf.tasks.t5_tasks import t5
 
 __all__ = ["add_task", "question_source", "read_json", "set_directory"]
 
@@ -114,8 +115,6 @@ def squad_scores(targets, predictions, aux_values):
     Returns:
         {"em": float, "f1": float}, in percent.
     """
-    from t5.evaluation import metrics, qa_utils  # t5_tasks says how to install it
-
     best = {}
     for question, text, score in zip(
         targets, predictions, aux_values["scores"], strict=True
@@ -126,13 +125,13 @@ def squad_scores(targets, predictions, aux_values):
     answered = [(answers, text) for _, text, answers in best.values() if answers]
     # t5 knows no questions without an answer.
     empty = [
-        100.0 * (qa_utils.normalize_squad(text) == "")
+        100.0 * (t5.evaluation.qa_utils.normalize_squad(text) == "")
         for _, text, answers in best.values()
         if not answers
     ]
     scores = {"em": 0.0, "f1": 0.0}
     if answered:
-        scores = metrics.squad(*map(list, zip(*answered, strict=True)))
+        scores = t5.evaluation.metrics.squad(*map(list, zip(*answered, strict=True)))
     return {
         name: (value * len(answered) + sum(empty)) / len(best)
         for name, value in scores.items()

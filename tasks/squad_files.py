@@ -12,15 +12,16 @@ import os
 import random
 import re
 
+from remixer_tf.tasks.folders import DataFolder
+
 SPLITS = {"train": "train", "validation": "dev"}  # the names of files begin so
 
-_directory = None
+data_folder = DataFolder("squad_files.directory", "REMIXER_TF_SQUAD_DIR")
 
 
 def set_directory(directory=None):
     """Names the folder of the files; None goes back to the environment."""
-    global _directory
-    _directory = directory
+    data_folder.set(directory)
 
 
 def read_split(split):
@@ -32,15 +33,9 @@ def read_split(split):
         FileNotFoundError: no folder is named, or it has not one file of the split.
         ValueError: see `read_json`.
     """
-    directory = _directory or os.environ.get("REMIXER_TF_SQUAD_DIR")
-    if not directory:
-        raise FileNotFoundError(
-            "The task squad_files_spans reads SQuAD's JSON files in a folder. Name it "
-            "with --gin.squad_files.directory=\"'FOLDER'\" or in REMIXER_TF_SQUAD_DIR."
-        )
-    directory = os.path.abspath(os.path.expanduser(directory))
+    directory, _ = data_folder.require("SQuAD's JSON files")
     pattern = rf"{SPLITS[split]}.*\.json(\.gz)?"
-    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    names = sorted(os.listdir(directory))
     found = [name for name in names if re.fullmatch(pattern, name)]
     if len(found) != 1:
         raise FileNotFoundError(

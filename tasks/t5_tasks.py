@@ -6,7 +6,8 @@ they are used, not when they are registered.
 """
 
 try:
-    import t5.data.mixtures  # noqa: F401  (imports t5.data.tasks too)
+    import t5.data.mixtures  # imports t5.data.tasks too
+    import t5.evaluation.metrics
 except ModuleNotFoundError as error:
     if error.name.split(".")[0] == "t5":
         raise ImportError(
@@ -16,3 +17,5 @@ except ModuleNotFoundError as error:
             "overwrite the files of tensorflow-datasets and seqio."
         ) from error
     raise
+
+__all__ = ["t5"]

@@ -74,7 +74,9 @@ def test_anli():
     assert [name[0] for name in entailment.CLASSES] == features["label"].names
     rows = {name: [f"the {name}"] for name in features if name != "label"}
     source = seqio.FunctionDataSource(
-        lambda split, shuffle_files: tf.data.Dataset.from_tensor_slices({**rows, "label": [2]}),
+        lambda split, shuffle_files: tf.data.Dataset.from_tensor_slices(
+            {**rows, "label": [2]}
+        ),
         ["dev"],
     )
     task = get_task("anli_r2").replace(source=source)

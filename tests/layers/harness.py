@@ -2,11 +2,16 @@
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 from remixer_tf.layers import Context
 
 D_MODEL = 12
+# Policies, and how far from NumPy they may be, relative to the largest number.
+DTYPES = pytest.mark.parametrize(
+    "dtype, tol", [("float32", 2e-5), ("mixed_bfloat16", 0.03)]
+)
 
 
 def positions_of(segment_ids):
@@ -24,6 +29,14 @@ def randomize(layer, seed=1):
     rng = np.random.default_rng(seed)
     for weight in layer.trainable_weights:
         weight.assign(rng.normal(size=weight.shape, scale=0.5).astype("float32"))
+
+
+def assert_equals(y, expected, tol):
+    """Checks a layer's output of any dtype against NumPy's, see `DTYPES`."""
+    y = np.array(ops.cast(y, "float32"))
+    np.testing.assert_allclose(
+        y, expected, rtol=0, atol=tol * max(1.0, np.abs(expected).max())
+    )
 
 
 def run_sublayer_test(

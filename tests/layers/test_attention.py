@@ -10,7 +10,7 @@ from remixer_tf.layers import (
     RelativePositionBias,
     SelfAttention,
 )
-from tests.layers.harness import randomize
+from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
 def numpy_attention(layer, x, memory, bias):
@@ -41,9 +41,10 @@ def make(cls, **kwargs):
     return layer, x, rng.normal(size=(2, 4, 6)).astype("float32")
 
 
+@DTYPES
 @pytest.mark.parametrize("causal", [False, True])
-def test_self_attention(causal):
-    layer, x, _ = make(SelfAttention, causal=causal)
+def test_self_attention(causal, dtype, tol):
+    layer, x, _ = make(SelfAttention, causal=causal, dtype=dtype)
     position_bias = np.random.default_rng(1).normal(size=(1, 3, 5, 5)).astype("float32")
     bias = position_bias.copy()
     mask = np.array([[1] * 5, [1] * 3 + [0] * 2], "int32")
@@ -54,17 +55,18 @@ def test_self_attention(causal):
         padding_mask=ops.convert_to_tensor(mask),
         position_bias=ops.convert_to_tensor(position_bias),
     )
-    y = np.array(layer(x, context=context))
-    np.testing.assert_allclose(y, numpy_attention(layer, x, x, bias), atol=1e-4)
+    y = layer(x, context=context)
+    assert_equals(y, numpy_attention(layer, x, x, bias), tol)
 
 
-def test_cross_attention():
-    layer, x, memory = make(CrossAttention)
+@DTYPES
+def test_cross_attention(dtype, tol):
+    layer, x, memory = make(CrossAttention, dtype=dtype)
     mask = np.array([[1] * 4, [1] * 2 + [0] * 2], "int32")
     context = Context(encoded=memory, encoded_mask=mask)
-    y = np.array(layer(x, context=context))
+    y = layer(x, context=context)
     bias = np.where(mask, 0, -1e9)[:, None, None, :]
-    np.testing.assert_allclose(y, numpy_attention(layer, x, memory, bias), atol=1e-4)
+    assert_equals(y, numpy_attention(layer, x, memory, bias), tol)
 
 
 def test_cross_attention_of_packed_examples_keeps_to_its_own():

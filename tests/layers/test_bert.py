@@ -7,7 +7,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import BertSelfAttention, Context, PositionalAttention
-from tests.layers.harness import randomize
+from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
 def make(cls, dtype="float32", **kwargs):
@@ -51,7 +51,7 @@ def numpy_attention(w, x, causal):
     return y
 
 
-@pytest.mark.parametrize("dtype, tol", [("float32", 2e-5), ("mixed_bfloat16", 0.03)])
+@DTYPES
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "cls, arguments",
@@ -63,10 +63,7 @@ def numpy_attention(w, x, causal):
 )
 def test_equations(cls, arguments, causal, dtype, tol):
     layer, w, x = make(cls, dtype, causal=causal, **arguments)
-    y = np.array(ops.cast(layer(x, context=Context()), "float32"))
-    expected = numpy_attention(w, x, causal)
-    scale = max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(y, expected, atol=tol * scale)
+    assert_equals(layer(x, context=Context()), numpy_attention(w, x, causal), tol)
 
 
 def test_positional_attention_has_value_and_output_only():

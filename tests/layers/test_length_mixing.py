@@ -11,6 +11,7 @@ from remixer_tf.layers import (
     length_mixing,
 )
 from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
+from tests.layers.harness import DTYPES, assert_equals
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
@@ -53,15 +54,15 @@ def make(**kwargs):
     return layer, h, rng.normal(size=(2, 6, 6)).astype("float32")
 
 
+@DTYPES
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_dense_mixing_against_numpy(softmax, causal, padded):
-    layer, h, x = make(softmax=softmax, causal=causal)
+def test_dense_mixing_against_numpy(softmax, causal, padded, dtype, tol):
+    layer, h, x = make(softmax=softmax, causal=causal, dtype=dtype)
     mask = np.array([[1] * 6, [1] * 4 + [0] * 2], "int32") if padded else None
-    y = np.array(layer(x, context=Context(padding_mask=mask)))
-    expected = numpy_mixing(h[0], x, mask, causal, softmax)
-    np.testing.assert_allclose(y, expected, atol=1e-5)
+    y = layer(x, context=Context(padding_mask=mask))
+    assert_equals(y, numpy_mixing(h[0], x, mask, causal, softmax), tol)
 
 
 def test_heads_mix_groups_of_consecutive_channels():

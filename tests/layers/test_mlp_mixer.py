@@ -12,12 +12,9 @@ from remixer_tf.layers import (
     SlidingTokenMLP,
     TokenMixingMLP,
 )
-from tests.layers.harness import randomize
+from tests.layers.harness import DTYPES, assert_equals, randomize
 
 GATED = pytest.mark.parametrize("gated", [False, True])
-DTYPES = pytest.mark.parametrize(
-    "dtype, tol", [("float32", 2e-5), ("mixed_bfloat16", 0.03)]
-)
 
 
 def gelu(x):
@@ -43,12 +40,6 @@ def activated(w, x, units=slice(None)):
     return gelu(w["wi_0"][units, :n] @ x) * (w["wi_1"][units, :n] @ x)
 
 
-def check(y, expected, tol):
-    y = np.array(ops.cast(y, "float32"))
-    scale = max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(y, expected, atol=tol * scale)
-
-
 @GATED
 @DTYPES
 def test_token_mixing_mlp(gated, dtype, tol):
@@ -60,7 +51,7 @@ def test_token_mixing_mlp(gated, dtype, tol):
         for example, real in zip(x, mask, strict=True)
     ]
     y = layer(x, context=Context(padding_mask=ops.convert_to_tensor(mask)))
-    check(y, np.stack(expected), tol)
+    assert_equals(y, np.stack(expected), tol)
 
 
 @GATED
@@ -76,7 +67,7 @@ def test_sliding_token_mlp(gated, dtype, tol):
                     window[2 - back] = x[b, t - back]
             expected[b, t] = w["wo"] @ activated(w, window)
             expected[b, t] += 0 if gated else w["wo_bias"]
-    check(layer(x, context=Context()), expected, tol)
+    assert_equals(layer(x, context=Context()), expected, tol)
 
 
 @GATED
@@ -95,7 +86,7 @@ def test_block_token_mlp(window, length, gated, dtype, tol):
                 hidden = activated(w, seen, units)
                 expected[b, t] += w["wo"][place, units] @ hidden
             expected[b, t] += 0 if gated else w["wo_bias"][place]
-    check(layer(x, context=Context()), expected, tol)
+    assert_equals(layer(x, context=Context()), expected, tol)
 
 
 def test_a_token_reaches_as_far_as_the_window_and_no_further():

@@ -7,7 +7,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import Context, RemixerBlock
-from tests.layers.harness import randomize
+from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
 def gelu(x):
@@ -53,6 +53,7 @@ def numpy_remixer(layer, x, alpha=0.5, composition="full", literal=False):
     return (composed + hidden) @ weights["wo/kernel"]
 
 
+@DTYPES
 @pytest.mark.parametrize("width", [None, 6, 10])
 @pytest.mark.parametrize(
     "alpha, composition",
@@ -70,16 +71,14 @@ def numpy_remixer(layer, x, alpha=0.5, composition="full", literal=False):
         ("learned_vector", "gate"),
     ],
 )
-def test_equations(width, alpha, composition):
-    layer = RemixerBlock(
-        max_length=8, width=width, alpha=alpha, composition=composition, name="remixer"
-    )
+def test_equations(width, alpha, composition, dtype, tol):
+    options = {"alpha": alpha, "composition": composition, "dtype": dtype}
+    layer = RemixerBlock(max_length=8, width=width, name="remixer", **options)
     layer.build((None, None, 6))
     randomize(layer)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
     expected = numpy_remixer(layer, x, alpha, composition, literal=width != 10)
-    y = np.array(layer(x, context=Context()))
-    np.testing.assert_allclose(y, expected, atol=2e-5, rtol=1e-4)
+    assert_equals(layer(x, context=Context()), expected, tol)
 
 
 def test_learned_alpha_starts_at_one_half():

@@ -19,7 +19,7 @@ from remixer_tf.layers import (
     RMSNorm,
 )
 from remixer_tf.layers.base import get_activation
-from tests.layers.harness import randomize
+from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
 def test_rms_norm():
@@ -77,25 +77,26 @@ def test_gelu_forms():
     assert np.abs(exact - tanh).max() > 1e-4
 
 
-def test_feed_forward():
+@DTYPES
+def test_feed_forward(dtype, tol):
     x = np.random.default_rng(0).normal(size=(2, 3, 6)).astype("float32")
-    layer = FeedForward(10, name="feed_forward")
-    y = np.array(layer(x, context=Context()))
+    layer = FeedForward(10, name="feed_forward", dtype=dtype)
+    y = layer(x, context=Context())
     wi, wo = (ops.convert_to_numpy(part.kernel) for part in (layer.wi, layer.wo))
-    np.testing.assert_allclose(y, np.maximum(x @ wi, 0) @ wo, atol=1e-5)
+    assert_equals(y, np.maximum(x @ wi, 0) @ wo, tol)
 
 
-@pytest.mark.parametrize("dtype, tol", [("float32", 1e-5), ("mixed_bfloat16", 0.05)])
+@DTYPES
 def test_bert_feed_forward(dtype, tol):
     x = np.random.default_rng(0).normal(size=(2, 3, 6)).astype("float32")
     layer = BertFeedForward(10, name="feed_forward", dtype=dtype)
     layer.build((None, None, 6))
     randomize(layer)
-    y = np.array(ops.cast(layer(x, context=Context()), "float32"))
+    y = layer(x, context=Context())
     wi, bi, wo, bo = (ops.convert_to_numpy(w) for w in layer.trainable_weights)
     hidden = x @ wi + bi
     hidden *= 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
-    np.testing.assert_allclose(y, hidden @ wo + bo, atol=tol)
+    assert_equals(y, hidden @ wo + bo, tol)
 
 
 def test_bert_feed_forward_starts_at_0_02_and_zero_biases():
@@ -107,10 +108,11 @@ def test_bert_feed_forward_starts_at_0_02_and_zero_biases():
         np.testing.assert_array_equal(ops.convert_to_numpy(part.bias), 0)
 
 
-def test_gated_feed_forward():
+@DTYPES
+def test_gated_feed_forward(dtype, tol):
     x = np.random.default_rng(0).normal(size=(2, 3, 6)).astype("float32")
-    layer = GatedFeedForward(10, name="feed_forward")
-    y = np.array(layer(x, context=Context()))
+    layer = GatedFeedForward(10, name="feed_forward", dtype=dtype)
+    y = layer(x, context=Context())
     wi_0, wi_1, wo = (
         ops.convert_to_numpy(part.kernel) for part in (layer.wi_0, layer.wi_1, layer.wo)
     )
@@ -118,7 +120,7 @@ def test_gated_feed_forward():
     hidden *= 0.5 * (
         1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3))
     )
-    np.testing.assert_allclose(y, (hidden * (x @ wi_1)) @ wo, atol=1e-5)
+    assert_equals(y, (hidden * (x @ wi_1)) @ wo, tol)
 
 
 def test_dropout_shares_its_mask_and_keeps_the_mean():

@@ -1,11 +1,13 @@
 """Counts what models are made of: python -m remixer_tf.profile --gin_file=FILE ..."""
 
-import functools
 import os
 import sys
 
 from remixer_tf import gin_errors, gin_utils
 from remixer_tf.gin_errors import UserError
+
+# What is counted unless a row or the command line says otherwise: T5's pre-training.
+_BATCH = {"batch_size": 128, "input_length": 512, "target_length": 114}
 
 
 def main(arguments):
@@ -24,7 +26,7 @@ def main(arguments):
         raise UserError(
             f"--format must be one of {', '.join(FORMATS)}. Received: {options.format}"
         )
-    files = [*options.gin_file, *_files_of_table(options)]
+    files = [*options.gin_file, *_files_of_tables(options)]
     if not files:
         raise UserError(
             "there is nothing to count. Name models with --gin_file, such as "
@@ -57,13 +59,18 @@ def _profile(file, options):
             f"{file} names no model. Expected: a model file, which binds train.model, "
             "such as models/t5_1_1_base.gin."
         )
+    row = gin_utils.call("PaperRow")
+    batch = {
+        name: getattr(options, name) or row.batch.get(name, default)
+        for name, default in _BATCH.items()
+    }
     arguments = {
         "model": model,
         "optimizer": gin_utils.get_value("train.optimizer", Adafactor),
-        "batch_size": options.batch_size,
+        "batch_size": batch["batch_size"],
         "feature_lengths": {
-            "inputs": options.input_length,
-            "targets": options.target_length,
+            "inputs": batch["input_length"],
+            "targets": batch["target_length"],
         },
         "dtype_policy": gin_utils.get_value("train.dtype_policy", "float32"),
     }
@@ -72,14 +79,11 @@ def _profile(file, options):
         profile.steps_per_second, profile.tokens_per_second = measure(
             **arguments, jit_compile=gin_utils.get_value("train.jit_compile")
         )
-    row = gin_utils.call("PaperRow")
     return row.row or os.path.basename(file).removesuffix(".gin"), profile, row
 
 
-def _files_of_table(options):
-    """Returns the paths of all rows of --table, from the first folder that has it."""
-    if not options.table:
-        return []
+def _files_of_tables(options):
+    """Yields the paths of all rows of each --table, from the first folder with it."""
     folders = ["", *options.gin_search_paths, gin_utils.gin_folder()]
     papers = [os.path.join(folder, "papers") for folder in folders]
     tables = {
@@ -88,14 +92,14 @@ def _files_of_table(options):
         for path, _, names in os.walk(folder)
         if any(name.endswith(".gin") for name in names)
     }
-    if options.table not in tables:
-        raise UserError(
-            f"there is no table {options.table!r}."
-            f"{gin_errors.nearest(options.table, tables)} There are: "
-            f"{', '.join(sorted(tables))}."
-        )
-    path, names = tables[options.table]
-    return [os.path.join(path, name) for name in names if name.endswith(".gin")]
+    for table in options.table:
+        if table not in tables:
+            raise UserError(
+                f"there is no table {table!r}.{gin_errors.nearest(table, tables)} "
+                f"There are: {', '.join(sorted(tables))}."
+            )
+        path, names = tables[table]
+        yield from (os.path.join(path, name) for name in names if name.endswith(".gin"))
 
 
 def _add_arguments(parser):
@@ -104,15 +108,24 @@ def _add_arguments(parser):
             raise ValueError
         return number
 
-    add = functools.partial(parser.add_argument, type=positive, metavar="N")
-    add("--batch_size", default=128, help="examples in a batch; default 128")
-    add("--input_length", default=512, help="tokens of inputs; default 512")
-    add("--target_length", default=114, help="tokens of targets; default 114")
+    for name, what in (
+        ("batch_size", "examples in a batch"),
+        ("input_length", "tokens of inputs"),
+        ("target_length", "tokens of targets"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=positive,
+            metavar="N",
+            help=f"{what}; default: as the row's paper counts, else {_BATCH[name]}",
+        )
     parser.add_argument(
         "--table",
+        action="append",
+        default=[],
         metavar="PAPER/TABLE",
         help="all rows of a paper's table, such as remixer/table1: the files of the "
-        "folder papers/PAPER/TABLE on the search path",
+        "folder papers/PAPER/TABLE on the search path; repeat it for several",
     )
     parser.add_argument(
         "--measure",

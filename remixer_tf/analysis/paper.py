@@ -13,6 +13,8 @@ class PaperRow:
       row: str, the row's name.
       parameters: number.
       flops: number, of a forward pass.
+      batch: dictionary of what `flops` are counted for: 'batch_size', examples, and
+        'input_length' and 'target_length', tokens.
       steps_per_second: number, of training.
       metrics: dictionary of numbers by name, what else the row prints.
     """
@@ -22,5 +24,6 @@ class PaperRow:
     row: str | None = None
     parameters: float | None = None
     flops: float | None = None
+    batch: dict = dataclasses.field(default_factory=dict)
     steps_per_second: float | None = None
     metrics: dict = dataclasses.field(default_factory=dict)

@@ -32,6 +32,8 @@ class Profile:
     """What `count` and `measure` find.
 
     Attributes:
+      batch: dictionary of ints, what is counted: 'batch_size', and of texts the tokens
+        of 'inputs' and 'targets'.
       parts: dictionary (part, kind) to `Part`. A part is a layer of the model, such as
         'encoder' or 'logits', or 'model' for what it computes itself (tied logits). A
         kind is a sublayer's name, such as 'self_attention'; 'remixer: mixing' for
@@ -45,6 +47,7 @@ class Profile:
         Tokens are inputs and targets.
     """
 
+    batch: dict
     parts: dict
     parameter_bytes: int
     activation_bytes: int
@@ -108,6 +111,10 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
         for f in (forward, backward)
     )
     return Profile(
+        batch={
+            "batch_size": batch_size,
+            **({} if "images" in batch else feature_lengths),
+        },
         parts=_parts(model, forward),
         parameter_bytes=variable_bytes(model.variables),
         activation_bytes=peak_bytes(backward),

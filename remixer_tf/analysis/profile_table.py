@@ -41,6 +41,12 @@ def _quantities(profile, row):
     total = profile.total
     flops = total.matmul_flops + total.rest_flops
     yield "parameters", "parameters", total.parameters, row.parameters, _millions
+    for name, heading in (
+        ("batch_size", "batch"),
+        ("inputs", "inputs"),
+        ("targets", "targets"),
+    ):
+        yield name, heading, profile.batch.get(name), None, str
     yield "flops", "FLOPs forward", flops, row.flops, _scientific
     yield "matmul_flops", "matrix products", total.matmul_flops, None, _scientific
     yield "rest_flops", "the rest", total.rest_flops, None, _scientific

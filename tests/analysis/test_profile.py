@@ -130,6 +130,26 @@ def test_masked_tokens_alone_have_logits(tmp_path):
     assert found["gMLP base", "", "", "flops"][1] == 158.0e9
 
 
+def test_a_row_is_counted_as_its_paper_counts(tmp_path):
+    """Two tables at once: images one by one, texts one by one with 76 masked tokens."""
+    tiny = ["--gin.D_MODEL=16", "--gin.D_FF=24", "--gin.NUM_LAYERS=1"]
+    tables = ["--table=gmlp/table1", "--table=gmlp/table5"]
+    found = read_csv(tmp_path, *tables, *tiny)
+    batch = {
+        model: {
+            name: found[model, "", "", name][0]
+            for name in ("batch_size", "inputs", "targets")
+            if (model, "", "", name) in found
+        }
+        for model in ("gMLP-B", "aMLP base", "BERT large")
+    }
+    text = {"batch_size": 1, "inputs": 512, "targets": 76}
+    assert batch == {"gMLP-B": {"batch_size": 1}, "aMLP base": text, "BERT large": text}
+    assert len({key[0] for key in found}) == 3 + 7
+    found = read_csv(tmp_path, *tables, *tiny, "--batch_size=3")
+    assert found["gMLP-B", "", "", "batch_size"][0] == 3
+
+
 def test_t5_at_512_targets(tmp_path):
     file = "--gin_file=papers/remixer/table1/t5_1_1_base.gin"
     found = read_csv(tmp_path, file, "--target_length=512")
@@ -193,8 +213,11 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
         cells = [line.split("|")[1:-1] for line in table.splitlines() if line]
         assert len({len(line) for line in cells}) == 1 and len(cells) >= 4
     header, _, t5, remixer = [line.split(" | ") for line in models.splitlines()]
-    assert header[1:3] == ["parameters", "parameters (paper)"]
+    assert header[1:6] == [
+        *("parameters", "parameters (paper)", "batch", "inputs", "targets")
+    ]
     assert t5[2] == "" and remixer[2] == "324.00M"
+    assert t5[3:6] == ["2", "6", "5"]
     assert [parts[0], parts[2]] == ["t5_1_1_tiny", "Remixer Base"]
     profile.main([files, *TINY])
     text = capsys.readouterr().out

@@ -48,15 +48,19 @@ def run(name, seed, text, output, bindings):
                 f"instead of {settings}. Set another --output."
             )
         return result
-    from remixer_tf import gin_utils
+    from remixer_tf import train
     from remixer_tf.results import read_results
 
-    gin_utils.parse_gin(
-        [variant.file, "runs/ablation.gin"],
-        [*settings[1:], f"text_files.directory = {os.path.abspath(text)!r}"],
-    )
     folder = os.path.join(output, f"{name}-{seed}")
-    gin_utils.call("train", folder)
+    values = [*settings[1:], f"text_files.directory = {os.path.abspath(text)!r}"]
+    train.main(
+        [
+            f"--model_dir={folder}",
+            f"--gin_file={variant.file}",
+            "--gin_file=runs/ablation.gin",
+            *(f"--gin.{value.replace(' = ', '=', 1)}" for value in values),
+        ]
+    )
     with open(os.path.join(folder, "train_summary.json")) as file:
         summary = json.load(file)
     last = max(read_results(folder, "loss"), key=lambda result: result["step"])

@@ -25,7 +25,7 @@ def main(arguments):
     # Runs that were configured before there were pictures have them too.
     values = {name: gin_utils.get_value(f"evaluate.{name}") for name in _OF_EVALUATION}
     given = {name: value for name, value in values.items() if value is not None}
-    if options.text is not None:
+    if options.text:
         given["text"] = options.text
     from remixer_tf.analysis.pictures import draw_checkpoint
 
@@ -42,7 +42,9 @@ def main(arguments):
 def _add_arguments(parser):
     parser.add_argument(
         "--text",
-        help="draw the attention between the tokens of this input, and of the answer",
+        action="append",
+        help="draw the attention between the tokens of this input, and of the answer; "
+        "twice for a pair of texts that an encoder reads",
     )
 
 

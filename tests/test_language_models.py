@@ -1,6 +1,7 @@
 """Masked and causal language models and a classifier, from gin to predictions."""
 
 import json
+import shutil
 
 import gin
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf import checkpoints, gin_utils, infer, train
+from remixer_tf import checkpoints, gin_utils, infer, pictures, train
 from remixer_tf import eval as eval_binary
 from remixer_tf.models.build import build_model
 from remixer_tf.results import read_results
@@ -107,6 +108,25 @@ def test_masked_language_model_continues_exactly(mlm_run, texts, tmp_path):
     assert_continues_exactly(
         mlm_run, tmp_path, lambda: run(tmp_path, *mlm(texts), steps=40)
     )
+
+
+def test_pictures_of_attention_in_a_pair_of_texts(mlm_run, tmp_path):
+    run_dir = shutil.copytree(mlm_run, tmp_path / "run")
+    pair = ["--text=two", "--text=ten"]
+    pictures.main([f"--model_dir={run_dir}", *pair])
+    drawn = {path.name for path in (run_dir / "pictures" / "40").iterdir()}
+    assert drawn == {
+        *("index.html", "encoder_matrices.png", "encoder_text_attention.png")
+    }
+    model = build_model(gin_utils.get_value("evaluate.model"), "float32")
+    drawer = gin_utils.call("Pictures", period=1, text=["two", "ten"])
+    axis = drawer.draw(model, 1)["encoder_text_attention"].axes[0]
+    names = ["[CLS]", *"two", "[SEP]", *"ten", "[SEP]"]
+    for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
+        assert [label.get_text() for label in labels] == names
+    for texts, words in ((["a"] * 3, "two at most"), (["a" * 31], "31 tokens.*to 30")):
+        with pytest.raises(ValueError, match=words):
+            gin_utils.call("Pictures", period=1, text=texts).draw(model, 1)
 
 
 @pytest.fixture

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from remixer_tf import checkpoints
 from remixer_tf.analysis.observe import observe
+from remixer_tf.data.classification import join_texts
 from remixer_tf.data.eval_batches import batch_examples, eval_dataset
 from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation import default_splits
 from remixer_tf.models.build import build_model
@@ -57,7 +59,8 @@ class Pictures:
       split: str; None for the first whose name does not start with "train".
       vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
       text: str, inputs in which attention is drawn between the tokens, as is that of
-        the greedy answer where the model can decode; None for none.
+        the greedy answer where the model can decode; None for none. An encoder reads
+        [CLS] text [SEP], and of a pair of texts [CLS] text [SEP] text [SEP].
       feature_converter: a `seqio.FeatureConverter` class.
 
     Raises:
@@ -85,7 +88,7 @@ class Pictures:
                 f"with split: {', '.join(sorted(self._task.splits))}."
             )
         self._batch_size = batch_size
-        self._text = text
+        self._texts = [text] if isinstance(text, str) else list(text or ())
         self._options = {
             "feature_lengths": feature_lengths,
             "feature_converter": feature_converter,
@@ -102,8 +105,9 @@ class Pictures:
           the path of the page.
 
         Raises:
-          ValueError: no layer of the model mixes, attends or has an alpha; or the text
-            is given and no layer attends, or it is longer than the inputs.
+          ValueError: no layer of the model mixes, attends or has an alpha; or a text
+            is given and no layer attends, it is longer than the inputs, or there are
+            more texts than the model reads.
         """
         figures = self.draw(model, step)
         pngs = {name: _png(figure) for name, figure in figures.items()}
@@ -115,7 +119,7 @@ class Pictures:
         # Here, since matplotlib is slow to import and every binary reads this file.
         from remixer_tf.analysis.panels import draw_attention, draw_observations
 
-        ids = None if self._text is None else self._text_ids()
+        ids = self._text_ids(model) if self._texts else None
         (batch,) = eval_dataset(
             self._task,
             split=self._split,
@@ -135,50 +139,80 @@ class Pictures:
                 "tokens, attends or has an alpha. Expected: a model with one of them."
             )
         if ids:
-            batch, tokens = self._read(model, ids)
+            reads = self._decode if hasattr(model, "start_decoding") else self._join
+            batch, tokens = reads(model, ids)
             attention = draw_attention(
                 observe(model, batch), tokens, f"attention in a text, step {step}"
             )
             if not attention:
                 raise ValueError(
-                    f"text={self._text!r} asks for the attention in it, and no layer "
-                    f"of the model {model.name!r} attends. Leave it out."
+                    f"text={self._texts} asks for the attention in it, and no layer of "
+                    f"the model {model.name!r} attends. Leave it out."
                 )
             figures |= attention
         return figures
 
-    def _text_ids(self):
-        """Returns the text's token ids, EOS included, as a list."""
-        feature = self._task.output_features["inputs"]
-        ids = list(feature.vocabulary.encode(self._text))
-        ids += [feature.vocabulary.eos_id] * feature.add_eos
-        longest = self._options["feature_lengths"]["inputs"]
-        if not 0 < len(ids) <= longest:
+    def _text_ids(self, model):
+        """Returns the token ids of each text, a list of lists."""
+        decodes = hasattr(model, "start_decoding")
+        if len(self._texts) > (1 if decodes else 2):
             raise ValueError(
-                f"The text has {len(ids)} tokens. Expected 1 to {longest}, at which "
+                f"{type(model).__name__} {model.name!r} reads one text, and an encoder "
+                f"two at most. Received: text={self._texts}."
+            )
+        feature = self._task.output_features["inputs"]
+        ids = [list(feature.vocabulary.encode(text)) for text in self._texts]
+        longest = self._options["feature_lengths"]["inputs"]
+        if decodes:
+            ids[0] += [feature.vocabulary.eos_id] * feature.add_eos
+        else:
+            longest -= 1 + len(ids)  # [CLS], and each one's [SEP]
+        number = sum(map(len, ids))
+        if not 0 < number <= longest:
+            raise ValueError(
+                f"The text has {number} tokens. Expected 1 to {longest}, at which "
                 "feature_lengths cuts inputs. Shorten it."
             )
         return ids
 
-    def _read(self, model, ids):
-        """Returns a batch of the text and its greedy answer, and the tokens' names."""
+    def _join(self, model, ids):
+        """Returns a batch of one or two texts for an encoder, and the tokens' names."""
+        example = dict(zip(("inputs", "inputs_b"), ids, strict=False))
+        dataset = tf.data.Dataset.from_tensors(
+            {name: tf.constant(value, tf.int32) for name, value in example.items()}
+        )
+        features = self._task.output_features
+        joined = join_texts(dataset, self._options["feature_lengths"], features)
+        (joined,) = joined.batch(1).as_numpy_iterator()
+        vocabulary = features["inputs"].vocabulary
+        special = special_ids(vocabulary)
+        marks = {special.cls: "[CLS]", special.sep: "[SEP]"}
+        names = [
+            marks.get(token) or _token_name(vocabulary, int(token))
+            for token in joined["inputs"][0]
+        ]
+        batch = {
+            "encoder_input_tokens": joined["inputs"],
+            "encoder_token_types": joined["token_types"],
+        }
+        return batch, {"encoder": (names, names)}
+
+    def _decode(self, model, ids):
+        """Returns a batch of a text and its greedy answer, and the tokens' names."""
+        (ids,) = ids
         lengths = self._options["feature_lengths"]
         features = self._task.output_features
         example = {"inputs": np.array(ids, "int32")}
-        if "targets" in lengths:
-            eos_id = features["targets"].vocabulary.eos_id
-            example["targets"] = np.array([eos_id], "int32")
-        if hasattr(model, "start_decoding"):
-            decode = tf.function(
-                lambda tokens: (
-                    greedy_decode(
-                        model, {"encoder_input_tokens": tokens}, lengths["targets"]
-                    ).tokens
-                ),
-                autograph=False,
-            )
-            answer = decode(tf.constant([ids], tf.int32)).numpy()[0]
-            example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
+        decode = tf.function(
+            lambda tokens: (
+                greedy_decode(
+                    model, {"encoder_input_tokens": tokens}, lengths["targets"]
+                ).tokens
+            ),
+            autograph=False,
+        )
+        answer = decode(tf.constant([ids], tf.int32)).numpy()[0]
+        example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
         (batch,) = batch_examples(
             [example], batch_size=1, **self._options
         ).as_numpy_iterator()

@@ -87,7 +87,7 @@ CONFIGURABLES = {
     "remixer_tf.evaluation": ("evaluate",),
     "remixer_tf.inference": ("text_to_text",),
     "remixer_tf.analysis.paper": ("PaperRow",),
-    "remixer_tf.analysis.pictures": ("Pictures",),
+    "remixer_tf.analysis.pictures": ("ImagePictures", "Pictures"),
 }
 # Folders of data files, and the function that is told which.
 DATA_FOLDERS = {

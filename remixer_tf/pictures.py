@@ -13,18 +13,25 @@ def main(arguments):
         "Draws what a checkpoint of --model_dir has learned, into its folder pictures: "
         "mixing matrices, mean attention maps, alpha, and attention in a text. Model "
         "and data are those of remixer_tf.eval; --gin.Pictures.batch_size=N sets the "
-        "number of examples, --gin.Pictures.split=\"'test'\" their split.",
+        "number of examples, --gin.Pictures.split=\"'test'\" their split (of images "
+        "--gin.ImagePictures).",
         _add_arguments,
     )
-    model = gin_utils.get_value("evaluate.model")
+    images = gin_utils.is_set("evaluate_images.evaluations")
+    evaluate = "evaluate_images" if images else "evaluate"
+    model = gin_utils.get_value(f"{evaluate}.model")
     if model is None:
         raise UserError(
-            "the configuration names no model to draw (evaluate.model). Add the model "
-            "file of the run with --gin_file."
+            f"the configuration names no model to draw ({evaluate}.model). Add the "
+            "model file of the run with --gin_file."
         )
-    # Runs that were configured before there were pictures have them too.
-    values = {name: gin_utils.get_value(f"evaluate.{name}") for name in _OF_EVALUATION}
-    given = {name: value for name, value in values.items() if value is not None}
+    given = {}
+    if images and options.text:
+        raise UserError("--text is for models of text. This run is of images.")
+    if not images:
+        # Runs that were configured before there were pictures have them too.
+        values = {n: gin_utils.get_value(f"evaluate.{n}") for n in _OF_EVALUATION}
+        given = {name: value for name, value in values.items() if value is not None}
     if options.text:
         given["text"] = options.text
     from remixer_tf.analysis.pictures import draw_checkpoint
@@ -32,9 +39,9 @@ def main(arguments):
     page = draw_checkpoint(
         options.model_dir,
         model,
-        gin_utils.call("Pictures", period=1, **given),
+        gin_utils.call("ImagePictures" if images else "Pictures", period=1, **given),
         step=options.step,
-        dtype_policy=gin_utils.get_value("evaluate.dtype_policy", "float32"),
+        dtype_policy=gin_utils.get_value(f"{evaluate}.dtype_policy", "float32"),
     )
     print(page)
 

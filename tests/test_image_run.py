@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from remixer_tf import eval as eval_binary
-from remixer_tf import train
+from remixer_tf import gin_errors, pictures, train
 from remixer_tf.results import read_results
 from tests.continuing import assert_continues_exactly
 from tests.data.toy_images import make_folder
@@ -77,6 +77,12 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
         f"validation at step 30: loss {loss:.4f}, accuracy {accuracy:.4f}"
         in capsys.readouterr().out
     )
+
+    pictures.main([f"--model_dir={tmp_path}"])
+    drawn = {path.name for path in (tmp_path / "pictures" / "30").iterdir()}
+    assert drawn == {"index.html", "stack_matrices.png"}
+    with pytest.raises(gin_errors.UserError, match="--text is for models of text"):
+        pictures.main([f"--model_dir={tmp_path}", "--text=a"])
 
 
 def test_the_whole_recipe_continues_exactly(tmp_path, folder):

@@ -10,7 +10,7 @@ from remixer_tf.layers import CrossAttention, LengthMixing
 _SHOWN_ROWS = 5
 
 
-def draw_observations(observations, where):
+def draw_observations(observations, where, image_side=None):
     """Draws mixing matrices beside the mean attention maps, and alpha.
 
     A row is a layer. Static mixing through a softmax is shown as weights ("Remixers",
@@ -22,6 +22,8 @@ def draw_observations(observations, where):
     Args:
       observations: from `observe`, for a batch.
       where: str, what the titles say of the model and the data.
+      image_side: int, how many patches an image's side has, for rows as images (gMLP,
+        Figure 3); None for text.
 
     Returns:
       dictionary of names to figures; empty if there is nothing to show.
@@ -36,7 +38,7 @@ def draw_observations(observations, where):
         if name == "attention":
             row[f"{place}: mean of heads"] = Map(value.mean(axis=0))
         else:
-            row.update(_mixing_panels(layer, place, value))
+            row.update(_mixing_panels(layer, place, value, image_side))
     figures = {
         f"{stack}_matrices": draw_grid(f"{stack}: {where}", rows)
         for stack, rows in stacks.items()
@@ -75,7 +77,7 @@ def draw_attention(observations, tokens, where):
     }
 
 
-def _mixing_panels(layer, place, matrices):
+def _mixing_panels(layer, place, matrices, image_side):
     """Returns {title: panel} of a mixing layer's matrices `[heads, length, length]`."""
     panels = {}
     symbol = "softmax(H)" if layer.softmax else "W"
@@ -87,7 +89,10 @@ def _mixing_panels(layer, place, matrices):
     if layer.toeplitz:
         panels[f"{place}: filter"] = _toeplitz_curves(layer, matrices.shape[-1])
     elif not layer.softmax:
-        panels[f"{place}: rows of {symbol}"] = _row_curves(matrices[0])
+        name, panel = f"{place}: rows of {symbol}", _row_curves(matrices[0])
+        if image_side:
+            name, panel = f"{name} as images", _row_images(matrices[0], image_side)
+        panels[name] = panel
     return panels
 
 
@@ -98,8 +103,25 @@ def _toeplitz_curves(layer, length):
     return Curves(positions, lines, "source - target")
 
 
+def _chosen(length):
+    return np.linspace(0, length - 1, min(_SHOWN_ROWS, length)).astype(int)
+
+
+def _row_images(matrix, side):
+    """A square of images, each the row of a patch, at that patch's place."""
+    patches = matrix[-side * side :, -side * side :]  # a class token stands first
+    places = _chosen(side)
+    mosaic = np.full((len(places) * (side + 1) - 1,) * 2, np.nan)
+    for i, row in enumerate(places):
+        for j, column in enumerate(places):
+            image = patches[row * side + column].reshape(side, side)
+            start, left = i * (side + 1), j * (side + 1)
+            mosaic[start : start + side, left : left + side] = image
+    return Map(mosaic, signed=True, x=[], y=[])
+
+
 def _row_curves(matrix):
-    chosen = np.linspace(0, len(matrix) - 1, min(_SHOWN_ROWS, len(matrix))).astype(int)
+    chosen = _chosen(len(matrix))
     lines = {f"row {t}": matrix[t] for t in chosen}
     return Curves(np.arange(len(matrix)), lines, "source")
 

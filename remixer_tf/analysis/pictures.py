@@ -1,9 +1,4 @@
-"""Pictures of a checkpoint: a page, PNG files and TensorBoard images."""
-
-import base64
-import html
-import io
-import os
+"""Pictures of a checkpoint, on examples of text or on images."""
 
 import numpy as np
 import seqio
@@ -11,15 +6,15 @@ import tensorflow as tf
 
 from remixer_tf import checkpoints
 from remixer_tf.analysis.observe import observe
+from remixer_tf.analysis.page import page_path, to_png, write_images, write_page
 from remixer_tf.data.classification import join_texts
 from remixer_tf.data.eval_batches import batch_examples, eval_dataset
+from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation import default_splits
 from remixer_tf.models.build import build_model
-
-_DPI = 110
 
 
 def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
@@ -44,8 +39,87 @@ def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="floa
     return pictures.run(model_dir, model, step)
 
 
-class Pictures:
-    """Draws what a model has learned, on the first examples of a split.
+class _Pictures:
+    """Draws what a model has learned, on some examples.
+
+    Writes <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
+    PNG file beside it, and all as images in <model_dir>/tensorboard/pictures. For
+    `train.evaluations`, and for `python -m remixer_tf.pictures`.
+    """
+
+    def is_done(self, model_dir, step):
+        """Whether the pictures of `step` are there."""
+        return tf.io.gfile.exists(page_path(model_dir, step))
+
+    def run(self, model_dir, model, step):
+        """Draws and writes.
+
+        Returns:
+          the path of the page.
+
+        Raises:
+          ValueError: no layer of the model mixes, attends or has an alpha; or a text
+            is given and no layer attends, it is longer than the inputs, or there are
+            more texts than the model reads.
+        """
+        figures = self.draw(model, step)
+        pngs = {name: to_png(figure) for name, figure in figures.items()}
+        write_images(model_dir, step, pngs)
+        return write_page(model_dir, step, pngs)
+
+    def draw(self, model, step):
+        """Returns the figures, by name; see `run`."""
+        # Here, since matplotlib is slow to import and every binary reads this file.
+        from remixer_tf.analysis.panels import draw_observations
+
+        batch, source = self._examples()
+        where = f"{len(next(iter(batch.values())))} examples of {source}, step {step}"
+        side = self._image_side(model)
+        figures = draw_observations(observe(model, batch), where, side)
+        if not figures:
+            raise ValueError(
+                f"The model {model.name!r} has nothing to show: no layer of it mixes "
+                "tokens, attends or has an alpha. Expected: a model with one of them."
+            )
+        return figures
+
+    def _image_side(self, model):
+        """Returns how many patches an image's side has; None for text."""
+        return None
+
+
+class ImagePictures(_Pictures):
+    """Draws what an image classifier has learned, on the first images of a split.
+
+    See `Pictures` for what is written. Rows of a dense mixing matrix are shown as
+    images of the patches (gMLP, Figure 3).
+
+    Args:
+      source, transforms, split: see `remixer_tf.data.images.eval_images`.
+      period: int, steps between drawings; the last step is always drawn.
+      batch_size: int, the number of images.
+    """
+
+    def __init__(
+        self, source, transforms, *, period, batch_size=16, split="validation"
+    ):
+        self.period = period
+        self._name = f"{source.name}/{split}"
+        self._images = eval_images(
+            source, transforms, batch_size=batch_size, split=split
+        )
+
+    def _examples(self):
+        batch = next(self._images.as_numpy_iterator())
+        real = batch["label_weights"][:, 0] > 0
+        return {name: value[real] for name, value in batch.items()}, self._name
+
+    def _image_side(self, model):
+        return model.image_size // model.patch_size
+
+
+class Pictures(_Pictures):
+    """Draws what a model of text has learned, on the first examples of a split.
 
     Writes <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
     PNG file beside it, and all as images in <model_dir>/tensorboard/pictures. For
@@ -94,50 +168,12 @@ class Pictures:
             "feature_converter": feature_converter,
         }
 
-    def is_done(self, model_dir, step):
-        """Whether the pictures of `step` are there."""
-        return tf.io.gfile.exists(_page(model_dir, step))
-
-    def run(self, model_dir, model, step):
-        """Draws and writes.
-
-        Returns:
-          the path of the page.
-
-        Raises:
-          ValueError: no layer of the model mixes, attends or has an alpha; or a text
-            is given and no layer attends, it is longer than the inputs, or there are
-            more texts than the model reads.
-        """
-        figures = self.draw(model, step)
-        pngs = {name: _png(figure) for name, figure in figures.items()}
-        _write_images(model_dir, step, pngs)
-        return _write_page(model_dir, step, pngs)
-
     def draw(self, model, step):
         """Returns the figures, by name; see `run`."""
-        # Here, since matplotlib is slow to import and every binary reads this file.
-        from remixer_tf.analysis.panels import draw_attention, draw_observations
+        from remixer_tf.analysis.panels import draw_attention
 
         ids = self._text_ids(model) if self._texts else None
-        (batch,) = eval_dataset(
-            self._task,
-            split=self._split,
-            batch_size=self._batch_size,
-            max_examples=self._batch_size,
-            **self._options,
-        ).as_numpy_iterator()
-        drawn = batch.pop("example_index") >= 0
-        batch = {key: value[drawn] for key, value in batch.items()}
-        where = (
-            f"{drawn.sum()} examples of {self._task.name}/{self._split}, step {step}"
-        )
-        figures = draw_observations(observe(model, batch), where)
-        if not figures:
-            raise ValueError(
-                f"The model {model.name!r} has nothing to show: no layer of it mixes "
-                "tokens, attends or has an alpha. Expected: a model with one of them."
-            )
+        figures = super().draw(model, step)
         if ids:
             reads = self._decode if hasattr(model, "start_decoding") else self._join
             batch, tokens = reads(model, ids)
@@ -151,6 +187,18 @@ class Pictures:
                 )
             figures |= attention
         return figures
+
+    def _examples(self):
+        (batch,) = eval_dataset(
+            self._task,
+            split=self._split,
+            batch_size=self._batch_size,
+            max_examples=self._batch_size,
+            **self._options,
+        ).as_numpy_iterator()
+        drawn = batch.pop("example_index") >= 0
+        batch = {key: value[drawn] for key, value in batch.items()}
+        return batch, f"{self._task.name}/{self._split}"
 
     def _text_ids(self, model):
         """Returns the token ids of each text, a list of lists."""
@@ -234,44 +282,3 @@ def _token_name(vocabulary, token):
     """What a token stands for, in quotes no more than needed to see it."""
     special = {vocabulary.eos_id: "</s>", vocabulary.pad_id: "<s>"}
     return special.get(token) or vocabulary.decode([token]).strip() or f"<{token}>"
-
-
-def _png(figure):
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    return buffer.getvalue()
-
-
-def _write_images(model_dir, step, pngs):
-    folder = os.path.join(model_dir, "tensorboard", "pictures")
-    writer = tf.summary.create_file_writer(folder)
-    with writer.as_default(step):
-        for name, png in pngs.items():
-            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
-    writer.close()
-
-
-def _page(model_dir, step):
-    return os.path.join(model_dir, "pictures", str(step), "index.html")
-
-
-def _write_page(model_dir, step, pngs):
-    page = _page(model_dir, step)
-    folder = os.path.dirname(page)
-    tf.io.gfile.makedirs(folder)
-    title = html.escape(f"{os.path.basename(os.path.abspath(model_dir))}, step {step}")
-    parts = [
-        f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        f"\n<h1>{title}</h1>\n"
-    ]
-    for name, png in pngs.items():
-        with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
-            file.write(png)
-        data = base64.b64encode(png).decode()
-        parts.append(
-            f'<h2>{name}</h2>\n<img alt="{name}" src="data:image/png;base64,{data}">\n'
-        )
-    # Last: who finds the page takes the rest for done.
-    with tf.io.gfile.GFile(page, "w") as file:
-        file.write("".join([*parts, "</html>\n"]))
-    return page

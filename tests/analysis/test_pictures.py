@@ -22,6 +22,7 @@ from remixer_tf.layers import Context, GatedMLP, LengthMixing
 from remixer_tf.models import TransformerStack
 from tests.data.toy_tasks import rows, toy_task
 from tests.layers.harness import randomize
+from tests.models.test_image_classifier import random_images, tiny_classifier
 from tests.models.tiny import tiny_batch, tiny_model
 from tests.tiny_run import BYTES, TINY
 
@@ -151,6 +152,24 @@ def test_spatial_gates_are_signed_matrices_and_curves():
     np.testing.assert_allclose(
         line.get_ydata(), [*toeplitz[:0:-1, 0], *toeplitz[0]], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("pool", ["cls", "gap"])
+def test_rows_of_spatial_gates_as_images(pool):
+    model = tiny_classifier("gmlp", pool)  # 2 x 2 patches
+    randomize(model)
+    observations = observe(model, {"images": random_images()})
+    (figure,) = draw_observations(observations, "images", image_side=2).values()
+    matrix = np.array(observations[0].value)[0]
+    assert len(matrix) == (5 if pool == "cls" else 4)
+    patches = matrix[-4:, -4:]
+    shown = images_of(figure)["layer 0\ngmlp/gating: rows of W as images"]
+    assert shown.shape == (5, 5)
+    for row in range(2):
+        for column in range(2):
+            image = shown[3 * row : 3 * row + 2, 3 * column : 3 * column + 2]
+            expected = patches[2 * row + column].reshape(2, 2)
+            np.testing.assert_allclose(image, expected, rtol=1e-6)
 
 
 def test_text_attention_has_its_tokens_on_the_axes():

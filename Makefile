@@ -8,13 +8,20 @@ KERAS_TESTS := $(wildcard tests/layers tests/models tests/optimizers \
 	tests/test_classify.py tests/test_decoding.py tests/test_losses.py \
 	tests/test_metrics.py)
 
-.PHONY: quickstart test lint wheel-check install
+.PHONY: quickstart test test-tensorflow test-jax lint wheel-check install
 
 quickstart: install
 	$(PY) -m remixer_tf.quickstart
 
+# Both at once, on a core each; each shows what it printed when it is done.
 test: install
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target \
+		test-tensorflow test-jax
+
+test-tensorflow:
 	$(PY) -m pytest
+
+test-jax:
 	KERAS_BACKEND=jax $(PY) -m pytest $(KERAS_TESTS)
 
 lint: install

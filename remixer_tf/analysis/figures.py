@@ -13,7 +13,8 @@ class Map(NamedTuple):
       matrix: float array; NaN stays white.
       signed: bool. False shows weights from 0 up, and cuts the scale where the largest
         half percent of them begin; True shows both signs, zero white.
-      x, y: lists of str, a label for each column and row; None for positions.
+      x, y: lists of str, a label for each column and row; None for positions. Empty
+        where they are neither sources nor targets.
     """
 
     matrix: np.ndarray
@@ -50,7 +51,7 @@ def draw_grid(title, rows):
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     panels = [panel for row in rows.values() for panel in row.values()]
     tokens = [len(p.x or ()) for p in panels if isinstance(p, Map)]
-    size = max(2.6, 0.24 * max(tokens, default=0))  # inches; labels have to fit
+    size = max(2.6, 0.16 * max(tokens, default=0))  # inches; labels have to fit
     figure = Figure(
         figsize=((size + 1.3) * len(columns), (size + 0.4) * len(rows) + 0.6),
         layout="constrained",
@@ -113,8 +114,8 @@ def _draw_map(figure, axis, panel):
     extend = "max" if largest > top else "neither"
     bar = figure.colorbar(image, ax=axis, extend=extend)
     bar.ax.tick_params(labelsize=7)
-    axis.set_xlabel("source" if panel.x is None else "", fontsize=8)
-    axis.set_ylabel("target" if panel.y is None else "", fontsize=8)
+    axis.set_xlabel("" if panel.x == [] else "source", fontsize=8)
+    axis.set_ylabel("" if panel.y == [] else "target", fontsize=8)
     if panel.x is not None:
         axis.set_xticks(range(len(panel.x)), panel.x, rotation=90, parse_math=False)
     if panel.y is not None:

@@ -281,4 +281,6 @@ class Pictures(_Pictures):
 def _token_name(vocabulary, token):
     """What a token stands for, in quotes no more than needed to see it."""
     special = {vocabulary.eos_id: "</s>", vocabulary.pad_id: "<s>"}
-    return special.get(token) or vocabulary.decode([token]).strip() or f"<{token}>"
+    text = vocabulary.decode([token])
+    space = "\u2423" if text else f"<{token}>"  # an open box
+    return special.get(token) or text.strip() or space

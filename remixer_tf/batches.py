@@ -35,3 +35,8 @@ def counted(batch):
     names = ("encoder_input_tokens", "decoder_target_tokens")
     tokens = [batch[name] for name in names if name in batch]
     return tokens or [targets_and_weights(batch)[1]]
+
+
+def unit(batch):
+    """Returns the name of what `counted` counts: "tokens" or "images"."""
+    return "images" if "images" in batch else "tokens"

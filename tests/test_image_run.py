@@ -61,11 +61,13 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
     train.main(arguments(tmp_path, folder, 30, *plain))
     shown = capsys.readouterr().out
     assert "images 8x8x3 (first batch), 12 images per step" in shown
+    assert " images/s " in shown and "tokens" not in shown
     (result,) = read_results(str(tmp_path), "loss")
     assert (result["split"], result["step"], result["images"]) == ("validation", 30, 9)
     assert result["metrics"]["accuracy"] == 1 and result["metrics"]["loss"] < 0.7
     summary = json.loads((tmp_path / "train_summary.json").read_text())
     assert summary["steps"] == 30 and np.isfinite(summary["loss"])
+    assert summary["images_per_second"] > 0
 
     (path,) = tmp_path.glob("eval/*/validation/30/loss.json")
     path.unlink()

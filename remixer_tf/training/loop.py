@@ -8,7 +8,7 @@ import keras
 import seqio
 import tensorflow as tf
 
-from remixer_tf.batches import targets_and_weights
+from remixer_tf.batches import targets_and_weights, unit
 from remixer_tf.models.build import build_model
 from remixer_tf.training.checkpoints import Checkpoints
 from remixer_tf.training.evaluations import write_best
@@ -222,7 +222,7 @@ def train(
     )
     log.start(step, text, hyperparameters)
     watch = FiniteWatch(model_dir, max_skipped_steps, text)
-    speed = Speed()
+    speed = Speed(unit(batch))
     known_shapes = set()
     sums = None
     with progress, log, checkpoints, StopSignal() as signal:

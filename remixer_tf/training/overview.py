@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from remixer_tf.batches import counted, targets_and_weights
+from remixer_tf.batches import counted, targets_and_weights, unit
 from remixer_tf.flops import matmul_flops, matmul_rate, peak_bytes, variable_bytes
 
 # What a model reads, by what the screen calls it.
@@ -112,7 +112,7 @@ class Overview:
                 for label, shape in lengths.items()
             )
             + f" (first batch), {batch * tokens:,} "
-            f"{'images' if 'images' in superbatch else 'tokens'} per step, padding "
+            f"{unit(superbatch)} per step, padding "
             "included",
             "work": f"{flops / 1e9:,.1f} GFLOP of matrix products per step; this "
             f"machine does {self.matmul_rate / 1e9:,.0f} GFLOP/s",

@@ -7,7 +7,7 @@ import time
 
 
 class Progress:
-    """A bar with loss, steps/s, tokens/s and time left; plain lines elsewhere.
+    """A bar with loss, steps/s, tokens/s (or images/s) and time left; plain lines else.
 
     Use it as a context manager around the training loop.
 
@@ -66,14 +66,12 @@ class Progress:
         Args:
           step: int.
           values: dict of floats: loss, accuracy, learning_rate, and if known
-            steps_per_second and tokens_per_second.
+            steps_per_second, and tokens_per_second or images_per_second.
         """
         text = f"loss {values['loss']:.4f}  accuracy {values['accuracy']:.4f}"
-        if "steps_per_second" in values:
-            text += (
-                f"  {values['steps_per_second']:.2f} steps/s"
-                f"  {values['tokens_per_second']:,.0f} tokens/s"
-            )
+        for unit, digits in (("steps", 2), ("tokens", 0), ("images", 0)):
+            if (rate := values.get(f"{unit}_per_second")) is not None:
+                text += f"  {rate:,.{digits}f} {unit}/s"
         if self._silent:
             return
         if self._bar:
@@ -87,9 +85,14 @@ class Progress:
 
 
 class Speed:
-    """Rates per second, with pauses (compilation, saving) left out."""
+    """Rates per second, with pauses (compilation, saving) left out.
 
-    def __init__(self):
+    Args:
+      unit: str, what is read, "tokens" or "images".
+    """
+
+    def __init__(self, unit="tokens"):
+        self._unit = unit
         self._total = _Lap()
         self._lap = _Lap()
         self._start = time.perf_counter()
@@ -100,35 +103,35 @@ class Speed:
         self._lap.flops += flops
         self._lap.waited += waited
 
-    def skip(self, seconds, tokens=0.0):
-        """Leaves out `seconds`, and the tokens that were read in them."""
+    def skip(self, seconds, read=0.0):
+        """Leaves out `seconds`, and the tokens or images that were read in them."""
         self._lap.seconds -= seconds
-        self._lap.tokens -= tokens
+        self._lap.read -= read
 
-    def lap(self, tokens):
-        """Ends a period in which so many tokens were read.
+    def lap(self, read):
+        """Ends a period in which so many tokens or images were read.
 
         Returns:
-          dict of steps_per_second, tokens_per_second, flops_per_second and
-          input_wait, the share of time spent waiting for data; empty if all was
-          skipped.
+          dict of steps_per_second, tokens_per_second (or images_per_second),
+          flops_per_second and input_wait, the share of time spent waiting for data;
+          empty if all was skipped.
         """
         now = time.perf_counter()
-        self._lap.tokens += tokens
+        self._lap.read += read
         self._lap.seconds += now - self._start
         lap, self._lap, self._start = self._lap, _Lap(), now
         self._total.add(lap)
-        return lap.rates()
+        return lap.rates(self._unit)
 
     def mean(self):
         """Returns the rates over all periods, as `lap` does."""
-        return self._total.rates()
+        return self._total.rates(self._unit)
 
 
 @dataclasses.dataclass
 class _Lap:
     steps: int = 0
-    tokens: float = 0.0
+    read: float = 0.0
     flops: float = 0.0
     waited: float = 0.0
     seconds: float = 0.0
@@ -138,12 +141,12 @@ class _Lap:
             name = field.name
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def rates(self):
+    def rates(self, unit):
         if self.steps <= 0:
             return {}
         return {
             "steps_per_second": self.steps / self.seconds,
-            "tokens_per_second": self.tokens / self.seconds,
+            f"{unit}_per_second": self.read / self.seconds,
             "flops_per_second": self.flops / self.seconds,
             "input_wait": self.waited / self.seconds,
         }

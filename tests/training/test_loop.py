@@ -191,7 +191,7 @@ def test_speed_leaves_pauses_out(monkeypatch):
     clock = iter([0.0, 10.0, 20.0])
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     speed = progress.Speed()
-    speed.skip(8.0, tokens=5.0)
+    speed.skip(8.0, read=5.0)
     speed.step(2, flops=6.0, waited=0.5)
     rates = {
         "steps_per_second": 1.0,
@@ -200,7 +200,7 @@ def test_speed_leaves_pauses_out(monkeypatch):
         "input_wait": 0.25,
     }
     assert speed.lap(25.0) == rates
-    speed.skip(9.0, tokens=5.0)
+    speed.skip(9.0, read=5.0)
     assert speed.lap(5.0) == {}
     assert speed.mean() == pytest.approx(
         rates

@@ -3,23 +3,29 @@
 
 PY := .venv/bin/python
 
-# Tests that need only Keras: they run a second time on JAX.
+# The tests run in three processes, two at a time: whole runs; their parts; and those
+# parts that need only Keras once more, on JAX.
+RUNS := tests/analysis/ tests/training/ $(wildcard tests/test_*.py)
+PARTS := $(filter-out $(RUNS) tests/testdata/ tests/__pycache__/, $(wildcard tests/*/))
 KERAS_TESTS := $(wildcard tests/layers tests/models tests/optimizers \
 	tests/test_classify.py tests/test_decoding.py tests/test_losses.py \
 	tests/test_metrics.py)
 
-.PHONY: quickstart test test-tensorflow test-jax lint wheel-check install
+.PHONY: quickstart test test-runs test-parts test-jax lint wheel-check install
 
 quickstart: install
 	$(PY) -m remixer_tf.quickstart
 
-# Both at once, on a core each; each shows what it printed when it is done.
+# Each shows what it printed when it is done.
 test: install
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target \
-		test-tensorflow test-jax
+		test-runs test-parts test-jax
 
-test-tensorflow:
-	$(PY) -m pytest
+test-runs:
+	$(PY) -m pytest $(RUNS)
+
+test-parts:
+	$(PY) -m pytest $(PARTS)
 
 test-jax:
 	KERAS_BACKEND=jax $(PY) -m pytest $(KERAS_TESTS)

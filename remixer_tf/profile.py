@@ -76,7 +76,7 @@ def _profile(file, options):
     }
     profile = count(**arguments)
     if options.measure:
-        profile.steps_per_second, profile.tokens_per_second = measure(
+        profile.rates = measure(
             **arguments, jit_compile=gin_utils.get_value("train.jit_compile")
         )
     return row.row or os.path.basename(file).removesuffix(".gin"), profile, row

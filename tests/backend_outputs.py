@@ -15,7 +15,8 @@ from tests.layers.harness import D_MODEL, randomize
 from tests.layers.sublayers import SUBLAYERS
 from tests.models.test_image_classifier import random_images, tiny_classifier
 from tests.models.tiny import (
-    KINDS,
+    ALL_KINDS,
+    ALL_STACKS,
     tiny_batch,
     tiny_decoder,
     tiny_encoder,
@@ -48,11 +49,11 @@ def outputs():
         randomize(layer)
         y = np.array(layer(ops.convert_to_tensor(x), context=context))
         found[name] = y * mask[:, :, None]
-    models = {f"encoder-decoder {kind}": tiny_model(kind) for kind in KINDS}
-    for kind in ("bert", "gmlp", "amlp", "cbow"):
+    models = {f"encoder-decoder {kind}": tiny_model(kind) for kind in ALL_KINDS}
+    for kind in (*ALL_STACKS, "cbow"):
         for head, factory in _HEADS.items():
             models[f"encoder {kind} {head}"] = tiny_encoder(kind, factory)
-    for kind in ("bert", "gmlp", "amlp"):
+    for kind in ALL_STACKS:
         models[f"decoder {kind}"] = tiny_decoder(kind)
     for name, model in models.items():
         randomize(model)

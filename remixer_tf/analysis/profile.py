@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf import losses
+from remixer_tf.batches import unit
 from remixer_tf.flops import op_flops, peak_bytes, variable_bytes
 from remixer_tf.layers import LengthMixing
 from remixer_tf.models.build import build_model
@@ -43,8 +44,8 @@ class Profile:
         forward and backward of a training step, gradients included, on one device.
         XLA may need less.
       optimizer_bytes: int, of the optimizer's variables.
-      steps_per_second, tokens_per_second: float, of training; None if not measured.
-        Tokens are inputs and targets.
+      rates: dictionary of floats, 'steps' of training per second, and 'tokens', inputs
+        and targets, or 'images'; empty if not measured.
     """
 
     batch: dict
@@ -52,8 +53,7 @@ class Profile:
     parameter_bytes: int
     activation_bytes: int
     optimizer_bytes: int
-    steps_per_second: float | None = None
-    tokens_per_second: float | None = None
+    rates: dict = dataclasses.field(default_factory=dict)
 
     @property
     def total(self):
@@ -138,26 +138,24 @@ def measure(
       jit_compile: see `train`.
 
     Returns:
-      (steps per second, tokens per second), floats.
+      the `rates` of a `Profile`.
 
     Raises:
       ValueError: see `count`.
     """
-    if jit_compile is None:
-        jit_compile = bool(tf.config.list_physical_devices("GPU"))
     model = build_model(model, dtype_policy)
     strategy = tf.distribute.get_strategy()
     step = TrainStep(model, optimizer(), strategy, jit_compile=jit_compile)
     spec = model.batch_spec(batch_size, feature_lengths)
     superbatch = random_superbatch(spec, model)
-    tokens = float(step(superbatch)["tokens"])
+    read = float(step(superbatch)["tokens"])
     seconds = []
     for _ in range(_MEASURED_STEPS):
         start = time.perf_counter()
         float(step(superbatch)["loss"])
         seconds.append(time.perf_counter() - start)
     rate = 1 / statistics.median(seconds)
-    return rate, tokens * rate
+    return {"steps": rate, unit(superbatch): read * rate}
 
 
 def _specs(values):

@@ -56,11 +56,13 @@ def _quantities(profile, row):
         ("activation_bytes", "activations"),
     ):
         yield name, heading, getattr(profile, name), None, _size
-    for name, heading, printed in (
-        ("steps_per_second", "steps/s", row.steps_per_second),
-        ("tokens_per_second", "tokens/s", None),
+    for unit, printed in (
+        ("steps", row.steps_per_second),
+        ("tokens", None),
+        ("images", None),
     ):
-        yield name, heading, getattr(profile, name), printed, _three_digits
+        ours = profile.rates.get(unit)
+        yield f"{unit}_per_second", f"{unit}/s", ours, printed, _three_digits
     for name, printed in row.metrics.items():
         yield name, name, None, printed, _three_digits
 

@@ -112,8 +112,6 @@ def train(
     _check_writable(model_dir)
     strategy = get_strategy(strategy)  # First: several hosts connect here.
     host = get_host(strategy)
-    if jit_compile is None:
-        jit_compile = bool(tf.config.list_physical_devices("GPU"))
 
     # Data, model, optimizer.
     keras.utils.set_random_seed(seed)
@@ -196,7 +194,6 @@ def train(
         num_replicas=strategy.num_replicas_in_sync,
         host=host,
         dtype_policy=dtype_policy,
-        jit_compile=jit_compile,
     )
     over_length = getattr(data, "over_length", None)
     progress.message(overview.text(batch, over_length))

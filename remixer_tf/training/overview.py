@@ -26,7 +26,6 @@ class Overview:
       num_replicas: int, on all hosts.
       host: the `Host` that this process is.
       dtype_policy: str.
-      jit_compile: bool.
 
     Attributes:
       parameters: int, elements of all trainable variables.
@@ -42,13 +41,13 @@ class Overview:
         num_replicas,
         host,
         dtype_policy,
-        jit_compile,
     ):
         self._model = model
         self._train_step = train_step
         self._num_replicas = num_replicas
         self._host = host
-        self._policy = f"{dtype_policy}, XLA {'on' if jit_compile else 'off'}"
+        xla = "on" if train_step.jit_compile else "off"
+        self._policy = f"{dtype_policy}, XLA {xla}"
         self._variable_bytes = variable_bytes([*model.variables, *optimizer.variables])
         self.parameters = sum(math.prod(v.shape) for v in model.trainable_variables)
         self._local_replicas = num_replicas // host.count

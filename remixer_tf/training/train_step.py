@@ -37,7 +37,7 @@ class TrainStep:
       micro_batches: int, the parts that a replica's batch is computed in, one after
         the other, to save memory. Same loss and gradient, up to rounding.
       clip_norm: float, the gradient's global norm at most; None does not clip.
-      jit_compile: whether XLA compiles forward and backward.
+      jit_compile: whether XLA compiles forward and backward; None for on GPUs.
 
     Call arguments:
       superbatch: dict of tensors [steps, batch, ...], this host's part, with targets
@@ -63,7 +63,7 @@ class TrainStep:
         label_smoothing=0.0,
         micro_batches=1,
         clip_norm=None,
-        jit_compile=False,
+        jit_compile=None,
     ):
         self._model = model
         self._optimizer = optimizer
@@ -72,6 +72,9 @@ class TrainStep:
         self.micro_batches = micro_batches
         self._clip_norm = clip_norm
         self._local_replicas = strategy.num_replicas_in_sync // get_host(strategy).count
+        if jit_compile is None:
+            jit_compile = bool(tf.config.list_physical_devices("GPU"))
+        self.jit_compile = jit_compile
         self._gradients = tf.function(
             self._forward_backward, jit_compile=jit_compile, autograph=False
         )

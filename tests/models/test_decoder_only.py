@@ -8,9 +8,7 @@ from keras import ops
 from remixer_tf import decoding
 from remixer_tf.decoding import greedy_decode
 from tests.layers.harness import randomize
-from tests.models.tiny import VOCAB_SIZE, tiny_decoder
-
-KINDS = ["bert", "gmlp", "amlp"]
+from tests.models.tiny import ON_JAX, STACKS, VOCAB_SIZE, tiny_decoder
 
 
 def randomized(kind, **kwargs):
@@ -37,7 +35,7 @@ def test_logits(tied, dtype):
     np.testing.assert_allclose(np.array(model._compute_logits(x)), x @ matrix, 1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKS)
 def test_a_token_changes_no_logits_before_it(kind):
     model = randomized(kind)
     inputs = tokens(2, 8)
@@ -50,7 +48,7 @@ def test_a_token_changes_no_logits_before_it(kind):
         assert np.abs(other[:, t] - logits[:, t]).max() > 1e-4
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKS)
 def test_packed_examples_give_what_they_give_alone(kind):
     model = randomized(kind)
     a, b = tokens(2, 5, seed=1), tokens(2, 6, seed=2)
@@ -76,7 +74,8 @@ def continue_without_cache(model, prompt, max_length, eos_id):
     return written + [0] * (max_length - len(written)), score
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.skipif(ON_JAX, reason="takes a minute; test_decoding.py decodes on JAX.")
+@pytest.mark.parametrize("kind", STACKS)
 def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
     monkeypatch.setattr(decoding, "FIRST_CACHE_LENGTH", 2)  # then 8, then 14
     model = randomized(kind)

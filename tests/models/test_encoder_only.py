@@ -16,9 +16,8 @@ from remixer_tf.models import (
     SpanHead,
 )
 from tests.layers.harness import randomize
-from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_encoder
+from tests.models.tiny import STACKS, VOCAB_SIZE, tiny_batch, tiny_encoder
 
-KINDS = ["bert", "gmlp", "amlp"]
 POLICIES = ["float32", "mixed_bfloat16"]
 
 
@@ -35,7 +34,7 @@ def randomized(kind, head, **kwargs):
 
 
 @pytest.mark.parametrize("dtype", POLICIES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKS)
 def test_masked_lm_logits_are_those_of_the_masked_positions(kind, dtype):
     model, weights = randomized(
         kind, functools.partial(MaskedLMHead, bias_size=VOCAB_SIZE), dtype=dtype
@@ -116,7 +115,7 @@ def test_a_classifier_refuses_packed_rows(head):
         model({**batch, "encoder_positions": np.array([[0, 1, 2, 3]], "int32")})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKS)
 def test_padding_does_not_matter_if_masked(kind):
     tokens = tiny_batch()["encoder_input_tokens"]
     batch = {"encoder_input_tokens": tokens}
@@ -135,7 +134,7 @@ def test_padding_does_not_matter_if_masked(kind):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKS)
 def test_packed_examples_give_what_they_give_alone(kind):
     model, _ = randomized(kind, MaskedLMHead)
     a, b = (

@@ -3,9 +3,9 @@
 
 PY := .venv/bin/python
 
-# The tests run in three processes, two at a time: whole runs; their parts; and those
-# parts that need only Keras once more, on JAX.
-RUNS := tests/analysis/ tests/training/ $(wildcard tests/test_*.py)
+# The tests run in three processes, two at a time: two halves that take about as long,
+# the second one together with what needs only Keras once more, on JAX.
+RUNS := tests/analysis/ $(wildcard tests/test_*.py)
 PARTS := $(filter-out $(RUNS) tests/testdata/ tests/__pycache__/, $(wildcard tests/*/))
 KERAS_TESTS := $(wildcard tests/layers tests/models tests/optimizers \
 	tests/test_classify.py tests/test_decoding.py tests/test_losses.py \

@@ -12,15 +12,13 @@ test.tsv or gen.tsv, or the same with .gz. The folder is, in this order:
 """
 
 import functools
-import gzip
 import hashlib
 import os
-import zlib
 
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.tasks.folders import DataFolder
+from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = ("train", "dev", "test", "gen")
 
@@ -120,22 +118,6 @@ def download(split, url=URL):
             "REMIXER_TF_COGS_DIR or with --gin.cogs.directory=\"'FOLDER'\"; or run "
             f"once where {url} can be reached."
         ) from error
-
-
-def read_bytes(path):
-    """Returns a file's content, decompressed if its name ends in .gz.
-
-    Raises:
-        ValueError: the file is not what gzip writes.
-    """
-    with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read()
-    if path.endswith(".gz"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} cannot be decompressed: {error}.") from error
-    return data
 
 
 def parse_rows(data, path):

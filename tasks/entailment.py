@@ -25,8 +25,7 @@ import json
 import seqio
 
 from remixer_tf.data.vocabularies import byte_vocabulary
-from remixer_tf.tasks.cogs_files import read_bytes
-from remixer_tf.tasks.folders import DataFolder
+from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.t5_tasks import t5
 from remixer_tf.tasks.typed_text import RowSource
 

@@ -1,6 +1,8 @@
-"""The folders of data files that users name."""
+"""The folders of data files that users name, and how a file is read."""
 
+import gzip
 import os
+import zlib
 
 import tensorflow as tf
 
@@ -82,3 +84,19 @@ class DataFolder:
             f"There is no {' or '.join(names)} in {folder!r}, which {source} names. It "
             f"holds: {', '.join(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
         )
+
+
+def read_bytes(path):
+    """Returns a file's content, decompressed if its name ends in .gz.
+
+    Raises:
+        ValueError: the file is not what gzip writes.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read()
+    if path.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} cannot be decompressed: {error}.") from error
+    return data

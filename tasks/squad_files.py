@@ -6,13 +6,12 @@ train*.json is the split "train" and dev*.json is "validation", both perhaps wit
 They are of version 1.1, or of 2.0, which has questions without answers.
 """
 
-import gzip
 import json
 import os
 import random
 import re
 
-from remixer_tf.tasks.folders import DataFolder
+from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = {"train": "train", "validation": "dev"}  # the names of files begin so
 
@@ -62,25 +61,24 @@ def read_json(path):
     Raises:
         ValueError: the file is of another format, or two questions share an id.
     """
-    open_file = gzip.open if path.endswith(".gz") else open
-    with open_file(path, "rt", encoding="utf-8") as file:
-        try:
-            rows = [
-                {
-                    "id": question["id"],
-                    "question": question["question"],
-                    "context": paragraph["context"],
-                    "answers": question["answers"],
-                }
-                for article in json.load(file)["data"]
-                for paragraph in article["paragraphs"]
-                for question in paragraph["qas"]
-            ]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} is not of SQuAD's format: {error!r}. Expected JSON: data, a "
-                "list of articles with paragraphs, each with context and qas."
-            ) from error
+    data = read_bytes(path)
+    try:
+        rows = [
+            {
+                "id": question["id"],
+                "question": question["question"],
+                "context": paragraph["context"],
+                "answers": question["answers"],
+            }
+            for article in json.loads(data)["data"]
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not of SQuAD's format: {error!r}. Expected JSON: data, a "
+            "list of articles with paragraphs, each with context and qas."
+        ) from error
     if len({row["id"] for row in rows}) < len(rows):
         raise ValueError(f"{path}: an id must name one question, some name several.")
     return rows

@@ -1,4 +1,9 @@
-"""Pictures of a checkpoint, on examples of text or on images."""
+"""Pictures of a checkpoint, on examples of text or on images.
+
+They go to <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
+PNG file beside it, and as images to <model_dir>/tensorboard/pictures: from
+`train.evaluations`, or from `python -m remixer_tf.pictures`.
+"""
 
 import numpy as np
 import seqio
@@ -40,12 +45,7 @@ def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="floa
 
 
 class _Pictures:
-    """Draws what a model has learned, on some examples.
-
-    Writes <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
-    PNG file beside it, and all as images in <model_dir>/tensorboard/pictures. For
-    `train.evaluations`, and for `python -m remixer_tf.pictures`.
-    """
+    """Draws what a model has learned, on some examples; see the module."""
 
     def is_done(self, model_dir, step):
         """Whether the pictures of `step` are there."""
@@ -91,7 +91,7 @@ class _Pictures:
 class ImagePictures(_Pictures):
     """Draws what an image classifier has learned, on the first images of a split.
 
-    See `Pictures` for what is written. Rows of a dense mixing matrix are shown as
+    Rows of a dense mixing matrix are shown as
     images of the patches (gMLP, Figure 3).
 
     Args:
@@ -120,10 +120,6 @@ class ImagePictures(_Pictures):
 
 class Pictures(_Pictures):
     """Draws what a model of text has learned, on the first examples of a split.
-
-    Writes <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
-    PNG file beside it, and all as images in <model_dir>/tensorboard/pictures. For
-    `train.evaluations`, and for `python -m remixer_tf.pictures`.
 
     Args:
       task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is drawn).

@@ -8,8 +8,7 @@ PY := .venv/bin/python
 RUNS := tests/analysis/ $(wildcard tests/test_*.py)
 PARTS := $(filter-out $(RUNS) tests/testdata/ tests/__pycache__/, $(wildcard tests/*/))
 KERAS_TESTS := $(wildcard tests/layers tests/models tests/optimizers \
-	tests/test_classify.py tests/test_decoding.py tests/test_losses.py \
-	tests/test_metrics.py)
+	tests/decoding tests/test_losses.py tests/test_metrics.py)
 
 .PHONY: quickstart test test-runs test-parts test-jax lint wheel-check install
 

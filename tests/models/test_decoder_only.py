@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf import decoding
 from remixer_tf.decoding import greedy_decode
 from tests.layers.harness import randomize
 from tests.models.tiny import ON_JAX, STACKS, VOCAB_SIZE, tiny_decoder
@@ -74,10 +73,11 @@ def continue_without_cache(model, prompt, max_length, eos_id):
     return written + [0] * (max_length - len(written)), score
 
 
-@pytest.mark.skipif(ON_JAX, reason="takes a minute; test_decoding.py decodes on JAX.")
+@pytest.mark.skipif(ON_JAX, reason="takes a minute; test_greedy.py decodes on JAX.")
 @pytest.mark.parametrize("kind", STACKS)
 def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
-    monkeypatch.setattr(decoding, "FIRST_CACHE_LENGTH", 2)  # then 8, then 14
+    first = "remixer_tf.decoding.search.FIRST_CACHE_LENGTH"
+    monkeypatch.setattr(first, 2)  # then 8, then 14
     model = randomized(kind)
     prompts = tokens(5, 6)
     for row, length in enumerate([6, 5, 3, 1, 0]):

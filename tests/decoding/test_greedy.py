@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from remixer_tf import decoding
 from remixer_tf.decoding import greedy_decode
 from tests.models.tiny import KINDS, tiny_batch, tiny_model
 
@@ -32,7 +31,7 @@ def test_a_cache_that_grows_equals_one_that_does_not(kind, monkeypatch):
     model = tiny_model(kind)
     batch = tiny_batch(batch_size=6)
     expected, scores = decode_without_cache(model, batch, 11, 1)
-    monkeypatch.setattr(decoding, "FIRST_CACHE_LENGTH", 2)  # 2, 8, 11
+    monkeypatch.setattr("remixer_tf.decoding.search.FIRST_CACHE_LENGTH", 2)  # 2, 8, 11
     decoded = greedy_decode(model, batch, 11)
     np.testing.assert_array_equal(np.array(decoded.tokens), expected)
     np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)

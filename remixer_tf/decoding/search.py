@@ -1,0 +1,169 @@
+"""What searches have in common: token after token, with a cache."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+FIRST_CACHE_LENGTH = 64
+
+
+class Decoded(NamedTuple):
+    """What decoding returns.
+
+    Attributes:
+        tokens: int32 `[batch, max_length]`, 0 after the end of sequence token.
+        scores: float32 `[batch]`, the sum of the tokens' log-probabilities.
+    """
+
+    tokens: Any
+    scores: Any
+
+
+class Hypotheses(NamedTuple):
+    """What a search has written so far, `beams` answers to each example.
+
+    Attributes:
+        tokens: int32 `[batch, beams, max_length]`, 0 where nothing is written.
+        scores: float32 `[batch, beams]`, the sum of the tokens' log-probabilities.
+        running: bool `[batch, beams]`, False where an answer has ended.
+    """
+
+    tokens: Any
+    scores: Any
+    running: Any
+
+
+class Choice(NamedTuple):
+    """What a search takes as the next token of each hypothesis.
+
+    Attributes:
+        tokens: int32 `[batch, beams]`. Of a hypothesis that has ended it is ignored.
+        ended: bool `[batch, beams]`, whether the hypothesis ends with this token.
+        state: the search's state from here on, of the structure and shapes it had.
+        parents: int32 `[batch, beams]`, the hypothesis of the same example that each
+            goes on from; None if each goes on from itself.
+    """
+
+    tokens: Any
+    ended: Any
+    state: Any = ()
+    parents: Any = None
+
+
+def decode(model, batch, max_length, choose, state=(), beams=1):
+    """Writes token after token as a search says, until all hypotheses have ended.
+
+    It reads the prompt, each row's own, step by step; runs the model with its cache;
+    counts log-probabilities; and stops. The search, `choose`, says which tokens follow
+    on which hypotheses, and when an answer ends. Its state is what it remembers: random
+    state, finished answers.
+
+    Shapes are static, so that it runs inside `tf.function`, XLA and a SavedModel. The
+    cache starts short and grows fourfold when it is full, since a step's time is that
+    of reading it: rows that end early do not pay for `max_length`.
+
+    Args:
+        model: an `EncoderDecoder` or a `DecoderOnly`.
+        batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`.
+        max_length: int, the number of tokens to decode at most, after the prompt.
+        choose: `(logits, hypotheses, place, state) -> Choice`. It gets the logits of
+            the next tokens, float32 `[batch, beams, vocab_size]`; the `Hypotheses`;
+            int32 `[batch]`, how many tokens of the answer are written; and the state.
+            While an example's prompt is read its place is negative, and what is chosen
+            for it is ignored, state included: an example's answer does not depend on
+            its neighbours.
+        state: what `choose` remembers: a tensor, or nested ones, with a leading axis
+            `batch`.
+        beams: int, hypotheses of each example.
+
+    Returns:
+        the `Hypotheses`, and the last state.
+
+    Raises:
+        ValueError: the model writes no text.
+    """
+    check_writes(model)
+    prompt = model.prompt(batch)
+    prompt_positions = ops.arange(prompt.shape[1], dtype="int32")[None, :]
+    prompt_lengths = ops.sum(ops.cast(prompt > 0, "int32"), axis=1)
+    positions = ops.arange(max_length, dtype="int32")
+    max_steps = prompt.shape[1] + max_length
+    length = min(FIRST_CACHE_LENGTH, max_steps)
+    context, cache = model.start_decoding(batch, length)
+    if beams > 1:
+        context, cache = model.repeat_rows(context, cache, beams)
+
+    def unfinished(step, last, hypotheses, state, cache):
+        return ops.logical_and(step < length, ops.any(hypotheses.running))
+
+    def advance(step, last, hypotheses, state, cache):
+        logits, cache = model.decode_step(
+            ops.reshape(last, (-1,)), cache, context._replace(step=step)
+        )
+        logits = ops.reshape(logits, (-1, beams, logits.shape[-1]))
+        place = step - prompt_lengths
+        reading = place < 0
+        choice = choose(logits, hypotheses, place, state)
+        state = keras.tree.map_structure(
+            lambda old, new: ops.where(_expand(reading, old), old, new),
+            state,
+            choice.state,
+        )
+        if choice.parents is not None:
+            hypotheses = Hypotheses(*(_pick(x, choice.parents) for x in hypotheses))
+            logits = _pick(logits, choice.parents)
+            first = ops.arange(ops.shape(place)[0], dtype="int32")[:, None] * beams
+            rows = ops.reshape(first + choice.parents, (-1,))
+            cache = keras.tree.map_structure(lambda x: ops.take(x, rows, 0), cache)
+        tokens, scores, running = hypotheses
+        free = ops.logical_and(running, ops.logical_not(reading)[:, None])
+        given = ops.sum(ops.where(prompt_positions == step, prompt, 0), axis=1)
+        last = ops.where(free, choice.tokens, given[:, None])
+        log_probs = _pick(logits, choice.tokens[..., None], axis=-1)[..., 0]
+        log_probs -= ops.logsumexp(logits, axis=-1)
+        scores += ops.where(free, log_probs, 0.0)
+        here = ops.equal(positions, place[:, None])[:, None, :]
+        tokens = ops.where(here, last[:, :, None], tokens)
+        ended = ops.logical_or(choice.ended, place[:, None] >= max_length - 1)
+        running = ops.logical_and(
+            running, ops.logical_not(ops.logical_and(free, ended))
+        )
+        return step + 1, last, Hypotheses(tokens, scores, running), state, cache
+
+    # Of the right batch size even when that is unknown while tracing. Decoders start
+    # from id 0, the padding id.
+    start = ops.zeros_like(prompt_lengths)[:, None] * ops.arange(beams, dtype="int32")
+    hypotheses = Hypotheses(
+        tokens=start[:, :, None] * positions,
+        scores=ops.cast(start, "float32"),
+        running=ops.equal(start, 0),
+    )
+    loop = (ops.convert_to_tensor(0, "int32"), start, hypotheses, state)
+    *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
+    while length < max_steps:
+        length = min(4 * length, max_steps)
+        context, cache = model.grow_cache(context, cache, length)
+        *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
+    _, _, hypotheses, state = loop
+    return hypotheses, state
+
+
+def check_writes(model):
+    """Raises a ValueError unless the model writes token after token."""
+    if not hasattr(model, "decode_step"):
+        raise ValueError(
+            "Decoding, answering and exporting need a model that writes text, "
+            f"EncoderDecoder or DecoderOnly. Received: {type(model).__name__}. To "
+            "evaluate an encoder, set decode_fn to classify or best_span."
+        )
+
+
+def _pick(x, index, axis=1):
+    """Takes along an axis of `[batch, beams, ..]`, for each example what it names."""
+    return ops.take_along_axis(x, _expand(index, x), axis=axis)
+
+
+def _expand(x, like):
+    """Gives x as many axes as `like` has."""
+    return x[(..., *[None] * (len(like.shape) - len(x.shape)))]

@@ -15,7 +15,7 @@
   train-labels.lst, dev.jsonl and dev-labels.lst.
 
 Any file may be compressed (.gz). The metric is accuracy, in percent. Source:
-"Remixers", Table 3; the forms are ours (specs 5), T5 has none of these sets.
+"Remixers", Table 3; the forms are ours, T5 has none of these sets.
 """
 
 import csv

@@ -16,7 +16,7 @@ from tests.models.tiny import VOCAB_SIZE, tiny_batch
 
 MODELS = pathlib.Path(gin_utils.gin_folder()) / "models"
 
-# Millions of parameters (specs 1.8 and 3.2; the tiny and small sizes are ours).
+# Millions of parameters (computed from the papers; the tiny and small sizes are ours).
 PARAMETERS = {
     "gmlp_ti": 5.896,
     "gmlp_s": 19.501,

@@ -19,7 +19,7 @@ PAPERS = pathlib.Path(gin_utils.gin_folder()) / "papers"
 LISTED = pathlib.Path(__file__).parent / "testdata" / "paper_rows.json"
 ROWS = json.loads(LISTED.read_text())
 
-# Millions of parameters as computed in specs 1.8 and 3.2. Every row of Remixer's
+# Millions of parameters as computed from the configurations. Every row of Remixer's
 # tables 2, 3 and 5 is a model of its Table 1, the gated ones of Table 5 apart. Specs
 # count 2 n - 1 position biases a head, where T5's buckets are 32: 0.1M at 24 layers.
 SPECS = {

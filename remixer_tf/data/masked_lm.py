@@ -33,7 +33,7 @@ def concat_and_split(dataset, sequence_length, *, feature="targets", room=0):
 
 
 def mask_tokens(dataset, sequence_length, output_features):
-    """A preprocessor: BERT's masking of 15% of the tokens (specs 5).
+    """A preprocessor: BERT's masking of 15% of the tokens (section 3.1, Task 1).
 
     Of n tokens that are not special (padding, EOS, unknown, the vocabulary's extra
     ids), floor(0.15 n) are chosen, at least one. Of the chosen, 80% become the mask
@@ -91,7 +91,7 @@ def mask_tokens(dataset, sequence_length, output_features):
 class MaskedLMFeatureConverter(seqio.FeatureConverter):
     """Batches of `mask_tokens` for an `EncoderOnly` with a `MaskedLMHead`.
 
-    The number of predictions is static, floor(0.15 length) (76 at 512, specs 5): the
+    The number of predictions is static, floor(0.15 length) (76 at 512): the
     head computes no other logits. An example of length 14:
 
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 99, 14, 15, 16, 17, 18, 19],

@@ -12,7 +12,8 @@ from remixer_tf.layers.watching import tell
 class _Attention(Sublayer):
     """`softmax(Q K^T + bias) V W_o`, with Q = X W_q, K = M W_k, V = M W_v.
 
-    The 1/sqrt(d_kv) of the usual form is inside the query's initialiser (specs 3.4):
+    The 1/sqrt(d_kv) of the usual form is inside the query's initialiser, as Mesh
+    TensorFlow has it:
     q ~ N(0, 1/(d_model d_kv)), k, v ~ N(0, 1/d_model), o ~ N(0, 1/(heads d_kv)).
     Logits' bias, mask and softmax are float32.
     """

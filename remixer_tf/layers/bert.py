@@ -17,7 +17,7 @@ def bert_dense(name, d_in, d_out, dtype, initializer=None):
 class BertSelfAttention(SelfAttention):
     """`softmax(Q K^T / sqrt(d_kv) + bias) V W_o + b_o`, with biased projections.
 
-    The attention of the gMLP paper's baselines (specs 1.8): "BERT" takes its positions
+    The attention of the gMLP paper's baselines (Table 3): "BERT" takes its positions
     from a `PositionEmbedding`, "BERT + rel pos" from `relative_bias`, which is then
     specific to layer and head.
 
@@ -36,7 +36,7 @@ class PositionalAttention(BertSelfAttention):
 
     B is the layer's own relative position bias. The gMLP paper's "BERT + rel pos -
     attn" (Table 3), that is Random Synthesizer: value and output projections stay,
-    query and key go (specs 1.8).
+    query and key go (gMLP, Table 3).
 
     Args:
         num_heads: int.

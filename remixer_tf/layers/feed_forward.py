@@ -39,7 +39,9 @@ class FeedForward(Sublayer):
 
 
 class GatedFeedForward(FeedForward):
-    """`Y = (act(X W_0) * X W_1) W_o`: T5.1.1's GEGLU with `gelu` (specs 3.4).
+    """`Y = (act(X W_0) * X W_1) W_o`: T5.1.1's GEGLU with `gelu`.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", Equation 6.
 
     Args, call arguments and returns: see `FeedForward`.
     """

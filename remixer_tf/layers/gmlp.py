@@ -9,7 +9,7 @@ from remixer_tf.layers.normalization import LayerNorm
 
 # Each variant's initial deviation of W (None: 1 / sqrt(max_length), which keeps the
 # variance) and its initial b. Where f multiplies, W near 0 and b = 1 start the layer
-# as the identity (gMLP section 3.1); where f is added, b = 0 does; where f is all
+# as the identity (gMLP, after Equation 2); where f is added, b = 0 does; where f is all
 # there is, a constant would be no start.
 VARIANTS = {
     "split": (1e-6, 1.0),
@@ -20,10 +20,10 @@ VARIANTS = {
 
 
 class SpatialGatingUnit(keras.layers.Layer):
-    """Lets the other tokens gate the channels of each (gMLP section 3.1, eq. 2).
+    """Lets the other tokens gate the channels of each (gMLP, Equation 2).
 
     `f(A) = W LayerNorm(A) + b`, with W over positions, shared by all channels, and b
-    one number per position. The variants (specs 1.2; Table 3) are
+    one number per position. The variants (gMLP, Table 3) are
 
     - split: `Z_1 * f(Z_2)`, Z_1 and Z_2 the halves of Z's channels: the paper's unit;
     - multiplicative: `Z * f(Z)`;
@@ -33,7 +33,7 @@ class SpatialGatingUnit(keras.layers.Layer):
     Args:
         max_length: int, W is `max_length x max_length`.
         variant: str, one of those above.
-        toeplitz: bool, W is a Toeplitz matrix (gMLP appendix; specs 1.3).
+        toeplitz: bool, W is a Toeplitz matrix (gMLP, appendix).
         causal: bool, W sees no later token.
         spatial_stddev: float, W starts truncated normal of this deviation. None: 1e-6,
             or `max_length ** -0.5` in the linear variant.
@@ -135,10 +135,10 @@ class SpatialGatingUnit(keras.layers.Layer):
 
 
 class TinyAttention(BertSelfAttention):
-    """aMLP's single attention head beside the spatial gate (gMLP section 4.1).
+    """aMLP's single attention head beside the spatial gate (gMLP, Figure 6).
 
     `softmax(Q K^T / sqrt(d_kv)) V W_o + b_o`, from d_model to d_out channels. W_o
-    starts at zero, so that the gate starts as without it (specs 1.4).
+    starts at zero, so that the gate starts as without it (our choice).
 
     Args:
         d_out: int, channels of the output.
@@ -166,11 +166,11 @@ class TinyAttention(BertSelfAttention):
 
 
 class GatedMLP(Sublayer):
-    """gMLP's block (gMLP section 3, eq. 1): `Y = s(act(X U + b_U)) V + b_V`.
+    """gMLP's block (gMLP, Equation 1): `Y = s(act(X U + b_U)) V + b_V`.
 
     s is the spatial gating unit; norm of X and residual are the `Block`'s. With a tiny
-    attention (aMLP, section 4.1), its output from X is added to what gates:
-    `Z_1 * (W LayerNorm(Z_2) + b + attention(X))` (specs 1.4).
+    attention (aMLP), its output from X is added to what gates:
+    `Z_1 * (W LayerNorm(Z_2) + b + attention(X))` (gMLP, Figure 6).
 
     Args:
         d_ff: int, channels of `X U`. V has half as many rows for variant "split".

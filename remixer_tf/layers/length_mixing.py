@@ -16,7 +16,7 @@ FFT_FROM_LENGTH = 1024
 def create_toeplitz_matrix(w):
     """Lays `2n-1` weights out as an `n x n` Toeplitz matrix: `t[i, j] = w[n-1+j-i]`.
 
-    The listing of gMLP's appendix (specs 1.3): pad, tile, reshape, so that each row
+    The listing of gMLP's appendix: pad, tile, reshape, so that each row
     is the padded vector turned by one more place, then cut out the middle. The
     printed listing lacks the line that drops the last n elements before the reshape,
     without which the sizes do not match.
@@ -82,7 +82,7 @@ class LengthMixing(Sublayer):
     """`Y[t] = sum_s M[t, s] X[s] + b[t]`, with M learned and the same for all examples.
 
     M is a matrix of weights or a Toeplitz one, as it is or through a softmax over s
-    (Remixer's `softmax(H)`, specs 3.1; the spatial gating unit's W, specs 1.2). With
+    (Remixer's `softmax(H)`; the spatial gating unit's W, gMLP Equation 2). With
     several heads each mixes its own group of channels. A sequence of n tokens uses
     the first n rows and columns.
 

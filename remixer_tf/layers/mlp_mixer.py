@@ -71,7 +71,7 @@ class _TokenMLP(Sublayer):
 
 
 class TokenMixingMLP(_TokenMLP):
-    """`Y = W_2 act(W_1 X + b_1) + b_2` over all positions (MLP-Mixer; specs 2).
+    """`Y = W_2 act(W_1 X + b_1) + b_2` over all positions (MLP-Mixer, Equation 1).
 
     W_1 is `d_tokens x max_length` and W_2 `max_length x d_tokens`. The gated form is
     T5.1.1's GEGLU turned onto tokens, `W_2 (act(W_0 X) * W_1 X)`, without biases. A
@@ -124,7 +124,7 @@ class SlidingTokenMLP(_TokenMLP):
 
     `Y[t] = w_2 act(W_1 X[t-w+1 .. t] + b_1) + b_2`, zeros to the left of the first
     token, W_1 `d_tokens x window` and w_2 `d_tokens`, the same for all t: reading (a)
-    of Remixer's causal Mixer baseline (specs 2). The gated form is as in
+    of Remixer's causal Mixer baseline. The gated form is as in
     `TokenMixingMLP`. It makes `[batch, length, d_tokens, d_model]` hidden units, so it
     is for small sizes; see `BlockTokenMLP`.
 
@@ -179,7 +179,7 @@ class BlockTokenMLP(_TokenMLP):
     `Y = W_2 act(W_1 X + b_1) + b_2` in each block by itself, W_1 `d_tokens x window`,
     W_2 `window x d_tokens`. Hidden units form `window` groups of equal size: group m
     sees the tokens s <= m of the block, and output t reads the groups m <= t: reading
-    (b) of Remixer's causal Mixer baseline (specs 2). The gated form is as in
+    (b) of Remixer's causal Mixer baseline. The gated form is as in
     `TokenMixingMLP`.
 
     Args:

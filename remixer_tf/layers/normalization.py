@@ -7,8 +7,8 @@ from keras import ops
 class RMSNorm(keras.layers.Layer):
     """Root-mean-square normalisation: `y = x / sqrt(mean(x^2) + eps) * scale`.
 
-    T5's layer norm: no mean is subtracted, there is no bias (specs 3.4). Statistics
-    are computed in float32 whatever the compute dtype.
+    T5's layer norm: no mean is subtracted, there is no bias (Zhang and Sennrich 2019,
+    Equation 4). Statistics are computed in float32 whatever the compute dtype.
 
     Args:
         epsilon: float, added to the mean square.
@@ -40,7 +40,7 @@ class RMSNorm(keras.layers.Layer):
 
 
 class LayerNorm(keras.layers.LayerNormalization):
-    """Keras' layer normalization with the papers' epsilon (specs 1.1).
+    """Keras' layer normalization with an epsilon of 1e-6.
 
     `y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` over the channels, with
     statistics in float32 whatever the compute dtype.

@@ -7,7 +7,7 @@ from remixer_tf.layers.base import dense
 
 
 class PatchEmbedding(keras.layers.Layer):
-    """One token per patch: `X[i] = vec(patch_i) W + b` (gMLP section 3; specs 1.6).
+    """One token per patch: `X[i] = vec(patch_i) W + b` (gMLP, section 3).
 
     The patches do not overlap and are read row by row; vec runs over a patch's rows,
     columns and channels. It is a convolution whose stride is its size, written as the

@@ -11,7 +11,7 @@ from remixer_tf.layers.length_mixing import create_toeplitz_matrix
 def relative_position_bucket(
     relative_position, bidirectional, num_buckets, max_distance
 ):
-    """The bucket of `key position - query position` (specs 3.4, T5 section 2.1).
+    """The bucket of `key position - query position` (T5, section 2.1).
 
     Half of the buckets hold one distance each, the other half grow logarithmically
     up to `max_distance`, and all beyond share the last. Bidirectional: half of all

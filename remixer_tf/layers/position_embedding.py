@@ -5,7 +5,7 @@ from keras import ops
 
 
 class PositionEmbedding(keras.layers.Layer):
-    """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT; specs 1.8).
+    """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT, section 3).
 
     Args:
         max_length: int, the longest sequence.

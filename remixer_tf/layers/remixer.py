@@ -12,7 +12,7 @@ def _weighted(alpha, x, mixed):
     return alpha * (mixed * x) + (1 - alpha) * (x - mixed)
 
 
-# name: (X', X_S, alpha, gate) -> X_C. Each is a row of the ablations (specs 3.1).
+# name: (X', X_S, alpha, gate) -> X_C. Each is a row of an ablation.
 COMPOSITIONS = {
     "full": lambda x, mixed, alpha, gate: _weighted(alpha, x, mixed),
     "none": lambda x, mixed, alpha, gate: mixed,
@@ -26,7 +26,7 @@ ALPHAS = ("learned_scalar", "learned_vector", "gated")
 
 
 class RemixerBlock(Sublayer):
-    """Remixer's token and channel mixing ("Remixers", section 3; specs 3.1).
+    """Remixer's token and channel mixing ("Remixers", section 3).
 
     1. `X' = GELU(X W_1) * (X W_2)`
     2. `X_S = softmax(H) X'`

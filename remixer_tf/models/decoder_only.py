@@ -9,7 +9,7 @@ from remixer_tf.models.decoding_steps import DecodingSteps
 
 
 class DecoderOnly(DecodingSteps, keras.Model):
-    """Tokens in, logits of the next tokens out (specs 2 and 5: causal variants, LM).
+    """Tokens in, logits of the next tokens out (Radford et al. 2018, section 3.1).
 
     The embedding starts as BERT's, truncated normal of deviation 0.02. Logits are
     float32: `h E^T` with the embedding's E, or from a matrix of their own.

@@ -9,7 +9,7 @@ from remixer_tf.models.decoding_steps import DecodingSteps
 
 
 class EncoderDecoder(DecodingSteps, keras.Model):
-    """Tokens in, logits of the target tokens out (T5 section 2.1; specs 3.4).
+    """Tokens in, logits of the target tokens out (T5, section 2.1).
 
     The embedding is shared by encoder and decoder. Logits are float32, from a matrix
     of their own (T5.1.1) or from the embedding, then scaled by d_model ** -0.5

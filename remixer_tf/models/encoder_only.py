@@ -7,7 +7,7 @@ from remixer_tf.layers.base import Context
 
 
 class EncoderOnly(keras.Model):
-    """Tokens in, what the head says about them out (specs 1.5).
+    """Tokens in, what the head says about them out (BERT, section 3).
 
     `x = E[tokens] + S[token types]`, then the encoder (which adds positions and the
     first norm, if it has them, and ends with a norm), then the head. Both embeddings
@@ -21,7 +21,7 @@ class EncoderOnly(keras.Model):
         d_model: int.
         num_token_types: int, rows of S; 0 is a model without token types.
         mask_padding: bool, whether layers are told which tokens are padding. The gMLP
-            paper does not mask it (section 4, specs 1.1).
+            paper does not mask it (section 4).
 
     Call arguments:
         batch: dictionary of int32 tensors; `encoder_input_tokens` `[batch, length]`,

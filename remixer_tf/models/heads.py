@@ -38,7 +38,7 @@ class Head(keras.layers.Layer):
 
 
 class MaskedLMHead(Head):
-    """Logits of the masked tokens: `h E^T + b`, E the token embedding (specs 1.5).
+    """Logits of the masked tokens: `h E^T + b`, E the embedding (BERT, section 3.1).
 
     With `masked_positions`, int32 `[batch, predictions]`, in the batch, only those
     positions are computed: the logits are `[batch, predictions, vocab_size]`, else
@@ -93,7 +93,7 @@ class MaskedLMHead(Head):
 
 
 class ClassificationHead(Head):
-    """Logits of an example's class: `tanh(x_0 W_p + b_p) W_c + b_c` (specs 1.5).
+    """Logits of an example's class: `tanh(x_0 W_p + b_p) W_c + b_c` (BERT, section 4).
 
     x_0 is the first position, where [CLS] stands; W_p is d_model x d_model.
 
@@ -147,7 +147,7 @@ class MeanPoolingHead(ClassificationHead):
 
 
 class SpanHead(Head):
-    """Logits of where an answer starts and ends: `x W + b`, d_model to 2 (specs 1.5).
+    """Logits of where an answer starts and ends: `x W + b` (BERT, section 4.2).
 
     The classes are the positions; padding has none.
 

@@ -21,7 +21,7 @@ def num_tokens(image_size, patch_size, pool="cls"):
 
 
 class ImageClassifier(keras.Model):
-    """Images in, logits of the classes out (gMLP section 3; specs 1.6).
+    """Images in, logits of the classes out (gMLP, section 3).
 
     Patches become tokens, the stack mixes them, and of its normalised output
 

@@ -14,8 +14,8 @@ class Block(keras.layers.Layer):
         sublayer: a `Sublayer`.
         norm: a normalisation layer.
         dropout_rate: float, one mask for all positions.
-        survival_probability: float in (0, 1]. Stochastic depth (Huang et al. 2016;
-            specs 1.7): in training, an example's residual branch is left out with
+        survival_probability: float in (0, 1]. Stochastic depth (Huang et al. 2016,
+            Equation 5): in training, an example's residual branch is left out with
             probability 1 - p, and divided by p otherwise.
 
     Call arguments and returns: see `Sublayer`.
@@ -68,7 +68,7 @@ class Block(keras.layers.Layer):
 
 
 def survival_by_layer(probability, schedule, num_layers):
-    """The survival probability of each layer under a schedule (specs 1.7).
+    """The survival probability of each layer under a schedule (Huang et al. 2016).
 
     "constant": p everywhere. "linear": `1 - (1 - p) l / (L - 1)` for layer l of L,
     from 0; the only layer of L = 1 has p.
@@ -123,7 +123,7 @@ class TransformerStack(keras.layers.Layer):
         positions: a factory that takes `name` and `dtype` and returns a layer that
             adds absolute positions to the input, such as `PositionEmbedding`, or None.
         input_norm: bool, whether a norm comes before the first layer, after the
-            positions (BERT; specs 1.5).
+            positions (BERT).
 
     Call arguments:
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.

@@ -10,7 +10,7 @@ _NORMS_AND_BIASES = r"\b(gamma|beta|scale|\w*bias|rel_embedding)(:\d+)?$"
 def bert_adamw(learning_rate, weight_decay=0.01, epsilon=1e-6, beta_2=0.999):
     """`keras.optimizers.AdamW` without decay of norms and biases.
 
-    Its defaults are those of the gMLP paper (Table 8, specs 5); the paper clips no
+    Its defaults are those of the gMLP paper (Table 8); the paper clips no
     gradient.
 
     Args:

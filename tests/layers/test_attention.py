@@ -1,4 +1,4 @@
-"""T5's attention (specs 3.4) against NumPy."""
+"""T5's attention against NumPy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The attention of the gMLP paper's baselines (specs 1.8) against NumPy."""
+"""The attention of the gMLP paper's baselines against NumPy."""
 
 import math
 

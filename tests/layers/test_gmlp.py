@@ -1,4 +1,4 @@
-"""gMLP's block (specs 1.1 to 1.4) against NumPy."""
+"""gMLP's block against NumPy."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""MLP-Mixer's token mixing and its two causal readings (specs 2) against NumPy."""
+"""MLP-Mixer's token mixing and its two causal readings against NumPy."""
 
 import math
 

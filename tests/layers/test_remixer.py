@@ -1,4 +1,4 @@
-"""The Remixer block's equations (specs 3.1) against NumPy."""
+"""The Remixer block's equations against NumPy."""
 
 import math
 

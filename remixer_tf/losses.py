@@ -2,20 +2,23 @@
 
 from keras import ops
 
+from remixer_tf.layers.base import MASKED
+
 
 def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     r"""Returns the sums over a batch that the training loss and the metrics need.
 
-    Per position, with V = vocab_size, eps = label_smoothing and Z = sum_v exp(l_v):
+    Per position, with eps = label_smoothing, Z = sum_v exp(l_v) and u_v = 1 / V on the
+    V classes whose logits are not masked (as `SpanHead` masks padding), else 0:
 
         cross entropy = -sum_v q_v log(exp(l_v) / Z)
-        q_v           = eps / V + (1 - eps) p_v
+        q_v           = eps u_v + (1 - eps) p_v
         z-loss        = z_loss * log(Z)^2
 
     where p is 1 at the target and 0 elsewhere, or what the targets give for each class,
     as mixup does.
 
-    The smoothed mass is spread over the whole vocabulary, the target included, and the
+    The smoothed mass is spread over all of these classes, the target included, and the
     entropy of q is not subtracted, as in Mesh TensorFlow's `transformer.py`. (T5X
     spreads eps / (V - 1) over the others and subtracts the entropy: the gradients
     are the same when its eps is ours times (V - 1) / V, the values are not.)
@@ -71,8 +74,6 @@ def _cross_entropy_and_log_z(logits, targets, label_smoothing):
     TensorFlow about half the time of differentiating a gather and a logsumexp.
     """
     vocab_size = logits.shape[-1]
-    off_value = label_smoothing / vocab_size
-    on_value = 1.0 - label_smoothing + off_value
 
     @ops.custom_gradient
     def stacked(logits, targets):
@@ -84,13 +85,15 @@ def _cross_entropy_and_log_z(logits, targets, label_smoothing):
         log_total = ops.log(total)
         losses = log_total - (1.0 - label_smoothing) * target_logits
         if label_smoothing:
-            mean = ops.mean(shifted, axis=-1, keepdims=True)
-            losses = losses - label_smoothing * mean
+            smoothed = label_smoothing * _uniform(logits)
+            losses = losses - ops.sum(smoothed * shifted, axis=-1, keepdims=True)
 
         def gradient(upstream):
             d_losses, d_log_z = upstream[..., :1], upstream[..., 1:]
             is_target = ops.equal(_ids(vocab_size), targets[..., None])
-            expected = ops.where(is_target, on_value * d_losses, off_value * d_losses)
+            expected = ops.where(is_target, (1.0 - label_smoothing) * d_losses, 0.0)
+            if label_smoothing:
+                expected = expected + smoothed * d_losses
             d_logits = exps * ((d_losses + d_log_z) / total) - expected
             return d_logits, None
 
@@ -103,9 +106,18 @@ def _cross_entropy_and_log_z(logits, targets, label_smoothing):
 def _soft_cross_entropy_and_log_z(logits, targets, label_smoothing):
     """Returns two float32 [batch, length], for targets that give each class a share."""
     targets = ops.cast(targets, "float32")
-    wanted = (1.0 - label_smoothing) * targets + label_smoothing / logits.shape[-1]
+    wanted = (1.0 - label_smoothing) * targets
+    if label_smoothing:
+        wanted = wanted + label_smoothing * _uniform(logits)
     losses = -ops.sum(wanted * ops.log_softmax(logits), axis=-1)
     return losses, ops.logsumexp(logits, axis=-1)
+
+
+def _uniform(logits):
+    """The uniform distribution over the classes that are not masked, float32."""
+    real = ops.cast(logits > 0.5 * MASKED, "float32")
+    # A row of padding alone has no class, and no weight.
+    return real / ops.maximum(ops.sum(real, axis=-1, keepdims=True), 1.0)
 
 
 def _is_argmax(logits, targets):

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from remixer_tf import losses
+from remixer_tf.layers.base import MASKED
 
 B, L, V = 2, 5, 7
 
@@ -16,6 +17,12 @@ def make_batch(scale=3.0, seed=0):
     targets = rng.integers(0, V, (B, L)).astype("int32")
     weights = np.array([[1, 1, 1, 0, 0], [1, 0.5, 2, 1, 0]], "float32")
     return logits, targets, weights
+
+
+def smooth(wanted, real, label_smoothing):
+    """Takes a share of each row, and spreads it over the row's real classes."""
+    uniform = real / real.sum(-1, keepdims=True)
+    return (1 - label_smoothing) * wanted + label_smoothing * uniform
 
 
 def reference(logits, targets, weights, z_loss=0.0, label_smoothing=0.0):
@@ -136,6 +143,38 @@ def test_shares_of_one_class_are_that_class():
     sums = losses.cross_entropy(logits, shares, weights, **options)
     for key, value in sums.items():
         np.testing.assert_allclose(float(value), float(expected[key]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["classes", "shares"])
+def test_masked_classes_take_no_part_in_smoothing(soft):
+    """Padding has no share of an answer's start, as `SpanHead` masks it."""
+    logits, targets, weights = make_batch()
+    lengths = np.array([3, 6])
+    targets %= lengths[:, None]
+    real = np.arange(V) < lengths[:, None, None] + np.zeros((B, L, 1))
+    masked = np.where(real, logits, logits + MASKED).astype("float32")
+    wanted = smooth(np.eye(V)[targets], real, 0.1)
+    exps = np.where(real, np.exp(logits), 0.0)
+    probabilities = exps / exps.sum(-1, keepdims=True)
+    logs = np.log(np.where(real, probabilities, 1.0))
+    given = np.eye(V, dtype="float32")[targets] if soft else targets
+
+    def loss(x):
+        return losses.cross_entropy(x, given, weights, label_smoothing=0.1)["loss"]
+
+    expected = -np.sum(weights * (wanted * logs).sum(-1))
+    assert float(loss(masked)) == pytest.approx(expected, rel=1e-5)
+    gradient = weights[..., None] * (probabilities - wanted)
+    np.testing.assert_allclose(gradient_of(loss, masked), gradient, atol=1e-6)
+
+
+def test_a_row_of_padding_without_weight_gives_no_nan():
+    logits, targets, weights = make_batch()
+    logits[1], weights[1] = MASKED, 0
+    options = {"label_smoothing": 0.1}
+    sums = losses.cross_entropy(logits, targets, weights, **options)
+    expected = losses.cross_entropy(logits[:1], targets[:1], weights[:1], **options)
+    assert float(sums["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
 
 
 @pytest.mark.parametrize("key", ["loss", "z_loss"])

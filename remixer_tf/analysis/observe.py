@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from remixer_tf.layers import watching
+from remixer_tf.layers import capture
 
 
 class Observation(NamedTuple):
-    """What a layer told, see `watching`.
+    """What a layer sowed, see `capture`.
 
     Attributes:
       layer: the layer.
@@ -25,7 +25,7 @@ class Observation(NamedTuple):
 
 
 def observe(model, batch):
-    """Runs a model on a batch, cut to its longest example, and listens to its layers.
+    """Captures what layers sow for a batch, cut to its longest example.
 
     Args:
       model: a built model, called eagerly.
@@ -49,13 +49,13 @@ def observe(model, batch):
                 batch[name] = batch[name][:, :length]
     observations = []
 
-    def watcher(layer, name, value):
+    def receive(layer, name, value):
         value = np.asarray(ops.convert_to_numpy(value), "float32")
         if name == "attention":
             value = _mean(value, _of_layer(real, layer))
         observations.append(Observation(layer, name, value))
 
-    with watching(watcher):
+    with capture("intermediates", receive):
         model(batch, training=False)
     return observations
 

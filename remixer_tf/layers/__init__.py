@@ -22,7 +22,7 @@ from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
 from remixer_tf.layers.remixer import RemixerBlock
-from remixer_tf.layers.watching import tell, watching
+from remixer_tf.layers.sowing import capture, sow
 
 __all__ = [
     "BertFeedForward",
@@ -48,7 +48,7 @@ __all__ = [
     "SpatialGatingUnit",
     "Sublayer",
     "TokenMixingMLP",
+    "capture",
     "create_toeplitz_matrix",
-    "tell",
-    "watching",
+    "sow",
 ]

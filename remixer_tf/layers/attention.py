@@ -6,7 +6,7 @@ from keras import ops
 from remixer_tf.layers.base import MASKED, Sublayer, dense, update_cache
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
-from remixer_tf.layers.watching import tell
+from remixer_tf.layers.sowing import sow
 
 
 class _Attention(Sublayer):
@@ -64,7 +64,7 @@ class _Attention(Sublayer):
     def _read(self, logits, value, training=False):
         """`softmax(logits) V W_o`; logits float32 `[batch, heads, length, source]`."""
         weights = ops.softmax(logits)
-        tell(self, "attention", weights)
+        sow(self, "intermediates", "attention", weights)
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout(weights, training=training)
         mixed = ops.einsum("bhts,bhsk->bhtk", weights, value)

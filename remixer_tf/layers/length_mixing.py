@@ -5,7 +5,7 @@ from keras import ops
 
 from remixer_tf.layers.base import MASKED, Sublayer, update_cache
 from remixer_tf.layers.dropout import Dropout
-from remixer_tf.layers.watching import tell
+from remixer_tf.layers.sowing import sow
 
 # From this length on, a Toeplitz product goes by the FFT. Measured on two CPU cores
 # with 512 channels in float32 (benchmarks/mixing_fft.py): the forward pass alone gains
@@ -201,7 +201,7 @@ class LengthMixing(Sublayer):
             x = x * ops.cast(mask, x.dtype)[:, :, None]
         if context.segment_ids is not None:
             return self._mix_segments(x, context, training)
-        tell(self, "mixing", lambda: self.matrix(length))
+        sow(self, "intermediates", "mixing", lambda: self.matrix(length))
         linear = self.toeplitz and not self.softmax and not self.dropout_rate
         if linear and length >= FFT_FROM_LENGTH:
             weights = self._toeplitz_weights(length)

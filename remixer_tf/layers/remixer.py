@@ -4,7 +4,7 @@ from keras import ops
 
 from remixer_tf.layers.base import Sublayer, dense, get_activation
 from remixer_tf.layers.length_mixing import LengthMixing
-from remixer_tf.layers.watching import tell
+from remixer_tf.layers.sowing import sow
 
 
 def _weighted(alpha, x, mixed):
@@ -154,7 +154,7 @@ class RemixerBlock(Sublayer):
     def _output(self, hidden, mixed):
         gate = self.gate(hidden) if self.composition == "gate" else None
         alpha = self._alpha(hidden)
-        tell(self, "alpha", alpha)
+        sow(self, "intermediates", "alpha", alpha)
         composed = self.compose(hidden, mixed, alpha, gate)
         if self.literal:
             return self.wo(composed) + hidden

@@ -1,4 +1,4 @@
-"""What layers tell a watcher, against NumPy."""
+"""What layers sow, against NumPy."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ from remixer_tf.layers import (
     LengthMixing,
     RemixerBlock,
     SelfAttention,
-    watching,
+    capture,
+    sow,
 )
 from tests.layers.harness import randomize
 
@@ -22,25 +23,25 @@ def built(layer):
     return layer
 
 
-def watch(layer, context=None):
-    """{name: value} of all that a call tells, and its output."""
-    told = {}
+def captured(layer, context=None):
+    """{name: value} of all that a call sows for pictures, and its output."""
+    sown = {}
 
-    def watcher(layer, name, value):
-        assert (layer.path, name) not in told
-        told[layer.path, name] = np.array(ops.convert_to_numpy(value), "float32")
+    def receive(layer, name, value):
+        assert (layer.path, name) not in sown
+        sown[layer.path, name] = np.array(ops.convert_to_numpy(value), "float32")
 
-    with watching(watcher):
+    with capture("intermediates", receive):
         y = layer(X, context=context or Context())
-    return {name: value for (_, name), value in told.items()}, np.array(y)
+    return {name: value for (_, name), value in sown.items()}, np.array(y)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_rows_sum_to_one_and_equal_numpy(causal):
     layer = built(SelfAttention(num_heads=2, d_kv=4, causal=causal, name="attention"))
     mask = np.array([[1] * 5, [1] * 3 + [0] * 2], "int32")
-    told, y = watch(layer, Context(padding_mask=ops.convert_to_tensor(mask)))
-    weights = told["attention"]
+    sown, y = captured(layer, Context(padding_mask=ops.convert_to_tensor(mask)))
+    weights = sown["attention"]
     assert weights.shape == (2, 2, 5, 5)
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
     query, key = (
@@ -60,36 +61,49 @@ def test_attention_rows_sum_to_one_and_equal_numpy(causal):
 
 
 @pytest.mark.parametrize("options", [{"softmax": True}, {"toeplitz": True}])
-def test_mixing_tells_the_layers_matrix(options):
+def test_mixing_sows_the_layers_matrix(options):
     layer = built(LengthMixing(max_length=8, num_heads=2, name="mixing", **options))
-    told, y = watch(layer)
-    np.testing.assert_array_equal(told["mixing"], np.array(layer.matrix(5)))
-    mixed = np.einsum("hts,bshc->bthc", told["mixing"], X.reshape(2, 5, 2, 3))
+    sown, y = captured(layer)
+    np.testing.assert_array_equal(sown["mixing"], np.array(layer.matrix(5)))
+    mixed = np.einsum("hts,bshc->bthc", sown["mixing"], X.reshape(2, 5, 2, 3))
     np.testing.assert_allclose(y, mixed.reshape(2, 5, 6), atol=1e-5)
 
 
 @pytest.mark.parametrize("alpha", [0.25, "learned_vector", "gated"])
-def test_remixer_tells_alpha(alpha):
+def test_remixer_sows_alpha(alpha):
     layer = built(RemixerBlock(max_length=8, width=4, alpha=alpha, name="remixer"))
-    told, _ = watch(layer)
-    assert told.keys() == {"mixing", "alpha"}
+    sown, _ = captured(layer)
+    assert sown.keys() == {"mixing", "alpha"}
     if alpha == 0.25:
-        assert told["alpha"] == 0.25
+        assert sown["alpha"] == 0.25
     elif alpha == "gated":
-        assert told["alpha"].shape == (2, 5, 4)
+        assert sown["alpha"].shape == (2, 5, 4)
     else:
         expected = 1 / (1 + np.exp(-np.array(layer.alpha_logit)))
-        np.testing.assert_allclose(told["alpha"], expected, rtol=1e-6)
+        np.testing.assert_allclose(sown["alpha"], expected, rtol=1e-6)
 
 
-def test_nobody_is_told_after_the_block():
-    told = []
+def test_nothing_is_captured_after_the_block():
+    sown = []
     layer = built(SelfAttention(num_heads=2, d_kv=4, name="attention"))
     with (
         pytest.raises(RuntimeError, match="inside"),
-        watching(lambda *_: told.append(1)),
+        capture("intermediates", lambda *_: sown.append(1)),
     ):
         layer(X, context=Context())
         raise RuntimeError("inside")
     layer(X, context=Context())
-    assert told == [1]
+    assert sown == [1]
+
+
+def test_each_collection_has_its_own_receiver():
+    layer = SelfAttention(num_heads=2, d_kv=4, name="attention")
+    first, second = [], []
+    with (
+        capture("losses", lambda *sown: first.append(sown)),
+        capture("intermediates", lambda *sown: second.append(sown)),
+    ):
+        sow(layer, "losses", "a", 1.0)
+        sow(layer, "intermediates", "b", lambda: 2.0)
+        sow(layer, "statistics", "c", lambda: pytest.fail("nobody captures it"))
+    assert first == [(layer, "a", 1.0)] and second == [(layer, "b", 2.0)]

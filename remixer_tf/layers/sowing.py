@@ -1,0 +1,48 @@
+"""Values that layers sow on the way, beside their outputs, for whoever captures them.
+
+As Flax's `sow`, with collections by use:
+
+- "intermediates", which pictures show: attention weights as "attention", float32
+  `[batch, heads, target, source]`; the matrix of static mixing as "mixing", float32
+  `[heads, target, source]`; Remixer's alpha as "alpha".
+- "losses", which training adds to its objective: float32 scalars, each a mean over what
+  the layer has seen.
+"""
+
+import contextlib
+import contextvars
+
+_receivers = contextvars.ContextVar("receivers", default=None)
+
+
+@contextlib.contextmanager
+def capture(collection, receive):
+    """Calls `receive(layer, name, value)` for all that layers sow inside the block.
+
+    Layers return the same as ever. In a function that is traced, such as the train
+    step, values are symbolic: use them before it returns.
+
+    Args:
+        collection: str, the one to capture.
+        receive: a function of the layer, a str and a tensor.
+    """
+    token = _receivers.set({**(_receivers.get() or {}), collection: receive})
+    try:
+        yield
+    finally:
+        _receivers.reset(token)
+
+
+def sow(layer, collection, name, value):
+    """Gives a value to whoever captures the collection, if anybody does.
+
+    Args:
+        layer: the `keras.layers.Layer` that computed it.
+        collection: str.
+        name: str, tells the layer's values apart.
+        value: a tensor, or a function without arguments that is called only if the
+            collection is captured.
+    """
+    receive = (_receivers.get() or {}).get(collection)
+    if receive is not None:
+        receive(layer, name, value() if callable(value) else value)

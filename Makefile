@@ -5,10 +5,11 @@ PY := .venv/bin/python
 
 # The tests run in three processes, two at a time: two halves that take about as long,
 # the second one together with what needs only Keras once more, on JAX.
-RUNS := tests/analysis/ $(wildcard tests/test_*.py)
+RUNS := tests/analysis/ tests/configuration/ tests/evaluation/ tests/serving/ \
+	$(wildcard tests/test_*.py)
 PARTS := $(filter-out $(RUNS) tests/testdata/ tests/__pycache__/, $(wildcard tests/*/))
-KERAS_TESTS := $(wildcard tests/layers tests/models tests/optimizers \
-	tests/decoding tests/test_losses.py tests/test_metrics.py)
+KERAS_TESTS := tests/layers tests/models tests/optimizers tests/decoding \
+	tests/objectives
 
 .PHONY: quickstart test test-runs test-parts test-jax lint wheel-check install
 

@@ -31,7 +31,7 @@ cd "$work"
 import pathlib
 import sys
 
-import remixer_tf.gin_utils
+import remixer_tf.configuration
 import remixer_tf.tasks
 
 environment, repository = (pathlib.Path(path).resolve() for path in sys.argv[1:])

@@ -49,7 +49,7 @@ def run(name, seed, text, output, bindings):
             )
         return result
     from remixer_tf import train
-    from remixer_tf.results import read_results
+    from remixer_tf.evaluation.results import read_results
 
     folder = os.path.join(output, f"{name}-{seed}")
     values = [*settings[1:], f"text_files.directory = {os.path.abspath(text)!r}"]

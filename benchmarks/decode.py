@@ -13,7 +13,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf import gin_utils
+from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode
 
 MODELS = ("models/t5_1_1_small.gin", "models/remixer_small.gin")
@@ -48,8 +48,8 @@ def main():
     print("| model | tokens/s with cache | without | cached/uncached | same tokens |")
     print("|---" * 5 + "|")
     for file in MODELS:
-        gin_utils.parse_gin([file], [])
-        model = gin_utils.call("EncoderDecoder")
+        configuration.parse_gin([file], [])
+        model = configuration.call("EncoderDecoder")
         model.build()
         # No token ends a row, so that both decode all positions.
         functions = [

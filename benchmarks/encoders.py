@@ -18,9 +18,9 @@ import gin
 import keras
 import tensorflow as tf
 
-from remixer_tf import gin_utils
-from remixer_tf.flops import matmul_flops
+from remixer_tf import configuration
 from remixer_tf.layers import Context
+from remixer_tf.training.flops import matmul_flops
 
 LENGTHS, TOKENS, LAYERS = (128, 512, 2048), 2048, 4
 BASE = "T5.1.1"
@@ -45,9 +45,9 @@ def make_encoder(name, length, d_ff):
     sizes = [f"NUM_ENCODER_LAYERS = {LAYERS}", f"D_FF = {d_ff}"]
     if name != BASE:
         sizes.append(f"MAX_LENGTH = {length}")
-    gin_utils.parse_gin(["models/t5_1_1_small.gin", file], [*sizes, *bindings])
+    configuration.parse_gin(["models/t5_1_1_small.gin", file], [*sizes, *bindings])
     with gin.config_scope("encoder"):
-        encoder = gin_utils.call("TransformerStack", name="encoder")
+        encoder = configuration.call("TransformerStack", name="encoder")
     encoder.build((None, None, gin.query_parameter("%D_MODEL")))
     return encoder
 

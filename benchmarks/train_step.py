@@ -16,9 +16,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf import gin_utils
-from remixer_tf.flops import matmul_flops, matmul_rate
+from remixer_tf import configuration
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.flops import matmul_flops, matmul_rate
 from remixer_tf.training.train_step import TrainStep
 
 MODELS = {
@@ -49,8 +49,8 @@ def random_superbatch(vocab_size=32100):
 def make_step(gin_file, bindings, dtype_policy, jit_compile):
     """A built and traced train step, its parameters and its matmul FLOPs."""
     keras.config.set_dtype_policy(dtype_policy)
-    gin_utils.parse_gin([gin_file], bindings)
-    model = gin_utils.call("EncoderDecoder")
+    configuration.parse_gin([gin_file], bindings)
+    model = configuration.call("EncoderDecoder")
     model.build()
     keras.config.set_dtype_policy("float32")
     step = TrainStep(

@@ -52,22 +52,23 @@ def main():
     start = time.perf_counter()
     from rich import live
 
-    from remixer_tf import gin_utils, train
+    from remixer_tf import configuration, train
+    from remixer_tf.checkpoints import writing
     from remixer_tf.data import pipeline
-    from remixer_tf.training import checkpoints, loop, overview, progress, run_log
+    from remixer_tf.training import loop, overview, progress, run_log
     from remixer_tf.training import train_step as train_step_lib
 
-    gin_utils.register_configurables()
+    configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
-    timed(gin_utils, "parse_gin", "gin files")
+    timed(configuration, "parse_gin", "gin files")
     timed(pipeline, "_check_examples", "making mini_cogs")
     timed(pipeline, "count_over_length", "counting over-long examples")
     timed(loop, "build_model", "model")
     timed(overview.Overview, "__init__", "matmul rate")
     timed(overview.Overview, "text", "tracing")
     timed(train_step_lib.TrainStep, "__call__", "step")
-    timed(checkpoints.Checkpoints, "save", "checkpoint, waited for")
-    timed(checkpoints.Checkpoints, "_write", "checkpoint, written aside")
+    timed(writing.Checkpoints, "save", "checkpoint, waited for")
+    timed(writing.Checkpoints, "_write", "checkpoint, written aside")
     timed(run_log.RunLog, "scalars", "TensorBoard")
     timed(progress.Progress, "advance", "progress bar")
     timed(progress.Progress, "report", "progress bar")

@@ -3,17 +3,19 @@
 import os
 import tempfile
 
-from remixer_tf import gin_errors, gin_utils
+from remixer_tf import configuration
 
 
 def main(arguments):
     """Parses the command line and exports."""
-    options = gin_utils.parse_run(
+    options = configuration.parse_run(
         arguments,
         "Writes a checkpoint of --model_dir as the SavedModel <model_dir>/export/"
         "<step>: strings in, answers and scores out.",
     )
-    model, step = gin_utils.call("text_to_text", options.model_dir, step=options.step)
+    model, step = configuration.call(
+        "text_to_text", options.model_dir, step=options.step
+    )
     print(export(model, os.path.join(options.model_dir, "export"), step))
 
 
@@ -48,7 +50,7 @@ def export(model, directory, number):
     with tempfile.TemporaryDirectory() as folder:
         configuration = os.path.join(folder, "operative_config.gin")
         with open(configuration, "w") as file:
-            file.write(gin_utils.configuration_str())
+            file.write(configuration.configuration_str())
         model.assets = [
             tf.saved_model.Asset(file)
             for file in (configuration, *model.vocabulary_files)
@@ -68,4 +70,4 @@ def export(model, directory, number):
 
 
 if __name__ == "__main__":
-    gin_errors.run_binary(main)
+    configuration.run_binary(main)

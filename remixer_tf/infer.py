@@ -5,23 +5,25 @@ import itertools
 import os
 import sys
 
-from remixer_tf import gin_errors, gin_utils
+from remixer_tf import configuration
 
 
 def main(arguments):
     """Parses the command line and answers."""
-    options = gin_utils.parse_run(
+    options = configuration.parse_run(
         arguments,
         "Answers every line of --input with a line of --output, in order. A terminal "
         "is asked line by line.",
         _add_arguments,
     )
     if options.batch_size < 1:
-        raise gin_errors.UserError(
+        raise configuration.UserError(
             f"--batch_size must be at least 1. Received: {options.batch_size}."
         )
     with open_input(options.input) as lines, open_output(options.output) as output:
-        model, _ = gin_utils.call("text_to_text", options.model_dir, step=options.step)
+        model, _ = configuration.call(
+            "text_to_text", options.model_dir, step=options.step
+        )
         terminal = lines.isatty()
         if terminal:
             lines, options.batch_size = _prompt(lines), 1
@@ -122,7 +124,9 @@ def open_input(path):
     try:
         return open(path, "rb")
     except OSError as error:
-        raise gin_errors.UserError(f"cannot read {path}: {error.strerror}.") from None
+        raise configuration.UserError(
+            f"cannot read {path}: {error.strerror}."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -147,7 +151,9 @@ def open_output(path):
     try:
         file = open(temporary, "wb")
     except OSError as error:
-        raise gin_errors.UserError(f"cannot write {path}: {error.strerror}.") from None
+        raise configuration.UserError(
+            f"cannot write {path}: {error.strerror}."
+        ) from None
     try:
         with file:
             yield file
@@ -160,4 +166,4 @@ def open_output(path):
 
 
 if __name__ == "__main__":
-    gin_errors.run_binary(main)
+    configuration.run_binary(main)

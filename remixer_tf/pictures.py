@@ -1,14 +1,14 @@
 """Draws a checkpoint: python -m remixer_tf.pictures --model_dir=DIR [--step=N] ..."""
 
-from remixer_tf import gin_errors, gin_utils
-from remixer_tf.gin_errors import UserError
+from remixer_tf import configuration
+from remixer_tf.configuration.errors import UserError
 
 _OF_EVALUATION = ("task", "vocabulary", "feature_lengths")
 
 
 def main(arguments):
     """Parses the command line and draws."""
-    options = gin_utils.parse_run(
+    options = configuration.parse_run(
         arguments,
         "Draws what a checkpoint of --model_dir has learned, into its folder pictures: "
         "mixing matrices, mean attention maps, alpha, and attention in a text. Model "
@@ -17,9 +17,9 @@ def main(arguments):
         "--gin.ImagePictures).",
         _add_arguments,
     )
-    images = gin_utils.is_set("evaluate_images.evaluations")
+    images = configuration.is_set("evaluate_images.evaluations")
     evaluate = "evaluate_images" if images else "evaluate"
-    model = gin_utils.get_value(f"{evaluate}.model")
+    model = configuration.get_value(f"{evaluate}.model")
     if model is None:
         raise UserError(
             f"the configuration names no model to draw ({evaluate}.model). Add the "
@@ -30,18 +30,20 @@ def main(arguments):
         raise UserError("--text is for models of text. This run is of images.")
     if not images:
         # Runs that were configured before there were pictures have them too.
-        values = {n: gin_utils.get_value(f"evaluate.{n}") for n in _OF_EVALUATION}
+        values = {n: configuration.get_value(f"evaluate.{n}") for n in _OF_EVALUATION}
         given = {name: value for name, value in values.items() if value is not None}
     if options.text:
         given["text"] = options.text
-    from remixer_tf.analysis.pictures import draw_checkpoint
+    from remixer_tf.analysis.drawing import draw_checkpoint
 
     page = draw_checkpoint(
         options.model_dir,
         model,
-        gin_utils.call("ImagePictures" if images else "Pictures", period=1, **given),
+        configuration.call(
+            "ImagePictures" if images else "Pictures", period=1, **given
+        ),
         step=options.step,
-        dtype_policy=gin_utils.get_value(f"{evaluate}.dtype_policy", "float32"),
+        dtype_policy=configuration.get_value(f"{evaluate}.dtype_policy", "float32"),
     )
     print(page)
 
@@ -56,4 +58,4 @@ def _add_arguments(parser):
 
 
 if __name__ == "__main__":
-    gin_errors.run_binary(main)
+    configuration.run_binary(main)

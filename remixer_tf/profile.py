@@ -3,8 +3,8 @@
 import os
 import sys
 
-from remixer_tf import gin_errors, gin_utils
-from remixer_tf.gin_errors import UserError
+from remixer_tf import configuration
+from remixer_tf.configuration.errors import UserError
 
 # What is counted unless a row or the command line says otherwise: T5's pre-training.
 _BATCH = {"batch_size": 128, "input_length": 512, "target_length": 114}
@@ -12,7 +12,7 @@ _BATCH = {"batch_size": 128, "input_length": 512, "target_length": 114}
 
 def main(arguments):
     """Parses the command line, counts and writes the tables."""
-    options = gin_utils.parse_command_line(
+    options = configuration.parse_command_line(
         arguments,
         "Prints parameters, forward FLOPs and bytes of models, beside what their paper "
         "prints. Each --gin_file is a model of its own. Without --measure no variable "
@@ -20,7 +20,7 @@ def main(arguments):
         _add_arguments,
         needs_run=False,
     )
-    from remixer_tf.analysis.profile_table import FORMATS, write_profiles
+    from remixer_tf.analysis.cost_table import FORMATS, write_profiles
 
     if options.format not in FORMATS:
         raise UserError(
@@ -47,44 +47,44 @@ def main(arguments):
 
 def _profile(file, options):
     """Returns a name, `Profile` and `PaperRow` of the model of a gin file."""
-    from remixer_tf.analysis.profile import count, measure
+    from remixer_tf.analysis.costs import count, measure
     from remixer_tf.optimizers import Adafactor
 
-    gin_utils.parse_gin(
+    configuration.parse_gin(
         [file], options.gin_bindings, options.gin_search_paths, complete=False
     )
-    model = gin_utils.get_value("train.model")
+    model = configuration.get_value("train.model")
     if model is None:
         raise UserError(
             f"{file} names no model. Expected: a model file, which binds train.model, "
             "such as models/t5_1_1_base.gin."
         )
-    row = gin_utils.call("PaperRow")
+    row = configuration.call("PaperRow")
     batch = {
         name: getattr(options, name) or row.batch.get(name, default)
         for name, default in _BATCH.items()
     }
     arguments = {
         "model": model,
-        "optimizer": gin_utils.get_value("train.optimizer", Adafactor),
+        "optimizer": configuration.get_value("train.optimizer", Adafactor),
         "batch_size": batch["batch_size"],
         "feature_lengths": {
             "inputs": batch["input_length"],
             "targets": batch["target_length"],
         },
-        "dtype_policy": gin_utils.get_value("train.dtype_policy", "float32"),
+        "dtype_policy": configuration.get_value("train.dtype_policy", "float32"),
     }
     profile = count(**arguments)
     if options.measure:
         profile.rates = measure(
-            **arguments, jit_compile=gin_utils.get_value("train.jit_compile")
+            **arguments, jit_compile=configuration.get_value("train.jit_compile")
         )
     return row.row or os.path.basename(file).removesuffix(".gin"), profile, row
 
 
 def _files_of_tables(options):
     """Yields the paths of all rows of each --table, from the first folder with it."""
-    folders = ["", *options.gin_search_paths, gin_utils.gin_folder()]
+    folders = ["", *options.gin_search_paths, configuration.gin_folder()]
     papers = [os.path.join(folder, "papers") for folder in folders]
     tables = {
         os.path.relpath(path, folder): (path, sorted(names))
@@ -95,7 +95,7 @@ def _files_of_tables(options):
     for table in options.table:
         if table not in tables:
             raise UserError(
-                f"there is no table {table!r}.{gin_errors.nearest(table, tables)} "
+                f"there is no table {table!r}.{configuration.nearest(table, tables)} "
                 f"There are: {', '.join(sorted(tables))}."
             )
         path, names = tables[table]
@@ -141,4 +141,4 @@ def _add_arguments(parser):
 
 
 if __name__ == "__main__":
-    gin_errors.run_binary(main)
+    configuration.run_binary(main)

@@ -1,22 +1,22 @@
 """Trains a model: python -m remixer_tf.train --model_dir=DIR --gin_file=FILE ..."""
 
-from remixer_tf import gin_errors, gin_utils
+from remixer_tf import configuration
 
 
 def main(arguments):
     """Parses the command line and trains."""
-    options = gin_utils.parse_command_line(
+    options = configuration.parse_command_line(
         arguments,
         "Trains a model, going on from the last checkpoint in --model_dir.",
         _add_arguments,
     )
-    gin_utils.parse_gin(
+    configuration.parse_gin(
         options.gin_file, options.gin_bindings, options.gin_search_paths
     )
     from remixer_tf.data.errors import data_errors
 
     with data_errors():
-        gin_utils.call(
+        configuration.call(
             "train",
             options.model_dir,
             configuration=_configuration,
@@ -25,8 +25,8 @@ def main(arguments):
 
 
 def _configuration():
-    text = gin_utils.configuration_str()
-    return text, gin_utils.hyperparameters(text)
+    text = configuration.configuration_str()
+    return text, configuration.hyperparameters(text)
 
 
 def _add_arguments(parser):
@@ -38,4 +38,4 @@ def _add_arguments(parser):
 
 
 if __name__ == "__main__":
-    gin_errors.run_binary(main)
+    configuration.run_binary(main)

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.checkpoints import available_steps, checkpoint_path
+from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
 
 
 def read_weights(model_dir, step):

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import ablation
 from benchmarks.ablation_variants import GROUPS
-from remixer_tf import gin_utils
+from remixer_tf import configuration
 
 TINY = [
     "TRAIN_STEPS = 4",
@@ -89,11 +89,11 @@ def test_report_of_made_up_runs():
 def test_gmlp_variants_have_equal_parameters():
     counts = []
     for variant in GROUPS[0].variants.values():
-        gin_utils.parse_gin(
+        configuration.parse_gin(
             [variant.file, "runs/ablation.gin"], [*variant.bindings, "SEED = 0"]
         )
         with keras.StatelessScope(initialize_variables=False):
-            model = gin_utils.call("EncoderOnly")
+            model = configuration.call("EncoderOnly")
             model.build()
         counts.append(sum(math.prod(v.shape) for v in model.trainable_variables))
     assert max(counts) / min(counts) < 1.03

@@ -6,9 +6,9 @@ import gin
 import numpy as np
 import pytest
 
+from remixer_tf import configuration, pictures, train
 from remixer_tf import eval as eval_binary
-from remixer_tf import gin_errors, pictures, train
-from remixer_tf.results import read_results
+from remixer_tf.evaluation.results import read_results
 from tests.continuing import assert_continues_exactly
 from tests.data.toy_images import make_folder
 
@@ -83,7 +83,7 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
     pictures.main([f"--model_dir={tmp_path}"])
     drawn = {path.name for path in (tmp_path / "pictures" / "30").iterdir()}
     assert drawn == {"index.html", "stack_matrices.png"}
-    with pytest.raises(gin_errors.UserError, match="--text is for models of text"):
+    with pytest.raises(configuration.UserError, match="--text is for models of text"):
         pictures.main([f"--model_dir={tmp_path}", "--text=a"])
 
 

@@ -1,7 +1,7 @@
 """Imports run one way: no module imports one that stands above it.
 
 Up to the optimizers, only Keras and NumPy may be imported, so that everything runs on
-TensorFlow and on JAX. gin is for gin_utils and the binaries.
+TensorFlow and on JAX. gin is for configuration and the binaries.
 """
 
 import ast
@@ -17,12 +17,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 ORDER = [
     ["layers"],
     ["models"],
-    ["batches", "decoding", "losses", "metrics", "optimizers"],
-    ["checkpoints", "data", "flops", "results", "tasks"],
-    ["evaluation", "inference"],
+    ["decoding", "objectives", "optimizers"],
+    ["checkpoints", "data", "tasks"],
+    ["evaluation", "serving"],
     ["training"],
     ["analysis"],
-    ["gin_configurables", "gin_errors", "gin_utils"],
+    ["configuration"],
     [
         "train",
         "eval",
@@ -36,7 +36,7 @@ ORDER = [
 ]
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}
-USES_GIN = {part for part, rank in RANK.items() if rank >= RANK["gin_utils"]}
+USES_GIN = {part for part, rank in RANK.items() if rank >= RANK["configuration"]}
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 # Keras knows no replicas: under TensorFlow alone, dropout asks which one it is on.
 ALLOWED = {("remixer_tf.layers.dropout", "tensorflow")}
@@ -97,7 +97,7 @@ def violations(module, source):
         if part in KERAS_ONLY and library not in BACKEND_FREE:
             found.append(f"{module} may use keras and numpy only, it imports {name}")
         elif library == "gin" and part not in USES_GIN:
-            found.append(f"{module} imports gin: only gin_utils and binaries may")
+            found.append(f"{module} imports gin: only configuration and binaries may")
         elif target and RANK.get(target, -1) > RANK[part]:
             found.append(f"{module} imports {name}, which stands above it")
         elif target and part == "tasks" and not name.startswith(FOR_TASKS):
@@ -139,11 +139,15 @@ def test_imports_run_one_way():
         ("layers.base", "from remixer_tf import models", "stands above"),
         ("layers.base", "from ..models import stack", "stands above"),
         ("layers.__init__", "from ..models.stack import Block", "stands above"),
-        ("losses", "import remixer_tf.training.loop", "stands above"),
-        ("training.loop", "from remixer_tf import gin_utils", "stands above"),
+        ("objectives.losses", "import remixer_tf.training.loop", "stands above"),
+        ("training.loop", "from remixer_tf import configuration", "stands above"),
         ("layers.base", "import tensorflow as tf", "keras and numpy only"),
-        ("decoding", "def f():\n  import tensorflow", "keras and numpy only"),
-        ("metrics", "import importlib\nimportlib.import_module('jax')", "keras and"),
+        ("decoding.greedy", "def f():\n  import tensorflow", "keras and numpy only"),
+        (
+            "objectives.metrics",
+            "import importlib\nimportlib.import_module('jax')",
+            "keras and",
+        ),
         ("optimizers.adafactor", "from tensorflow import math", "keras and numpy only"),
         ("models.stack", "import gin", "keras and numpy only"),
         ("training.loop", "import gin.tf", "imports gin"),
@@ -163,10 +167,10 @@ def test_a_wrong_import_is_found(module, source, problem):
         ("layers.base", "import math\nimport keras\nfrom keras import ops"),
         ("layers.base", "from . import normalization"),
         ("layers.__init__", "from .base import Context"),
-        ("decoding", "from .models import stack"),
-        ("training.loop", "import tensorflow\nfrom remixer_tf import losses, data"),
+        ("decoding.greedy", "from ..models import stack"),
+        ("training.loop", "import tensorflow\nfrom remixer_tf import objectives, data"),
         ("tasks.cogs", "from remixer_tf.data.vocabularies import byte_vocabulary"),
-        ("train", "import gin\nfrom remixer_tf import __version__, gin_utils"),
+        ("train", "import gin\nfrom remixer_tf import __version__, configuration"),
     ],
 )
 def test_a_right_import_passes(module, source):

@@ -9,10 +9,11 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf import checkpoints, gin_utils, infer, pictures, train
+from remixer_tf import configuration, infer, pictures, train
 from remixer_tf import eval as eval_binary
+from remixer_tf.checkpoints import reading
+from remixer_tf.evaluation.results import read_results
 from remixer_tf.models.build import build_model
-from remixer_tf.results import read_results
 from remixer_tf.tasks import classes, squad, text_files
 from tests.continuing import assert_continues_exactly
 
@@ -69,11 +70,12 @@ def results(model_dir, kind="loss"):
 
 def weights(model_dir):
     """The variables of the newest checkpoint, {path: array}."""
-    gin_utils.parse_gin([str(model_dir / "operative_config.gin")], [])
+    configuration.parse_gin([str(model_dir / "operative_config.gin")], [])
     model = build_model(
-        lambda: gin_utils.call(gin.query_parameter("train.model").selector), "float32"
+        lambda: configuration.call(gin.query_parameter("train.model").selector),
+        "float32",
     )
-    checkpoints.restore_model(str(model_dir), model, None)
+    reading.restore_model(str(model_dir), model, None)
     return {v.path: np.array(v) for v in model.trainable_variables}
 
 
@@ -118,15 +120,15 @@ def test_pictures_of_attention_in_a_pair_of_texts(mlm_run, tmp_path):
     assert drawn == {
         *("index.html", "encoder_matrices.png", "encoder_text_attention.png")
     }
-    model = build_model(gin_utils.get_value("evaluate.model"), "float32")
-    drawer = gin_utils.call("Pictures", period=1, text=["two", "ten"])
+    model = build_model(configuration.get_value("evaluate.model"), "float32")
+    drawer = configuration.call("Pictures", period=1, text=["two", "ten"])
     axis = drawer.draw(model, 1)["encoder_text_attention"].axes[0]
     names = ["[CLS]", *"two", "[SEP]", *"ten", "[SEP]"]
     for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert [label.get_text() for label in labels] == names
     for texts, words in ((["a"] * 3, "two at most"), (["a" * 31], "31 tokens.*to 30")):
         with pytest.raises(ValueError, match=words):
-            gin_utils.call("Pictures", period=1, text=texts).draw(model, 1)
+            configuration.call("Pictures", period=1, text=texts).draw(model, 1)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf import gin_utils, train
-from remixer_tf.checkpoints import available_steps, restore_model
+from remixer_tf import configuration, train
+from remixer_tf.checkpoints.reading import available_steps, restore_model
 from tests.continuing import assert_continues_exactly
 from tests.tiny_run import SIZES
 
@@ -80,7 +80,7 @@ def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
         ),
         ([str(tmp_path / "operative_config.gin")], []),
     ):
-        gin_utils.parse_gin(files, bindings)
+        configuration.parse_gin(files, bindings)
         model = gin.query_parameter("evaluate.model").scoped_configurable_fn()
         model.build()
         assert restore_model(tmp_path, model) == 4

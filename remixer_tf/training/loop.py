@@ -8,10 +8,10 @@ import keras
 import seqio
 import tensorflow as tf
 
-from remixer_tf.batches import targets_and_weights, unit
+from remixer_tf.checkpoints.writing import Checkpoints
+from remixer_tf.evaluation.periodic import write_best
 from remixer_tf.models.build import build_model
-from remixer_tf.training.checkpoints import Checkpoints
-from remixer_tf.training.evaluations import write_best
+from remixer_tf.objectives.batches import targets_and_weights, unit
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.run_log import RunLog

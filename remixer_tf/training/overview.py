@@ -5,8 +5,13 @@ import os
 
 import tensorflow as tf
 
-from remixer_tf.batches import counted, targets_and_weights, unit
-from remixer_tf.flops import matmul_flops, matmul_rate, peak_bytes, variable_bytes
+from remixer_tf.objectives.batches import counted, targets_and_weights, unit
+from remixer_tf.training.flops import (
+    matmul_flops,
+    matmul_rate,
+    peak_bytes,
+    variable_bytes,
+)
 
 # What a model reads, by what the screen calls it.
 _READ = {

@@ -6,27 +6,13 @@ import os
 import socket
 import urllib.error
 import urllib.parse
-from collections.abc import Callable
-from typing import NamedTuple
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.host import Host
+
 _STRATEGIES = ("single", "mirrored", "multi_worker", "tpu:ADDRESS")
 _CONNECT_SECONDS = 10
-
-
-class Host(NamedTuple):
-    """One of the processes that train together.
-
-    Attributes:
-      index: int, 0 for the one that writes what all share.
-      count: int.
-      barrier: a function that returns when all hosts have called it.
-    """
-
-    index: int = 0
-    count: int = 1
-    barrier: Callable = lambda: None
 
 
 @functools.cache

@@ -4,8 +4,8 @@ import math
 
 import tensorflow as tf
 
-from remixer_tf import losses, metrics
-from remixer_tf.batches import counted, targets_and_weights
+from remixer_tf.objectives import losses, metrics
+from remixer_tf.objectives.batches import counted, targets_and_weights
 from remixer_tf.training.strategy import get_host
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.batches import targets_and_weights
+from remixer_tf.objectives.batches import targets_and_weights
 
 PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
 

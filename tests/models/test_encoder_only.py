@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf import losses
 from remixer_tf.models import (
     ClassificationHead,
     MaskedLMHead,
     MeanPoolingHead,
     SpanHead,
 )
+from remixer_tf.objectives import losses
 from tests.layers.harness import randomize
 from tests.models.tiny import STACKS, VOCAB_SIZE, tiny_batch, tiny_encoder
 

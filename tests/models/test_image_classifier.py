@@ -139,11 +139,11 @@ def test_what_it_refuses():
 def test_flops_of_gmlp_ti_by_hand():
     import tensorflow as tf
 
-    from remixer_tf import gin_utils
-    from remixer_tf.flops import matmul_flops
+    from remixer_tf import configuration
+    from remixer_tf.training.flops import matmul_flops
 
-    gin_utils.parse_gin(["models/gmlp_ti.gin"], ["NUM_LAYERS = 2"])
-    model = gin_utils.call("ImageClassifier")
+    configuration.parse_gin(["models/gmlp_ti.gin"], ["NUM_LAYERS = 2"])
+    model = configuration.call("ImageClassifier")
     model.build()
     function = tf.function(lambda images: model({"images": images}))
     function = function.get_concrete_function(tf.TensorSpec([1, 224, 224, 3]))

@@ -10,7 +10,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from remixer_tf import gin_utils
+from remixer_tf import configuration
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.tasks import entailment
 
@@ -126,7 +126,7 @@ def test_gin_names_the_folder(folder):
     bindings = [f"conjnli.directory = '{folder}'", "INITIAL_CHECKPOINT = 'run'"]
     files = ["models/t5_1_1_base.gin", "runs/finetune_entailment.gin"]
     try:
-        gin_utils.parse_gin(files, [*bindings, "TASK = 'conjnli'"])
+        configuration.parse_gin(files, [*bindings, "TASK = 'conjnli'"])
         assert len(entailment.read_conjnli("validation")) == 2
     finally:
         gin.clear_config()

@@ -9,11 +9,11 @@ import pytest
 import seqio
 import tensorflow_datasets as tfds
 
-from remixer_tf import gin_utils
+from remixer_tf import configuration
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
-from remixer_tf.evaluation import DecodedExamples, compute_metrics
+from remixer_tf.evaluation.scoring import DecodedExamples, compute_metrics
 from remixer_tf.tasks import squad, squad_files
 from remixer_tf.tasks.squad import Question
 
@@ -151,7 +151,7 @@ def test_gin_names_the_folder(tmp_path):
     bindings = [f"squad_files.directory = '{tmp_path}'", "INITIAL_CHECKPOINT = 'mlm'"]
     files = ["models/gmlp_tiny_mlm.gin", "runs/finetune_squad.gin"]
     try:
-        gin_utils.parse_gin(files, [*bindings, "VOCABULARY_FILE = 'a.model'"])
+        configuration.parse_gin(files, [*bindings, "VOCABULARY_FILE = 'a.model'"])
         for name in ("DecodedEvaluation", "evaluate"):
             assert gin.query_parameter(f"{name}.decode_fn").selector == "best_span"
         assert squad_files.read_split("validation") == ROWS

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.checkpoints import available_steps, checkpoint_path
+from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
 from remixer_tf.training import progress
 from remixer_tf.training.loop import train
 from remixer_tf.training.watch import PREEMPTED

@@ -1,0 +1,282 @@
+"""Pictures of a checkpoint, on examples of text or on images.
+
+They go to <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
+PNG file beside it, and as images to <model_dir>/tensorboard/pictures: from
+`train.evaluations`, or from `python -m remixer_tf.pictures`.
+"""
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from remixer_tf.analysis.observe import observe
+from remixer_tf.analysis.page import page_path, to_png, write_images, write_page
+from remixer_tf.checkpoints import reading
+from remixer_tf.data.classification import join_texts
+from remixer_tf.data.eval_batches import batch_examples, eval_dataset
+from remixer_tf.data.images import eval_images
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.vocabularies import special_ids
+from remixer_tf.decoding import greedy_decode
+from remixer_tf.evaluation.scoring import default_splits
+from remixer_tf.models.build import build_model
+
+
+def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
+    """Draws a checkpoint of a run.
+
+    Args:
+      model_dir: folder of the run.
+      model: a factory, as in `train`.
+      pictures: a `Pictures`.
+      step: int, the step of the checkpoint; None for the newest, "best" for the best.
+      dtype_policy: 'float32' or 'mixed_bfloat16'.
+
+    Returns:
+      the path of the page.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: the checkpoint is of another model; what `Pictures.run` raises.
+    """
+    model = build_model(model, dtype_policy)
+    step = reading.restore_model(model_dir, model, step)
+    return pictures.run(model_dir, model, step)
+
+
+class _Pictures:
+    """Draws what a model has learned, on some examples; see the module."""
+
+    def is_done(self, model_dir, step):
+        """Whether the pictures of `step` are there."""
+        return tf.io.gfile.exists(page_path(model_dir, step))
+
+    def run(self, model_dir, model, step):
+        """Draws and writes.
+
+        Returns:
+          the path of the page.
+
+        Raises:
+          ValueError: no layer of the model mixes, attends or has an alpha; or a text
+            is given and no layer attends, it is longer than the inputs, or there are
+            more texts than the model reads.
+        """
+        figures = self.draw(model, step)
+        pngs = {name: to_png(figure) for name, figure in figures.items()}
+        write_images(model_dir, step, pngs)
+        return write_page(model_dir, step, pngs)
+
+    def draw(self, model, step):
+        """Returns the figures, by name; see `run`."""
+        # Here, since matplotlib is slow to import and every binary reads this file.
+        from remixer_tf.analysis.panels import draw_observations
+
+        batch, source = self._examples()
+        where = f"{len(next(iter(batch.values())))} examples of {source}, step {step}"
+        side = self._image_side(model)
+        figures = draw_observations(observe(model, batch), where, side)
+        if not figures:
+            raise ValueError(
+                f"The model {model.name!r} has nothing to show: no layer of it mixes "
+                "tokens, attends or has an alpha. Expected: a model with one of them."
+            )
+        return figures
+
+    def _image_side(self, model):
+        """Returns how many patches an image's side has; None for text."""
+        return None
+
+
+class ImagePictures(_Pictures):
+    """Draws what an image classifier has learned, on the first images of a split.
+
+    Rows of a dense mixing matrix are shown as
+    images of the patches (gMLP, Figure 3).
+
+    Args:
+      source, transforms, split: see `remixer_tf.data.images.eval_images`.
+      period: int, steps between drawings; the last step is always drawn.
+      batch_size: int, the number of images.
+    """
+
+    def __init__(
+        self, source, transforms, *, period, batch_size=16, split="validation"
+    ):
+        self.period = period
+        self._name = f"{source.name}/{split}"
+        self._images = eval_images(
+            source, transforms, batch_size=batch_size, split=split
+        )
+
+    def _examples(self):
+        batch = next(self._images.as_numpy_iterator())
+        real = batch["label_weights"][:, 0] > 0
+        return {name: value[real] for name, value in batch.items()}, self._name
+
+    def _image_side(self, model):
+        return model.image_size // model.patch_size
+
+
+class Pictures(_Pictures):
+    """Draws what a model of text has learned, on the first examples of a split.
+
+    Args:
+      task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is drawn).
+      period: int, steps between drawings; the last step is always drawn.
+      feature_lengths: dictionary of ints; longer features are cut.
+      batch_size: int, the number of examples.
+      split: str; None for the first whose name does not start with "train".
+      vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+      text: str, inputs in which attention is drawn between the tokens, as is that of
+        the greedy answer where the model can decode; None for none. An encoder reads
+        [CLS] text [SEP], and of a pair of texts [CLS] text [SEP] text [SEP].
+      feature_converter: a `seqio.FeatureConverter` class.
+
+    Raises:
+      ValueError: the task has no split that is not for training, and none is given.
+    """
+
+    def __init__(
+        self,
+        task,
+        *,
+        period,
+        feature_lengths,
+        batch_size=16,
+        split=None,
+        vocabulary=None,
+        text=None,
+        feature_converter=seqio.EncDecFeatureConverter,
+    ):
+        self.period = period
+        self._task = seqio.get_subtasks(get_task(task, vocabulary))[0]
+        self._split = split or next(iter(default_splits(self._task)), None)
+        if self._split is None:
+            raise ValueError(
+                f"{self._task.name} has training splits only. Name the one to draw "
+                f"with split: {', '.join(sorted(self._task.splits))}."
+            )
+        self._batch_size = batch_size
+        self._texts = [text] if isinstance(text, str) else list(text or ())
+        self._options = {
+            "feature_lengths": feature_lengths,
+            "feature_converter": feature_converter,
+        }
+
+    def draw(self, model, step):
+        """Returns the figures, by name; see `run`."""
+        from remixer_tf.analysis.panels import draw_attention
+
+        ids = self._text_ids(model) if self._texts else None
+        figures = super().draw(model, step)
+        if ids:
+            reads = self._decode if hasattr(model, "start_decoding") else self._join
+            batch, tokens = reads(model, ids)
+            attention = draw_attention(
+                observe(model, batch), tokens, f"attention in a text, step {step}"
+            )
+            if not attention:
+                raise ValueError(
+                    f"text={self._texts} asks for the attention in it, and no layer of "
+                    f"the model {model.name!r} attends. Leave it out."
+                )
+            figures |= attention
+        return figures
+
+    def _examples(self):
+        (batch,) = eval_dataset(
+            self._task,
+            split=self._split,
+            batch_size=self._batch_size,
+            max_examples=self._batch_size,
+            **self._options,
+        ).as_numpy_iterator()
+        drawn = batch.pop("example_index") >= 0
+        batch = {key: value[drawn] for key, value in batch.items()}
+        return batch, f"{self._task.name}/{self._split}"
+
+    def _text_ids(self, model):
+        """Returns the token ids of each text, a list of lists."""
+        decodes = hasattr(model, "start_decoding")
+        if len(self._texts) > (1 if decodes else 2):
+            raise ValueError(
+                f"{type(model).__name__} {model.name!r} reads one text, and an encoder "
+                f"two at most. Received: text={self._texts}."
+            )
+        feature = self._task.output_features["inputs"]
+        ids = [list(feature.vocabulary.encode(text)) for text in self._texts]
+        longest = self._options["feature_lengths"]["inputs"]
+        if decodes:
+            ids[0] += [feature.vocabulary.eos_id] * feature.add_eos
+        else:
+            longest -= 1 + len(ids)  # [CLS], and each one's [SEP]
+        number = sum(map(len, ids))
+        if not 0 < number <= longest:
+            raise ValueError(
+                f"The text has {number} tokens. Expected 1 to {longest}, at which "
+                "feature_lengths cuts inputs. Shorten it."
+            )
+        return ids
+
+    def _join(self, model, ids):
+        """Returns a batch of one or two texts for an encoder, and the tokens' names."""
+        example = dict(zip(("inputs", "inputs_b"), ids, strict=False))
+        dataset = tf.data.Dataset.from_tensors(
+            {name: tf.constant(value, tf.int32) for name, value in example.items()}
+        )
+        features = self._task.output_features
+        joined = join_texts(dataset, self._options["feature_lengths"], features)
+        (joined,) = joined.batch(1).as_numpy_iterator()
+        vocabulary = features["inputs"].vocabulary
+        special = special_ids(vocabulary)
+        marks = {special.cls: "[CLS]", special.sep: "[SEP]"}
+        names = [
+            marks.get(token) or _token_name(vocabulary, int(token))
+            for token in joined["inputs"][0]
+        ]
+        batch = {
+            "encoder_input_tokens": joined["inputs"],
+            "encoder_token_types": joined["token_types"],
+        }
+        return batch, {"encoder": (names, names)}
+
+    def _decode(self, model, ids):
+        """Returns a batch of a text and its greedy answer, and the tokens' names."""
+        (ids,) = ids
+        lengths = self._options["feature_lengths"]
+        features = self._task.output_features
+        example = {"inputs": np.array(ids, "int32")}
+        decode = tf.function(
+            lambda tokens: (
+                greedy_decode(
+                    model, {"encoder_input_tokens": tokens}, lengths["targets"]
+                ).tokens
+            ),
+            autograph=False,
+        )
+        answer = decode(tf.constant([ids], tf.int32)).numpy()[0]
+        example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
+        (batch,) = batch_examples(
+            [example], batch_size=1, **self._options
+        ).as_numpy_iterator()
+        batch.pop("example_index")
+
+        def names(feature, ids):
+            return [_token_name(features[feature].vocabulary, int(i)) for i in ids]
+
+        tokens = {}
+        for stack, feature in (("encoder", "inputs"), ("decoder", "targets")):
+            if feature not in example or f"{stack}_input_tokens" not in batch:
+                continue
+            reads = batch[f"{stack}_input_tokens"][0][: len(example[feature])]
+            tokens[stack] = names(feature, reads), names(feature, example[feature])
+        return batch, tokens
+
+
+def _token_name(vocabulary, token):
+    """What a token stands for, in quotes no more than needed to see it."""
+    special = {vocabulary.eos_id: "</s>", vocabulary.pad_id: "<s>"}
+    text = vocabulary.decode([token])
+    space = "\u2423" if text else f"<{token}>"  # an open box
+    return special.get(token) or text.strip() or space

@@ -1,0 +1,1 @@
+"""Checkpoints: reading and writing them, and weights to begin with."""

@@ -1,0 +1,101 @@
+"""Weights to start from, out of another run's checkpoint."""
+
+import os
+import re
+
+import tensorflow as tf
+
+from remixer_tf.checkpoints import reading
+
+
+class InitialCheckpoint:
+    """Sets weights from a checkpoint, and reports what was taken.
+
+    A variable is taken from the variable of its own path, after the rules; where no
+    such variable exists, or its shape differs, it stays as it was initialised.
+
+    Args:
+      path: folder of a run, whose newest checkpoint is meant, or of one checkpoint
+        (`.../checkpoints/1000`).
+      rules: list of (pattern, replacement): a variable's path here, of which the
+        regular expression `pattern` matches a part, has that part replaced to give
+        the path in the checkpoint. The first rule that matches counts. A replacement
+        of None leaves the variable fresh.
+
+    Raises:
+      FileNotFoundError: there is no checkpoint.
+    """
+
+    def __init__(self, path, rules=()):
+        directory = reading.checkpoint_directory(path)
+        steps = reading.available_steps(directory)
+        if steps:
+            path = reading.checkpoint_path(directory, steps[-1])
+        self._path = os.path.join(path, "state")
+        if not tf.io.gfile.exists(f"{self._path}.index"):
+            raise FileNotFoundError(
+                f"There is no checkpoint in {path}. Name the folder of a run, or of "
+                "one of its checkpoints, such as RUN/checkpoints/1000."
+            )
+        self._rules = [(re.compile(pattern), name) for pattern, name in rules]
+
+    def __call__(self, model):
+        """Sets the model's weights.
+
+        Args:
+          model: a built `keras.Model`.
+
+        Returns:
+          str, which variables were taken, fresh, and left over in the checkpoint.
+
+        Raises:
+          ValueError: no variable could be taken.
+        """
+        saved = reading.saved_shapes(self._path)["model"]
+        variables = reading.variables_by_path(model.trainable_variables)
+        # A model of another name has the same layers.
+        prefix = os.path.commonpath(
+            [name for name in saved if "seed_generator" not in name]
+        ).partition("/")[0]
+        taken, fresh = {}, []
+        for path, variable in variables.items():
+            name = self._name(f"{prefix}/{path.partition('/')[2]}")
+            if name not in saved:
+                fresh.append(path)
+            elif saved[name] != tuple(variable.shape):
+                fresh.append(
+                    f"{path} (checkpoint {saved[name]}, here {tuple(variable.shape)})"
+                )
+            else:
+                taken[path] = name
+        if not taken:
+            raise ValueError(
+                f"No variable of {self._path} fits this model. It holds "
+                f"{reading.shorten(sorted(saved))}; the model has "
+                f"{reading.shorten(sorted(variables))}. Map names with "
+                "InitialCheckpoint.rules."
+            )
+        reader = tf.train.load_checkpoint(self._path)
+        for path, name in taken.items():
+            key = reading.tensor_name("model", name)
+            variables[path].assign(reader.get_tensor(key))
+        left = [
+            name
+            for name in sorted(saved.keys() - set(taken.values()))
+            if "seed_generator" not in name
+        ]
+        return "\n".join(
+            [
+                f"initial checkpoint {os.path.dirname(self._path)}:",
+                f"  {len(taken)} variables taken",
+                f"  {len(fresh)} fresh: {reading.shorten(fresh)}",
+                f"  {len(left)} skipped: {reading.shorten(left)}",
+            ]
+        )
+
+    def _name(self, path):
+        """Returns the path in the checkpoint, or None."""
+        for pattern, name in self._rules:
+            if pattern.search(path):
+                return None if name is None else pattern.sub(name, path)
+        return path

@@ -1,0 +1,163 @@
+"""Reading checkpoints: what lies in their folder, and in one of them.
+
+`remixer_tf.checkpoints.writing` writes them, and says what they are.
+"""
+
+import json
+import os
+import re
+
+import tensorflow as tf
+
+_SHOWN = 10
+
+
+def restore_model(model_dir, model, step=None):
+    """Restores only the model's variables, as evaluation needs them.
+
+    Args:
+      model_dir: folder of the run.
+      model: a built `keras.Model`.
+      step: int, the step wanted; None for the newest, "best" for the one that
+        best.json names.
+
+    Returns:
+      int, the step restored.
+
+    Raises:
+      FileNotFoundError: there is no checkpoint, or none of that step, or no best.json.
+      ValueError: the checkpoint holds other variables than the model.
+    """
+    directory = checkpoint_directory(model_dir)
+    steps = available_steps(directory)
+    if not steps:
+        raise FileNotFoundError(
+            f"There is no checkpoint in {directory}. Train first, or set --model_dir "
+            "to the folder of a run."
+        )
+    if step == "best":
+        step = _best_step(model_dir)
+    if step is not None and step not in steps:
+        raise FileNotFoundError(
+            f"There is no checkpoint of step {step} in {directory}. It holds those of "
+            f"steps {', '.join(map(str, steps))}."
+        )
+    folder = checkpoint_path(directory, steps[-1] if step is None else step)
+    groups = {"model": variables_by_path(model.variables)}
+    check_coverage(folder, groups)
+    state = os.path.join(folder, "state")
+    tf.train.Checkpoint(**groups).read(state).expect_partial()
+    return steps[-1] if step is None else step
+
+
+def checkpoint_directory(model_dir):
+    """Returns the folder of a run's checkpoints."""
+    return os.path.join(model_dir, "checkpoints")
+
+
+def checkpoint_path(directory, step):
+    """Returns the folder of one checkpoint."""
+    return os.path.join(directory, str(step))
+
+
+def available_steps(directory):
+    """Returns the sorted steps of the checkpoints in `directory`."""
+    names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
+    names = (name.rstrip("/") for name in names)  # Object stores list "5/".
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def variables_by_path(variables):
+    """Returns {path: tf.Variable}.
+
+    Raises:
+      ValueError: two variables share a path, so that one would be lost.
+    """
+    by_path = {}
+    for variable in variables:
+        if variable.path in by_path:
+            raise ValueError(
+                f"Two variables have the path {variable.path!r}. A checkpoint needs "
+                "one path for each: give the layers that hold them different names."
+            )
+        by_path[variable.path] = variable.value
+    return by_path
+
+
+def read_all(prefix):
+    """Reads all tensors of a checkpoint file.
+
+    Raises:
+      OSError, RuntimeError, tf.errors.OpError: one cannot be read.
+    """
+    types = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+    for name, dtype in types.items():
+        tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
+        )
+
+
+def tensor_name(group, name):
+    """Returns the key in a checkpoint file of {group: {variable path: variable}}."""
+    escaped = name.replace(".", "..").replace("/", ".S")
+    return f"{group}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def saved_shapes(path):
+    """Returns {group: {variable path: shape}} of a checkpoint file."""
+    shapes = {}
+    reader = tf.train.load_checkpoint(path)
+    for key, shape in reader.get_variable_to_shape_map().items():
+        group, *rest = key.split("/")
+        if len(rest) == 3 and rest[1:] == [".ATTRIBUTES", "VARIABLE_VALUE"]:
+            # Names are written with "/" as ".S" and "." as "..".
+            name = re.sub(r"\.(S|\.)", lambda m: "/" if m[1] == "S" else ".", rest[0])
+            shapes.setdefault(group, {})[name] = tuple(shape)
+    return shapes
+
+
+def shorten(names):
+    """Joins names, at most the first few."""
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
+
+
+def check_coverage(folder, groups):
+    """Raises unless the checkpoint and `groups` hold the same names and shapes."""
+    shapes = saved_shapes(os.path.join(folder, "state"))
+    problems = []
+    for group, variables in groups.items():
+        saved = shapes.get(group, {})
+        wanted = {name: tuple(value.shape) for name, value in variables.items()}
+        missing = [f"{n} {wanted[n]}" for n in sorted(wanted.keys() - saved.keys())]
+        extra = [f"{n} {saved[n]}" for n in sorted(saved.keys() - wanted.keys())]
+        other = [
+            f"{name} (checkpoint {saved[name]}, here {wanted[name]})"
+            for name in sorted(wanted.keys() & saved.keys())
+            if wanted[name] != saved[name]
+        ]
+        for label, names in (
+            ("of another shape", other),
+            ("only in the checkpoint", extra),
+            ("missing from the checkpoint", missing),
+        ):
+            if names:
+                problems.append(f"  {group} variables {label}: {shorten(names)}")
+    if problems:
+        raise ValueError(
+            f"The checkpoint {folder} was written by another model or optimizer:\n"
+            + "\n".join(problems)
+            + "\nUse the configuration it was trained with, or another --model_dir."
+        )
+
+
+def _best_step(model_dir):
+    """Returns the step in best.json, which training with `Best` writes."""
+    path = os.path.join(model_dir, "best.json")
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(
+            f"There is no {path}: training writes it where train.best = @Best(). Name "
+            "a step."
+        )
+    with tf.io.gfile.GFile(path) as file:
+        return json.load(file)["step"]

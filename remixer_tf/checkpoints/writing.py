@@ -1,0 +1,286 @@
+"""Checkpoints: {path: variable}, with their coverage checked both ways.
+
+`tf.train.Checkpoint(model=model)` leaves out layers held in Python lists and the
+states of random generators without a word, so every variable is listed here by its
+path, and the list is compared with the model and with the file.
+
+A checkpoint is a folder that appears, whole, by being renamed:
+
+    <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
+    <model_dir>/checkpoints/<step>/data-0-of-1.*   position in the data, for each host
+    <model_dir>/checkpoints/writing-<step>/        until then
+    <model_dir>/checkpoints/damaged-<step>/        what could not be read
+"""
+
+import os
+import re
+import threading
+
+import tensorflow as tf
+from absl import logging
+
+from remixer_tf.checkpoints.host import Host
+from remixer_tf.checkpoints.reading import (
+    available_steps,
+    check_coverage,
+    checkpoint_directory,
+    checkpoint_path,
+    read_all,
+    shorten,
+    variables_by_path,
+)
+
+
+class Checkpoints:
+    """Saves and restores everything that a run needs to continue exactly.
+
+    Training waits only for the copy of the variables: a thread writes them. Its
+    memory is that of the variables once more, while it writes. Use it as a context
+    manager around the training loop.
+
+    Args:
+      model_dir: folder of the run, which all hosts share.
+      model: a built `keras.Model`.
+      optimizer: a built `keras.optimizers.Optimizer`.
+      iterator: this host's `tf.data` iterator.
+      keep: how many of the newest checkpoints stay.
+      keep_period: checkpoints of steps that it divides stay for good; None for none.
+      host: the `Host` that this process is; None for the only one. Host 0 writes model
+        and optimizer, each host its position in the data.
+
+    Attributes:
+      best_step: int, a step whose checkpoint stays, or None.
+    """
+
+    def __init__(
+        self,
+        model_dir,
+        model,
+        optimizer,
+        iterator,
+        *,
+        keep=3,
+        keep_period=None,
+        host=None,
+    ):
+        self.directory = checkpoint_directory(model_dir)
+        self.best_step = None
+        self._model = model
+        self._optimizer = optimizer
+        self._data = tf.train.Checkpoint(iterator=iterator)
+        self._data_shapes = _describe(iterator.element_spec)
+        self._groups = self._collect()
+        self._keep = keep
+        self._keep_period = keep_period
+        self._host = host or Host()
+        self._last_step = 0
+        self._thread = None
+        self._error = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        """Lets the checkpoint that is being written be finished, whatever happened."""
+        if self._thread:
+            self._thread.join()
+
+    def save(self, step):
+        """Copies everything, and starts writing the checkpoint of `step`.
+
+        The step that was saved or restored last is not written again.
+
+        Raises:
+          OSError: this or the previous checkpoint could not be written.
+          ValueError: the model or optimizer has made variables since, which the
+            checkpoint would miss.
+        """
+        self.wait()
+        if step == self._last_step:
+            return
+        self._last_step = step
+        for group, now in self._collect().items():
+            late = sorted(now.keys() ^ self._groups[group].keys())
+            if late:
+                raise ValueError(
+                    f"The {group}'s variables are not those it had when training "
+                    f"started. Changed: {shorten(late)}. Make every variable in "
+                    "build()."
+                )
+        folder = os.path.join(self.directory, f"writing-{step}")
+        try:
+            if self._host.index == 0:
+                tf.io.gfile.makedirs(folder)
+            self._host.barrier()
+            self._data.write(os.path.join(folder, _data_name(*self._host[:2])))
+        except (OSError, tf.errors.OpError) as error:
+            self._error = error
+        self._host.barrier()  # The positions of all hosts are there.
+        if self._host.index == 0 and not self._error:
+            with tf.device("CPU"):
+                groups = {
+                    group: {path: tf.Variable(value) for path, value in values.items()}
+                    for group, values in self._groups.items()
+                }
+                state = tf.train.Checkpoint(
+                    step=tf.Variable(step, dtype=tf.int64),
+                    data_shapes=tf.Variable(self._data_shapes),
+                    **groups,
+                )
+            self._thread = threading.Thread(
+                target=self._write, args=(state, folder, step), name="checkpoint"
+            )
+            self._thread.start()
+        self.check()
+
+    def _write(self, state, folder, step):
+        """Writes, makes the checkpoint appear, and removes old ones."""
+        try:
+            state.write(os.path.join(folder, "state"))
+            tf.io.gfile.rename(folder, checkpoint_path(self.directory, step))
+            for old in self._superfluous():
+                tf.io.gfile.rmtree(checkpoint_path(self.directory, old))
+        except Exception as error:  # Shown by `check`, in the main thread.
+            self._error = error
+
+    def _superfluous(self):
+        """Returns the steps whose checkpoints need not stay."""
+        return [
+            step
+            for step in available_steps(self.directory)[: -self._keep]
+            if step != self.best_step
+            and not (self._keep_period and step % self._keep_period == 0)
+        ]
+
+    def check(self):
+        """Raises OSError if a checkpoint could not be written."""
+        if self._error is None:
+            return
+        error, self._error = self._error, None
+        steps = available_steps(self.directory)
+        raise OSError(
+            f"A checkpoint could not be written to {self.directory}: "
+            f"{getattr(error, 'message', error)}. "
+            + (
+                f"That of step {steps[-1]} is good, and the same command goes on from "
+                "it. "
+                if steps
+                else "There is none yet. "
+            )
+            + "Is the disk full, or the folder not writable?"
+        )
+
+    def wait(self):
+        """Waits until the checkpoint is written.
+
+        Raises:
+          OSError: it could not be.
+        """
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def restore(self):
+        """Restores the newest checkpoint that can be read, and returns its step.
+
+        Returns:
+          int, 0 if the folder holds no checkpoint.
+
+        Raises:
+          OSError: there are checkpoints, and none can be read.
+          ValueError: the checkpoint holds other variables than this run, or the
+            position in other data, or of another number of hosts.
+        """
+        steps = available_steps(self.directory)
+        whole = (s for s in reversed(steps) if self._is_readable(s))
+        step = next(whole, 0)
+        self._host.barrier()  # All hosts have seen the same folder.
+        if self._host.index == 0:
+            self._clean(damaged=[s for s in steps if s > step])
+        if steps and not step:
+            raise OSError(
+                f"None of the checkpoints in {self.directory} can be read (steps "
+                f"{', '.join(map(str, steps))}). They are called damaged-* now. Put a "
+                "good copy there, or set another --model_dir to start from scratch."
+            )
+        if not step:
+            return 0
+        folder = checkpoint_path(self.directory, step)
+        check_coverage(folder, self._groups)
+        self._check_data(folder)
+        restored = tf.Variable(0, dtype=tf.int64)
+        tf.train.Checkpoint(
+            step=restored, data_shapes=tf.Variable(""), **self._groups
+        ).read(os.path.join(folder, "state")).assert_consumed()
+        data = os.path.join(folder, _data_name(*self._host[:2]))
+        self._data.read(data).assert_consumed()
+        self._last_step = int(restored)
+        return self._last_step
+
+    def _is_readable(self, step):
+        """Reads every file of a checkpoint, whose checksums TensorFlow compares."""
+        folder = checkpoint_path(self.directory, step)
+        try:
+            names = [n for n in tf.io.gfile.listdir(folder) if n.endswith(".index")]
+            hosts = {n for n in names if n.startswith("data-")}
+            if "state.index" not in names or len(hosts) != _num_hosts(hosts):
+                raise OSError(f"files are missing, there are {sorted(names)}")
+            for name in names:
+                read_all(os.path.join(folder, name.removesuffix(".index")))
+        except (OSError, RuntimeError, tf.errors.OpError) as error:
+            logging.error(
+                "The checkpoint %s cannot be read and is left aside: %s",
+                folder,
+                str(getattr(error, "message", error)).splitlines()[0],
+            )
+            return False
+        return True
+
+    def _clean(self, damaged):
+        """Renames what cannot be read, and removes what a kill left half written."""
+        for step in damaged:
+            target = os.path.join(self.directory, f"damaged-{step}")
+            if tf.io.gfile.exists(target):
+                tf.io.gfile.rmtree(target)
+            tf.io.gfile.rename(checkpoint_path(self.directory, step), target)
+        if tf.io.gfile.isdir(self.directory):
+            for name in tf.io.gfile.listdir(self.directory):
+                if name.startswith("writing-"):
+                    tf.io.gfile.rmtree(os.path.join(self.directory, name))
+
+    def _check_data(self, folder):
+        """Raises if the checkpoint has a position in data of other shapes."""
+        reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
+        saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
+        names = tf.io.gfile.listdir(folder)
+        hosts = _num_hosts(n for n in names if n.startswith("data-"))
+        if saved != self._data_shapes or hosts != self._host.count:
+            raise ValueError(
+                f"The checkpoint {folder} holds a position in other data.\n"
+                f"  saved: {saved}, {hosts} host(s)\n"
+                f"  here: {self._data_shapes}, {self._host.count} host(s)\n"
+                "Continue with the batch size, lengths, steps_per_call and number of "
+                "hosts it was trained with, or use another --model_dir."
+            )
+
+    def _collect(self):
+        """Returns {group: {path: tf.Variable}} as they are now."""
+        slots = variables_by_path(self._optimizer.variables)
+        # The first part is the optimizer's name, which counts up in a process.
+        slots = {path.partition("/")[2]: slot for path, slot in slots.items()}
+        return {"model": variables_by_path(self._model.variables), "optimizer": slots}
+
+
+def _data_name(host, num_hosts):
+    return f"data-{host}-of-{num_hosts}"
+
+
+def _num_hosts(names):
+    """Returns the number of hosts in names such as 'data-0-of-2.index'."""
+    return int(re.match(r"data-\d+-of-(\d+)", min(names, default="data-0-of-1"))[1])
+
+
+def _describe(element_spec):
+    """Returns the names and shapes of the data's elements."""
+    return ", ".join(f"{k} {list(v.shape)}" for k, v in sorted(element_spec.items()))

@@ -1,0 +1,38 @@
+"""What binaries know of gin: their command line, their configuration, its errors."""
+
+from remixer_tf.configuration.command_line import parse_command_line, parse_run
+from remixer_tf.configuration.errors import (
+    UserError,
+    is_users_error,
+    nearest,
+    plain_message,
+    run_binary,
+)
+from remixer_tf.configuration.gin_files import (
+    call,
+    configuration_str,
+    get_value,
+    gin_folder,
+    hyperparameters,
+    is_set,
+    parse_gin,
+    register_configurables,
+)
+
+__all__ = [
+    "UserError",
+    "call",
+    "configuration_str",
+    "get_value",
+    "gin_folder",
+    "hyperparameters",
+    "is_set",
+    "is_users_error",
+    "nearest",
+    "parse_command_line",
+    "parse_gin",
+    "parse_run",
+    "plain_message",
+    "register_configurables",
+    "run_binary",
+]

@@ -1,0 +1,128 @@
+"""The command line of the binaries."""
+
+import argparse
+import os
+import re
+
+from remixer_tf.configuration.errors import UserError, nearest
+from remixer_tf.configuration.gin_files import parse_gin
+
+
+def parse_command_line(arguments, description, add_arguments=None, needs_run=True):
+    """Parses a binary's command line.
+
+    Args:
+      arguments: list of str, without the program's name.
+      description: str, the help's first line.
+      add_arguments: a function that adds the binary's own options to the
+        `argparse.ArgumentParser`; None for none.
+      needs_run: bool, whether --model_dir has to be given.
+
+    Returns:
+      `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths` (a
+      list), `gin_bindings` (a list such as ["train.seed = 1"]), and the binary's own.
+
+    Raises:
+      UserError: an argument is unknown or malformed.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, allow_abbrev=False, usage="%(prog)s [options]"
+    )
+    if needs_run:
+        parser.add_argument(
+            "--model_dir", required=True, metavar="DIR", help="folder of the run"
+        )
+    parser.add_argument(
+        "--gin_file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several "
+        "with commas: later files override earlier ones",
+    )
+    parser.add_argument(
+        "--gin.NAME=VALUE",
+        dest="unused",
+        default=argparse.SUPPRESS,
+        metavar="",
+        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.train.seed=1; "
+        "a string needs quotes of its own: --gin.TASK=\"'cogs'\"",
+    )
+    parser.add_argument(
+        "--gin_search_paths",
+        default="",
+        metavar="P,Q",
+        help="more folders to look for gin files, after the current one and before "
+        "the package's",
+    )
+    if add_arguments:
+        add_arguments(parser)
+    options, rest = parser.parse_known_args(arguments)
+    options.gin_bindings = [_to_binding(argument, parser) for argument in rest]
+    options.gin_file = [f for value in options.gin_file for f in value.split(",") if f]
+    options.gin_search_paths = [p for p in options.gin_search_paths.split(",") if p]
+    return options
+
+
+def parse_run(arguments, description, add_arguments=None, steps=("best",)):
+    """Parses the command line of a binary that reads a run, and its configuration.
+
+    Without --gin_file that is the one which training wrote into --model_dir.
+
+    Args:
+      arguments, description, add_arguments: as in `parse_command_line`.
+      steps: words that --step takes beside a number.
+
+    Returns:
+      what `parse_command_line` does, with `step`: int or one of `steps`, None for the
+      newest checkpoint.
+
+    Raises:
+      UserError: what `parse_command_line` and `parse_gin` raise, or the folder has no
+        configuration.
+    """
+
+    def step(text):
+        return text if text in steps else int(text)
+
+    def add_step(parser):
+        parser.add_argument(
+            "--step",
+            type=step,
+            metavar="N",
+            help=f"step of the checkpoint, or {' or '.join(steps)}; the newest if not "
+            "given",
+        )
+        if add_arguments:
+            add_arguments(parser)
+
+    options = parse_command_line(
+        arguments,
+        f"{description} Without --gin_file, the configuration is the one that training "
+        "wrote into --model_dir.",
+        add_step,
+    )
+    files = options.gin_file
+    if not files:
+        path = os.path.join(options.model_dir, "operative_config.gin")
+        if not os.path.exists(path):
+            raise UserError(
+                f"there is no {path}. Set --model_dir to the folder of a run, or name "
+                "the configuration with --gin_file."
+            )
+        files = [path]
+    parse_gin(files, options.gin_bindings, options.gin_search_paths)
+    return options
+
+
+def _to_binding(argument, parser):
+    """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
+    match = re.fullmatch(r"--gin\.([^=]+)=(.*)", argument, re.DOTALL)
+    if match:
+        return f"{match[1].strip()} = {match[2]}"
+    if argument.startswith("--gin."):
+        raise UserError(f"{argument} has no value. Expected: {argument}=VALUE")
+    flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
+    raise UserError(
+        f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
+    )

@@ -1,0 +1,169 @@
+"""Errors of a configuration, in one message each, with the nearest valid names."""
+
+import difflib
+import os
+import re
+import sys
+import traceback
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class UserError(Exception):
+    """Something the user can mend; shown as one message, without a traceback."""
+
+
+def run_binary(main):
+    """Runs `main(arguments)`; a user's error becomes one message and exit code 2.
+
+    A user's error is a `UserError`, or an exception that a `raise` statement of this
+    package made: its message says what to do. Others are bugs and keep their traceback.
+    """
+    # Read when TensorFlow is imported, which is later: its lines on absent GPUs.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        main(sys.argv[1:])
+    except Exception as error:
+        if not is_users_error(error):
+            raise
+        print(f"error: {plain_message(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def is_users_error(error):
+    """Whether the message alone tells the user what to do; see `run_binary`."""
+    if isinstance(error, UserError):
+        return True
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    folders = (_PACKAGE, os.path.join(os.path.dirname(_PACKAGE), "tasks"))
+    return (
+        isinstance(error, (ValueError, OSError, ImportError, ArithmeticError))
+        and os.path.abspath(frame.filename).startswith(
+            tuple(f + os.sep for f in folders)
+        )
+        and (frame.line or "").startswith("raise ")
+    )
+
+
+def plain_message(error):
+    """Returns the message without what gin and Keras add to it."""
+    text = re.split(r"\n  (?:In call to configurable|No values supplied)", str(error))[
+        0
+    ]
+    # Keras: which layer, the message in bold, all arguments.
+    keras = re.match(
+        r"Exception encountered when calling .*?\x1b\[1m(.*)\x1b", text, re.S
+    )
+    return keras[1] if keras else text
+
+
+def nearest(name, names):
+    """Returns ' Nearest: a, b.', or '' if nothing is near."""
+    close = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.5)
+    return f" Nearest: {', '.join(close)}." if close else ""
+
+
+def unknown_parameter(name, parameter, parameters):
+    """Returns the message for a parameter that a configurable does not have."""
+    return (
+        f"{name} has no parameter {parameter!r}.{nearest(parameter, parameters)} "
+        f"It has: {', '.join(parameters)}."
+    )
+
+
+def explain(error, parameters, folders=()):
+    """Returns one message for an error of gin's that a user can mend, else None.
+
+    Args:
+      error: an exception.
+      parameters: dict of the configurables' names to the lists of their parameters.
+      folders: the search path of gin files.
+    """
+    text = plain_message(error)
+    where = re.search(r'\n  In (file ".*", line \d+)', str(error))
+    where = f" (in {where[1]})" if where else ""
+
+    if match := re.search(
+        r"No configurable matching (?:reference )?'@?([^'()]*)", text
+    ):
+        name = match[1]
+        return (
+            f"gin knows no {name!r}{where}.{nearest(name, parameters)} Names from a "
+            "module of yours need an `import` line in the gin file."
+        )
+    if match := re.search(
+        r"Configurable '(.*)' doesn't have a parameter named '(.*)'", text
+    ):
+        name = match[1].rpartition(".")[2]
+        return unknown_parameter(name, match[2], parameters.get(name, [])) + where
+    if match := re.search(r"No bindings specified for '(.*)/gin.macro'", text):
+        macros = re.findall(r"^(\w+) = ", text, re.MULTILINE)  # of the whole config
+        return (
+            f"the macro {match[1]} is used but not set.{nearest(match[1], macros)} "
+            f"{_how_to_set(match[1])}"
+        )
+    if match := re.search(r"(\S+) set to `%gin.REQUIRED`", text):
+        name = re.sub(r"/(gin\.)?macro\.value$", "", match[1])
+        return f"{name} is required and not set. {_how_to_set(name)}"
+    if match := re.search(
+        r"(\w+)(?:\.__init__)?\(\) missing \d+ required .*?: (.*)", text
+    ):
+        name = match[1]
+        if name in parameters:
+            return (
+                f"{name} needs a value for {match[2]}. Set it in a gin file, or with "
+                f"--gin.{name}.PARAMETER=VALUE. (A run needs a model file and a run "
+                "file, such as --gin_file=models/t5_1_1_tiny.gin "
+                "--gin_file=runs/mini_cogs.gin.)"
+            )
+    if match := re.search(r"Unable to open file: (.*?)\. Searched", text):
+        searched = ", ".join(os.path.abspath(folder) for folder in folders)
+        return (
+            f"there is no gin file {match[1]!r}."
+            f"{nearest(match[1], _gin_files(folders))} Searched: {searched}."
+        )
+    return None
+
+
+def _how_to_set(name):
+    return f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
+
+
+def explain_syntax(error, binding=None):
+    """Returns the message for gin text that does not parse.
+
+    Args:
+      error: a SyntaxError, or a `tokenize.TokenError` (an open bracket).
+      binding: the binding of the command line that was read; None for a file.
+    """
+    reason = str(error.args[0]).rstrip(".")
+    if "malformed node" in reason:
+        reason = "expected a Python literal, a %MACRO or a @reference"
+    if binding is not None:
+        name, _, value = binding.partition(" = ")
+        message = f"cannot read --gin.{name}={value}: {reason}."
+        if re.fullmatch(r"[\w./-]+", value):
+            message += f" A string needs quotes of its own: --gin.{name}=\"'{value}'\""
+        return message
+    if isinstance(error, SyntaxError) and isinstance(error.args[1], tuple):
+        file, line, _, source = error.args[1]
+        return f"cannot read {file}, line {line}, `{(source or '').strip()}`: {reason}."
+    return f"cannot read a gin file: {reason}. Is a bracket or quote not closed?"
+
+
+def _gin_files(folders):
+    """Returns paths of gin files, as the search path lets one name them."""
+    files = set()
+    for folder in folders:
+        root = folder or os.curdir
+        for path, below, names in os.walk(root):
+            below[:] = [name for name in below if not name.startswith(".")]
+            relative = os.path.relpath(path, root)
+            if relative.count(os.sep) >= 2:
+                below.clear()
+            files |= {
+                os.path.normpath(os.path.join(relative, name))
+                for name in names
+                if name.endswith(".gin")
+            }
+    return files

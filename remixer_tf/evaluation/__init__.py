@@ -1,0 +1,1 @@
+"""Scores of checkpoints: on tasks, while training and after it, and their files."""

@@ -1,0 +1,1 @@
+"""What training minimises and what it counts: losses, and metrics from sums."""

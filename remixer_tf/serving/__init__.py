@@ -1,0 +1,1 @@
+"""Answers of a trained model, for lines of text and as a SavedModel."""

@@ -1,0 +1,183 @@
+"""A trained model from strings to strings, tokenizer included.
+
+`python -m remixer_tf.infer` calls a `TextToText`, `python -m remixer_tf.export` saves
+one, so that both give the same answers; evaluation's predictions are these too.
+"""
+
+import seqio
+import tensorflow as tf
+
+from remixer_tf.checkpoints import reading
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.decoding import check_writes, greedy_decode
+from remixer_tf.models.build import build_model
+
+_STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
+
+
+def text_to_text(
+    model_dir,
+    model,
+    task,
+    *,
+    feature_lengths,
+    step=None,
+    dtype_policy="float32",
+    vocabulary=None,
+    max_decode_length=None,
+    decode_fn=greedy_decode,
+):
+    """Restores a checkpoint of a run as a `TextToText`.
+
+    Args:
+        model_dir: folder of the run.
+        model: a factory, as in `train`: `model()` is a `keras.Model`, and its `build()`
+            makes all variables.
+        task: registered name, `seqio.Task` or `seqio.Mixture`.
+        feature_lengths: dictionary of ints, as in training.
+        step: int, the step of the checkpoint; None for the newest.
+        dtype_policy: "float32" or "mixed_bfloat16".
+        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+        max_decode_length: int, tokens decoded at most; None for the targets' length.
+        decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
+
+    Returns:
+        the `TextToText`, and the checkpoint's step, an int.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+        ValueError: the checkpoint is of another model, the model writes no text, or
+            the task is unknown or has no inputs and targets.
+    """
+    task = get_task(task, vocabulary)
+    model = build_model(model, dtype_policy)
+    check_writes(model)
+    step = reading.restore_model(model_dir, model, step)
+    answer = TextToText(
+        model,
+        task,
+        input_length=feature_lengths["inputs"],
+        max_decode_length=max_decode_length or feature_lengths["targets"],
+        decode_fn=decode_fn,
+    )
+    return answer, step
+
+
+class TextToText(tf.Module):
+    """Answers strings with strings; `tf.saved_model.save` can save it.
+
+    A string becomes what evaluation makes of a task's `inputs`: the vocabulary's ids,
+    EOS if the feature has it, padding up to `input_length`. A longer one is cut there
+    and loses its EOS, unless the task's preprocessors have `append_eos_after_trim`.
+    Any bytes have an answer: a vocabulary of bytes reads them as they are, and
+    SentencePiece reads what is not UTF-8 as unknown characters.
+
+    Args:
+        model: a built and restored model that `decode_fn` can decode with.
+        task: a `seqio.Task` or `seqio.Mixture` with the features inputs and targets.
+        input_length: int, the tokens that the model reads, EOS included.
+        max_decode_length: int, tokens decoded at most.
+        decode_fn: `(model, batch, max_length) -> Decoded`.
+
+    Call arguments:
+        inputs: string `[batch]`.
+
+    Returns:
+        dictionary with `outputs`, string `[batch]`, and `scores`, float32 `[batch]`,
+        the log-probability of the answer's tokens.
+
+    Raises:
+        ValueError: the task lacks one of the features.
+    """
+
+    def __init__(
+        self,
+        model,
+        task,
+        *,
+        input_length,
+        max_decode_length,
+        decode_fn=greedy_decode,
+    ):
+        super().__init__(name="text_to_text")
+        features = task.output_features
+        if not {"inputs", "targets"} <= features.keys():
+            raise ValueError(
+                f"{task.name} has the features {', '.join(features)}. Answering needs "
+                "a task with inputs and targets."
+            )
+        self.input_length = input_length
+        self._add_eos = features["inputs"].add_eos
+        self._keep_eos = self._add_eos and any(
+            seqio.preprocessors.append_eos_after_trim in subtask.preprocessors
+            for subtask in seqio.get_subtasks(task)
+        )
+        reads, writes = (features[name].vocabulary for name in ("inputs", "targets"))
+        self._reads = _with_one_tokenizer(reads)
+        self._writes = self._reads if writes == reads else _with_one_tokenizer(writes)
+        self._decode = lambda batch: decode_fn(model, batch, max_decode_length)
+        # A SavedModel holds what is an attribute here. The model is none, since Keras
+        # would save it a second time in its own way; its weights are.
+        self._weights = [weight.value for weight in model.weights]
+        models = [
+            v for v in (self._reads, self._writes) if isinstance(v, _OneTokenizer)
+        ]
+        self._tokenizers = [vocabulary.tf_tokenizer for vocabulary in models]
+        self.vocabulary_files = sorted({v.sentencepiece_model_file for v in models})
+
+    @tf.function(input_signature=[_STRINGS])
+    def __call__(self, inputs):
+        tokens = tf.map_fn(
+            self._encode,
+            inputs,
+            fn_output_signature=tf.TensorSpec([self.input_length], tf.int32),
+        )
+        decoded = self._decode({"encoder_input_tokens": tokens})
+        return {
+            "outputs": self._writes.decode_tf(decoded.tokens),
+            "scores": decoded.scores,
+        }
+
+    @tf.function(input_signature=[_STRINGS])
+    def count_tokens(self, inputs):
+        """Counts the tokens of strings `[batch]`, EOS included: int32 `[batch]`.
+
+        Of more than `input_length`, a call reads only the first.
+        """
+        return tf.map_fn(
+            lambda text: tf.size(self._reads.encode_tf(text)) + int(self._add_eos),
+            inputs,
+            fn_output_signature=tf.int32,
+        )
+
+    def _encode(self, text):
+        """One string to its ids, cut and padded: int32 `[input_length]`."""
+        ids = self._reads.encode_tf(text)
+        if self._keep_eos:
+            ids = ids[: self.input_length - 1]
+        if self._add_eos:
+            ids = tf.concat([ids, [self._reads.eos_id]], axis=0)
+        ids = ids[: self.input_length]
+        return tf.pad(ids, [[0, self.input_length - tf.size(ids)]])
+
+
+class _OneTokenizer(seqio.SentencePieceVocabulary):
+    """A SentencePiece vocabulary that always gives the same TensorFlow tokenizer.
+
+    seqio's makes another one in every call: in a graph, one that cannot be saved.
+    """
+
+    def __init__(self, vocabulary):
+        self.__setstate__(vocabulary.__getstate__())
+        self._tokenizer = vocabulary.tf_tokenizer
+
+    @property
+    def tf_tokenizer(self):
+        return self._tokenizer
+
+
+def _with_one_tokenizer(vocabulary):
+    """Returns the vocabulary such that `TextToText` can save it."""
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return _OneTokenizer(vocabulary)
+    return vocabulary

@@ -1,0 +1,256 @@
+"""`python -m remixer_tf.profile`: counts, tables, errors."""
+
+import csv
+import io
+import math
+import subprocess
+import sys
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf import configuration, profile
+from remixer_tf.analysis.costs import count
+from remixer_tf.layers import LengthMixing
+from remixer_tf.models.build import build_model
+from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.flops import matmul_flops, op_flops
+from tests.tiny_run import SIZES
+
+TINY = [
+    *SIZES,
+    "--gin.VOCAB_SIZE=40",
+    "--batch_size=2",
+    "--input_length=6",
+    "--target_length=5",
+]
+LENGTHS = {"inputs": 6, "targets": 5}
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    yield
+    gin.clear_config()
+
+
+def read_csv(tmp_path, *arguments):
+    """{(model, part, kind, quantity): (ours, paper)}, with None for nothing."""
+    path = tmp_path / "profile.csv"
+    profile.main([*arguments, "--format=csv", f"--output={path}"])
+    rows = csv.DictReader(io.StringIO(path.read_text()))
+    return {
+        (row["model"], row["part"], row["kind"], row["quantity"]): tuple(
+            float(row[column]) if row[column] else None for column in ("ours", "paper")
+        )
+        for row in rows
+    }
+
+
+def test_flops_of_each_operation():
+    @tf.function
+    def function(x, kernel, image, signal, ids):
+        y = tf.matmul(x, kernel) + 1.0  # [2, 5]
+        y = tf.nn.softmax(tf.einsum("ab,cb->ac", y, y))  # [2, 2]
+        image = tf.nn.conv2d(image, tf.ones((2, 2, 3, 7)), 2, "VALID")  # [1, 2, 2, 7]
+        waves = tf.signal.irfft(tf.signal.rfft(signal))  # [3, 8]
+        return tf.reduce_sum(y), image, waves, ids + 1, tf.cast(ids, "float32")
+
+    shapes = (2, 3), (3, 5), (1, 4, 4, 3), (3, 8)
+    specs = [tf.TensorSpec(shape, "float32") for shape in shapes]
+    traced = function.get_concrete_function(*specs, tf.TensorSpec((9,), "int32"))
+    products = 2 * 2 * 3 * 5 + 2 * 2 * 2 * 5 + 2 * (2 * 2 * 7) * (2 * 2 * 3)
+    assert matmul_flops(traced) == products
+    assert sum(op.rest for op in op_flops(traced)) == 10 + 5 * 4 + 4 + 2 * 3 * 60
+
+
+def test_papers_flops_and_parameters_at_full_size(tmp_path):
+    """Specs 3.2 and 3.3, for matrix products."""
+    folder = "papers/remixer/table1"
+    files = f"--gin_file={folder}/t5_1_1_base.gin,{folder}/remixer_base.gin"
+    found = read_csv(tmp_path, files)
+    expected = {
+        "T5.1.1 Base": (247.58e6, 1.82e13, 248e6, 3.4e13, 9),
+        "Remixer Base": (253.87e6, 1.99e13, 324e6, 2.1e13, 6),
+    }
+    for model, (parameters, flops, *printed) in expected.items():
+        ours, paper = found[model, "", "", "parameters"]
+        np.testing.assert_allclose(ours, parameters, rtol=1e-4)
+        assert paper == printed[0]
+        products, _ = found[model, "", "", "matmul_flops"]
+        np.testing.assert_allclose(products, flops, rtol=0.01)
+        all_flops, paper = found[model, "", "", "flops"]
+        rest, _ = found[model, "", "", "rest_flops"]
+        assert all_flops == products + rest and 0 < rest < 0.01 * products
+        assert paper == printed[1]
+        assert found[model, "", "", "steps_per_second"] == (None, printed[2])
+        for quantity, total in (("parameters", ours), ("matmul_flops", products)):
+            parts = [
+                v
+                for k, (v, _) in found.items()
+                if k[1] and k[0] == model and k[3] == quantity
+            ]
+            assert sum(parts) == total and len(parts) > 8
+    assert {kind for _, _, kind, _ in found} == {
+        "",
+        "self_attention",
+        "cross_attention",
+        "feed_forward",
+        "remixer",
+        "remixer: mixing",
+    }
+
+
+def test_all_rows_of_a_table(tmp_path):
+    found = read_csv(tmp_path, "--table=remixer/table1", *TINY)
+    printed = {
+        key[0]: paper
+        for key, (_, paper) in found.items()
+        if key[3] == "steps_per_second"
+    }
+    assert {name: printed[name] for name in ("T5.1.1 Base", "Mixer")} == {
+        "T5.1.1 Base": 9,
+        "Mixer": 11,
+    }
+    models = {key[0] for key in found}
+    assert len(models) == 7 and {"Mixer_Enc", "Remixer SBase"} < models
+
+
+def test_masked_tokens_alone_have_logits(tmp_path):
+    """Of a gMLP paper's row: the body, and logits on as many positions as told."""
+    tiny = [
+        x for x in TINY if "CODER" not in x and "D_KV" not in x and "HEADS" not in x
+    ]
+    file = "--gin_file=papers/gmlp/table5/gmlp_base.gin"
+    found = read_csv(tmp_path, file, "--gin.NUM_LAYERS=1", *tiny)
+    products, _ = found["gMLP base", "head", "", "matmul_flops"]
+    assert products == 2 * 2 * 5 * 16 * 40
+    assert found["gMLP base", "", "", "flops"][1] == 158.0e9
+
+
+def test_a_row_is_counted_as_its_paper_counts(tmp_path):
+    """Two tables at once: images one by one, texts one by one with 76 masked tokens."""
+    tiny = ["--gin.D_MODEL=16", "--gin.D_FF=24", "--gin.NUM_LAYERS=1"]
+    tables = ["--table=gmlp/table1", "--table=gmlp/table5"]
+    found = read_csv(tmp_path, *tables, *tiny)
+    batch = {
+        model: {
+            name: found[model, "", "", name][0]
+            for name in ("batch_size", "inputs", "targets")
+            if (model, "", "", name) in found
+        }
+        for model in ("gMLP-B", "aMLP base", "BERT large")
+    }
+    text = {"batch_size": 1, "inputs": 512, "targets": 76}
+    assert batch == {"gMLP-B": {"batch_size": 1}, "aMLP base": text, "BERT large": text}
+    assert len({key[0] for key in found}) == 3 + 7
+    found = read_csv(tmp_path, *tables, *tiny, "--batch_size=3")
+    assert found["gMLP-B", "", "", "batch_size"][0] == 3
+
+
+def test_t5_at_512_targets(tmp_path):
+    file = "--gin_file=papers/remixer/table1/t5_1_1_base.gin"
+    found = read_csv(tmp_path, file, "--target_length=512")
+    products, _ = found["T5.1.1 Base", "", "", "matmul_flops"]
+    np.testing.assert_allclose(products, 3.29e13, rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype_policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("optimizer", [Adafactor, keras.optimizers.AdamW])
+def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
+    bindings = [x[len("--gin.") :] for x in TINY if x.startswith("--gin.")]
+    configuration.parse_gin(
+        ["models/remixer_tiny.gin"], ["DROPOUT_RATE=0.1", *bindings]
+    )
+    model = configuration.get_value("train.model")
+    real = build_model(model, dtype_policy)
+    real_optimizer = optimizer()
+    real_optimizer.build(real.trainable_variables)
+    found = count(
+        model,
+        optimizer,
+        batch_size=3,
+        feature_lengths=LENGTHS,
+        dtype_policy=dtype_policy,
+    )
+    weights = real.trainable_variables
+    assert found.total.parameters == sum(math.prod(v.shape) for v in weights)
+    for counted, variables in (
+        (found.parameter_bytes, real.variables),
+        (found.optimizer_bytes, real_optimizer.variables),
+    ):
+        assert counted == sum(v.numpy().nbytes for v in variables)
+    mixing = found.parts["encoder", "remixer: mixing"]
+    layers = [x for x in real._flatten_layers() if isinstance(x, LengthMixing)]
+    assert mixing.parameters == 256 * 256 and len(layers) == 2
+    # H X', and H times the padding mask.
+    products = 2 * 3 * 6 * 6 * 24 + 2 * 3 * 6 * 6
+    assert mixing.matmul_flops == products
+    logits = 4 * 3 * 5 * 40
+    gradients = 4 * found.total.parameters
+    assert found.activation_bytes > max(logits, gradients)
+
+
+def test_tied_logits_count_as_logits(tmp_path):
+    found = read_csv(tmp_path, "--gin_file=architectures/t5_1_0.gin", *TINY)
+    products, _ = found["t5_1_0", "logits", "", "matmul_flops"]
+    assert products == 2 * 2 * 5 * 16 * 40
+
+
+def test_measured_and_printed_in_every_format(tmp_path, capsys):
+    files = "--gin_file=models/t5_1_1_tiny.gin,models/remixer_tiny.gin"
+    arguments = [files, *TINY, "--measure"]
+    found = read_csv(tmp_path, *arguments)
+    for model in ("t5_1_1_tiny", "remixer_tiny"):
+        steps, _ = found[model, "", "", "steps_per_second"]
+        tokens, _ = found[model, "", "", "tokens_per_second"]
+        assert steps > 0
+        np.testing.assert_allclose(tokens, steps * 2 * (6 + 5), rtol=1e-6)
+    files = "--gin_file=models/t5_1_1_tiny.gin,papers/remixer/table1/remixer_base.gin"
+    profile.main([files, *TINY, "--format=markdown"])
+    models, *parts = capsys.readouterr().out.split("\n\n")
+    for table in (models, *parts[1::2]):
+        cells = [line.split("|")[1:-1] for line in table.splitlines() if line]
+        assert len({len(line) for line in cells}) == 1 and len(cells) >= 4
+    header, _, t5, remixer = [line.split(" | ") for line in models.splitlines()]
+    assert header[1:6] == [
+        *("parameters", "parameters (paper)", "batch", "inputs", "targets")
+    ]
+    assert t5[2] == "" and remixer[2] == "324.00M"
+    assert t5[3:6] == ["2", "6", "5"]
+    assert [parts[0], parts[2]] == ["t5_1_1_tiny", "Remixer Base"]
+    profile.main([files, *TINY])
+    text = capsys.readouterr().out
+    assert "324.00M" in text and "remixer: mixing" in text and "steps/s" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gin_file=models/t5_1_1_bse.gin"], ["t5_1_1_bse.gin", "t5_1_1_base.gin"]),
+        (["--table=remixer/tabel1"], ["'remixer/tabel1'", "Nearest: remixer/table1"]),
+        (["--gin_file=runs/from_t5_1_1.gin", "--gin.INITIAL_CHECKPOINT='x'"],
+         ["names no model", "train.model"]),
+        ([], ["nothing to count", "--gin_file"]),
+        (["--gin_file=models/t5_1_1_base.gin", "--format=xml"], ["xml", "markdown"]),
+        (["--gin_file=models/remixer_tiny.gin", *TINY, "--input_length=300"],
+         ["300", "max_length=256"]),
+    ],
+)  # fmt: skip
+def test_errors_are_one_message(arguments, words):
+    with pytest.raises(Exception) as error:  # noqa: B017
+        profile.main(arguments)
+    assert configuration.is_users_error(error.value)
+    message = configuration.plain_message(error.value)
+    assert all(word in message for word in words), message
+
+
+def test_a_wrong_name_ends_with_code_2():
+    command = [sys.executable, "-m", "remixer_tf.profile", "--gin_file=none.gin"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    lines = [x for x in process.stderr.splitlines() if x.startswith("error: ")]
+    assert len(lines) == 1 and "no gin file 'none.gin'" in lines[0]
+    assert "Traceback" not in process.stderr

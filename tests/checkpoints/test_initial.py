@@ -1,0 +1,85 @@
+"""Weights out of another run's checkpoint."""
+
+import keras
+import numpy as np
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.checkpoints.initial import InitialCheckpoint
+from remixer_tf.checkpoints.writing import Checkpoints
+from tests.models.tiny import tiny_model
+from tests.training import toy
+
+
+def save(model, model_dir, step=1):
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(model.trainable_variables)
+    checkpoints = Checkpoints(model_dir, model, optimizer, iter(toy.toy_dataset()))
+    checkpoints.save(step)
+    checkpoints.wait()
+
+
+def rules_of_the_gin_file():
+    configuration.parse_gin(["runs/from_t5_1_1.gin"], ["INITIAL_CHECKPOINT = 'unused'"])
+    import gin
+
+    return gin.query_parameter("InitialCheckpoint.rules")
+
+
+def test_a_remixer_starts_from_a_t5(tmp_path):
+    t5 = tiny_model("t5_1_1")
+    save(t5, tmp_path)
+    keras.utils.set_random_seed(5)
+    remixer = tiny_model("remixer")
+    fresh = {v.path: v.numpy() for v in remixer.trainable_variables}
+    report = InitialCheckpoint(str(tmp_path), rules_of_the_gin_file())(remixer)
+    old = {v.path: v.numpy() for v in t5.trainable_variables}
+    mixing = 0
+    for variable in remixer.trainable_variables:
+        path, value = variable.path, variable.numpy()
+        if "/mixing/" in path or path.endswith("alpha"):
+            np.testing.assert_array_equal(value, fresh[path])
+            mixing += 1
+            continue
+        path = path.replace("_remixer/remixer/", "_feed_forward/feed_forward/")
+        path = path.replace("_remixer/norm/", "_feed_forward/norm/")
+        np.testing.assert_array_equal(value, old[path], err_msg=path)
+    assert mixing
+    assert f"{len(fresh) - mixing} variables taken" in report
+    assert f"{mixing} fresh: " in report and "0 skipped" in report
+
+
+def test_reports_shapes_that_differ_and_what_is_left_over(tmp_path):
+    model = toy.ToyModel()
+    model.build()
+    save(model, tmp_path)
+
+    class Other(toy.ToyModel):
+        def build(self, input_shape=None):
+            self.embedding.build((None, None))
+            self.built = True
+
+    other = Other(name="other")
+    other.build()
+    report = InitialCheckpoint(str(tmp_path / "checkpoints" / "1"))(other)
+    np.testing.assert_array_equal(
+        other.embedding.embeddings.numpy(), model.embedding.embeddings.numpy()
+    )
+    assert "1 variables taken" in report
+    assert "2 skipped: toy/logits/bias, toy/logits/kernel" in report
+
+    wide = toy.ToyModel(width=4)
+    wide.build()
+    report = InitialCheckpoint(str(tmp_path))(wide)  # the logits' bias fits
+    assert "embeddings (checkpoint (16, 8), here (16, 4))" in report
+
+
+def test_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        InitialCheckpoint(str(tmp_path))
+    model = toy.ToyModel()
+    model.build()
+    save(model, tmp_path)
+    none = [(".*", None)]
+    with pytest.raises(ValueError, match="No variable of .* toy/embedding/embeddings"):
+        InitialCheckpoint(str(tmp_path), none)(model)

@@ -1,0 +1,292 @@
+"""Checkpoints hold everything, and refuse what does not fit."""
+
+import pathlib
+import resource
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf.checkpoints.reading import (
+    available_steps,
+    checkpoint_directory,
+    restore_model,
+    variables_by_path,
+)
+from remixer_tf.checkpoints.writing import Checkpoints
+from tests.training import toy
+
+
+def make_model(seed=0, **options):
+    keras.utils.set_random_seed(seed)
+    model = toy.ToyModel(dropout_rate=0.1, **options)
+    model.build()
+    return model
+
+
+def make_checkpoints(model_dir, model, optimizer=None, **options):
+    optimizer = optimizer or keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    iterator = iter(toy.toy_dataset())
+    checkpoints = Checkpoints(model_dir, model, optimizer, iterator, **options)
+    return checkpoints, optimizer, iterator
+
+
+def test_restores_variables_slots_random_state_step_and_data(tmp_path):
+    model = make_model()
+    checkpoints, optimizer, iterator = make_checkpoints(tmp_path, model)
+    for variable in [*model.variables, *optimizer.variables]:
+        variable.assign(variable + 1)
+    next(iterator)
+    checkpoints.save(7)
+    checkpoints.wait()
+    following = next(iterator)
+
+    other = make_model(seed=1)
+    checkpoints, other_optimizer, iterator = make_checkpoints(tmp_path, other)
+    assert checkpoints.restore() == 7
+    assert any("seed_generator" in v.path for v in other.variables)
+    for one, two in (
+        (model.variables, other.variables),
+        (optimizer.variables, other_optimizer.variables),
+    ):
+        for a, b in zip(one, two, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.path)
+    for key, value in next(iterator).items():
+        np.testing.assert_array_equal(value, following[key])
+
+
+def test_nothing_to_restore_is_step_0(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    assert checkpoints.restore() == 0
+
+
+def test_keeps_the_newest(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=2)
+    for step in (2, 4, 100):
+        checkpoints.save(step)
+        checkpoints.wait()
+    assert available_steps(checkpoint_directory(tmp_path)) == [4, 100]
+
+
+def test_keeps_some_for_good_and_the_best(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=1, keep_period=10)
+    checkpoints.best_step = 4
+    for step in (2, 4, 10, 12, 14):
+        checkpoints.save(step)
+    checkpoints.wait()
+    assert available_steps(checkpoint_directory(tmp_path)) == [4, 10, 14]
+
+
+def save_steps(model_dir, steps):
+    model = make_model()
+    checkpoints, _, _ = make_checkpoints(model_dir, model)
+    for step in steps:
+        model.embedding.embeddings.assign(np.full((16, 8), step))
+        checkpoints.save(step)
+    checkpoints.wait()
+    return checkpoint_directory(model_dir)
+
+
+@pytest.mark.parametrize(
+    "damage", ["state.data", "state.index", "data-0-of-1.data", "data-0-of-1.index"]
+)
+@pytest.mark.parametrize("how", ["cut", "gone", "changed"])
+def test_a_damaged_checkpoint_is_left_aside_for_the_one_before(tmp_path, damage, how):
+    folder = pathlib.Path(save_steps(tmp_path, (1, 2)))
+    (path,) = (folder / "2").glob(f"{damage}*")
+    content = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        middle = len(content) // 2
+        flipped = bytes(b ^ 255 for b in content[middle : middle + 4])
+        path.write_bytes(content[:middle] + flipped + content[middle + 4 :])
+    model = make_model(seed=1)
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    assert checkpoints.restore() == 1
+    assert (model.embedding.embeddings.numpy() == 1).all()
+    assert sorted(p.name for p in folder.iterdir()) == ["1", "damaged-2"]
+    checkpoints.save(2)
+    checkpoints.wait()
+    assert available_steps(folder) == [1, 2]
+
+
+def test_when_all_are_damaged_nothing_starts_from_scratch(tmp_path):
+    folder = pathlib.Path(save_steps(tmp_path, (1, 2)))
+    for path in folder.glob("*/state.data*"):
+        path.write_bytes(b"")
+    with pytest.raises(OSError, match=r"None of .* can be read \(steps 1, 2\)"):
+        make_checkpoints(tmp_path, make_model())[0].restore()
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path):
+    folder = pathlib.Path(save_steps(tmp_path, (1,)))
+    (folder / "1").rename(folder / "writing-2")
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    assert checkpoints.restore() == 0
+    assert not list(folder.iterdir())
+
+
+def test_a_failed_save_names_the_last_good_one(tmp_path, monkeypatch):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    checkpoints.save(1)
+    checkpoints.wait()
+
+    def fail(*unused):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.io.gfile, "rename", fail)
+    checkpoints.save(2)
+    with pytest.raises(OSError, match="No space left on device.* step 1 is good"):
+        checkpoints.wait()
+    monkeypatch.undo()
+    assert make_checkpoints(tmp_path, make_model())[0].restore() == 1
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path):
+    model = make_model(width=4000)  # 0.5 MB, and its slots twice that
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    checkpoints.save(1)
+    checkpoints.wait()
+    # A file over the limit fails as a write to a full disk does.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
+    try:
+        checkpoints.save(2)
+        with pytest.raises(OSError, match="could not be written.* step 1 is good"):
+            checkpoints.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(width=4000))
+    assert checkpoints.restore() == 1
+
+
+def test_the_variables_may_change_while_they_are_written(tmp_path, monkeypatch):
+    model = make_model()
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    model.embedding.embeddings.assign(np.full((16, 8), 3.0))
+    started, changed = threading.Event(), threading.Event()
+    write = tf.train.Checkpoint.write
+
+    def slow_write(self, path):
+        if path.endswith("state"):
+            started.set()
+            changed.wait(60)
+        return write(self, path)
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", slow_write)
+    checkpoints.save(1)
+    assert started.wait(60)  # `save` has returned, and nothing is written yet
+    model.embedding.embeddings.assign(np.full((16, 8), 4.0))
+    changed.set()
+    checkpoints.wait()
+    assert restore_model(tmp_path, model) == 1
+    assert (model.embedding.embeddings.numpy() == 3).all()
+
+
+def test_restore_model_takes_the_step_asked_for(tmp_path):
+    model = make_model()
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    checkpoints.save(1)
+    checkpoints.wait()
+    first = model.embedding.embeddings.numpy()
+    model.embedding.embeddings.assign(first + 1)
+    checkpoints.save(2)
+    checkpoints.wait()
+
+    other = make_model(seed=1)
+    assert restore_model(tmp_path, other) == 2
+    np.testing.assert_array_equal(other.embedding.embeddings.numpy(), first + 1)
+    assert restore_model(tmp_path, other, step=1) == 1
+    np.testing.assert_array_equal(other.embedding.embeddings.numpy(), first)
+    with pytest.raises(FileNotFoundError, match="step 3 .* steps 1, 2"):
+        restore_model(tmp_path, other, step=3)
+
+
+def test_restore_model_without_checkpoint(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        restore_model(tmp_path, make_model())
+
+
+def test_another_architecture_is_refused_with_names_and_shapes(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    checkpoints.save(1)
+    checkpoints.wait()
+
+    class Larger(toy.ToyModel):
+        def build(self, input_shape=None):
+            super().build(input_shape)
+            self.scale = self.add_weight(shape=(3,), name="scale")
+
+    other = Larger(width=4)  # and no dropout: its random state is gone
+    other.build()
+    for restore in (
+        lambda: restore_model(tmp_path, other),
+        lambda: make_checkpoints(tmp_path, other)[0].restore(),
+    ):
+        with pytest.raises(ValueError) as error:
+            restore()
+        message = str(error.value)
+        assert "toy/embedding/embeddings (checkpoint (16, 8), here (16, 4))" in message
+        assert "only in the checkpoint: toy/dropout/seed_generator" in message
+        assert "missing from the checkpoint: toy/scale (3,)" in message
+
+
+def test_another_optimizer_is_refused(tmp_path):
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    checkpoints.save(1)
+    checkpoints.wait()
+    checkpoints, _, _ = make_checkpoints(
+        tmp_path, make_model(), optimizer=keras.optimizers.SGD()
+    )
+    with pytest.raises(ValueError, match="optimizer variables only in the checkpoint"):
+        checkpoints.restore()
+
+
+def test_variables_made_late_are_not_lost_silently(tmp_path):
+    class Lazy(toy.ToyModel):
+        def __init__(self):
+            super().__init__()
+            self.late = keras.layers.Dense(1, name="late")  # build() forgets it
+
+    model = Lazy()
+    model.build()
+    checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    model.late.build((None, 2))
+    with pytest.raises(ValueError, match="late/kernel"):
+        checkpoints.save(1)
+
+
+def test_paths_are_unique():
+    class Twins(keras.Model):
+        def build(self, input_shape=None):
+            self.one = keras.layers.Dense(2, name="twin")
+            self.two = keras.layers.Dense(2, name="twin")
+            self.one.build((None, 2))
+            self.two.build((None, 2))
+
+    model = Twins()
+    model.build()
+    with pytest.raises(ValueError, match="twin/kernel"):
+        variables_by_path(model.variables)
+
+
+def test_names_survive_the_way_tensorflow_writes_them(tmp_path):
+    class Odd(keras.Model):
+        def build(self, input_shape=None):
+            self.child = keras.layers.Dense(2, name="a.b_1..S")
+            self.child.build((None, 2))
+
+    for _ in range(2):
+        model = Odd(name="odd")
+        model.build()
+        checkpoints, _, _ = make_checkpoints(tmp_path, model)
+        step = checkpoints.restore()
+        checkpoints.save(step + 1)
+        checkpoints.wait()
+    assert available_steps(checkpoint_directory(tmp_path)) == [1, 2]

@@ -1,0 +1,234 @@
+"""gin: what it may configure, where files are found, one message for each error."""
+
+import os
+
+import gin
+import keras
+import numpy as np
+import pytest
+
+from remixer_tf import configuration
+
+MODEL = "models/t5_1_1_tiny.gin"
+RUN = "runs/mini_cogs.gin"
+WORDS = "--gin.VOCABULARY_FILE='words.model'"
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    yield
+    gin.clear_config()
+
+
+def parse(*arguments):
+    options = configuration.parse_command_line(
+        ["--model_dir=run", *arguments], "A test."
+    )
+    configuration.parse_gin(
+        options.gin_file, options.gin_bindings, options.gin_search_paths
+    )
+
+
+def error_of(*arguments):
+    with pytest.raises(configuration.UserError) as error:
+        parse(*arguments)
+    return str(error.value)
+
+
+def test_command_line():
+    options = configuration.parse_command_line(
+        [
+            "--model_dir=run",
+            "--gin_file=a.gin,b.gin",
+            "--gin.SEED=3",
+            "--gin_file=c.gin",
+            "--gin_search_paths=x,y",
+            "--gin.encoder/SelfAttention.num_heads=2",
+            "--step=7",
+        ],
+        "A test.",
+        lambda parser: parser.add_argument("--step", type=int),
+    )
+    assert options.model_dir == "run"
+    assert options.gin_file == ["a.gin", "b.gin", "c.gin"]
+    assert options.gin_search_paths == ["x", "y"]
+    assert options.gin_bindings == [
+        "SEED = 3",
+        "encoder/SelfAttention.num_heads = 2",
+    ]
+    assert options.step == 7
+
+
+def test_help_is_readable(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        configuration.parse_command_line(["--help"], "Trains a model.")
+    assert exit_.value.code == 0
+    output = capsys.readouterr().out
+    for word in ("Trains a model.", "--gin_file FILE", "--gin.NAME=VALUE", "quotes"):
+        assert word in output
+
+
+@pytest.mark.parametrize("model", ["t5_1_1_tiny", "remixer_tiny"])
+@pytest.mark.parametrize("run", ["mini_cogs", "cogs"])
+def test_runs_go_with_models(model, run):
+    files = [f"--gin_file=models/{model}.gin", f"--gin_file=runs/{run}.gin"]
+    parse(*files, WORDS)
+    assert gin.query_parameter("TASK/gin.macro.value") == run
+    for name in ("train.model", "train.optimizer", "train.dataset", "evaluate.task"):
+        gin.query_parameter(name)
+
+
+def test_the_last_value_counts():
+    parse(f"--gin_file={MODEL},{RUN}", WORDS, "--gin.SEED=1", "--gin.SEED=2")
+    assert gin.query_parameter("SEED/gin.macro.value") == 2
+
+
+def test_search_path(tmp_path, monkeypatch):
+    (tmp_path / "there" / "runs").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    mine = tmp_path / "there" / "runs" / "mine.gin"
+    mine.write_text("include 'runs/mini_cogs.gin'\nSEED = 5\nVOCABULARY_FILE = 'a'\n")
+    monkeypatch.chdir(tmp_path / "here")
+    for paths in (["--gin_file=runs/mine.gin", "--gin_search_paths=../there"],):
+        parse(f"--gin_file={MODEL}", *paths)
+        assert gin.query_parameter("SEED/gin.macro.value") == 5
+    parse(f"--gin_file={MODEL}", f"--gin_file={mine}")
+    assert gin.query_parameter("SEED/gin.macro.value") == 5
+    assert "no gin file 'runs/mine.gin'" in error_of("--gin_file=runs/mine.gin")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gin_file=runs/mini_cog.gin"], ["runs/mini_cog.gin", "runs/mini_cogs.gin"]),
+        (["--gin.trian.seed=1"], ["'trian'", "Nearest: train."]),
+        (["--gin.train.optimizer=@Adafacto"], ["'Adafacto'", "Nearest: Adafactor"]),
+        (["--gin.train.model=@EncodrDecoder()"], ["'EncodrDecoder'", "EncoderDecoder"]),
+        (["--gin.train.train_step=1"], ["'train_step'", "Nearest: train_steps"]),
+        (["--gin.EncoderDecoder.d_modl=1"], ["'d_modl'", "Nearest: d_model"]),
+        (["--gin.AdamW.wieght_decay=1"], ["'wieght_decay'", "Nearest: weight_decay"]),
+        (["--gin.evaluate.max_exmples=1"], ["'max_exmples'", "max_examples"]),
+        (["--gin.BATCHSIZE=1"], ["BATCHSIZE", "nothing uses", "Nearest: BATCH_SIZE"]),
+        (["--gin.train.seed=%SEDE"], ["macro SEDE", "Nearest: SEED", "--gin.SEDE="]),
+        (["--gin.VOCABULARY_FILE=%gin.REQUIRED"], ["VOCABULARY_FILE is required"]),
+        (["--gin.SEED=%gin.REQUIRED"], ["SEED is required", "--gin.SEED=VALUE"]),
+        (
+            ["--gin.train.seed=%gin.REQUIRED"],
+            ["train.seed is required", "--gin.train.seed=VALUE"],
+        ),
+        (["--gin.TASK=cogs"], ["--gin.TASK=cogs", "quotes", "--gin.TASK=\"'cogs'\""]),
+        (["--gin.SEED=[1"], ["cannot read --gin.SEED=[1"]),
+        (["--gin.SEED="], ["cannot read --gin.SEED="]),
+        (["--gin.SEED"], ["--gin.SEED has no value"]),
+        (["--gin_fil=a"], ["'--gin_fil=a'", "Nearest: --gin_file"]),
+    ],
+)
+def test_one_message_for_each_error(arguments, words):
+    message = error_of(f"--gin_file={MODEL},{RUN}", WORDS, *arguments)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_errors_in_files_name_file_and_line(tmp_path):
+    for name, text, words in [
+        ("name", "\ntrian.seed = 1\n", ["'trian'", "line 2"]),
+        ("syntax", "SEED = 1\ntrain.seed == 2\n", ["line 2", "train.seed == 2"]),
+        ("value", "TASK = cogs\n", ["line 1", "Python literal"]),
+        ("bracket", "SEED = [1\n", ["not closed"]),
+        ("include", "include 'models/none.gin'\n", ["no gin file 'models/none.gin'"]),
+    ]:
+        path = tmp_path / f"{name}.gin"
+        path.write_text(text)
+        message = error_of(f"--gin_file={path}")
+        for word in words:
+            assert word in message, (name, message)
+        if "line" in words[-1]:
+            assert str(path) in message
+    assert error_of(f"--gin_file={tmp_path}")  # a folder
+
+
+def test_required_values_of_a_run_are_named():
+    message = error_of(f"--gin_file={MODEL}", "--gin_file=runs/train.gin")
+    assert "TASK is required" in message
+
+
+def test_call_names_what_is_missing():
+    parse(f"--gin_file={MODEL}")
+    with pytest.raises(
+        configuration.UserError, match="train needs a value for 'optimizer"
+    ):
+        configuration.call("train", "run")
+
+
+def test_a_bug_is_not_explained_away():
+    parse("--gin.EncoderDecoder.encoder=1")
+    with pytest.raises(TypeError, match="not callable"):
+        configuration.call("EncoderDecoder", decoder=1, vocab_size=1, d_model=1)
+
+
+def test_the_written_configuration_can_be_read_again():
+    parse(f"--gin_file={MODEL},{RUN}", WORDS, "--gin.evaluate.step=3")
+    configuration.call("WarmupCosineDecay")
+    text = configuration.configuration_str()
+    gin.clear_config()
+    gin.parse_config(text)
+    assert gin.query_parameter("evaluate.step") == 3
+    assert gin.query_parameter("WarmupCosineDecay.end_learning_rate") == 0.0
+    assert gin.query_parameter("D_MODEL/gin.macro.value") == 128
+
+
+def test_the_written_configuration_keeps_the_order_of_sublayers():
+    parse(f"--gin_file={MODEL},{RUN}", WORDS)
+    order = ["self_attention", "cross_attention", "feed_forward"]
+    for _ in range(2):
+        sublayers = gin.query_parameter("decoder/TransformerStack.sublayers")
+        assert list(sublayers) == order
+        with gin.config_scope("decoder"):
+            configuration.call("TransformerStack", name="decoder")
+        text = configuration.configuration_str()
+        gin.clear_config()
+        gin.parse_config(text)
+
+
+def test_run_binary(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train", "a"])
+    seen = []
+    configuration.run_binary(seen.append)
+    assert seen == [["a"]]
+
+    def fail(arguments):
+        configuration.call("get_task", name="no_such_task")
+
+    with pytest.raises(SystemExit) as exit_:
+        configuration.run_binary(fail)
+    assert exit_.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: No task or mixture is registered")
+    assert "In call to configurable" not in message
+
+    def bug(arguments):
+        os.path.join(1)
+
+    def other_bug(arguments):
+        int("one")
+
+    for function, kind in [(bug, TypeError), (other_bug, ValueError)]:
+        with pytest.raises(kind):
+            configuration.run_binary(function)
+
+
+def test_plain_message_drops_what_keras_adds():
+    class Fails(keras.layers.Layer):
+        def call(self, x):
+            raise ValueError("One line.")
+
+    with pytest.raises(ValueError) as error:
+        Fails()(np.zeros(1))
+    assert str(error.value) != "One line."
+    assert configuration.plain_message(error.value) == "One line."
+
+
+def test_hyperparameters_are_the_numbers_and_strings():
+    text = "A = 1\nb/train.c = 'x'\nd = @train()\ne = %A\nf = {\n  'g': 2}\nh = None\n"
+    assert configuration.hyperparameters(text) == {"A": 1, "b/train.c": "x"}

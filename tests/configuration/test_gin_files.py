@@ -1,0 +1,152 @@
+"""Every gin model: it parses, has the parameters its header tells, builds and runs."""
+
+import math
+import pathlib
+import re
+
+import gin
+import keras
+import numpy as np
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.models import EncoderOnly
+from remixer_tf.optimizers import Adafactor
+from tests.models.tiny import VOCAB_SIZE, tiny_batch
+
+MODELS = pathlib.Path(configuration.gin_folder()) / "models"
+
+# Millions of parameters (computed from the papers; the tiny and small sizes are ours).
+PARAMETERS = {
+    "gmlp_ti": 5.896,
+    "gmlp_s": 19.501,
+    "gmlp_b": 73.350,
+    "gmlp_vision_tiny": 0.18,
+    "mixer_b16": 59.880,
+    "t5_1_1_tiny": 9.21,
+    "t5_1_1_small": 76.96,
+    "t5_1_1_base": 247.58,
+    "t5_1_1_large": 783.15,
+    "remixer_tiny": 9.47,
+    "remixer_small": 81.16,
+    "remixer_base": 253.87,
+    "remixer_sbase": 224.76,
+    "remixer_base_table1": 323.30,
+    "remixer_sbase_table1": 224.11,
+    "remixer_base_literal": 183.09,
+    "remixer_sbase_literal": 148.67,
+    "bert_tiny": 4.96,
+    "bert_relative_tiny": 4.89,
+    "bert_base": 110.0,
+    "bert_large": 335.6,
+    "gmlp_tiny_mlm": 4.70,
+    "gmlp_base_mlm": 130.1,
+    "gmlp_large_mlm": 365.3,
+    "gmlp_xlarge_mlm": 940.6,
+    "amlp_tiny_mlm": 4.83,
+    "amlp_base_mlm": 108.8,
+    "amlp_large_mlm": 315.6,
+    "transformer_lm_tiny": 4.89,
+    "gmlp_lm_tiny": 4.70,
+    "gmlp_tiny": 8.96,
+    "amlp_tiny": 9.01,
+    "mixer_tiny": 9.32,
+    "mixer_base": 212.19,
+    "mixer_encoder_tiny": 9.37,
+    "mixer_encoder_base": 233.42,
+}
+TINY = str(pathlib.Path(__file__).parents[1] / "testdata" / "tiny.gin")
+
+
+def configured_model():
+    """The model that the gin files read name as train.model."""
+    return configuration.call(gin.query_parameter("train.model").selector)
+
+
+def count_parameters(file, bindings=()):
+    """Counts without allocating: the variables are declared and never made."""
+    configuration.parse_gin([str(file)], list(bindings), complete=False)
+    with keras.StatelessScope(initialize_variables=False):
+        model = configured_model()
+        model.build()
+    assert all(v._value is None for v in model.trainable_variables)
+    return sum(math.prod(v.shape) for v in model.trainable_variables)
+
+
+def test_every_model_file_is_listed():
+    assert {path.stem for path in MODELS.glob("*.gin")} == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_at_full_size(name):
+    file = MODELS / f"{name}.gin"
+    millions = count_parameters(file) / 1e6
+    assert abs(millions - PARAMETERS[name]) < 0.05
+    header = " ".join(
+        line.lstrip("# ")
+        for line in file.read_text().splitlines()
+        if line.startswith("#")
+    )
+    told = re.search(r"Parameters: (?:.*?ours )?([\d.]+)M", header)
+    decimals = len(told[1].partition(".")[2])
+    assert round(millions, decimals) == float(told[1]), header
+    if "tiny" not in name and name != "remixer_small":
+        assert re.search(r"Parameters: paper [\d.]+M", header), header
+
+
+VISION_MODELS = ["gmlp_ti", "gmlp_s", "gmlp_b", "gmlp_vision_tiny", "mixer_b16"]
+TEXT_MODELS = [name for name in PARAMETERS if name not in VISION_MODELS]
+
+
+@pytest.mark.parametrize("name", VISION_MODELS)
+def test_image_classifier_runs_when_shrunk(name):
+    configuration.parse_gin([str(MODELS / f"{name}.gin"), TINY], [])
+    model = configured_model()
+    logits = np.array(model({"images": np.ones((3, 8, 8, 3), "float32")}))
+    assert logits.shape == (3, 1, 5) and np.isfinite(logits).all()
+
+
+def test_gmlp_with_mean_pooling():
+    """Specs 1.6: without class token and pre_logits."""
+    for name, millions in (("ti", 5.867), ("s", 19.423), ("b", 73.075)):
+        count = count_parameters(MODELS / f"gmlp_{name}.gin", ["POOL = 'gap'"])
+        assert round(count / 1e6, 3) == millions
+
+
+def test_remixer_small_at_the_parameters_of_t5_1_1_small():
+    remixer = count_parameters(MODELS / "remixer_small.gin", ["D_FF = 853"])
+    t5 = count_parameters(MODELS / "t5_1_1_small.gin")
+    assert abs(remixer / t5 - 1) < 0.001
+
+
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "architectures/t5_1_0"])
+def test_model_runs_when_shrunk(name):
+    file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
+    configuration.parse_gin([file, TINY], [])
+    model = configured_model()
+    logits = np.array(model(tiny_batch()))
+    length = 10 if isinstance(model, EncoderOnly) else 7
+    assert logits.shape == (3, length, VOCAB_SIZE) and np.isfinite(logits).all()
+
+
+def test_t5_1_0_has_tied_logits_and_plain_relu():
+    configuration.parse_gin(["architectures/t5_1_0.gin", TINY], [])
+    model = configured_model()
+    model.build()
+    paths = [v.path for v in model.variables]
+    assert not [path for path in paths if "logits" in path or "wi_0" in path]
+    assert model.encoder.blocks[1].sublayer.activation == "relu"
+
+
+def test_adafactor_state_of_remixer_base_is_under_one_percent():
+    configuration.parse_gin([str(MODELS / "remixer_base.gin")], [])
+    with keras.StatelessScope(initialize_variables=False):
+        model = configured_model()
+        model.build()
+    optimizer = Adafactor()
+    parameters = state = 0
+    for variable in model.trainable_variables:
+        parameters += math.prod(variable.shape)
+        slots = optimizer.slot_shapes(variable.shape)
+        state += sum(math.prod(shape) for shape in slots.values())
+    assert 0 < state < 0.01 * parameters

@@ -1,0 +1,311 @@
+"""The loss and its gradient against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers.base import MASKED
+from remixer_tf.objectives import losses
+
+B, L, V = 2, 5, 7
+
+
+def make_batch(scale=3.0, seed=0):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, scale, (B, L, V)).astype("float32")
+    targets = rng.integers(0, V, (B, L)).astype("int32")
+    weights = np.array([[1, 1, 1, 0, 0], [1, 0.5, 2, 1, 0]], "float32")
+    return logits, targets, weights
+
+
+def smooth(wanted, real, label_smoothing):
+    """Takes a share of each row, and spreads it over the row's real classes."""
+    uniform = real / real.sum(-1, keepdims=True)
+    return (1 - label_smoothing) * wanted + label_smoothing * uniform
+
+
+def reference(logits, targets, weights, z_loss=0.0, label_smoothing=0.0):
+    """Returns (sums, gradient of loss + z_loss), in float64, position by position."""
+    sums = dict.fromkeys(("loss", "z_loss", "correct", "weight"), 0.0)
+    gradient = np.zeros(logits.shape)
+    for index in np.ndindex(*targets.shape):
+        row, weight = logits[index].astype("float64"), float(weights[index])
+        log_z = np.log(np.sum(np.exp(row - row.max()))) + row.max()
+        wanted = np.full(row.shape, label_smoothing / len(row))
+        wanted[targets[index]] += 1 - label_smoothing
+        probabilities = np.exp(row - log_z)
+        sums["loss"] -= weight * np.sum(wanted * (row - log_z))
+        sums["z_loss"] += weight * z_loss * log_z**2
+        sums["correct"] += weight * (np.argmax(row) == targets[index])
+        sums["weight"] += weight
+        gradient[index] = weight * (
+            probabilities - wanted + 2 * z_loss * log_z * probabilities
+        )
+    return sums, gradient
+
+
+def gradient_of(function, logits):
+    logits = ops.convert_to_tensor(logits)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            value = function(logits)
+        return ops.convert_to_numpy(tape.gradient(value, logits))
+    import jax
+
+    return ops.convert_to_numpy(jax.grad(function)(logits))
+
+
+def compiled(function):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True)
+    import jax
+
+    return jax.jit(function)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 1e-4, 0.3])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("wrap", [lambda f: f, compiled], ids=["eager", "compiled"])
+def test_sums_and_gradient_equal_numpy(z_loss, label_smoothing, wrap):
+    logits, targets, weights = make_batch()
+    options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
+    expected, expected_gradient = reference(logits, targets, weights, **options)
+
+    @wrap
+    def sums_of(logits):
+        return losses.cross_entropy(logits, targets, weights, **options)
+
+    sums = sums_of(ops.convert_to_tensor(logits))
+    assert set(sums) == set(expected)
+    for key, value in sums.items():
+        value = ops.convert_to_numpy(value)
+        assert value.dtype == np.float32 and value.shape == ()
+        np.testing.assert_allclose(value, expected[key], rtol=1e-5, err_msg=key)
+
+    @wrap
+    def objective(logits):
+        sums = losses.cross_entropy(logits, targets, weights, **options)
+        return sums["loss"] + sums["z_loss"]
+
+    np.testing.assert_allclose(
+        gradient_of(objective, logits), expected_gradient, rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_targets_that_give_each_class_a_share_equal_numpy(dtype, label_smoothing):
+    logits, _, weights = make_batch()
+    shares = np.random.default_rng(1).dirichlet(np.full(V, 0.3), (B, L))
+    low = ops.cast(logits, dtype)
+    rows = ops.convert_to_numpy(ops.cast(low, "float32")).astype("float64")
+    log_z = np.log(np.exp(rows).sum(-1))
+    wanted = (1 - label_smoothing) * shares + label_smoothing / V
+    expected = {
+        "loss": np.sum(weights * (log_z - (wanted * rows).sum(-1))),
+        "z_loss": 0.3 * np.sum(weights * log_z**2),
+        "correct": np.sum(weights * (rows.argmax(-1) == shares.argmax(-1))),
+        "weight": weights.sum(),
+    }
+    assert 0 < expected["correct"] < expected["weight"]
+    options = {"z_loss": 0.3, "label_smoothing": label_smoothing}
+    shares = shares.astype("float32")
+    sums = losses.cross_entropy(low, shares, weights, **options)
+    for key, value in sums.items():
+        assert ops.convert_to_numpy(value).dtype == np.float32
+        np.testing.assert_allclose(float(value), expected[key], rtol=1e-5, err_msg=key)
+
+    def objective(x):
+        sums = losses.cross_entropy(x, shares, weights, **options)
+        return sums["loss"] + sums["z_loss"]
+
+    probabilities = np.exp(rows - log_z[..., None])
+    gradient = probabilities - wanted + 0.6 * log_z[..., None] * probabilities
+    np.testing.assert_allclose(
+        gradient_of(objective, rows.astype("float32")),
+        weights[..., None] * gradient,
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
+def test_shares_of_one_class_are_that_class():
+    logits, targets, weights = make_batch()
+    options = {"z_loss": 1e-4, "label_smoothing": 0.1}
+    expected = losses.cross_entropy(logits, targets, weights, **options)
+    shares = np.eye(V, dtype="float32")[targets]
+    sums = losses.cross_entropy(logits, shares, weights, **options)
+    for key, value in sums.items():
+        np.testing.assert_allclose(float(value), float(expected[key]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["classes", "shares"])
+def test_masked_classes_take_no_part_in_smoothing(soft):
+    """Padding has no share of an answer's start, as `SpanHead` masks it."""
+    logits, targets, weights = make_batch()
+    lengths = np.array([3, 6])
+    targets %= lengths[:, None]
+    real = np.arange(V) < lengths[:, None, None] + np.zeros((B, L, 1))
+    masked = np.where(real, logits, logits + MASKED).astype("float32")
+    wanted = smooth(np.eye(V)[targets], real, 0.1)
+    exps = np.where(real, np.exp(logits), 0.0)
+    probabilities = exps / exps.sum(-1, keepdims=True)
+    logs = np.log(np.where(real, probabilities, 1.0))
+    given = np.eye(V, dtype="float32")[targets] if soft else targets
+
+    def loss(x):
+        return losses.cross_entropy(x, given, weights, label_smoothing=0.1)["loss"]
+
+    expected = -np.sum(weights * (wanted * logs).sum(-1))
+    assert float(loss(masked)) == pytest.approx(expected, rel=1e-5)
+    gradient = weights[..., None] * (probabilities - wanted)
+    np.testing.assert_allclose(gradient_of(loss, masked), gradient, atol=1e-6)
+
+
+def test_a_row_of_padding_without_weight_gives_no_nan():
+    logits, targets, weights = make_batch()
+    logits[1], weights[1] = MASKED, 0
+    options = {"label_smoothing": 0.1}
+    sums = losses.cross_entropy(logits, targets, weights, **options)
+    expected = losses.cross_entropy(logits[:1], targets[:1], weights[:1], **options)
+    assert float(sums["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("key", ["loss", "z_loss"])
+def test_each_sum_has_its_own_gradient(key):
+    logits, targets, weights = make_batch()
+    _, whole = reference(logits, targets, weights, z_loss=0.3)
+    _, without = reference(logits, targets, weights)
+    expected = without if key == "loss" else whole - without
+    gradient = gradient_of(
+        lambda x: losses.cross_entropy(x, targets, weights, z_loss=0.3)[key], logits
+    )
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_large_logits_neither_overflow_nor_lose_digits(label_smoothing):
+    logits, targets, weights = make_batch()
+    options = {"label_smoothing": label_smoothing}
+    for shift, scale in ((10_000.0, 1.0), (-10_000.0, 1.0), (0.0, 500.0)):
+        moved = np.round(logits * 64) / 64 * np.float32(scale) + np.float32(shift)
+        expected, expected_gradient = reference(moved, targets, weights, **options)
+        loss = losses.cross_entropy(moved, targets, weights, **options)["loss"]
+        np.testing.assert_allclose(float(loss), expected["loss"], rtol=1e-5)
+        gradient = gradient_of(
+            lambda x: losses.cross_entropy(x, targets, weights, **options)["loss"],
+            moved,
+        )
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_logits_are_computed_in_float32(dtype):
+    logits, targets, weights = make_batch()
+    low = ops.cast(ops.convert_to_tensor(logits), dtype)
+    rounded = ops.convert_to_numpy(ops.cast(low, "float32"))
+    expected, expected_gradient = reference(rounded, targets, weights, z_loss=1e-4)
+    sums = losses.cross_entropy(low, targets, weights, z_loss=1e-4)
+    for key, value in sums.items():
+        assert ops.convert_to_numpy(value).dtype == np.float32
+        np.testing.assert_allclose(float(value), expected[key], rtol=1e-5)
+    gradient = gradient_of(
+        lambda x: losses.cross_entropy(ops.cast(x, dtype), targets, weights)["loss"],
+        rounded,
+    )
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "float32", "bfloat16"])
+def test_weights_of_any_dtype(dtype):
+    logits, targets, _ = make_batch()
+    weights = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
+    expected, _ = reference(logits, targets, weights)
+    sums = losses.cross_entropy(logits, targets, ops.cast(weights, dtype))
+    for key, value in sums.items():
+        np.testing.assert_allclose(float(value), expected[key], rtol=1e-5)
+
+
+def test_positions_of_weight_0_have_no_effect():
+    logits, targets, weights = make_batch()
+    before = losses.cross_entropy(logits, targets, weights, z_loss=1.0)
+    logits[weights == 0] += 5.0
+    targets[weights == 0] = 0
+    after = losses.cross_entropy(logits, targets, weights, z_loss=1.0)
+    assert {k: float(v) for k, v in before.items()} == {
+        k: float(v) for k, v in after.items()
+    }
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="JAX has static shapes only."
+)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_shapes_known_only_when_run(label_smoothing):
+    import tensorflow as tf
+
+    logits, targets, weights = make_batch()
+    expected, expected_gradient = reference(
+        logits, targets, weights, label_smoothing=label_smoothing
+    )
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None, V]),
+            tf.TensorSpec([None, None], tf.int32),
+            tf.TensorSpec([None, None]),
+        ]
+    )
+    def loss_and_gradient(logits, targets, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            sums = losses.cross_entropy(
+                logits, targets, weights, label_smoothing=label_smoothing
+            )
+        return sums, tape.gradient(sums["loss"], logits)
+
+    sums, gradient = loss_and_gradient(logits, targets, weights)
+    for key, value in sums.items():
+        np.testing.assert_allclose(float(value), expected[key], rtol=1e-5)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_of_equal_logits_the_first_is_the_argmax():
+    logits = np.zeros((1, V, V), "float32")
+    logits[0, 4, 2:] = 1.0
+    targets = np.array([[0, 1, 0, 6, 2, 3, 5]])
+    correct = losses.cross_entropy(logits, targets, np.ones((1, V)))["correct"]
+    assert float(correct) == np.sum(np.argmax(logits, -1) == targets) == 3
+
+
+def test_nan_logits_are_not_correct():
+    logits = np.full((1, 2, V), np.nan, "float32")
+    sums = losses.cross_entropy(logits, np.zeros((1, 2), int), np.ones((1, 2)))
+    assert float(sums["correct"]) == 0
+    assert np.isnan(float(sums["loss"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"targets": np.zeros((B, L + 1), int)}, r"Received: logits \(2, 5, 7\), targ"),
+        ({"targets": np.zeros((B, L, 1), int)}, "Expected logits"),
+        ({"weights": np.ones((B, 1))}, r"weights \(2, 1\)"),
+        ({"targets": np.zeros((B, L))}, "targets must be integers.*Received: float64"),
+        ({"targets": np.zeros((B, L, V), int)}, "or floats for each class"),
+        ({"targets": np.zeros((B, L, V + 1))}, "Expected logits"),
+        ({"z_loss": -1.0}, "z_loss must be >= 0. Received: z_loss=-1.0"),
+        ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
+    ],
+)
+def test_bad_arguments(change, message):
+    logits, targets, weights = make_batch()
+    arguments = {"logits": logits, "targets": targets, "weights": weights, **change}
+    with pytest.raises(ValueError, match=message):
+        losses.cross_entropy(**arguments)

@@ -1,0 +1,136 @@
+"""`python -m remixer_tf.export`, and its SavedModel where nothing of ours is."""
+
+import json
+import os
+import subprocess
+import sys
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from remixer_tf import configuration, export, infer
+from tests.serving.test_text_to_text import QUESTIONS
+
+# Reads questions as hexadecimal numbers, and answers in batches of 0, 1, 7 and all.
+FRESH = """
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+
+def imported():
+    return {name for name in sys.modules if name.startswith("keras")}
+
+keras = imported()  # TensorFlow imports it, the SavedModel needs none of it
+model = tf.saved_model.load(sys.argv[1])
+answer = model.signatures["serving_default"]
+questions = [bytes.fromhex(text) for text in sys.argv[2:]]
+results = []
+for size in (0, 1, 7, len(questions)):
+    answers = answer(inputs=tf.constant(questions[:size], tf.string))
+    assert set(answers) == {"outputs", "scores"}
+    outputs = [text.decode() for text in answers["outputs"].numpy()]
+    results.append([outputs, answers["scores"].numpy().tolist()])
+ours = {"remixer_tf", "seqio", "t5", "gin", "sentencepiece"}
+assert not ours & {name.split(".")[0] for name in sys.modules}
+assert imported() == keras
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    yield
+    gin.clear_config()
+
+
+@pytest.fixture
+def exported(tiny_run):
+    path = tiny_run / "export" / "1"
+    if not path.exists():
+        export.main([f"--model_dir={tiny_run}"])
+    return path
+
+
+def test_a_fresh_process_answers_what_infer_answers(exported, tiny_run, tmp_path):
+    questions = [*QUESTIONS, b"the dog saw a cake in the house .", b"Emma \xc0 slept"]
+    process = subprocess.run(
+        [sys.executable, "-c", FRESH, exported, *[text.hex() for text in questions]],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    assert process.returncode == 0, process.stderr
+    results = json.loads(process.stdout.splitlines()[-1])
+
+    files = tmp_path / "questions.txt", tmp_path / "answers.txt"
+    files[0].write_bytes(b"\n".join(questions))
+    arguments = [f"--input={files[0]}", f"--output={files[1]}", "--scores"]
+    infer.main([f"--model_dir={tiny_run}", *arguments])
+    rows = [line.split("\t") for line in files[1].read_text().split("\n")[:-1]]
+    assert len(rows) == len(questions)
+    for size, (outputs, scores) in zip((0, 1, 7, 8), results, strict=True):
+        escaped = [x.replace("\n", "\\n").replace("\r", "\\r") for x in outputs]
+        assert escaped == ["\t".join(row[:-1]) for row in rows[:size]]
+        expected = [float(row[-1]) for row in rows[:size]]
+        np.testing.assert_allclose(scores, expected, atol=1e-3)
+
+
+def test_signature_and_assets(exported, tiny_run):
+    saved = saved_model_pb2.SavedModel.FromString(
+        (exported / "saved_model.pb").read_bytes()
+    )
+    signature = saved.meta_graphs[0].signature_def["serving_default"]
+    tensors = {**signature.inputs, **signature.outputs}
+    assert {name: tf.as_dtype(x.dtype).name for name, x in tensors.items()} == {
+        "inputs": "string",
+        "outputs": "string",
+        "scores": "float32",
+    }
+    for tensor in tensors.values():
+        assert [axis.size for axis in tensor.tensor_shape.dim] == [-1]
+
+    assets = sorted(os.listdir(exported / "assets"))
+    vocabulary = ["words.model"] if (tiny_run / "words.model").exists() else []
+    assert assets == ["operative_config.gin", *vocabulary]
+    for name in vocabulary:
+        content = (exported / "assets" / name).read_bytes()
+        assert content == (tiny_run / name).read_bytes()
+    configuration.parse_gin([str(exported / "assets" / "operative_config.gin")], [])
+    _, step = configuration.call("text_to_text", str(tiny_run))
+    assert step == 1
+
+
+def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
+    content = sorted(os.listdir(exported))
+    with pytest.raises(FileExistsError, match="export/1 already") as error:
+        export.main([f"--model_dir={tiny_run}"])
+    assert configuration.is_users_error(error.value)
+    assert sorted(os.listdir(exported)) == content
+
+    def save(model, path, signatures):
+        os.makedirs(path)
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left")
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
+    model, _ = configuration.call("text_to_text", str(tiny_run))
+    with pytest.raises(OSError, match="Cannot write .*export/2: No space") as error:
+        export.export(model, str(tiny_run / "export"), 2)
+    assert configuration.is_users_error(error.value)
+    assert os.listdir(tiny_run / "export") == ["1"]
+
+
+def test_errors(tiny_run, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint of step 5"):
+        export.main([f"--model_dir={tiny_run}", "--step=5"])
+    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
+    model, _ = configuration.call("text_to_text", str(tiny_run))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Cannot write .*file/export/1") as error:
+        export.export(model, str(tmp_path / "file" / "export"), 1)
+    assert configuration.is_users_error(error.value)

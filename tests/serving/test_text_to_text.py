@@ -1,0 +1,197 @@
+"""`TextToText` and `python -m remixer_tf.infer`."""
+
+import io
+import json
+import os
+import sys
+
+import gin
+import keras
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+from keras import ops
+
+from remixer_tf import configuration, infer
+from remixer_tf import eval as eval_binary
+from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.decoding import Decoded
+from remixer_tf.serving import text_to_text
+from tests.data.toy_tasks import toy_task
+
+QUESTIONS = [
+    b"A cat .",
+    b"",
+    b"dog cat " * 9,
+    b"caf\xc3\xa9",
+    b"\xff\xfe \x80 cat",
+    b"a\0b",
+]
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    yield
+    gin.clear_config()
+
+
+def echo(model, batch, max_length):
+    """Answers with the question; the score tells how many EOS it has."""
+    tokens = batch["encoder_input_tokens"]
+    ends = ops.sum(ops.cast(ops.equal(tokens, 1), "float32"), axis=1)
+    return Decoded(tokens, ends)
+
+
+def echo_model(task=None, length=8):
+    return text_to_text.TextToText(
+        keras.Sequential(),
+        task or toy_task({}),
+        input_length=length,
+        max_decode_length=length,
+        decode_fn=echo,
+    )
+
+
+def answers(model, lines, **kwargs):
+    output = io.BytesIO()
+    infer.answer_lines(model, lines, output, **{"batch_size": 2, **kwargs})
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("last", ["append_eos", "append_eos_after_trim"])
+def test_reads_what_evaluation_reads(last):
+    texts = ["", "ab", "abcdefg", "abcdefgh", "abcdefghi", "ß" * 5]
+    splits = {"dev": [(text, "a") for text in texts]}
+    task = toy_task(splits, last=getattr(seqio.preprocessors, last))
+    examples = read_examples(task, "dev", {"inputs": 8, "targets": 8})
+    model = echo_model(task)
+    ids = [model._encode(tf.constant(text)).numpy() for text in texts]
+    for example, row in zip(examples, ids, strict=True):
+        assert row.tolist() == np.pad(example["inputs"], (0, 8))[:8].tolist()
+    whole = [len(text.encode()) + 1 for text in texts]
+    assert model.count_tokens(tf.constant(texts)).numpy().tolist() == whole
+
+
+def test_a_task_without_inputs_is_an_error():
+    task = toy_task({})
+    targets = {"targets": task.output_features["targets"]}
+    with pytest.raises(ValueError, match="toy has the features targets. Answering"):
+        echo_model(task.replace(output_features=targets))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+def test_lines_stay_lines(batch_size):
+    lines = io.BytesIO(b"b\n\na\r\n\xff\xc3\xa9\nc\rd\nlast")
+    expected = b"b\n\na\n\xc3\xa9\nc\\rd\nlast\n"
+    assert answers(echo_model(), lines, batch_size=batch_size) == expected
+
+
+def test_a_line_break_in_an_answer_is_escaped():
+    assert answers(echo_model(), [b"a\nb\n", b"c"]) == b"a\\nb\nc\n"
+
+
+def test_scores_and_over_long_lines(capsys):
+    lines = [b"a", b"12345678", b"123456789", b"b"]
+    expected = b"a\t1.0000\n12345678\t0.0000\n12345678\t0.0000\nb\t1.0000\n"
+    assert answers(echo_model(), lines, scores=True) == expected
+    assert "2 of 4 lines are longer than 8 tokens" in capsys.readouterr().err
+    assert answers(echo_model(), [b"a"]) == b"a\n" and not capsys.readouterr().err
+
+
+def test_no_lines():
+    assert answers(echo_model(), []) == b""
+
+
+def test_output_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "answers.txt"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt), infer.open_output(str(path)) as output:
+        output.write(b"half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["answers.txt"]
+    with infer.open_output(str(path)) as output:
+        output.write(b"whole")
+        output.flush()
+        assert path.read_text() == "before"
+    assert path.read_text() == "whole" and os.listdir(tmp_path) == ["answers.txt"]
+    with infer.open_output(os.devnull) as output:
+        output.write(b"gone")
+    assert not os.path.isfile(os.devnull)
+
+
+def test_errors(tmp_path):
+    with pytest.raises(
+        configuration.UserError, match="cannot read .*none.txt: No such"
+    ):
+        infer.open_input(str(tmp_path / "none.txt"))
+    for path, reason in [(tmp_path / "no" / "out", "No such"), (tmp_path, "directory")]:
+        with pytest.raises(configuration.UserError, match=f"cannot write .*{reason}"):
+            with infer.open_output(str(path)):
+                pass
+    with pytest.raises(configuration.UserError, match="no .*operative_config.gin"):
+        infer.main([f"--model_dir={tmp_path}"])
+
+
+def test_the_binary(tiny_run, tmp_path, capsysbinary, monkeypatch):
+    questions, output = tmp_path / "questions.txt", tmp_path / "answers.txt"
+    questions.write_bytes(b"\n".join(QUESTIONS))
+    run = [f"--model_dir={tiny_run}"]
+    infer.main([*run, f"--input={questions}", f"--output={output}", "--batch_size=4"])
+    lines = output.read_bytes().splitlines()
+    assert len(lines) == len(QUESTIONS) and len(set(lines)) > 1
+    assert b"1 of 6 lines" in capsysbinary.readouterr().err
+
+    stdin = io.TextIOWrapper(io.BytesIO(questions.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    infer.main([*run, "--step=1", "--scores"])
+    rows = [line.split(b"\t") for line in capsysbinary.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == lines
+    assert all(float(score) < 0 for _, score in rows)
+
+    for arguments, kind, message in [
+        (["--step=7"], FileNotFoundError, "no checkpoint of step 7"),
+        (["--batch_size=0"], configuration.UserError, "at least 1. Received: 0"),
+    ]:
+        with pytest.raises(kind, match=message) as error:
+            infer.main([*run, *arguments])
+        assert configuration.is_users_error(error.value)
+
+
+def test_a_terminal_is_asked_line_by_line(tiny_run, capsysbinary, monkeypatch):
+    class Terminal(io.BytesIO):
+        def isatty(self):
+            return True
+
+        def readline(self):
+            seen.append(capsysbinary.readouterr())
+            return super().readline()
+
+    seen = []
+    stdin = io.TextIOWrapper(Terminal(b"A cat .\n\xff\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    infer.main([f"--model_dir={tiny_run}", "--batch_size=64"])
+    assert [text.err for text in seen] == [b"> "] * 3
+    assert [text.out.count(b"\n") for text in seen] == [0, 1, 1]
+
+
+def test_answers_are_evaluations(tiny_run, tmp_path):
+    """Trimmed inputs, unknown words and invalid UTF-8 in the output are among them."""
+    eval_binary.main(
+        [
+            f"--model_dir={tiny_run}",
+            "--gin.evaluate.splits=['test']",
+            "--gin.evaluate.max_examples=30",
+            "--gin.evaluate.batch_size=8",
+        ]
+    )
+    (file,) = tiny_run.glob("eval/mini_cogs/test/1/predictions.jsonl")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
+    model, step = configuration.call("text_to_text", str(tiny_run))
+    assert step == 1
+    inputs = tf.constant([record["input"] for record in records])
+    assert (model.count_tokens(inputs).numpy() > model.input_length).any()
+    outputs = [text.decode() for text in model(inputs)["outputs"].numpy()]
+    assert outputs == [record["prediction"] for record in records]
+    assert len(set(outputs)) > 1

@@ -11,7 +11,7 @@ PARTS := $(filter-out $(RUNS) tests/testdata/ tests/__pycache__/, $(wildcard tes
 KERAS_TESTS := tests/layers tests/models tests/optimizers tests/decoding \
 	tests/objectives
 
-.PHONY: quickstart test test-runs test-parts test-jax lint wheel-check install
+.PHONY: quickstart test test-runs test-parts test-jax lint docs wheel-check install
 
 quickstart: install
 	$(PY) -m remixer_tf.quickstart
@@ -32,6 +32,11 @@ test-jax:
 
 lint: install
 	$(PY) -m ruff check .
+
+# Into site/; a broken link or name is an error. The variable hides an advertisement.
+docs: install
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 wheel-check: install
 	PYTHON=$(PY) bash .ci/wheel_trains.sh

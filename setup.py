@@ -65,5 +65,8 @@ setup(
         "scikit-learn",
         "scipy",
     ],
-    extras_require={"dev": ["packaging", "pre-commit", "pytest", "ruff"]},
+    extras_require={
+        "dev": ["packaging", "pre-commit", "pytest", "ruff"],
+        "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
+    },
 )

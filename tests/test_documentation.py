@@ -1,0 +1,52 @@
+"""What the documentation names is there."""
+
+import importlib
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+    )
+)
+
+
+def exists(name):
+    """Whether a dotted name is a module, or something that a module defines."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part, None)
+        return found is not None
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_names_and_links(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names = set(re.findall(r"\b(?:remixer_tf|benchmarks|tests)(?:\.[a-z_]\w*)+", text))
+    # What stands after a package's name and is no module: a file or a host.
+    names = {name for name in names if not name.endswith((".gin", ".git", ".whl"))}
+    assert [name for name in sorted(names) if not exists(name)] == []
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
+    assert [x for x in links if not (ROOT / page).parent.joinpath(x).exists()] == []
+    # Files of this repository in backticks, such as `gin/runs/train.gin`.
+    files = re.findall(r"`((?:gin|tasks|tests|benchmarks|remixer_tf)/[\w./-]+)`", text)
+    assert [x for x in files if not (ROOT / x).exists()] == []
+
+
+def test_every_package_has_a_page():
+    folders = {path.parent.name for path in ROOT.glob("remixer_tf/*/__init__.py")}
+    pages = {path.stem for path in ROOT.glob("docs/reference/*.md")}
+    assert pages == folders | {"tasks"}

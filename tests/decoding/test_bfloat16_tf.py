@@ -1,0 +1,42 @@
+"""Decoding in bfloat16 against the full pass."""
+
+import numpy as np
+import pytest
+
+from tests.layers.harness import randomize
+from tests.models.tiny import KINDS, STACKS, tiny_batch, tiny_decoder, tiny_model
+
+
+def logits_step_by_step(model, batch):
+    """The logits of `decoder_input_tokens`, one token after the other."""
+    tokens = batch["decoder_input_tokens"]
+    context, cache = model.start_decoding(batch, tokens.shape[1])
+    steps = []
+    for step in range(tokens.shape[1]):
+        here = context._replace(step=np.int32(step))
+        logits, cache = model.decode_step(tokens[:, step], cache, here)
+        steps.append(np.array(logits))
+    return np.stack(steps, axis=1)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *(f"lm_{stack}" for stack in STACKS)])
+def test_steps_equal_the_full_pass(kind):
+    """Steps are as near to float32, and to each other, as bfloat16 is to float32."""
+
+    def make(dtype):
+        if kind.startswith("lm_"):
+            return tiny_decoder(kind[3:], dtype=dtype)
+        return tiny_model(kind, dtype=dtype)
+
+    model, exact_model = make("mixed_bfloat16"), make("float32")
+    randomize(model)
+    for weight, other in zip(model.weights, exact_model.weights, strict=True):
+        other.assign(weight)
+    batch = tiny_batch()
+    exact, full = np.array(exact_model(batch)), np.array(model(batch))
+    steps = logits_step_by_step(model, batch)
+    rounding = np.abs(full - exact)
+    assert 0 < rounding.mean() < 0.02 * exact.std()
+    assert np.abs(steps - exact).mean() < 1.5 * rounding.mean()
+    assert np.abs(steps - full).mean() < 1.5 * rounding.mean()
+    assert np.abs(steps - full).max() < 2 * rounding.max()

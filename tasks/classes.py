@@ -4,7 +4,7 @@ import seqio
 
 from remixer_tf.data.classification import ClassNames, join_texts
 from remixer_tf.data.vocabularies import byte_vocabulary
-from remixer_tf.tasks import typed_text
+from remixer_tf.tasks import rows
 
 
 def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=32_768):
@@ -32,7 +32,7 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
     }
     seqio.TaskRegistry.add(
         name,
-        source=typed_text.RowSource(read_rows, splits, names=(*texts, "targets")),
+        source=rows.RowSource(read_rows, splits, names=(*texts, "targets")),
         preprocessors=[seqio.preprocessors.tokenize, join_texts],
         output_features=features,
         metric_fns=[accuracy],

@@ -12,7 +12,7 @@ whitespace normalisation: overall, by type, over the 18 lexical types, and over 
 structural ones.
 """
 
-from remixer_tf.tasks import cogs_files, metrics, typed_text
+from remixer_tf.tasks import cogs_files, metrics, rows
 from remixer_tf.tasks.cogs_files import gen_release, set_directory
 
 __all__ = ["GEN_TYPES", "gen_release", "read_rows", "set_directory"]
@@ -60,7 +60,7 @@ def read_rows(split):
     ]
 
 
-typed_text.add_task(
+rows.add_task(
     "cogs",
     read_rows,
     cogs_files.SPLITS,

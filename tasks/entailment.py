@@ -26,8 +26,8 @@ import seqio
 
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.folders import DataFolder, read_bytes
+from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.t5_tasks import t5
-from remixer_tf.tasks.typed_text import RowSource
 
 CLASSES = ["entailment", "neutral", "contradiction"]
 conjnli_folder = DataFolder("conjnli.directory", "REMIXER_TF_CONJNLI_DIR", "conjnli")

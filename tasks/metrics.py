@@ -11,7 +11,7 @@ LEXICAL = "lexical"
 STRUCTURAL = "structural"
 
 
-class TypedTarget(NamedTuple):
+class TargetWithType(NamedTuple):
     """A target's text and the type of its example, the 'type' feature."""
 
     text: str
@@ -24,7 +24,7 @@ def normalize_whitespace(text):
 
 
 def postprocess(text, example=None, is_target=False):
-    """seqio postprocessor: the text of a prediction, a `TypedTarget` of a target.
+    """seqio postprocessor: the text of a prediction, a `TargetWithType` of a target.
 
     Args:
         text: str, decoded prediction, or target as it was before tokenization.
@@ -32,10 +32,10 @@ def postprocess(text, example=None, is_target=False):
         is_target: bool.
 
     Returns:
-        str, or `TypedTarget` if `is_target`; whitespace normalised.
+        str, or `TargetWithType` if `is_target`; whitespace normalised.
     """
     text = normalize_whitespace(text)
-    return TypedTarget(text, example["type"].decode()) if is_target else text
+    return TargetWithType(text, example["type"].decode()) if is_target else text
 
 
 def exact_match_by_type(kind_of_type):
@@ -46,8 +46,8 @@ def exact_match_by_type(kind_of_type):
             not in it count in the overall and in their own number only.
 
     Returns:
-        a seqio metric function of `targets` (`TypedTarget`s) and `predictions` (str).
-        Its numbers are percentages of examples, as T5's are: `exact_match`, and
+        a seqio metric function of `targets`, each a `TargetWithType`, and `predictions`
+        (str). Its numbers are percentages of examples, as T5's are: `exact_match`, and
         `exact_match/KIND` and `exact_match/type/TYPE` of those that occur.
     """
 

@@ -8,7 +8,7 @@ lexical and the structural types of gen.
 
 import functools
 
-from remixer_tf.tasks import mini_cogs_grammar, mini_cogs_lexicon, typed_text
+from remixer_tf.tasks import mini_cogs_grammar, mini_cogs_lexicon, rows
 
 _splits = functools.cache(mini_cogs_grammar.generate)
 
@@ -18,7 +18,7 @@ def read_rows(split):
     return _splits()[split]
 
 
-typed_text.add_task(
+rows.add_task(
     "mini_cogs",
     read_rows,
     ("train", "dev", "test", "gen"),

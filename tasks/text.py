@@ -23,7 +23,7 @@ import seqio
 
 from remixer_tf.data.masked_lm import concat_and_split, mask_tokens
 from remixer_tf.data.vocabularies import byte_vocabulary
-from remixer_tf.tasks import text_files, typed_text
+from remixer_tf.tasks import rows, text_files
 from remixer_tf.tasks.text_files import set_directory
 
 __all__ = ["set_directory"]
@@ -36,7 +36,7 @@ def _read_rows(split):
 def _add_task(name, vocabulary, features, preprocessors):
     seqio.TaskRegistry.add(
         name,
-        source=typed_text.RowSource(_read_rows, text_files.SPLITS, names=("targets",)),
+        source=rows.RowSource(_read_rows, text_files.SPLITS, names=("targets",)),
         preprocessors=[
             seqio.preprocessors.tokenize,
             seqio.preprocessors.append_eos,

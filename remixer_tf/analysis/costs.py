@@ -12,7 +12,7 @@ import tensorflow as tf
 from remixer_tf.layers import LengthMixing
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
-from remixer_tf.objectives.batches import unit
+from remixer_tf.objectives.batches import throughput_unit
 from remixer_tf.training.flops import op_flops, peak_bytes, variable_bytes
 from remixer_tf.training.train_step import TrainStep
 
@@ -155,7 +155,7 @@ def measure(
         float(step(superbatch)["loss"])
         seconds.append(time.perf_counter() - start)
     rate = 1 / statistics.median(seconds)
-    return {"steps": rate, unit(superbatch): read * rate}
+    return {"steps": rate, throughput_unit(superbatch): read * rate}
 
 
 def _specs(values):

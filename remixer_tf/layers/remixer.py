@@ -116,7 +116,7 @@ class RemixerBlock(Sublayer):
     def build(self, input_shape):
         d_model = input_shape[-1]
         width = self.width or d_model
-        self.literal = width == d_model
+        self.as_printed = width == d_model
         hidden_shape = (None, None, width)
         dtype = self.dtype_policy
         self.wi_0 = dense("wi_0", input_shape, width, dtype)  # W_1
@@ -156,7 +156,7 @@ class RemixerBlock(Sublayer):
         alpha = self._alpha(hidden)
         sow(self, "intermediates", "alpha", alpha)
         composed = self.compose(hidden, mixed, alpha, gate)
-        if self.literal:
+        if self.as_printed:
             return self.wo(composed) + hidden
         return self.wo(composed + hidden)
 

@@ -26,7 +26,7 @@ def targets_and_weights(batch):
     raise ValueError(f"A batch holds {pairs}. Received: {', '.join(sorted(batch))}")
 
 
-def counted(batch):
+def throughput_tensors(batch):
     """Returns the tensors whose non-zero elements a throughput counts.
 
     These are the tokens that a model reads and writes, and for images their weights:
@@ -37,6 +37,6 @@ def counted(batch):
     return tokens or [targets_and_weights(batch)[1]]
 
 
-def unit(batch):
-    """Returns the name of what `counted` counts: "tokens" or "images"."""
+def throughput_unit(batch):
+    """Returns the name of what `throughput_tensors` counts: "tokens" or "images"."""
     return "images" if "images" in batch else "tokens"

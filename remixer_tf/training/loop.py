@@ -11,7 +11,7 @@ import tensorflow as tf
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.evaluation.periodic import write_best
 from remixer_tf.models.build import build_model
-from remixer_tf.objectives.batches import targets_and_weights, unit
+from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.run_log import RunLog
@@ -219,7 +219,7 @@ def train(
     )
     log.start(step, text, hyperparameters)
     watch = FiniteWatch(model_dir, max_skipped_steps, text)
-    speed = Speed(unit(batch))
+    speed = Speed(throughput_unit(batch))
     known_shapes = set()
     sums = None
     with progress, log, checkpoints, StopSignal() as signal:

@@ -5,7 +5,11 @@ import os
 
 import tensorflow as tf
 
-from remixer_tf.objectives.batches import counted, targets_and_weights, unit
+from remixer_tf.objectives.batches import (
+    targets_and_weights,
+    throughput_tensors,
+    throughput_unit,
+)
 from remixer_tf.training.flops import (
     matmul_flops,
     matmul_rate,
@@ -96,7 +100,7 @@ class Overview:
             for label, key in _READ.items()
             if key in superbatch
         }
-        tokens = sum(math.prod(x.shape[2:]) for x in counted(superbatch))
+        tokens = sum(math.prod(x.shape[2:]) for x in throughput_tensors(superbatch))
         devices = tf.config.list_logical_devices("GPU") or [
             d
             for d in tf.config.list_logical_devices()
@@ -116,7 +120,7 @@ class Overview:
                 for label, shape in lengths.items()
             )
             + f" (first batch), {batch * tokens:,} "
-            f"{unit(superbatch)} per step, padding "
+            f"{throughput_unit(superbatch)} per step, padding "
             "included",
             "work": f"{flops / 1e9:,.1f} GFLOP of matrix products per step; this "
             f"machine does {self.matmul_rate / 1e9:,.0f} GFLOP/s",

@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from remixer_tf.objectives import losses, metrics
-from remixer_tf.objectives.batches import counted, targets_and_weights
+from remixer_tf.objectives.batches import targets_and_weights, throughput_tensors
 from remixer_tf.training.strategy import get_host
 
 
@@ -269,4 +269,6 @@ def _replica_part(batch, replica_id, local_replicas):
 
 def _count_tokens(batch):
     """Returns the number of tokens (or images) that are not padding, float32."""
-    return tf.add_n([tf.reduce_sum(tf.cast(x > 0, tf.float32)) for x in counted(batch)])
+    return tf.add_n(
+        [tf.reduce_sum(tf.cast(x > 0, tf.float32)) for x in throughput_tensors(batch)]
+    )

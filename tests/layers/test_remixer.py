@@ -23,7 +23,7 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def numpy_remixer(layer, x, alpha=0.5, composition="full", literal=False):
+def numpy_remixer(layer, x, alpha=0.5, composition="full", as_printed=False):
     weights = {
         w.path.split("/", 1)[1]: ops.convert_to_numpy(w)
         for w in layer.trainable_weights
@@ -48,7 +48,7 @@ def numpy_remixer(layer, x, alpha=0.5, composition="full", literal=False):
             "multiplicative": product,
             "subtractive": difference,
         }[composition]
-    if literal:
+    if as_printed:
         return composed @ weights["wo/kernel"] + hidden
     return (composed + hidden) @ weights["wo/kernel"]
 
@@ -77,7 +77,7 @@ def test_equations(width, alpha, composition, dtype, tol):
     layer.build((None, None, 6))
     randomize(layer)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
-    expected = numpy_remixer(layer, x, alpha, composition, literal=width != 10)
+    expected = numpy_remixer(layer, x, alpha, composition, as_printed=width != 10)
     assert_equals(layer(x, context=Context()), expected, tol)
 
 

@@ -8,7 +8,7 @@ import pytest
 import seqio
 
 from remixer_tf.tasks import cogs, cogs_files
-from remixer_tf.tasks.metrics import TypedTarget
+from remixer_tf.tasks.metrics import TargetWithType
 
 DEV = (
     "A wug ran .\twug ( x _ 1 ) AND run . agent ( x _ 2 , x _ 1 )\tin_distribution\n"
@@ -109,7 +109,7 @@ def test_task_scores_by_type_through_seqio(folder):
     example = read("gen")[0]
     assert task.postprocess_fn(
         "dax ( x _ 1 )", example=example, is_target=True
-    ) == TypedTarget("dax ( x _ 1 )", "cp_recursion")
+    ) == TargetWithType("dax ( x _ 1 )", "cp_recursion")
 
 
 def test_the_folder_is_found_in_this_order(tmp_path, monkeypatch):

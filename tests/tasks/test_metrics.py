@@ -1,23 +1,23 @@
 import pytest
 
 from remixer_tf.tasks import metrics
-from remixer_tf.tasks.metrics import TypedTarget
+from remixer_tf.tasks.metrics import TargetWithType
 
 
 def test_postprocess_normalises_whitespace_and_keeps_the_type_of_targets():
     assert metrics.postprocess(" a  ( x\t_ 1 )\n") == "a ( x _ 1 )"
     assert metrics.postprocess(
         "a  b", example={"type": b"cp_recursion"}, is_target=True
-    ) == TypedTarget("a b", "cp_recursion")
+    ) == TargetWithType("a b", "cp_recursion")
 
 
 def test_exact_match_by_type_and_kind():
     metric = metrics.exact_match_by_type({"p": "lexical", "q": "structural"})
     targets = [
-        TypedTarget("a", "p"),
-        TypedTarget("b", "p"),
-        TypedTarget("c", "q"),
-        TypedTarget("d", "elsewhere"),
+        TargetWithType("a", "p"),
+        TargetWithType("b", "p"),
+        TargetWithType("c", "q"),
+        TargetWithType("d", "elsewhere"),
     ]
     assert metric(targets, ["a", "x", "c", "D"]) == {
         "exact_match": 50.0,
@@ -32,6 +32,6 @@ def test_exact_match_by_type_and_kind():
 def test_exact_match_needs_as_many_predictions_as_targets():
     metric = metrics.exact_match_by_type({})
     with pytest.raises(ValueError, match="1 targets and 2 predictions"):
-        metric([TypedTarget("a", "p")], ["a", "b"])
+        metric([TargetWithType("a", "p")], ["a", "b"])
     with pytest.raises(ValueError, match="0 targets"):
         metric([], [])

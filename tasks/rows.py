@@ -1,4 +1,4 @@
-"""Registers tasks that map a text to a text and score by type of example."""
+"""Tasks made of rows in memory: pairs of texts, scored by type of example."""
 
 import seqio
 import tensorflow as tf

@@ -24,6 +24,7 @@ from remixer_tf.data.eval_batches import batch_examples, read_examples
 from remixer_tf.data.lengths import count_over_length, has_split
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.evaluation.padding import padded_lengths
 from remixer_tf.evaluation.results import (
     print_table,
     read_results,
@@ -242,7 +243,7 @@ def decode_examples(
     feature_converter=seqio.EncDecFeatureConverter,
     description="decoding",
 ):
-    """Decodes examples, sorted by length and in four padded lengths to save time.
+    """Decodes examples, sorted by length and padded to `padded_lengths` to save time.
 
     Args:
         model: what `decode_fn` takes.
@@ -261,10 +262,7 @@ def decode_examples(
         examples,
         feature_lengths=feature_lengths,
         batch_size=batch_size,
-        length_buckets=[
-            {name: -(-n * quarter // 4) for name, n in feature_lengths.items()}
-            for quarter in (1, 2, 3, 4)
-        ],
+        length_buckets=padded_lengths(model, feature_lengths),
         feature_converter=feature_converter,
     )
     decode = _decode_function(decode_fn, model, max_length)

@@ -48,7 +48,13 @@ class Sublayer(keras.layers.Layer):
     A sublayer that mixes tokens and is to be used in a decoder overrides
     `init_cache` and `decode_step`; those given here are right for sublayers that
     treat each position by itself.
+
+    Attributes:
+        depends_on_padding: bool, whether outputs on real tokens change with the amount
+            of padding behind them, though `context.padding_mask` hides it.
     """
+
+    depends_on_padding = False
 
     def call(self, x, context, training=False):
         """Transforms a whole sequence.

@@ -177,6 +177,11 @@ class LengthMixing(Sublayer):
             )
         self.dropout.build()
 
+    @property
+    def depends_on_padding(self):
+        """See `Sublayer`: the mass of padding keys is missing from a row."""
+        return self.softmax and not self.renormalize and not self.causal
+
     def matrix(self, length):
         """M of an unpacked, unpadded sequence: float32 `[heads, length, length]`."""
         if self.toeplitz:

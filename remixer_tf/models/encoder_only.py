@@ -57,6 +57,11 @@ class EncoderOnly(keras.Model):
         self.head = head(name="head")
         self.num_classes = getattr(self.head, "num_classes", None)
 
+    @property
+    def depends_on_padding(self):
+        """See `models.padding`: layers see padding that is not masked."""
+        return not self.mask_padding
+
     def _embedding(self, rows, name):
         return keras.layers.Embedding(
             rows,

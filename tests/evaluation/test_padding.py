@@ -1,0 +1,66 @@
+"""Evaluation pads as inference does, where that changes an answer."""
+
+import functools
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.data.classification import ClassifierFeatureConverter
+from remixer_tf.decoding import Decoded, classify
+from remixer_tf.evaluation.scoring import decode_examples
+from remixer_tf.models import ClassificationHead
+from tests.layers.harness import randomize
+from tests.models.tiny import VOCAB_SIZE, tiny_encoder, tiny_model
+
+LENGTHS = {"inputs": 12, "targets": 4}
+
+
+def examples(**features):
+    """Of 1 to 12 tokens."""
+    rng = np.random.default_rng(0)
+    for length in range(1, 13):
+        inputs = rng.integers(2, VOCAB_SIZE, length).astype("int32")
+        yield {"inputs": inputs, **{name: f(inputs) for name, f in features.items()}}
+
+
+@pytest.mark.parametrize(
+    "dtype, lengths", [("float32", {3, 6, 9, 12}), ("mixed_bfloat16", {12})]
+)
+def test_what_writes_in_bfloat16_reads_what_inference_reads(dtype, lengths):
+    seen = set()
+
+    def record(model, batch, max_length):
+        inputs = batch["encoder_input_tokens"]
+        seen.add(inputs.shape[1])
+        return Decoded(inputs[:, :1], ops.cast(inputs[:, 0], "float32"))
+
+    decode_examples(
+        tiny_model("remixer", dtype=dtype),
+        list(examples(targets=lambda inputs: inputs[:4])),
+        feature_lengths=LENGTHS,
+        batch_size=3,
+        max_length=1,
+        decode_fn=record,
+    )
+    assert seen == lengths
+
+
+@pytest.mark.parametrize("mask_padding", [True, False])
+def test_a_class_is_that_at_full_length(mask_padding):
+    head = functools.partial(ClassificationHead, 4)
+    model = tiny_encoder("gmlp", head, mask_padding=mask_padding)
+    randomize(model)
+    rows = list(examples(token_types=np.zeros_like, targets=lambda inputs: inputs[:1]))
+    decoded = decode_examples(
+        model,
+        rows,
+        feature_lengths={"inputs": 12, "token_types": 12, "targets": 1},
+        batch_size=3,
+        max_length=1,
+        decode_fn=classify,
+        feature_converter=ClassifierFeatureConverter,
+    )
+    inputs = np.stack([np.pad(row["inputs"], (0, 12))[:12] for row in rows])
+    expected = classify(model, {"encoder_input_tokens": inputs}, 1)
+    np.testing.assert_allclose(decoded.scores, expected.scores, atol=1e-4)

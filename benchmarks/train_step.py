@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf import configuration
+from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.flops import matmul_flops, matmul_rate
 from remixer_tf.training.train_step import TrainStep
@@ -57,7 +58,7 @@ def make_step(gin_file, bindings, dtype_policy, jit_compile):
         model,
         Adafactor(1e-3),
         tf.distribute.get_strategy(),
-        z_loss=1e-4,
+        loss_fn=CrossEntropy(z_loss=1e-4),
         jit_compile=jit_compile,
     )
     batch = random_superbatch()

@@ -24,8 +24,9 @@ from remixer_tf.models import (
     MaskedLMHead,
     TransformerStack,
 )
+from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep, summarize
+from remixer_tf.training.train_step import TrainStep
 
 CALL = 50  # steps of a call
 
@@ -72,7 +73,7 @@ class Trainer:
                     for name, x in batch.items()
                 }
             )
-        return {name: float(value) for name, value in summarize(sums).items()}
+        return {name: float(value) for name, value in summarize_steps(sums).items()}
 
 
 def twice(rng, number, length=16, num_tokens=16):

@@ -56,7 +56,7 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
     plain = [  # colours are what augmentation changes most
         "--gin.image_dataset.transforms=[@random_resized_crop, @random_flip, "
         "@normalize]",
-        "--gin.train.label_smoothing=0.0",
+        "--gin.CrossEntropy.label_smoothing=0.0",
     ]
     train.main(arguments(tmp_path, folder, 30, *plain))
     shown = capsys.readouterr().out

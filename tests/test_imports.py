@@ -38,8 +38,7 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}
 USES_GIN = {part for part, rank in RANK.items() if rank >= RANK["configuration"]}
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
-# Keras knows no replicas: under TensorFlow alone, dropout asks which one it is on.
-ALLOWED = {("remixer_tf.layers.dropout", "tensorflow")}
+
 # Of ours, the tasks use no more than these; what they share lives beside them.
 FOR_TASKS = (
     "remixer_tf.tasks",
@@ -92,8 +91,6 @@ def violations(module, source):
     found = []
     for name in names:
         library, target = name.split(".")[0], part_of(name)
-        if (module, name) in ALLOWED:
-            continue
         if part in KERAS_ONLY and library not in BACKEND_FREE:
             found.append(f"{module} may use keras and numpy only, it imports {name}")
         elif library == "gin" and part not in USES_GIN:

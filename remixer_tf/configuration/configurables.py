@@ -46,6 +46,7 @@ CONFIGURABLES = {
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
     "keras.layers": ("CutMix", "MixUp"),
     "keras.optimizers": ("Adam", "AdamW", "SGD"),
+    "remixer_tf.objectives.losses": ("CrossEntropy",),
     "remixer_tf.optimizers": (
         "Adafactor",
         "bert_adamw",

@@ -1,17 +1,39 @@
 """Dropout whose random state has a stable name, so that it can be restored."""
 
+import contextlib
+import contextvars
+
 import keras
 from keras import ops
+
+_replica = contextvars.ContextVar("replica", default=None)
+
+
+@contextlib.contextmanager
+def replica(index):
+    """Gives the calls inside the block the dropout masks of one replica.
+
+    Replicas of a model share one random state, and would draw equal masks from it:
+    whoever runs them says which is which.
+
+    Args:
+        index: int or int32 scalar, the replica's among all. Replica 0 draws what a
+            single one does.
+    """
+    token = _replica.set(index)
+    try:
+        yield
+    finally:
+        _replica.reset(token)
 
 
 class Dropout(keras.layers.Layer):
     """Inverted dropout, one mask shared along the axes named.
 
-    T5 shares its masks over the length axis (specification: Mesh TensorFlow's
-    `noise_shape`), which also makes them cheap to draw. `keras.layers.Dropout` names
-    its random state by a counter of the process, so a checkpoint of it would not
-    find its place again; here the state is part of the layer's path. Replicas of a
-    `tf.distribute` strategy draw different masks, from one state that they share.
+    T5 shares its masks over the length axis (Mesh TensorFlow's `noise_shape`), which
+    also makes them cheap to draw. `keras.layers.Dropout` names its random state by a
+    counter of the process, so a checkpoint of it would not find its place again; here
+    the state is part of the layer's path.
 
     Args:
         rate: float in [0, 1), the share of values dropped.
@@ -47,17 +69,12 @@ class Dropout(keras.layers.Layer):
 
 
 class _ReplicaSeedGenerator(keras.random.SeedGenerator):
-    """Draws seeds that differ between the replicas of a strategy."""
+    """Draws seeds that differ between replicas."""
 
     def next(self, ordered=True):
         seed = super().next(ordered=ordered)
-        if keras.backend.backend() != "tensorflow":
-            return seed
-        import tensorflow as tf  # other backends must not need it
-
-        context = tf.distribute.get_replica_context()
-        if context is None or context.num_replicas_in_sync == 1:
+        if (index := _replica.get()) is None:
             return seed
         # The state counts draws in its second number; its first is the seed itself.
-        replica = tf.cast(context.replica_id_in_sync_group, seed.dtype)
-        return seed + tf.stack([replica, tf.zeros_like(replica)])
+        index = ops.cast(index, seed.dtype)
+        return seed + ops.stack([index, ops.zeros_like(index)])

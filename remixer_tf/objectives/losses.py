@@ -3,6 +3,31 @@
 from keras import ops
 
 from remixer_tf.layers.base import MASKED
+from remixer_tf.objectives.batches import targets_and_weights
+
+
+class CrossEntropy:
+    """The objective of T5's training: cross entropy and z-loss, see `cross_entropy`.
+
+    Args:
+      z_loss: float >= 0, coefficient of log(Z)^2; T5 trains with 1e-4.
+      label_smoothing: float in [0, 1), mass taken from the target class.
+
+    Call arguments:
+      logits: what the model returns, [batch, targets, classes].
+      batch: dictionary of tensors, with targets and weights as `targets_and_weights`
+        finds them.
+
+    Returns of a call:
+      the sums of `cross_entropy`, and "objective", the one to minimise.
+    """
+
+    def __init__(self, z_loss=0.0, label_smoothing=0.0):
+        self._options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
+
+    def __call__(self, logits, batch):
+        sums = cross_entropy(logits, *targets_and_weights(batch), **self._options)
+        return {**sums, "objective": sums["loss"] + sums["z_loss"]}
 
 
 def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):

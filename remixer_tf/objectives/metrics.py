@@ -1,50 +1,77 @@
-"""Metrics from the sums of `losses.cross_entropy`."""
+"""Metrics from sums over batches."""
+
+import math
 
 from keras import ops
+
+# What a train step counts, beside the sums of its objective.
+_COUNTS = {"weight", "tokens", "stop", "steps", "updates", "skipped"}
 
 
 def summarize(sums):
     """Returns the metrics of one or more batches from their added sums.
 
     With all sums added over batches, replicas and micro-batches first, so that every
-    unit of weight counts alike:
+    unit of weight counts alike. Each sum is divided by the weight; the mean of
+    "correct" is called "accuracy", and perplexity = exp(loss).
 
-        loss = loss sum / weight     z_loss = z_loss sum / weight
-        accuracy = correct / weight  perplexity = exp(loss)
-
-    Without any weight nothing was measured, and all four are NaN. The perplexity is
-    inf where exp(loss) exceeds float32, from a loss of 88.73. With label smoothing it
-    is the exponential of the smoothed loss.
+    Without any weight nothing was measured, and all are NaN. The perplexity is inf
+    where exp(loss) exceeds float32, from a loss of 88.73. With label smoothing it is
+    the exponential of the smoothed loss.
 
     Args:
-      sums: a dictionary of scalars (tensors or numbers) with the keys "loss", "z_loss",
-        "correct" and "weight", as from `losses.cross_entropy`; others are ignored.
+      sums: a dictionary of scalars (tensors or numbers), "weight" and any others, such
+        as those of `losses.cross_entropy`.
 
     Returns:
-      A dictionary of float32 scalars: "loss" (cross entropy per unit of weight),
-      "z_loss", "accuracy", "perplexity".
+      A dictionary of float32 scalars per unit of weight.
 
     Raises:
-      ValueError: if a key is missing.
+      ValueError: there is no weight.
     """
-    missing = [k for k in ("loss", "z_loss", "correct", "weight") if k not in sums]
-    if missing:
+    if "weight" not in sums:
         raise ValueError(
-            f"The sums lack {missing}. Expected: those of losses.cross_entropy, added. "
+            "The sums lack the weight. Expected: those of losses.cross_entropy, added. "
             f"Received: {sorted(sums)}"
         )
     weight = ops.cast(sums["weight"], "float32")
     has_weight = weight > 0
     safe_weight = ops.where(has_weight, weight, 1.0)
-
-    def mean(key):
-        value = ops.cast(sums[key], "float32") / safe_weight
-        return ops.where(has_weight, value, float("nan"))
-
-    loss = mean("loss")
-    return {
-        "loss": loss,
-        "z_loss": mean("z_loss"),
-        "accuracy": mean("correct"),
-        "perplexity": ops.exp(loss),
+    means = {
+        "accuracy" if key == "correct" else key: ops.where(
+            has_weight, ops.cast(value, "float32") / safe_weight, float("nan")
+        )
+        for key, value in sums.items()
+        if key != "weight"
     }
+    if "loss" in means:
+        means["perplexity"] = ops.exp(means["loss"])
+    return means
+
+
+def summarize_steps(sums):
+    """Returns the means that a log line shows, of the summed results of train steps.
+
+    Args:
+      sums: what one call of a train step returned, or several of them added up.
+
+    Returns:
+      dict of floats: per unit of weight what the objective sums, see `summarize`; per
+      step that changed the weights gradient_norm, learning_rate and the auxiliary
+      losses; NaN if there was none.
+    """
+    sums = {key: float(value) for key, value in sums.items()}
+    of_step = {
+        key
+        for key in sums
+        if key in ("gradient_norm", "learning_rate") or key.startswith("auxiliary")
+    }
+    of_objective = {
+        key: value
+        for key, value in sums.items()
+        if key == "weight" or key not in _COUNTS | of_step
+    }
+    summary = {k: float(value) for k, value in summarize(of_objective).items()}
+    for key in sorted(of_step):
+        summary[key] = sums[key] / sums["updates"] if sums["updates"] else math.nan
+    return summary

@@ -12,11 +12,12 @@ from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.evaluation.periodic import write_best
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
+from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.run_log import RunLog
 from remixer_tf.training.strategy import get_host, get_strategy
-from remixer_tf.training.train_step import TrainStep, summarize
+from remixer_tf.training.train_step import TrainStep
 from remixer_tf.training.watch import PREEMPTED, FiniteWatch, StopSignal
 
 
@@ -39,8 +40,8 @@ def train(
     micro_batches=1,
     clip_norm=None,
     max_skipped_steps=0,
-    z_loss=1e-4,
-    label_smoothing=0.0,
+    loss_fn=None,
+    auxiliary_loss_weights=None,
     initial_checkpoint=None,
     evaluations=(),
     best=None,
@@ -74,11 +75,9 @@ def train(
       jit_compile: whether XLA compiles forward and backward; None for on GPUs. (A TPU
         compiles whatever it is given.)
       strategy: see `get_strategy`.
-      micro_batches, clip_norm: see `TrainStep`.
+      micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `TrainStep`.
       max_skipped_steps: how many steps whose loss or gradient is not finite may be
         skipped; one more ends the run.
-      z_loss: coefficient of log(Z)**2 in the objective.
-      label_smoothing: see `losses.cross_entropy`.
       initial_checkpoint: a function `initial_checkpoint(model)` that sets weights when
         the run starts from scratch, such as `InitialCheckpoint`; None for none.
       evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation` and
@@ -128,8 +127,8 @@ def train(
         model,
         optimizer,
         strategy,
-        z_loss=z_loss,
-        label_smoothing=label_smoothing,
+        loss_fn=loss_fn,
+        auxiliary_loss_weights=auxiliary_loss_weights,
         micro_batches=micro_batches,
         clip_norm=clip_norm,
         jit_compile=jit_compile,
@@ -247,7 +246,7 @@ def train(
 
             if step % log_period == 0 or step == train_steps:
                 watch.flush()
-                values = summarize(sums)
+                values = summarize_steps(sums)
                 values |= speed.lap(float(sums["tokens"]))
                 progress.report(step, values)
                 log.scalars(step, values, model, watch.skipped)
@@ -270,12 +269,16 @@ def train(
     checkpoints.wait()
     host.barrier()
     if sums:  # Stopped between two log lines.
-        values = summarize(sums)
+        values = summarize_steps(sums)
 
     summary = {
         "parameters": overview.parameters,
         "steps": step,
-        **{name: values[name] for name in ("loss", "accuracy")},
+        **{
+            name: values[name]
+            for name in ("objective", "loss", "accuracy")
+            if name in values
+        },
         **speed.mean(),
         "skipped_steps": watch.skipped,
         "seconds": time.perf_counter() - start_time,

@@ -65,10 +65,16 @@ class Progress:
 
         Args:
           step: int.
-          values: dict of floats: loss, accuracy, learning_rate, and if known
-            steps_per_second, and tokens_per_second or images_per_second.
+          values: dict of floats: learning_rate, and if known loss (else objective),
+            accuracy, auxiliary_loss, steps_per_second, and tokens_per_second or
+            images_per_second.
         """
-        text = f"loss {values['loss']:.4f}  accuracy {values['accuracy']:.4f}"
+        loss = "loss" if "loss" in values else "objective"
+        text = "  ".join(
+            f"{name.replace('_', ' ')} {values[name]:.4f}"
+            for name in (loss, "accuracy", "auxiliary_loss")
+            if name in values
+        )
         for unit, digits in (("steps", 2), ("tokens", 0), ("images", 0)):
             if (rate := values.get(f"{unit}_per_second")) is not None:
                 text += f"  {rate:,.{digits}f} {unit}/s"

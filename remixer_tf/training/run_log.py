@@ -57,7 +57,7 @@ class RunLog:
 
         Args:
           step: int.
-          values: dict of floats, from `summarize` and `Speed.lap`.
+          values: dict of floats, from `summarize_steps` and `Speed.lap`.
           model: the `keras.Model`.
           skipped: int, steps that were not finite.
         """

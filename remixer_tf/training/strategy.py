@@ -79,6 +79,29 @@ def get_host(strategy):
     return Host(index, count, barrier)
 
 
+def take_reduced_gradients(optimizer):
+    """Makes `optimizer.apply` take gradients that all replicas have added up already.
+
+    Under a strategy Keras adds them up itself, with no argument to prevent it. Adding
+    twice would cost the traffic of all gradients once more, and clipping and the
+    gradient's norm need the sum before the update.
+
+    Args:
+      optimizer: a `keras.optimizers.Optimizer` on TensorFlow.
+
+    Raises:
+      AttributeError: this version of Keras does it elsewhere.
+    """
+    if not hasattr(optimizer, "_all_reduce_sum_gradients"):
+        raise AttributeError(
+            f"{type(optimizer).__name__} has no _all_reduce_sum_gradients: this "
+            "version of Keras adds gradients up elsewhere. Use Keras 3.15."
+        )
+    optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: (
+        gradients_and_variables
+    )
+
+
 def _check_tf_config(text):
     """Raises ValueError unless TF_CONFIG names the workers and which one this is."""
     expected = (

@@ -1,21 +1,25 @@
 """The train step: forward, backward, all-reduce, update."""
 
-import math
+import contextlib
 
 import tensorflow as tf
 
-from remixer_tf.objectives import losses, metrics
+from remixer_tf.layers.dropout import replica
+from remixer_tf.objectives.auxiliary import call_with_losses, weighted_sum
 from remixer_tf.objectives.batches import targets_and_weights, throughput_tensors
-from remixer_tf.training.strategy import get_host
+from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.training.strategy import get_host, take_reduced_gradients
 
 
 class TrainStep:
     """Several optimizer steps in one `tf.function` call, on any strategy.
 
-    The objective of one step is the mean over all real target tokens of the
-    global batch, whichever replica they fall to:
+    The objective of one step is the mean over all real target tokens of the global
+    batch, whichever replica they fall to, and the auxiliary losses that the layers
+    report, each a mean over the P parts (of R replicas and their micro-batches) in
+    which the batch is computed, so that it counts once whatever P is:
 
-        J = sum_r (loss_r + z_loss_r) / sum_r weight_r
+        J = sum_p objective_p / sum_p weight_p + sum_i c_i (sum_p auxiliary_ip) / P
 
     The whole batch of a host goes to each of its replicas, and replica r of R takes
     the rows r * batch / R ... (r + 1) * batch / R, so that one and R replicas compute
@@ -25,15 +29,20 @@ class TrainStep:
     optimizers square each slice of a sparse gradient, and not their sum. They are
     clipped after the all-reduce: Keras' `global_clipnorm` clips each replica's.
 
-    A step whose loss or gradient is not finite changes neither weights nor slots.
+    A step whose loss or gradient is not finite, or whose batch has no weight, changes
+    neither weights nor slots.
 
     Args:
-      model: a built `keras.Model`, `model(batch, training=True)` giving logits
-        [batch, target_length, classes] for the targets that the batch holds.
-      optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet.
+      model: a built `keras.Model`, `model(batch, training=True)` giving what `loss_fn`
+        takes.
+      optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet, and
+        its `apply` no longer adds up the gradients of replicas.
       strategy: the strategy under whose scope both were made.
-      z_loss: coefficient of the penalty on log(Z)**2.
-      label_smoothing: probability mass taken from the target class.
+      loss_fn: a function `loss_fn(model_outputs, batch)` that returns a dictionary of
+        float32 scalars, sums over the batch: "objective", to be minimised after its
+        division by the weight of the batch's targets, and others to be logged, such
+        as those of `CrossEntropy`, the default.
+      auxiliary_loss_weights: dictionary of the c_i, see `auxiliary.weighted_sum`.
       micro_batches: int, the parts that a replica's batch is computed in, one after
         the other, to save memory. Same loss and gradient, up to rounding.
       clip_norm: float, the gradient's global norm at most; None does not clip.
@@ -45,12 +54,13 @@ class TrainStep:
       stop: whether this host wants all hosts to stop.
 
     Returns of a call:
-      dict of float32 scalars, each a sum over the steps: the ones of
-      `losses.cross_entropy`, 'gradient_norm' (global, of the reduced gradient, before
-      clipping), 'learning_rate', 'tokens' (inputs and targets that are not padding),
-      'steps', 'skipped' (steps that were not finite; the other sums leave them out,
-      save for 'steps') and 'stop' (over 0 if a host wants to stop). `summarize`
-      turns them into means.
+      dict of float32 scalars, each a sum over the steps, for `metrics.summarize_steps`:
+      those of `loss_fn`; 'weight', of the targets; 'auxiliary_loss', sum_i above, and
+      'auxiliary/NAME', each loss before its c_i; 'gradient_norm' (global, of the
+      reduced gradient, before clipping); 'learning_rate'; 'tokens' (inputs and targets
+      that are not padding); 'steps'; 'updates' (steps that changed the weights; the
+      sums above leave the others out); 'skipped' (steps that were not finite); and
+      'stop' (over 0 if a host wants to stop).
     """
 
     def __init__(
@@ -59,8 +69,8 @@ class TrainStep:
         optimizer,
         strategy,
         *,
-        z_loss=0.0,
-        label_smoothing=0.0,
+        loss_fn=None,
+        auxiliary_loss_weights=None,
         micro_batches=1,
         clip_norm=None,
         jit_compile=None,
@@ -68,10 +78,12 @@ class TrainStep:
         self._model = model
         self._optimizer = optimizer
         self._strategy = strategy
-        self._loss_options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
+        self._loss_fn = loss_fn or CrossEntropy()
+        self._auxiliary_loss_weights = auxiliary_loss_weights or {}
         self.micro_batches = micro_batches
         self._clip_norm = clip_norm
-        self._local_replicas = strategy.num_replicas_in_sync // get_host(strategy).count
+        self._num_replicas = strategy.num_replicas_in_sync
+        self._local_replicas = self._num_replicas // get_host(strategy).count
         if jit_compile is None:
             jit_compile = bool(tf.config.list_physical_devices("GPU"))
         self.jit_compile = jit_compile
@@ -79,9 +91,11 @@ class TrainStep:
             self._forward_backward, jit_compile=jit_compile, autograph=False
         )
         self._run_steps = tf.function(self._loop, autograph=False)
+        self._names = ()  # of the sums, known when the model has been traced
         if not optimizer.built:
             with strategy.scope():
                 optimizer.build(model.trainable_variables)
+        take_reduced_gradients(optimizer)
 
     def __call__(self, superbatch, stop=False):
         self._check_batch(superbatch)
@@ -105,79 +119,104 @@ class TrainStep:
     def _loop(self, superbatch, stop):
         """Runs one step for each index of the leading axis and adds the sums up."""
 
+        def batch_at(index):
+            return {key: value[index] for key, value in superbatch.items()}
+
         def step(index, sums):
-            batch = {key: value[index] for key, value in superbatch.items()}
             learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
             per_replica, norm, gradients = self._strategy.run(
-                self._reduced_gradients, (batch, stop)
+                self._reduced_gradients, (batch_at(index), stop)
             )
             new = self._strategy.reduce("SUM", per_replica, axis=None)
-            new = dict(zip(_REDUCED, tf.unstack(new, len(_REDUCED)), strict=True))
+            new = dict(zip(self._names, tf.unstack(new, len(self._names)), strict=True))
             norm = self._strategy.experimental_local_results(norm)[0]
-            finite = tf.math.is_finite(norm) & tf.math.is_finite(new["loss"])
+            finite = tf.math.is_finite(norm) & tf.math.is_finite(new["objective"])
 
             def update():
                 self._strategy.run(self._apply, (gradients,))
-                return tf.constant(0.0)
+                return tf.constant(1.0)
 
             # Around `run`: inside, an optimizer cannot be called conditionally.
-            skipped = tf.cond(finite, update, lambda: tf.constant(1.0))
+            updates = tf.cond(
+                finite & (new["weight"] > 0), update, lambda: tf.constant(0.0)
+            )
             new |= {"learning_rate": learning_rate, "gradient_norm": norm}
             new = {
-                key: value if key == "stop" else tf.where(finite, value, 0.0)
+                key: value if key == "stop" else tf.where(updates > 0, value, 0.0)
                 for key, value in new.items()
             }
-            new |= {"steps": tf.constant(1.0), "skipped": skipped}
+            new |= {
+                "steps": tf.constant(1.0),
+                "updates": updates,
+                "skipped": 1.0 - tf.cast(finite, tf.float32),
+            }
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
         num_steps = targets_and_weights(superbatch)[0].shape[0]
         if num_steps == 1:
             return step(0, {})
+        self._strategy.run(self._trace, (batch_at(0),))
         _, sums = tf.while_loop(
             lambda index, _: index < num_steps,
             lambda index, sums: (index + 1, step(index, sums)),
-            (tf.constant(0), {key: tf.constant(0.0) for key in _SUMS}),
+            (tf.constant(0), {key: tf.constant(0.0) for key in self._names + _OF_STEP}),
             maximum_iterations=num_steps,
         )
         return sums
 
+    def _trace(self, host_batch):
+        """Notes the names of the sums, which a loop needs to know beforehand."""
+        batch, replica_id = self._replica_part(host_batch)
+        sums, _ = self._traced_part(batch, replica_id).structured_outputs
+        self._names = (*sorted(sums), *_OF_REPLICA)
+
+    def _traced_part(self, batch, replica_id):
+        """Returns `_gradients`, traced for one micro-batch of a replica's batch."""
+        specs = {
+            key: tf.TensorSpec(
+                [value.shape[0] // self.micro_batches, *value.shape[1:]], value.dtype
+            )
+            for key, value in batch.items()
+        }
+        weight = tf.TensorSpec([], tf.float32)
+        return self._gradients.get_concrete_function(specs, weight, replica_id)
+
+    def _replica_part(self, host_batch):
+        """Returns the rows that belong to the replica that calls, and its index."""
+        context = tf.distribute.get_replica_context()
+        index = tf.convert_to_tensor(context.replica_id_in_sync_group)
+        return _rows_of_replica(host_batch, index, self._local_replicas), index
+
     def _reduced_gradients(self, host_batch, stop):
         """One replica's sums, and the norm and gradients of all replicas together."""
         context = tf.distribute.get_replica_context()
-        batch = _replica_part(
-            host_batch, context.replica_id_in_sync_group, self._local_replicas
-        )
+        batch, replica_id = self._replica_part(host_batch)
         _, weights = targets_and_weights(batch)
-        weight = tf.reduce_sum(tf.cast(weights, tf.float32))
-        weight = tf.math.maximum(context.all_reduce("SUM", weight), 1.0)
-        sums, gradients = self._accumulate(batch, weight)
+        local_weight = tf.reduce_sum(tf.cast(weights, tf.float32))
+        weight = context.all_reduce("SUM", local_weight)
+        sums, gradients = self._accumulate(batch, weight, replica_id)
         gradients = context.all_reduce("SUM", gradients)
         norm = tf.linalg.global_norm(gradients)
         if self._clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
-        sums |= {"tokens": _count_tokens(batch), "stop": stop}
+        self._names = (*sorted(sums), *_OF_REPLICA)
+        sums |= {"weight": local_weight, "tokens": _count_tokens(batch), "stop": stop}
         # One vector, so that the replicas' sums need one reduction.
-        return tf.stack([sums[key] for key in _REDUCED]), norm, gradients
+        return tf.stack([sums[key] for key in self._names]), norm, gradients
 
-    def _accumulate(self, batch, weight):
+    def _accumulate(self, batch, weight, replica_id):
         """Returns the loss sums and gradients of all micro-batches, added up."""
         if self.micro_batches == 1:
-            return self._gradients(batch, weight)
+            return self._gradients(batch, weight, replica_id)
+        traced = self._traced_part(batch, replica_id)
         parts = {
             key: tf.reshape(value, [self.micro_batches, -1, *value.shape[1:]])
             for key, value in batch.items()
         }
 
         def part(index):
-            targets, _ = targets_and_weights(batch)
-            size = targets.shape[0] // self.micro_batches
-            return self._gradients(
-                {
-                    key: tf.ensure_shape(value[index], [size, *value.shape[2:]])
-                    for key, value in parts.items()
-                },
-                weight,
-            )
+            rows = {key: value[index] for key, value in parts.items()}
+            return traced(rows, weight, replica_id)
 
         _, sums, gradients = tf.while_loop(
             lambda index, *_: index < self.micro_batches,
@@ -187,29 +226,35 @@ class TrainStep:
             ),
             (
                 tf.constant(0),
-                {key: tf.constant(0.0) for key in _LOSS_SUMS},
-                [tf.zeros(v.shape) for v in self._model.trainable_variables],
+                *tf.nest.map_structure(
+                    lambda output: tf.zeros(output.shape), traced.structured_outputs
+                ),
             ),
             maximum_iterations=self.micro_batches,
         )
         return sums, gradients
 
     def _apply(self, gradients):
-        # `apply` sums over the replicas once more.
-        num_replicas = self._strategy.num_replicas_in_sync
-        if num_replicas > 1:
-            gradients = [gradient / num_replicas for gradient in gradients]
         self._optimizer.apply(gradients, self._model.trainable_variables)
 
-    def _forward_backward(self, batch, weight):
-        """Returns the loss sums and dense gradients of the objective."""
+    def _forward_backward(self, batch, weight, replica_id):
+        """Returns the sums and dense gradients of one part of the batch."""
+        several = self._num_replicas > 1
+        masks = replica(replica_id) if several else contextlib.nullcontext()
         variables = [v.value for v in self._model.trainable_variables]
-        with tf.GradientTape() as tape:
-            logits = self._model(batch, training=True)
-            sums = losses.cross_entropy(
-                logits, *targets_and_weights(batch), **self._loss_options
-            )
-            objective = (sums["loss"] + sums["z_loss"]) / weight
+        share = 1.0 / (self._num_replicas * self.micro_batches)
+        with tf.GradientTape() as tape, masks:
+            outputs, auxiliary = call_with_losses(self._model, batch)
+            sums = self._loss_fn(outputs, batch)
+            objective = tf.math.divide_no_nan(sums["objective"], weight)
+            if auxiliary or self._auxiliary_loss_weights:
+                added = weighted_sum(auxiliary, self._auxiliary_loss_weights) * share
+                objective += added
+                sums = {
+                    **sums,
+                    **{f"auxiliary/{k}": v * share for k, v in auxiliary.items()},
+                    "auxiliary_loss": added,
+                }
         gradients = tape.gradient(objective, variables)
         unused = [
             variable.path
@@ -224,33 +269,15 @@ class TrainStep:
                 f"{', '.join(unused)}. Expected a gradient for each: use them in the "
                 "model, or make them non-trainable."
             )
+        sums = {key: value for key, value in sums.items() if key != "weight"}
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-_LOSS_SUMS = ("loss", "z_loss", "correct", "weight")
-_REDUCED = (*_LOSS_SUMS, "tokens", "stop")
-_SUMS = (*_REDUCED, "gradient_norm", "learning_rate", "steps", "skipped")
+_OF_REPLICA = ("weight", "tokens", "stop")
+_OF_STEP = ("gradient_norm", "learning_rate", "steps", "updates", "skipped")
 
 
-def summarize(sums):
-    """Returns the means that a log line shows, as floats, of summed call results.
-
-    Args:
-      sums: what one call of a `TrainStep` returned, or several of them added up.
-
-    Returns:
-      dict of floats: loss, z_loss, accuracy and perplexity per target token, and
-      gradient_norm and learning_rate per step that was finite; NaN if none was.
-    """
-    sums = {key: float(value) for key, value in sums.items()}
-    steps = sums["steps"] - sums["skipped"]
-    summary = {key: float(value) for key, value in metrics.summarize(sums).items()}
-    for key in ("gradient_norm", "learning_rate"):
-        summary[key] = sums[key] / steps if steps else math.nan
-    return summary
-
-
-def _replica_part(batch, replica_id, local_replicas):
+def _rows_of_replica(batch, replica_id, local_replicas):
     """Returns a host's rows that belong to one replica, with static shape."""
     if local_replicas == 1:
         return batch

@@ -12,9 +12,10 @@ def as_floats(summary):
 
 
 def test_values():
-    sums = {"loss": 6.0, "z_loss": 0.3, "correct": 2, "weight": 3, "other": "ignored"}
+    sums = {"loss": 6.0, "z_loss": 0.3, "correct": 2, "weight": 3, "other": 1.5}
     summary = as_floats(metrics.summarize(sums))
     expected = {"loss": 2.0, "z_loss": 0.1, "accuracy": 2 / 3, "perplexity": np.exp(2)}
+    expected["other"] = 0.5
     assert summary == pytest.approx(expected, rel=1e-6)
 
 
@@ -49,6 +50,26 @@ def test_perplexity_may_be_infinite(loss, finite):
     assert np.isfinite(summary["perplexity"]) == finite
 
 
-def test_missing_sums():
-    with pytest.raises(ValueError, match=r"lack \['correct', 'weight'\]"):
+def test_missing_weight():
+    with pytest.raises(ValueError, match="lack the weight"):
         metrics.summarize({"loss": 1.0, "z_loss": 0.0})
+
+
+def test_steps_are_averaged_over_those_that_changed_the_weights():
+    sums = {
+        "objective": 8.0, "loss": 6.0, "weight": 2.0, "tokens": 9.0, "stop": 0.0,
+        "gradient_norm": 3.0, "learning_rate": 0.6, "auxiliary/a/b": 1.5,
+        "auxiliary_loss": 4.5, "steps": 5.0, "updates": 3.0, "skipped": 1.0,
+    }  # fmt: skip
+    assert metrics.summarize_steps(sums) == pytest.approx(
+        {
+            "objective": 4.0,
+            "loss": 3.0,
+            "perplexity": np.exp(3),
+            "gradient_norm": 1.0,
+            "learning_rate": 0.2,
+            "auxiliary/a/b": 0.5,
+            "auxiliary_loss": 1.5,
+        },
+        rel=1e-6,
+    )

@@ -12,9 +12,12 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.layers import Dropout
+from remixer_tf.layers.dropout import replica
+from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep, summarize
+from remixer_tf.training.train_step import TrainStep
 from tests.training import toy
 
 NUM_STEPS = 20
@@ -32,24 +35,78 @@ def run(strategy_name, optimizer, steps_per_call, jit_compile):
         model,
         optimizer,
         strategy,
-        z_loss=1e-3,
+        loss_fn=CrossEntropy(z_loss=1e-3),
         clip_norm=0.3,
         micro_batches=2,
         jit_compile=jit_compile,
     )
     batches = toy.make_batches(NUM_STEPS)
     calls = [
-        summarize(train_step(toy.stack(batches[i : i + steps_per_call])))
+        summarize_steps(train_step(toy.stack(batches[i : i + steps_per_call])))
         for i in range(0, NUM_STEPS, steps_per_call)
-    ]
-    weights = [
-        [replica.numpy().tolist() for replica in strategy.experimental_local_results(v)]
-        for v in (variable.value for variable in model.trainable_variables)
     ]
     return {
         "replicas": strategy.num_replicas_in_sync,
         "calls": calls,
-        "weights": weights,
+        "weights": weights_of(model, strategy),
+    }
+
+
+def weights_of(model, strategy):
+    """Returns all weights, each on every replica."""
+    return [
+        [replica.numpy().tolist() for replica in strategy.experimental_local_results(v)]
+        for v in (variable.value for variable in model.trainable_variables)
+    ]
+
+
+def run_auxiliary(strategy_name, micro_batches):
+    """Returns the values and the weights after a step of SGD at rate 1."""
+    keras.utils.set_random_seed(0)
+    strategy = get_strategy(strategy_name)
+    with strategy.scope():
+        model = toy.ReportingModel()
+        model.build()
+        optimizer = keras.optimizers.SGD(1.0)
+    train_step = TrainStep(
+        model,
+        optimizer,
+        strategy,
+        auxiliary_loss_weights={"spread": 0.3},
+        micro_batches=micro_batches,
+    )
+    (batch,) = toy.make_batches(1)
+    values = summarize_steps(train_step(toy.stack([batch])))
+    return {"values": values, "weights": weights_of(model, strategy)}
+
+
+class CountingReduction(tf.distribute.ReductionToOneDevice):
+    """Notes the shapes of all that is reduced."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def reduce_implementation(self, reduce_op, per_replica_value, **options):
+        self.shapes.append(per_replica_value.values[0].shape.as_list())
+        return super().reduce_implementation(reduce_op, per_replica_value, **options)
+
+
+def reduced_shapes():
+    """Returns the shapes of the weights, and of all that a step reduces."""
+    reduction = CountingReduction()
+    devices = [d.name for d in tf.config.list_logical_devices("CPU")]
+    strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
+    with strategy.scope():
+        model = toy.ToyModel()
+        model.build()
+        optimizer = keras.optimizers.AdamW(0.1)
+    train_step = TrainStep(model, optimizer, strategy, clip_norm=1.0)
+    reduction.shapes.clear()
+    train_step.get_concrete_function(toy.stack(toy.make_batches(1)))
+    return {
+        "weights": [list(v.shape) for v in model.trainable_variables],
+        "reduced": reduction.shapes,
     }
 
 
@@ -60,9 +117,13 @@ def dropout_masks():
         layer = Dropout(0.5, name="dropout")
         layer.build()
 
+    def masks():
+        with replica(tf.distribute.get_replica_context().replica_id_in_sync_group):
+            return layer(tf.ones((64,)), training=True)
+
     @tf.function
     def draw():
-        return strategy.run(lambda: layer(tf.ones((64,)), training=True))
+        return strategy.run(masks)
 
     draws = [
         [r.numpy().tolist() for r in strategy.experimental_local_results(draw())]
@@ -70,6 +131,19 @@ def dropout_masks():
     ]
     states = strategy.experimental_local_results(layer.seed_generator.state.value)
     return {"draws": draws, "states": [state.numpy().tolist() for state in states]}
+
+
+def variance_of_masks():
+    """Returns how much the masks of a step's replicas differ, as a variance."""
+    strategy = get_strategy("mirrored")
+    with strategy.scope():
+        model = toy.MaskModel()
+        model.build()
+    step = TrainStep(
+        model, keras.optimizers.SGD(0.0), strategy, auxiliary_loss_weights={"toy/": 0.0}
+    )
+    sums = step(toy.stack(toy.make_batches(1)))
+    return float(sums["auxiliary/toy/square"] - sums["auxiliary/toy/number"] ** 2)
 
 
 def main():
@@ -92,7 +166,14 @@ def main():
             ("mirrored", "adamw", 4, True),
         ]
     }
+    result["auxiliary"] = {
+        f"{strategy} {micro_batches}": run_auxiliary(strategy, micro_batches)
+        for strategy in ("single", "mirrored")
+        for micro_batches in (1, 2)
+    }
+    result["reductions"] = reduced_shapes()
     result["dropout"] = dropout_masks()
+    result["variance of masks"] = variance_of_masks()
     try:
         three = {k: v[:3] for k, v in toy.make_batches(1)[0].items()}
         model = toy.ToyModel()

@@ -9,6 +9,7 @@ import re
 import pytest
 import tensorflow as tf
 
+from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.train_step import TrainStep
@@ -21,7 +22,12 @@ def make_step(kind, dtype, **options):
     model = tiny_model(kind, dtype=dtype, dropout_rate=0.1)
     batch = {k: tf.constant([v, v]) for k, v in tiny_batch().items()}
     step = TrainStep(
-        model, Adafactor(1e-3), get_strategy(), z_loss=1e-4, clip_norm=1.0, **options
+        model,
+        Adafactor(1e-3),
+        get_strategy(),
+        loss_fn=CrossEntropy(z_loss=1e-4),
+        clip_norm=1.0,
+        **options,
     )
     return step, batch
 

@@ -5,10 +5,13 @@ import pathlib
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from remixer_tf.training.strategy import get_strategy
+from tests.training import toy
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,55 @@ def test_replicas_draw_different_dropout_masks_from_one_state(runs):
     masks = {tuple(mask) for mask in (one, two, three, four)}
     assert len(masks) == 4
     assert runs["dropout"]["states"][0] == runs["dropout"]["states"][1]
+
+
+def test_gradients_are_reduced_once(runs):
+    weights, reduced = runs["reductions"]["weights"], runs["reductions"]["reduced"]
+    scalars = [shape for shape in reduced if not shape]
+    assert scalars, "the weight of the batch is reduced as well"
+    for shape in weights:
+        assert reduced.count(shape) == weights.count(shape), (shape, reduced)
+
+
+@pytest.mark.parametrize("run", ["single 1", "single 2", "mirrored 1", "mirrored 2"])
+def test_auxiliary_losses_count_once(runs, run):
+    keras.utils.set_random_seed(0)
+    model = toy.ReportingModel()
+    model.build()
+    (batch,) = toy.make_batches(1)
+    weights = batch["decoder_loss_weights"]
+    with tf.GradientTape() as tape:
+        logits = model({k: tf.constant(v) for k, v in batch.items()})
+        loss = tf.reduce_sum(
+            weights
+            * tf.nn.sparse_softmax_cross_entropy_with_logits(
+                batch["decoder_target_tokens"], logits
+            )
+        ) / tf.reduce_sum(tf.cast(weights, tf.float32))
+        losses = {
+            "auxiliary/toy/logits/spread": tf.reduce_mean(logits**2),
+            "auxiliary/add_loss": 0.5 * tf.reduce_mean(logits[..., 0] ** 2),
+            "auxiliary/toy/logits/kernel/regularizer": 0.02
+            * tf.reduce_sum(model.logits.kernel.value**2),
+        }
+        spread, *others = losses.values()
+        auxiliary = 0.3 * spread + tf.add_n(others)
+        objective = loss + auxiliary
+    variables = [v.value for v in model.trainable_variables]
+    gradients = map(tf.convert_to_tensor, tape.gradient(objective, variables))
+    found = runs["auxiliary"][run]
+    expected = losses | {"loss": loss, "auxiliary_loss": auxiliary}
+    for name, value in expected.items():
+        assert found["values"][name] == pytest.approx(float(value), rel=1e-5), name
+    for replicas, variable, gradient in zip(
+        found["weights"], variables, gradients, strict=True
+    ):
+        for weight in replicas:
+            np.testing.assert_allclose(weight, variable - gradient, atol=1e-6)
+
+
+def test_replicas_of_a_train_step_draw_different_masks(runs):
+    assert runs["variance of masks"] > 0.01
 
 
 def test_batch_that_does_not_divide_names_both_numbers(runs):

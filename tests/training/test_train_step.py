@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep, _replica_part, summarize
+from remixer_tf.training.train_step import TrainStep, _rows_of_replica
 from tests.training import toy
 
 NUM_STEPS = 4
@@ -54,7 +56,7 @@ def test_several_steps_per_call_xla_and_micro_batches_change_nothing(options):
 
 
 def test_sums_are_those_of_the_batch():
-    model, train_step = make_step(z_loss=0.01)
+    model, train_step = make_step(loss_fn=CrossEntropy(z_loss=0.01))
     batch = toy.make_batches(1)[0]
     logits = model({k: tf.constant(v) for k, v in batch.items()}).numpy()
     log_z = np.log(np.exp(logits).sum(-1))
@@ -73,7 +75,8 @@ def test_learning_rate_is_the_one_each_step_used():
     optimizer = keras.optimizers.SGD(schedule)
     _, train_step = make_step(optimizer=optimizer)
     sums = train_step(toy.stack(toy.make_batches(3)))
-    assert summarize(sums)["learning_rate"] == pytest.approx((1.0 + 0.9 + 0.8) / 3)
+    learning_rate = summarize_steps(sums)["learning_rate"]
+    assert learning_rate == pytest.approx((1.0 + 0.9 + 0.8) / 3)
 
 
 def test_gradient_norm_and_update_by_sgd():
@@ -127,7 +130,7 @@ def test_a_step_that_is_not_finite_changes_nothing():
     expected = train_step(toy.stack([good, good_again]))
     for one, two in zip(weights, other.trainable_variables, strict=True):
         np.testing.assert_allclose(one, two.numpy(), atol=1e-7)
-    assert summarize(sums) == pytest.approx(summarize(expected))
+    assert summarize_steps(sums) == pytest.approx(summarize_steps(expected))
 
 
 class Table(keras.Model):
@@ -212,17 +215,17 @@ def test_mixed_bfloat16_keeps_float32_variables():
     finally:
         keras.config.set_dtype_policy("float32")
     assert model.embedding.compute_dtype == "bfloat16"
-    first = summarize(train_step(toy.stack(toy.make_batches(2))))
+    first = summarize_steps(train_step(toy.stack(toy.make_batches(2))))
     assert {v.dtype for v in model.trainable_variables} == {"float32"}
-    expected = summarize(make_step()[1](toy.stack(toy.make_batches(2))))
+    expected = summarize_steps(make_step()[1](toy.stack(toy.make_batches(2))))
     assert first["loss"] == pytest.approx(expected["loss"], rel=0.01)
 
 
 def test_loss_falls_on_a_toy_task():
     model, train_step = make_step(toy.ToyModel(width=32), keras.optimizers.Adam(0.01))
     superbatch = toy.stack(toy.make_batches(1) * 50)
-    first = summarize(train_step(superbatch))["loss"]
-    assert summarize(train_step(superbatch))["loss"] < 0.5 * first
+    first = summarize_steps(train_step(superbatch))["loss"]
+    assert summarize_steps(train_step(superbatch))["loss"] < 0.5 * first
 
 
 def test_new_lengths_are_traced_anew_and_static():
@@ -250,14 +253,81 @@ def test_a_variable_without_gradient_is_named():
         train_step(toy.stack(toy.make_batches(1)))
 
 
-def test_no_real_target_changes_nothing():
-    model, train_step = make_step(optimizer=keras.optimizers.SGD(1.0))
-    batch = toy.make_batches(1)[0]
-    batch = {k: v if "encoder" in k else np.zeros_like(v) for k, v in batch.items()}
-    before = [v.numpy() for v in model.trainable_variables]
-    train_step(toy.stack([batch]))
-    for variable, value in zip(model.trainable_variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
+def test_a_batch_without_weight_changes_nothing():
+    model, train_step = make_step(toy.ReportingModel(), keras.optimizers.AdamW(0.1))
+    (batch,) = toy.make_batches(1)
+    train_step(toy.stack([batch]))  # momentum, which would go on moving the weights
+    optimizer = train_step._optimizer
+    before = [v.numpy() for v in [*model.variables, *optimizer.variables]]
+    empty = {k: v if "encoder" in k else np.zeros_like(v) for k, v in batch.items()}
+    sums = train_step(toy.stack([empty]))
+    after = [v.numpy() for v in [*model.variables, *optimizer.variables]]
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert all(np.isfinite(float(value)) for value in sums.values())
+    counts = [float(sums[key]) for key in ("steps", "updates", "skipped")]
+    assert counts == [1, 0, 0]
+
+
+@pytest.mark.parametrize("scale", [0.01, 10.0])
+def test_the_mean_does_not_depend_on_the_scale_of_weights(scale):
+    (batch,) = toy.make_batches(1)
+    results = []
+    for factor in (1.0, scale):
+        optimizer = keras.optimizers.SGD(1.0)
+        model, train_step = make_step(toy.ReportingModel(), optimizer)
+        weights = factor * batch["decoder_loss_weights"].astype("float32")
+        values = summarize_steps(
+            train_step(toy.stack([batch | {"decoder_loss_weights": weights}]))
+        )
+        results.append((values, [v.numpy() for v in model.trainable_variables]))
+    (expected, expected_weights), (values, weights) = results
+    assert values == pytest.approx(expected, rel=1e-5)
+    for one, other in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_loss_of_ones_own():
+    def squares(outputs, batch):
+        weights = tf.cast(batch["decoder_loss_weights"], tf.float32)
+        largest = tf.reduce_sum(weights * tf.reduce_max(outputs, axis=-1))
+        squares = tf.reduce_sum(weights * tf.reduce_sum(outputs**2, axis=-1))
+        return {"objective": squares, "largest": largest}
+
+    model, train_step = make_step(
+        optimizer=keras.optimizers.SGD(1.0), loss_fn=squares, micro_batches=2
+    )
+    (batch,) = toy.make_batches(1)
+    logits = model({k: tf.constant(v) for k, v in batch.items()}).numpy()
+    weights = batch["decoder_loss_weights"] / batch["decoder_loss_weights"].sum()
+    bias = model.logits.bias.numpy() - 2 * (weights[..., None] * logits).sum((0, 1))
+    values = summarize_steps(train_step(toy.stack([batch])))
+    assert values["objective"] == pytest.approx((weights * (logits**2).sum(-1)).sum())
+    assert values["largest"] == pytest.approx((weights * logits.max(-1)).sum())
+    np.testing.assert_allclose(model.logits.bias.numpy(), bias, atol=1e-6)
+
+
+def test_a_weight_of_an_auxiliary_loss_that_is_not_there():
+    _, train_step = make_step(
+        toy.ReportingModel(), auxiliary_loss_weights={"spread": 1.0, "balance": 0.1}
+    )
+    with pytest.raises(ValueError, match="'balance'.*add_loss, toy/logits/kernel/reg"):
+        train_step(toy.stack(toy.make_batches(1)))
+
+
+@pytest.mark.parametrize("options", [{}, {"micro_batches": 2}])
+def test_the_model_is_traced_once(options):
+    traces = []
+
+    class Traced(toy.ToyModel):
+        def call(self, batch, training=False):
+            traces.append(1)
+            return super().call(batch, training=training)
+
+    _, train_step = make_step(Traced(), **options)
+    for _ in range(2):
+        train_step(toy.stack(toy.make_batches(3)))
+    assert len(traces) == 1
 
 
 def test_replicas_part_a_batch_of_images():
@@ -267,7 +337,7 @@ def test_replicas_part_a_batch_of_images():
         "labels": tf.constant(rng.dirichlet(np.ones(5), (6, 1))),
         "label_weights": tf.ones([6, 1]),
     }
-    parts = [_replica_part(batch, tf.constant(replica), 2) for replica in range(2)]
+    parts = [_rows_of_replica(batch, tf.constant(replica), 2) for replica in range(2)]
     for name, value in batch.items():
         np.testing.assert_array_equal(tf.concat([p[name] for p in parts], 0), value)
         assert parts[0][name].shape == (3, *value.shape[1:])

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from remixer_tf.layers import Dropout
+from remixer_tf.layers import Dropout, sow
 
 VOCAB_SIZE = 16
 
@@ -31,6 +31,39 @@ class ToyModel(keras.Model):
         encoded = self.embedding(batch["encoder_input_tokens"])
         x = x + ops.mean(encoded, axis=1, keepdims=True)
         return self.logits(self.dropout(x, training=training))
+
+
+class ReportingModel(ToyModel):
+    """Reports a loss by name, one without a name, and has a regularizer."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = keras.layers.Dense(
+            VOCAB_SIZE,
+            dtype="float32",
+            kernel_regularizer=keras.regularizers.L2(0.02),
+            name="logits",
+        )
+
+    def call(self, batch, training=False):
+        logits = super().call(batch, training=training)
+        sow(self.logits, "losses", "spread", ops.mean(ops.square(logits)))
+        self.add_loss(0.5 * ops.mean(ops.square(logits[..., 0])))
+        return logits
+
+
+class MaskModel(ToyModel):
+    """Reports a number that tells its dropout masks apart, and its square."""
+
+    def __init__(self):
+        super().__init__(dropout_rate=0.5)
+
+    def call(self, batch, training=False):
+        mask = self.dropout(ops.ones((64,)), training=training)
+        number = ops.mean(mask * ops.arange(64, dtype="float32"))
+        sow(self, "losses", "number", number)
+        sow(self, "losses", "square", ops.square(number))
+        return super().call(batch, training=training)
 
 
 def make_batches(num_batches, batch_size=8, length=6, seed=0):

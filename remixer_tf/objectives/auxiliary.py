@@ -1,0 +1,74 @@
+"""Auxiliary losses: what layers report to be minimised beside the objective."""
+
+import re
+
+from keras import ops
+
+from remixer_tf.layers import capture
+
+
+def call_with_losses(model, batch):
+    """Calls a model in training, and collects the losses that its layers report.
+
+    They are called
+      "<path of the layer>/<name>" where a layer sowed them, see `layers.sowing`;
+      "<path of the variable>/regularizer" where they are Keras' regularizers;
+      "add_loss", the sum of all that was given to Keras' `add_loss`, without a name.
+
+    Args:
+        model: a built `keras.Model`.
+        batch: dictionary of tensors, as the model takes it.
+
+    Returns:
+        (outputs, losses): of the model, and a dictionary of float32 scalars.
+    """
+    losses = {}
+
+    def receive(layer, name, value):
+        name = f"{layer.path}/{name}"
+        losses[name] = losses.get(name, 0.0) + _scalar(value)
+
+    with capture("losses", receive):
+        outputs = model(batch, training=True)
+    regularized = [v for v in model.trainable_weights if v.regularizer is not None]
+    # Keras lists what `add_loss` was given first, and then these.
+    values = [_scalar(value) for value in model.losses]
+    nameless = values[: len(values) - len(regularized)]
+    if nameless:
+        losses["add_loss"] = sum(nameless)
+    for variable, value in zip(regularized, values[len(nameless) :], strict=True):
+        losses[f"{variable.path}/regularizer"] = value
+    return outputs, losses
+
+
+def weighted_sum(losses, weights):
+    """Adds auxiliary losses up.
+
+    Args:
+        losses: dictionary of scalars, from `call_with_losses`.
+        weights: dictionary of floats by regular expression. The first expression that
+            matches a part of a loss' name gives its weight; other losses weigh 1.
+
+    Returns:
+        float32 scalar.
+
+    Raises:
+        ValueError: an expression matches no loss.
+    """
+    idle = [p for p in weights if not any(re.search(p, name) for name in losses)]
+    if idle:
+        raise ValueError(
+            f"auxiliary_loss_weights names {', '.join(map(repr, idle))}, and no layer "
+            "reports such a loss. The layers of this model report: "
+            f"{', '.join(sorted(losses)) or 'none'}."
+        )
+    total = ops.zeros((), "float32")
+    for name, loss in losses.items():
+        weight = next((w for p, w in weights.items() if re.search(p, name)), 1.0)
+        if weight:  # What weighs nothing is logged alone.
+            total = total + weight * loss
+    return total
+
+
+def _scalar(value):
+    return ops.sum(ops.cast(value, "float32"))

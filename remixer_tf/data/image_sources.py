@@ -4,7 +4,8 @@ A source has `name`, `class_names`, `num_examples(split)`, and two kinds of
 `tf.data.Dataset` of {"image": uint8 [height, width, 3], "label": int32 []}:
 
 - `read(split)`: every example once, in a fixed order;
-- `draw(split, seed, shard_info)`: endless, shuffled anew in each epoch.
+- `draw(split, seed, shard_info, start)`: endless, shuffled anew in each epoch, from the
+  example number `start` of this host on.
 """
 
 import os
@@ -14,6 +15,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.seeds import Seeds
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
 _AUTOTUNE = tf.data.AUTOTUNE
@@ -58,7 +60,7 @@ class ImageFolder:
         examples = tf.data.Dataset.from_tensor_slices(self._list(split))
         return examples.map(_read_example, num_parallel_calls=_AUTOTUNE)
 
-    def draw(self, split, seed=0, shard_info=None):
+    def draw(self, split, seed=0, shard_info=None, start=0):
         """See the module."""
         paths, labels = map(tf.constant, self._list(split))
         count = len(paths)
@@ -70,7 +72,8 @@ class ImageFolder:
             return _read_example(paths[place], labels[place])
 
         host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
-        numbers = tf.data.Dataset.range(host.index, tf.int64.max, host.num_shards)
+        first = host.index + start * host.num_shards
+        numbers = tf.data.Dataset.range(first, tf.int64.max, host.num_shards)
         return numbers.map(draw_example, num_parallel_calls=_AUTOTUNE)
 
     def _list(self, split):
@@ -141,12 +144,34 @@ class TfdsImages:
         """See the module."""
         return self._encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
 
-    def draw(self, split, seed=0, shard_info=None):
-        """See the module."""
-        examples = self._encoded(split, shuffle_files=True, seed=seed)
-        if shard_info:
-            examples = examples.shard(shard_info.num_shards, shard_info.index)
-        examples = examples.shuffle(self.shuffle_buffer_size, seed=seed).repeat()
+    def draw(self, split, seed=0, shard_info=None, start=0):
+        """See the module; what `start` leaves out of its epoch is read, not decoded."""
+        host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
+        count = self.num_examples(split)
+        if count < host.num_shards:
+            raise ValueError(
+                f"{self.name} has {count} images of split {split!r}, fewer than the "
+                f"{host.num_shards} hosts that share them. Use fewer hosts."
+            )
+        per_epoch = len(range(host.index, count, host.num_shards))
+        first_epoch, left_out = divmod(start, per_epoch)
+
+        @tf.autograph.experimental.do_not_convert  # TFDS cannot be, and warns
+        def read_epoch(number):
+            # Of this function's graph alone: the process's would be mixed in.
+            tf.random.set_seed(1)
+            seeds = Seeds(seed, number)
+            examples = self._encoded(split, shuffle_files=True, seed=seeds.next()[0])
+            examples = examples.shard(host.num_shards, host.index)
+            examples = examples.shuffle(
+                self.shuffle_buffer_size,
+                seed=seeds.next()[0],
+                reshuffle_each_iteration=False,
+            )
+            return examples.skip(left_out * tf.cast(number == first_epoch, tf.int64))
+
+        epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+        examples = epochs.flat_map(read_epoch)
         return examples.map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def _encoded(self, split, shuffle_files=False, seed=None):
@@ -155,7 +180,11 @@ class TfdsImages:
             split=split,
             shuffle_files=shuffle_files,
             decoders={"image": tfds.decode.SkipDecoding()},
-            read_config=tfds.ReadConfig(shuffle_seed=seed, try_autocache=False),
+            read_config=tfds.ReadConfig(
+                shuffle_seed=seed,
+                shuffle_reshuffle_each_iteration=False,
+                try_autocache=False,
+            ),
         )
 
     def _decode(self, example):

@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.augmentation import mix
+from remixer_tf.data.positions import PositionDataset
 from remixer_tf.data.seeds import Seeds
 
 # What random numbers are for; see `Seeds`.
@@ -33,7 +34,7 @@ def image_dataset(
     Two datasets with equal arguments give equal batches: what is random about an
     example follows from the seed and the example's number. An iterator can be saved in
     `tf.train.Checkpoint(iterator=...)` at any point and then gives the batches that
-    were still to come.
+    were still to come. The checkpoint holds a number and no images.
 
     Args:
         source: an `ImageFolder` or `TfdsImages`.
@@ -49,7 +50,7 @@ def image_dataset(
             batch that this host reads.
 
     Returns:
-        a `tf.data.Dataset`, see the module; shapes are static.
+        a `PositionDataset`, see the module; shapes are static.
 
     Raises:
         ValueError: an unknown split; transforms that do not give images of one size; a
@@ -78,17 +79,21 @@ def image_dataset(
         )
         return dict(zip(_NAMES, (images, labels[:, None], weights), strict=True))
 
-    dataset = source.draw(split, seed=seed, shard_info=shard_info).enumerate()
-    dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)
-    dataset = dataset.batch(batch_size // hosts, drop_remainder=True)
-    if mixing:
-        dataset = dataset.enumerate().map(mix_batch, num_parallel_calls=2)
-    dataset = dataset.batch(steps_per_call, drop_remainder=True)
-    options = tf.data.Options()
-    options.deterministic = True
-    # A checkpoint holds how far the source was read, not the images read ahead.
-    options.experimental_symbolic_checkpoint = True
-    return dataset.with_options(options).prefetch(2)
+    def read_from(start):
+        batches = start * steps_per_call
+        first = batches * (batch_size // hosts)
+        dataset = source.draw(split, seed=seed, shard_info=shard_info, start=first)
+        dataset = dataset.enumerate(first)
+        dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)
+        dataset = dataset.batch(batch_size // hosts, drop_remainder=True)
+        if mixing:
+            dataset = dataset.enumerate(batches).map(mix_batch, num_parallel_calls=2)
+        dataset = dataset.batch(steps_per_call, drop_remainder=True)
+        options = tf.data.Options()
+        options.deterministic = True
+        return dataset.with_options(options).prefetch(2)
+
+    return PositionDataset(read_from)
 
 
 def eval_images(source, transforms, *, batch_size, split="validation"):

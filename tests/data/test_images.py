@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from remixer_tf.data import augmentation
 from remixer_tf.data.errors import data_errors
 from remixer_tf.data.image_sources import ImageFolder, TfdsImages
 from remixer_tf.data.images import eval_images, image_dataset
 from remixer_tf.data.seeds import Seeds
-from tests.data.toy_images import COLORS, make_folder
+from tests.data.stress_iterators import live_shortly, take
+from tests.data.toy_images import COLORS, make_folder, prepare_tfds
 
 SIZE = 8
 CENTER = functools.partial(augmentation.resize_and_center_crop, image_size=SIZE)
@@ -30,40 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prepared(folder, tmp_path_factory):
-    """The training images as a prepared TFDS dataset, `{name, data_dir}`."""
-    data_dir = tmp_path_factory.mktemp("tfds")
-    home = data_dir / "colors" / "1.0.0"
-    home.mkdir(parents=True)
-    classes = sorted(COLORS)
-    features = tfds.features.FeaturesDict(
-        {
-            "image": tfds.features.Image(shape=(None, None, 3)),
-            "label": tfds.features.ClassLabel(names=classes),
-        }
-    )
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=home, dataset_name="colors", split="train", filetype_suffix="tfrecord"
-    )
-    examples = [
-        features.serialize_example({"image": e["image"], "label": int(e["label"])})
-        for e in ImageFolder(folder).read("train").as_numpy_iterator()
-    ]
-    shards = [examples[:8], examples[8:]]
-    for number, shard in enumerate(shards):
-        name = f"colors-train.tfrecord-{number:05d}-of-{len(shards):05d}"
-        with tf.io.TFRecordWriter(str(home / name)) as writer:
-            for example in shard:
-                writer.write(example)
-    split = tfds.core.SplitInfo(
-        name="train",
-        shard_lengths=[len(shard) for shard in shards],
-        num_bytes=sum(map(len, examples)),
-        filename_template=template,
-    )
-    tfds.folder_dataset.write_metadata(
-        data_dir=home, features=features, split_infos=[split], version="1.0.0"
-    )
-    return {"name": "colors", "data_dir": str(data_dir)}
+    return prepare_tfds(folder, tmp_path_factory.mktemp("tfds"))
 
 
 @pytest.fixture(params=["folder", "tfds"])
@@ -71,10 +38,6 @@ def source(request, folder, prepared):
     if request.param == "folder":
         return ImageFolder(folder)
     return TfdsImages(**prepared, shuffle_buffer_size=7)
-
-
-def take(dataset, count):
-    return list(dataset.take(count).as_numpy_iterator())
 
 
 def test_batches_of_colours(source):
@@ -138,20 +101,24 @@ def augmented(source, **kwargs):
 
 
 def test_a_restored_iterator_goes_on_exactly(source, tmp_path):
-    iterator = iter(augmented(source))
+    dataset = augmented(source)
+    iterator = iter(dataset)
     for _ in range(3):
         next(iterator)
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "c"))
     expected = [next(iterator) for _ in range(4)]
-    restored = iter(augmented(source))
+    restored = iter(dataset)
     next(restored)
     tf.train.Checkpoint(iterator=restored).restore(path).assert_consumed()
     for batch in expected:
         for name, value in next(restored).items():
             np.testing.assert_array_equal(value, batch[name], err_msg=name)
-    if isinstance(source, ImageFolder):
-        # No images: those of one element alone take 6,144 bytes.
-        assert sum(os.path.getsize(tmp_path / f) for f in os.listdir(tmp_path)) < 6_144
+    # No images: those of one element alone take 6,144 bytes.
+    assert sum(os.path.getsize(tmp_path / f) for f in os.listdir(tmp_path)) < 6_144
+
+
+def test_short_lived_iterators(source):
+    live_shortly(source, rounds=20)
 
 
 def test_seeds_differ_between_epochs_and_runs(folder):
@@ -223,7 +190,7 @@ def test_flip_and_crops():
 
 def test_evaluation_sees_every_image_once(source):
     split = "train"
-    batches = take(eval_images(source, PLAIN, batch_size=4, split=split), -1)
+    batches = take(eval_images(source, PLAIN, batch_size=4, split=split), None)
     assert [b["images"].shape for b in batches] == [(4, SIZE, SIZE, 3)] * 4
     weights = np.concatenate([b["label_weights"][:, 0] for b in batches])
     labels = np.concatenate([b["labels"][:, 0] for b in batches])

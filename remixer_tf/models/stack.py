@@ -101,8 +101,35 @@ def survival_by_layer(probability, schedule, num_layers):
     )
 
 
+def sublayers_by_layer(sublayers, num_layers):
+    """The sublayers of each layer of a stack.
+
+    Args:
+        sublayers: a dictionary, of every layer; a list of dictionaries, one a layer;
+            or a function from a layer's number, 0 for the first, to its dictionary.
+        num_layers: int.
+
+    Returns:
+        a list of `num_layers` dictionaries.
+
+    Raises:
+        ValueError: for a list of another length.
+    """
+    if callable(sublayers):
+        return [sublayers(layer) for layer in range(num_layers)]
+    if isinstance(sublayers, dict):
+        return [sublayers] * num_layers
+    if len(sublayers) != num_layers:
+        raise ValueError(
+            "A list of sublayers has one dictionary a layer. Received: a list of "
+            f"{len(sublayers)} for num_layers={num_layers}. Make them equal, or give "
+            "one dictionary for all layers."
+        )
+    return list(sublayers)
+
+
 class TransformerStack(keras.layers.Layer):
-    """`num_layers` repetitions of a list of residual sublayers, then a norm.
+    """`num_layers` layers, each a list of residual sublayers, then a norm.
 
     Every architecture is an edit of the list: T5.1.1's encoder is
     `{"self_attention": ..., "feed_forward": ...}`, Remixer's puts `"remixer"` in the
@@ -110,7 +137,9 @@ class TransformerStack(keras.layers.Layer):
 
     Args:
         sublayers: a dictionary from a sublayer's name to a factory that takes `name`
-            and `dtype` and returns a new `Sublayer`; in their order in the layer.
+            and `dtype` and returns a new `Sublayer`; in their order in the layer. Where
+            layers differ, a list of such dictionaries or a function that returns
+            them, see `sublayers_by_layer`.
         num_layers: int.
         position_bias: a factory that takes `name` and returns the
             `RelativePositionBias` shared by all layers, or None.
@@ -165,8 +194,8 @@ class TransformerStack(keras.layers.Layer):
                 name=f"layer_{layer}_{key}",
                 dtype=dtype,
             )
-            for layer in range(num_layers)
-            for key, sublayer in sublayers.items()
+            for layer, members in enumerate(sublayers_by_layer(sublayers, num_layers))
+            for key, sublayer in members.items()
         ]
         self.position_bias = position_bias and position_bias(name="position_bias")
         self.final_norm = norm(name="final_norm", dtype=dtype)

@@ -44,6 +44,7 @@ PARAMETERS = {
     "gmlp_large_mlm": 365.3,
     "gmlp_xlarge_mlm": 940.6,
     "amlp_tiny_mlm": 4.83,
+    "amlp_upper_tiny_mlm": 4.75,
     "amlp_base_mlm": 108.8,
     "amlp_large_mlm": 315.6,
     "transformer_lm_tiny": 4.89,
@@ -95,7 +96,11 @@ def test_parameters_at_full_size(name):
 
 
 VISION_MODELS = ["gmlp_ti", "gmlp_s", "gmlp_b", "gmlp_vision_tiny", "mixer_b16"]
-TEXT_MODELS = [name for name in PARAMETERS if name not in VISION_MODELS]
+# Its layers differ, so that the one layer of tiny.gin is too few for it.
+LAYERS_DIFFER = "amlp_upper_tiny_mlm"
+TEXT_MODELS = [
+    name for name in PARAMETERS if name not in (*VISION_MODELS, LAYERS_DIFFER)
+]
 
 
 @pytest.mark.parametrize("name", VISION_MODELS)
@@ -150,3 +155,34 @@ def test_adafactor_state_of_remixer_base_is_under_one_percent():
         slots = optimizer.slot_shapes(variable.shape)
         state += sum(math.prod(shape) for shape in slots.values())
     assert 0 < state < 0.01 * parameters
+
+
+def attentive_layers(model):
+    """The layers of the encoder that have an attention, after a step forward."""
+    logits = np.array(model(tiny_batch()))
+    assert np.isfinite(logits).all()
+    places = [v.path.split("/")[2] for v in model.variables if "attention" in v.path]
+    return {int(place.split("_")[1]) for place in places}
+
+
+def test_layers_may_differ():
+    file, sizes = str(MODELS / f"{LAYERS_DIFFER}.gin"), ["VOCAB_SIZE = 40"]
+    configuration.parse_gin([file], sizes)
+    assert attentive_layers(configured_model()) == {4, 5}
+    text = configuration.configuration_str()  # What a run writes, and goes on with.
+    gin.clear_config()
+    gin.parse_config(text)
+    assert attentive_layers(configured_model()) == {4, 5}
+    configuration.parse_gin([file], [*sizes, "NUM_LAYERS = 8"])
+    with pytest.raises(ValueError, match="a list of 6 for num_layers=8"):
+        configured_model()
+
+
+def test_an_architecture_of_ones_own(tmp_path):
+    """The README's example: mixing in the lower half, attention in the upper."""
+    readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    (text,) = re.findall(r"```\n(include[^`]*\nLOWER = [^`]*)```", readme)
+    (tmp_path / "own.gin").write_text(text)
+    tiny = ["D_MODEL = 12", "D_FF = 12", "VOCAB_SIZE = 40"]
+    configuration.parse_gin([str(tmp_path / "own.gin")], tiny)
+    assert attentive_layers(configured_model()) == {4, 5, 6, 7}

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import Context, LayerNorm, PositionEmbedding, RMSNorm, Sublayer
+from remixer_tf.layers import (
+    Context,
+    FeedForward,
+    LayerNorm,
+    PositionEmbedding,
+    RMSNorm,
+    SelfAttention,
+    Sublayer,
+)
 from remixer_tf.models import Block, TransformerStack
 from remixer_tf.models.stack import survival_by_layer
 
@@ -60,6 +68,43 @@ def test_the_schedule_reaches_the_blocks_and_states_have_stable_paths():
     without = make()
     without.build((None, None, 4))
     assert not without.non_trainable_variables
+
+
+def test_layers_may_differ():
+    """A list, one dictionary a layer, and a function of the layer's number."""
+    attention = functools.partial(SelfAttention, num_heads=2, d_kv=3, causal=True)
+    dense = {"feed_forward": functools.partial(FeedForward, d_ff=5)}
+    mixed = {"attention": attention, **dense}
+    stacks = [
+        TransformerStack(sublayers, num_layers=3, name="stack")
+        for sublayers in ([dense, dense, mixed], lambda i: mixed if i == 2 else dense)
+    ]
+    names = ["layer_0_feed_forward", "layer_1_feed_forward"]
+    names += ["layer_2_attention", "layer_2_feed_forward"]
+    x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+    for stack in stacks:
+        stack.build(x.shape)
+        assert [block.name for block in stack.blocks] == names
+    stacks[1].set_weights(stacks[0].get_weights())
+    whole, again = (stack(x, context=Context())[0] for stack in stacks)
+    np.testing.assert_array_equal(np.array(whole), np.array(again))
+    # The attention alone lets a token change what a later one gives.
+    other = np.concatenate([x[:, :1] + [1, 2, 0, 0, 0, 0], x[:, 1:]], axis=1)
+    changed, _ = stacks[0](other.astype("float32"), context=Context())
+    assert np.abs(np.array(changed - whole)[:, 3]).max() > 1e-4
+    context = Context(key_positions=ops.arange(4, dtype="int32"))
+    cache = stacks[0].init_cache(2, 4, context)
+    assert [name for name, value in cache.items() if value] == ["layer_2_attention"]
+    for t in range(4):
+        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
+        y, cache = stacks[0](x[:, t : t + 1], context=step, cache=cache)
+        np.testing.assert_allclose(np.array(y)[:, 0], np.array(whole)[:, t], atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_list_of_another_length_is_refused(count):
+    with pytest.raises(ValueError, match=f"a list of {count} for num_layers=3"):
+        TransformerStack([{"ones": Ones}] * count, num_layers=3)
 
 
 def test_positions_then_input_norm_then_the_layers():

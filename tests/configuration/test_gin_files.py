@@ -161,8 +161,9 @@ def attentive_layers(model):
     """The layers of the encoder that have an attention, after a step forward."""
     logits = np.array(model(tiny_batch()))
     assert np.isfinite(logits).all()
-    places = [v.path.split("/")[2] for v in model.variables if "attention" in v.path]
-    return {int(place.split("_")[1]) for place in places}
+    paths = [v.path for v in model.encoder.variables]
+    numbers = [re.search(r"/layer_(\d+)_.*attention", path) for path in paths]
+    return {int(number[1]) for number in numbers if number}
 
 
 def test_layers_may_differ():

@@ -21,7 +21,7 @@ from benchmarks import tiny_run
 
 ARGUMENTS = [
     *tiny_run.ARGUMENTS,
-    "--gin.train.strategy='multi_worker'",
+    "--gin.TensorFlowEngine.strategy='multi_worker'",
     "--gin.train.log_period=20",
 ]
 BATCH_PER_PROCESS = 32

@@ -77,7 +77,8 @@ def _profile(file, options):
     profile = count(**arguments)
     if options.measure:
         profile.rates = measure(
-            **arguments, jit_compile=configuration.get_value("train.jit_compile")
+            **arguments,
+            jit_compile=configuration.get_value("TensorFlowEngine.jit_compile"),
         )
     return row.row or os.path.basename(file).removesuffix(".gin"), profile, row
 

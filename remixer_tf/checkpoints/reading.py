@@ -43,10 +43,9 @@ def restore_model(model_dir, model, step=None):
             f"steps {', '.join(map(str, steps))}."
         )
     folder = checkpoint_path(directory, steps[-1] if step is None else step)
-    groups = {"model": variables_by_path(model.variables)}
+    groups = {"model": named_variables(model.variables)}
     check_coverage(folder, groups)
-    state = os.path.join(folder, "state")
-    tf.train.Checkpoint(**groups).read(state).expect_partial()
+    assign_all(os.path.join(folder, "state"), groups)
     return steps[-1] if step is None else step
 
 
@@ -67,8 +66,26 @@ def available_steps(directory):
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def assign_all(path, groups):
+    """Sets variables from a checkpoint file.
+
+    Args:
+      path: of the file.
+      groups: {group: {path: `keras.Variable`}}, all of which it holds.
+    """
+    reader = tf.train.load_checkpoint(path)
+    for group, variables in groups.items():
+        for name, variable in variables.items():
+            variable.assign(reader.get_tensor(tensor_name(group, name)))
+
+
 def variables_by_path(variables):
-    """Returns {path: tf.Variable}.
+    """Returns {path: tf.Variable}; see `named_variables`."""
+    return {name: v.value for name, v in named_variables(variables).items()}
+
+
+def named_variables(variables):
+    """Returns {path: `keras.Variable`}.
 
     Raises:
       ValueError: two variables share a path, so that one would be lost.
@@ -80,7 +97,7 @@ def variables_by_path(variables):
                 f"Two variables have the path {variable.path!r}. A checkpoint needs "
                 "one path for each: give the layers that hold them different names."
             )
-        by_path[variable.path] = variable.value
+        by_path[variable.path] = variable
     return by_path
 
 

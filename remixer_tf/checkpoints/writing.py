@@ -21,13 +21,13 @@ from absl import logging
 
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import (
+    assign_all,
     available_steps,
     check_coverage,
     checkpoint_directory,
     checkpoint_path,
     read_all,
     shorten,
-    variables_by_path,
 )
 
 
@@ -40,8 +40,8 @@ class Checkpoints:
 
     Args:
       model_dir: folder of the run, which all hosts share.
-      model: a built `keras.Model`.
-      optimizer: a built `keras.optimizers.Optimizer`.
+      variables, values: functions that return {group: {path: `keras.Variable`}}, and
+        {group: {path: array}} of what they hold; see `Engine`. All hosts call `values`.
       iterator: this host's `tf.data` iterator.
       keep: how many of the newest checkpoints stay.
       keep_period: checkpoints of steps that it divides stay for good; None for none.
@@ -55,8 +55,8 @@ class Checkpoints:
     def __init__(
         self,
         model_dir,
-        model,
-        optimizer,
+        variables,
+        values,
         iterator,
         *,
         keep=3,
@@ -65,11 +65,11 @@ class Checkpoints:
     ):
         self.directory = checkpoint_directory(model_dir)
         self.best_step = None
-        self._model = model
-        self._optimizer = optimizer
+        self._variables = variables
+        self._values = values
         self._data = tf.train.Checkpoint(iterator=iterator)
         self._data_shapes = _describe(iterator.element_spec)
-        self._groups = self._collect()
+        self._groups = variables()
         self._keep = keep
         self._keep_period = keep_period
         self._host = host or Host()
@@ -99,7 +99,7 @@ class Checkpoints:
         if step == self._last_step:
             return
         self._last_step = step
-        for group, now in self._collect().items():
+        for group, now in self._variables().items():
             late = sorted(now.keys() ^ self._groups[group].keys())
             if late:
                 raise ValueError(
@@ -116,11 +116,12 @@ class Checkpoints:
         except (OSError, tf.errors.OpError) as error:
             self._error = error
         self._host.barrier()  # The positions of all hosts are there.
+        groups = self._values()
         if self._host.index == 0 and not self._error:
             with tf.device("CPU"):
                 groups = {
                     group: {path: tf.Variable(value) for path, value in values.items()}
-                    for group, values in self._groups.items()
+                    for group, values in groups.items()
                 }
                 state = tf.train.Checkpoint(
                     step=tf.Variable(step, dtype=tf.int64),
@@ -209,14 +210,11 @@ class Checkpoints:
         folder = checkpoint_path(self.directory, step)
         check_coverage(folder, self._groups)
         self._check_data(folder)
-        restored = tf.Variable(0, dtype=tf.int64)
-        tf.train.Checkpoint(
-            step=restored, data_shapes=tf.Variable(""), **self._groups
-        ).read(os.path.join(folder, "state")).assert_consumed()
+        assign_all(os.path.join(folder, "state"), self._groups)
         data = os.path.join(folder, _data_name(*self._host[:2]))
         self._data.read(data).assert_consumed()
-        self._last_step = int(restored)
-        return self._last_step
+        self._last_step = step
+        return step
 
     def _is_readable(self, step):
         """Reads every file of a checkpoint, whose checksums TensorFlow compares."""
@@ -263,13 +261,6 @@ class Checkpoints:
                 "Continue with the batch size, lengths, steps_per_call and number of "
                 "hosts it was trained with, or use another --model_dir."
             )
-
-    def _collect(self):
-        """Returns {group: {path: tf.Variable}} as they are now."""
-        slots = variables_by_path(self._optimizer.variables)
-        # The first part is the optimizer's name, which counts up in a process.
-        slots = {path.partition("/")[2]: slot for path, slot in slots.items()}
-        return {"model": variables_by_path(self._model.variables), "optimizer": slots}
 
 
 def _data_name(host, num_hosts):

@@ -85,6 +85,7 @@ CONFIGURABLES = {
     ),
     "remixer_tf.checkpoints.initial": ("InitialCheckpoint",),
     "remixer_tf.training.loop": ("train",),
+    "remixer_tf.training.tensorflow_engine": ("TensorFlowEngine",),
     "remixer_tf.evaluation.scoring": ("evaluate",),
     "remixer_tf.serving.text_to_text": ("text_to_text",),
     "remixer_tf.analysis.paper": ("PaperRow",),

@@ -5,19 +5,17 @@ import os
 import time
 
 import keras
-import seqio
+import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.evaluation.periodic import write_best
-from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.run_log import RunLog
-from remixer_tf.training.strategy import get_host, get_strategy
-from remixer_tf.training.train_step import TrainStep
+from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.watch import PREEMPTED, FiniteWatch, StopSignal
 
 
@@ -35,8 +33,7 @@ def train(
     keep_period=None,
     seed=0,
     dtype_policy="float32",
-    jit_compile=None,
-    strategy="single",
+    engine=TensorFlowEngine,
     micro_batches=1,
     clip_norm=None,
     max_skipped_steps=0,
@@ -72,9 +69,7 @@ def train(
       keep_period: checkpoints of steps that it divides stay for good; None for none.
       seed: of initial weights, dropout and data order.
       dtype_policy: 'float32' or 'mixed_bfloat16' (variables stay float32).
-      jit_compile: whether XLA compiles forward and backward; None for on GPUs. (A TPU
-        compiles whatever it is given.)
-      strategy: see `get_strategy`.
+      engine: a factory of an `Engine`, which runs the model.
       micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `TrainStep`.
       max_skipped_steps: how many steps whose loss or gradient is not finite may be
         skipped; one more ends the run.
@@ -109,36 +104,30 @@ def train(
         **{f"period of evaluation {i}": e.period for i, e in enumerate(evaluations)},
     )
     _check_writable(model_dir)
-    strategy = get_strategy(strategy)  # First: several hosts connect here.
-    host = get_host(strategy)
+    engine = engine()  # First: several hosts connect here.
+    host = engine.host
 
     # Data, model, optimizer.
     keras.utils.set_random_seed(seed)
     data = dataset(
-        seed=seed,
-        steps_per_call=steps_per_call,
-        shard_info=seqio.ShardInfo(index=host.index, num_shards=host.count),
+        seed=seed, steps_per_call=steps_per_call, shard_info=engine.shard_info
     )
     iterator = iter(data)
-    with strategy.scope():
-        model = build_model(model, dtype_policy)
-        optimizer = optimizer()
-    train_step = TrainStep(
+    engine.build(
         model,
         optimizer,
-        strategy,
+        dtype_policy,
         loss_fn=loss_fn,
         auxiliary_loss_weights=auxiliary_loss_weights,
         micro_batches=micro_batches,
         clip_norm=clip_norm,
-        jit_compile=jit_compile,
     )
 
     # State: the run's own checkpoint, else an initial one, else scratch.
     checkpoints = Checkpoints(
         model_dir,
-        model,
-        optimizer,
+        engine.variables,
+        engine.values,
         iterator,
         keep=keep_checkpoints,
         keep_period=keep_period,
@@ -149,7 +138,7 @@ def train(
     if not step:
         _check_no_results(model_dir)
         if initial_checkpoint:
-            progress.message(initial_checkpoint(model))
+            progress.message(initial_checkpoint(engine.model))
 
     def due_evaluations():
         return [
@@ -164,7 +153,7 @@ def train(
         for evaluation in due:
             if host.index == 0 and not evaluation.is_done(model_dir, step):
                 with progress.paused():
-                    evaluation.run(model_dir, model, step)
+                    evaluation.run(model_dir, engine.model, step)
         if due:
             host.barrier()
         if best is None:
@@ -185,15 +174,8 @@ def train(
 
     # What will run.
     batch = next(iterator)
-    _check_ids(batch, model)
-    overview = Overview(
-        model,
-        optimizer,
-        train_step,
-        num_replicas=strategy.num_replicas_in_sync,
-        host=host,
-        dtype_policy=dtype_policy,
-    )
+    _check_ids(batch, engine.model)
+    overview = Overview(engine, dtype_policy)
     over_length = getattr(data, "over_length", None)
     progress.message(overview.text(batch, over_length))
     progress.message(
@@ -212,7 +194,9 @@ def train(
     log = RunLog(
         model_dir,
         overview,
-        batch_size=targets_and_weights(batch)[0].shape[1] * host.count,
+        batch_size=(
+            targets_and_weights(batch)[0].shape[1] * engine.shard_info.num_shards
+        ),
         examples_per_epoch=examples_per_epoch,
         enabled=host.index == 0,
     )
@@ -229,12 +213,12 @@ def train(
             waited = time.perf_counter() - start
             shapes = tuple(tuple(value.shape) for value in batch.values())
             if shapes not in known_shapes:
-                _check_ids(batch, model)
-            new = train_step(batch, stop=signal.received)
+                _check_ids(batch, engine.model)
+            new = engine.step(batch, stop=signal.received)
             step += steps_per_call
             watch.add(step, batch, new)
             if shapes in known_shapes:
-                flops = overview.flops(batch) * steps_per_call
+                flops = engine.cost(batch).flops * steps_per_call
                 speed.step(steps_per_call, flops, waited)
             else:  # The call has traced and compiled.
                 known_shapes.add(shapes)
@@ -249,7 +233,7 @@ def train(
                 values = summarize_steps(sums)
                 values |= speed.lap(float(sums["tokens"]))
                 progress.report(step, values)
-                log.scalars(step, values, model, watch.skipped)
+                log.scalars(step, values, engine, watch.skipped)
                 sums = None
 
             pause = time.perf_counter()
@@ -315,7 +299,7 @@ def _check_ids(superbatch, model):
             what, size = "class", "num_classes"
         else:
             continue
-        limit, largest = getattr(model, size, None), int(tf.reduce_max(value))
+        limit, largest = getattr(model, size, None), int(np.max(value))
         if limit is not None and largest >= limit:
             raise ValueError(
                 f"The data holds the {what} {largest}, but the model's {size} is "

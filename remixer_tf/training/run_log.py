@@ -52,13 +52,13 @@ class RunLog:
             tf.summary.text("parameters", self._overview.parameter_table())
         self._writer.flush()
 
-    def scalars(self, step, values, model, skipped):
+    def scalars(self, step, values, engine, skipped):
         """Writes the values of a log period.
 
         Args:
           step: int.
           values: dict of floats, from `summarize_steps` and `Speed.lap`.
-          model: the `keras.Model`.
+          engine: the `Engine`, asked for the norm of the weights and its memory.
           skipped: int, steps that were not finite.
         """
         examples = step * self._batch_size
@@ -66,9 +66,7 @@ class RunLog:
         if "flops_per_second" in values:
             rate = values.pop("flops_per_second")
             values["share_of_matmul_rate"] = rate / self._overview.matmul_rate
-        values["parameter_norm"] = tf.linalg.global_norm(
-            [variable.value for variable in model.trainable_variables]
-        )
+        values["parameter_norm"] = engine.parameter_norm()
         values["examples"] = examples
         if self._examples_per_epoch:
             values["epochs"] = examples / self._examples_per_epoch
@@ -76,9 +74,7 @@ class RunLog:
         # The largest so far, in kilobytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         values["host_memory_gigabytes"] = peak / 1e9
-        for i, gpu in enumerate(tf.config.list_logical_devices("GPU")):
-            used = tf.config.experimental.get_memory_info(gpu.name)["peak"]
-            values[f"gpu_{i}_memory_gigabytes"] = used / 1e9
+        values |= {f"{k}_gigabytes": used for k, used in engine.memory().items()}
         with self._writer.as_default(step):
             for name, value in values.items():
                 tf.summary.scalar(name, value)

@@ -50,7 +50,8 @@ def get_strategy(name="single"):
         return _tpu_strategy(name.removeprefix("tpu:"))
     raise ValueError(
         f"There is no strategy called {name!r}. Expected one of "
-        f"{', '.join(map(repr, _STRATEGIES))}. Set it with --gin.train.strategy=..."
+        f"{', '.join(map(repr, _STRATEGIES))}. Set it with "
+        "--gin.TensorFlowEngine.strategy=..."
     )
 
 
@@ -145,7 +146,7 @@ def _tpu_strategy(address):
         reason = str(getattr(error, "message", error)).splitlines() or [""]
         raise OSError(
             f"No TPU answers at {address!r} ({type(error).__name__}: {reason[0]}). "
-            "Set --gin.train.strategy=\"'tpu:local'\" on a TPU VM, or give the TPU's "
-            "name or grpc://HOST:PORT after 'tpu:'. It needs TensorFlow's TPU build "
-            "(the package tensorflow-tpu)."
+            "Set --gin.TensorFlowEngine.strategy=\"'tpu:local'\" on a TPU VM, or give "
+            "the TPU's name or grpc://HOST:PORT after 'tpu:'. It needs TensorFlow's "
+            "TPU build (the package tensorflow-tpu)."
         ) from None

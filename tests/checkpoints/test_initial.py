@@ -6,7 +6,6 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints.initial import InitialCheckpoint
-from remixer_tf.checkpoints.writing import Checkpoints
 from tests.models.tiny import tiny_model
 from tests.training import toy
 
@@ -14,7 +13,8 @@ from tests.training import toy
 def save(model, model_dir, step=1):
     optimizer = keras.optimizers.SGD()
     optimizer.build(model.trainable_variables)
-    checkpoints = Checkpoints(model_dir, model, optimizer, iter(toy.toy_dataset()))
+    iterator = iter(toy.toy_dataset())
+    checkpoints = toy.make_checkpoints(model_dir, model, optimizer, iterator)
     checkpoints.save(step)
     checkpoints.wait()
 

@@ -15,7 +15,6 @@ from remixer_tf.checkpoints.reading import (
     restore_model,
     variables_by_path,
 )
-from remixer_tf.checkpoints.writing import Checkpoints
 from tests.training import toy
 
 
@@ -30,7 +29,7 @@ def make_checkpoints(model_dir, model, optimizer=None, **options):
     optimizer = optimizer or keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     iterator = iter(toy.toy_dataset())
-    checkpoints = Checkpoints(model_dir, model, optimizer, iterator, **options)
+    checkpoints = toy.make_checkpoints(model_dir, model, optimizer, iterator, **options)
     return checkpoints, optimizer, iterator
 
 

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.training.loop import train
+from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from tests.training import toy
 
 
@@ -44,7 +45,7 @@ def main(model_dir, train_steps, strategy):
         checkpoint_period=10,
         clip_norm=0.5,
         micro_batches=2,
-        strategy=strategy,
+        engine=lambda: TensorFlowEngine(strategy),
     )
     print(json.dumps([v.numpy().tolist() for v in built[0].trainable_variables]))
 

@@ -1,5 +1,6 @@
 """The loop: it trains, writes, continues exactly, and says what is wrong."""
 
+import functools
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import tensorflow as tf
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
 from remixer_tf.training import progress
 from remixer_tf.training.loop import train
+from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.watch import PREEMPTED
 from tests.training import toy
 
@@ -52,13 +54,14 @@ def read_checkpoint(model_dir, step):
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_continuing_is_bitwise_exact(tmp_path, reports, jit_compile):
-    run(tmp_path / "whole", 10, jit_compile=jit_compile)
+    engine = functools.partial(TensorFlowEngine, jit_compile=jit_compile)
+    run(tmp_path / "whole", 10, engine=engine)
     whole = {step: dict(values) for step, values in reports.items()}
     reports.clear()
-    run(tmp_path / "parts", 5, jit_compile=jit_compile)
+    run(tmp_path / "parts", 5, engine=engine)
     np.random.seed(9)  # Nothing of the process may matter.
     keras.utils.set_random_seed(9)
-    run(tmp_path / "parts", 10, jit_compile=jit_compile)
+    run(tmp_path / "parts", 10, engine=engine)
     assert sorted(reports) == sorted(whole) == list(range(1, 11))
     for step, values in whole.items():
         for name in ("loss", "accuracy", "gradient_norm", "learning_rate"):
@@ -140,7 +143,7 @@ def test_training_again_says_that_it_is_done(tmp_path, capsys):
         ({"steps_per_call": 10}, "log_period=1 .*steps_per_call=10"),
         ({"checkpoint_period": 0}, "checkpoint_period must be a positive integer"),
         ({"dtype_policy": "float16"}, "'float32', 'mixed_bfloat16'.*'float16'"),
-        ({"strategy": "magic"}, "no strategy called 'magic'"),
+        ({"engine": lambda: TensorFlowEngine("magic")}, "no strategy called 'magic'"),
     ],
 )
 def test_wrong_arguments(tmp_path, options, words):

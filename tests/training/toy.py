@@ -5,7 +5,9 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers import Dropout, sow
+from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 
 VOCAB_SIZE = 16
 
@@ -101,6 +103,13 @@ def stack(batches):
         key: tf.constant(np.stack([batch[key] for batch in batches]))
         for key in batches[0]
     }
+
+
+def make_checkpoints(model_dir, model, optimizer, iterator, **options):
+    """Returns the `Checkpoints` of a model and an optimizer that are built."""
+    engine = TensorFlowEngine()
+    engine.model, engine.optimizer = model, optimizer
+    return Checkpoints(model_dir, engine.variables, engine.values, iterator, **options)
 
 
 def toy_dataset(seed=0, steps_per_call=1, batch_size=8, shard_info=None):

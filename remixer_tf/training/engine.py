@@ -1,0 +1,120 @@
+"""What the loop asks of the library that runs a model."""
+
+import abc
+from typing import NamedTuple
+
+from remixer_tf.checkpoints.reading import named_variables
+
+
+class Cost(NamedTuple):
+    """What a step takes, on data of given shapes.
+
+    Attributes:
+      flops: int, of this host's matrix products in one step.
+      bytes: int, an estimate of a replica's memory: variables, slots, gradients, and
+        the largest sum of the tensors alive at once. Compilers and allocators may need
+        less or more.
+    """
+
+    flops: int
+    bytes: int
+
+
+class Engine(abc.ABC):
+    """Builds a model and runs its steps, on one way of distributing them.
+
+    All that depends on the library (TensorFlow, JAX) and its devices is here; the loop,
+    evaluations, checkpoints and progress stand above, and hold for every engine. The
+    state of a run is in the Keras variables of `model` and `optimizer`: they may be
+    assigned before the first step; after a step, ask for `model` or `values` anew, as
+    an engine may keep the state elsewhere in the meantime.
+
+    Attributes:
+      host: the `Host` that this process is.
+      num_replicas: int, the parts that a batch is computed in, on all hosts.
+      shard_info: `seqio.ShardInfo`, the part of the data that this process reads.
+      model: the built `keras.Model`.
+      optimizer: the built `keras.optimizers.Optimizer`.
+    """
+
+    @abc.abstractmethod
+    def build(
+        self,
+        model,
+        optimizer,
+        dtype_policy,
+        *,
+        loss_fn=None,
+        auxiliary_loss_weights=None,
+        micro_batches=1,
+        clip_norm=None,
+    ):
+        """Makes model and optimizer where they will run.
+
+        Args:
+          model, optimizer: factories, as `train` takes them.
+          dtype_policy: str, see `build_model`.
+          loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `TrainStep`.
+        """
+
+    @abc.abstractmethod
+    def step(self, superbatch, stop=False):
+        """Runs several steps; see `TrainStep` for arguments and what is returned."""
+
+    @abc.abstractmethod
+    def compile(self, function):
+        """Compiles a function of a batch that calls the model, for evaluation.
+
+        Args:
+          function: takes a dictionary of tensors [rows, ...], and returns a structure
+            of tensors.
+
+        Returns:
+          a function that takes such a batch, and computes with the weights of the
+          moment.
+        """
+
+    def variables(self):
+        """Returns {"model" or "optimizer": {path: `keras.Variable`}}, for checkpoints.
+
+        Raises:
+          ValueError: two variables share a path.
+        """
+        slots = named_variables(self.optimizer.variables)
+        # The first part is the optimizer's name, which counts up in a process.
+        slots = {path.partition("/")[2]: slot for path, slot in slots.items()}
+        return {"model": named_variables(self.model.variables), "optimizer": slots}
+
+    @abc.abstractmethod
+    def values(self):
+        """Returns `variables` as arrays that TensorFlow can read on this host.
+
+        All hosts call it. They are valid until the next step.
+        """
+
+    @abc.abstractmethod
+    def parameter_norm(self):
+        """Returns the global norm of the trainable variables, a float."""
+
+    @abc.abstractmethod
+    def cost(self, superbatch):
+        """Returns the `Cost` of a step on data of these shapes."""
+
+    @abc.abstractmethod
+    def matmul_rate(self):
+        """Returns the FLOP/s of square products in the compute dtype on this host.
+
+        It is measured here, in half a second.
+        """
+
+    @abc.abstractmethod
+    def devices(self):
+        """Returns what this host runs on, such as "2 GPU(s)", and how, "XLA on"."""
+
+    @abc.abstractmethod
+    def memory(self):
+        """Returns {name: gigabytes}, the most that each device has used, if known."""
+
+    @abc.abstractmethod
+    def memory_limit(self):
+        """Returns the bytes that this host's replicas share; None if unknown."""

@@ -1,0 +1,116 @@
+"""The engine on TensorFlow: `tf.distribute` around a `tf.function`."""
+
+import os
+
+import seqio
+import tensorflow as tf
+
+from remixer_tf.models.build import build_model
+from remixer_tf.training.engine import Cost, Engine
+from remixer_tf.training.flops import (
+    matmul_flops,
+    matmul_rate,
+    peak_bytes,
+    variable_bytes,
+)
+from remixer_tf.training.strategy import get_host, get_strategy
+from remixer_tf.training.train_step import TrainStep
+
+
+class TensorFlowEngine(Engine):
+    """Runs a model under a `tf.distribute` strategy.
+
+    Args:
+      strategy: str, see `get_strategy`.
+      jit_compile: whether XLA compiles forward and backward; None for on GPUs. (A TPU
+        compiles whatever it is given.)
+
+    Raises:
+      ValueError, OSError: see `get_strategy`.
+    """
+
+    def __init__(self, strategy="single", jit_compile=None):
+        self._strategy = get_strategy(strategy)
+        if jit_compile is None:
+            jit_compile = bool(tf.config.list_physical_devices("GPU"))
+        self._jit_compile = jit_compile
+        self.host = get_host(self._strategy)
+        self.num_replicas = self._strategy.num_replicas_in_sync
+        self.shard_info = seqio.ShardInfo(self.host.index, self.host.count)
+        self._costs = {}
+
+    def build(
+        self, model, optimizer, dtype_policy, *, micro_batches=1, **options
+    ):  # See `Engine`.
+        with self._strategy.scope():
+            self.model = build_model(model, dtype_policy)
+            self.optimizer = optimizer()
+        self._micro_batches = micro_batches
+        self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
+        self._train_step = TrainStep(
+            self.model,
+            self.optimizer,
+            self._strategy,
+            jit_compile=self._jit_compile,
+            micro_batches=micro_batches,
+            **options,
+        )
+
+    def step(self, superbatch, stop=False):
+        return self._train_step(superbatch, stop=stop)
+
+    def compile(self, function):
+        return tf.function(function, autograph=False)
+
+    def values(self):
+        return {
+            group: {path: variable.value for path, variable in variables.items()}
+            for group, variables in self.variables().items()
+        }
+
+    def parameter_norm(self):
+        variables = [variable.value for variable in self.model.trainable_variables]
+        return float(tf.linalg.global_norm(variables))
+
+    def cost(self, superbatch):
+        shapes = tuple(tuple(value.shape) for value in superbatch.values())
+        if shapes not in self._costs:
+            function = self._train_step.get_concrete_function(superbatch)
+            variables = [*self.model.variables, *self.optimizer.variables]
+            gradients = variable_bytes(self.model.trainable_variables)
+            alive = peak_bytes(function) / (self.num_replicas // self.host.count)
+            self._costs[shapes] = Cost(
+                # A loop counts once.
+                flops=matmul_flops(function) * self._micro_batches,
+                bytes=variable_bytes(variables) + gradients + alive,
+            )
+        return self._costs[shapes]
+
+    def matmul_rate(self):
+        rate = matmul_rate(seconds=0.5, dtype=self._compute_dtype)
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        return rate * min(self.num_replicas // self.host.count, max(gpus, 1))
+
+    def devices(self):
+        devices = tf.config.list_logical_devices("GPU") or [
+            d
+            for d in tf.config.list_logical_devices()
+            if d.device_type in ("CPU", "TPU")
+        ]
+        xla = "on" if self._jit_compile else "off"
+        return f"{len(devices)} {devices[0].device_type}(s), XLA {xla}"
+
+    def memory(self):
+        return {
+            f"gpu_{i}_memory": tf.config.experimental.get_memory_info(gpu.name)["peak"]
+            / 1e9
+            for i, gpu in enumerate(tf.config.list_logical_devices("GPU"))
+        }
+
+    def memory_limit(self):
+        if tf.config.list_physical_devices("GPU"):
+            return None  # TensorFlow does not tell what a GPU has.
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (ValueError, OSError):
+            return None

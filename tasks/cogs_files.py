@@ -52,7 +52,7 @@ GEN_RELEASES = {
     CHECKSUMS["gen"][1]: "2022-09-13",
 }
 
-data_folder = DataFolder("cogs.directory", "REMIXER_TF_COGS_DIR", subfolder="cogs")
+data_folder = DataFolder("cogs", "REMIXER_TF_COGS_DIR", subfolder="cogs")
 
 
 def set_directory(directory=None):

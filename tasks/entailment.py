@@ -30,8 +30,8 @@ from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.t5_tasks import t5
 
 CLASSES = ["entailment", "neutral", "contradiction"]
-conjnli_folder = DataFolder("conjnli.directory", "REMIXER_TF_CONJNLI_DIR", "conjnli")
-art_folder = DataFolder("art.directory", "REMIXER_TF_ART_DIR", "alphanli")
+conjnli_folder = DataFolder("conjnli", "REMIXER_TF_CONJNLI_DIR", "conjnli")
+art_folder = DataFolder("art", "REMIXER_TF_ART_DIR", "alphanli")
 
 
 def set_conjnli_directory(directory=None):

@@ -4,27 +4,34 @@ import gzip
 import os
 import zlib
 
+import gin
 import tensorflow as tf
 
 
 class DataFolder:
     """Where the files of a task are: the first of these that names a folder.
 
-    1. what `set` was given;
+    1. what gin binds to `<name>.directory`, else what `set` was given;
     2. the environment variable `variable`;
     3. the folder `subfolder` in the one that REMIXER_TF_DATA names, if it is there.
 
     Args:
-        option: str, what gin calls `set`'s argument, such as "cogs.directory".
+        name: str, what gin calls it, such as "cogs".
         variable: str, such as "REMIXER_TF_COGS_DIR".
         subfolder: str; None looks at the first two alone.
     """
 
-    def __init__(self, option, variable, subfolder=None):
-        self.option = option
+    def __init__(self, name, variable, subfolder=None):
+        self.option = f"{name}.directory"
         self.variable = variable
         self._subfolder = subfolder
         self._directory = None
+
+        def of_gin(directory=None):
+            return directory
+
+        with gin.unlock_config():  # A configuration may be in use already.
+            self._of_gin = gin.external_configurable(of_gin, name, module=__name__)
 
     def set(self, directory=None):
         """Names the folder; None goes back to the environment."""
@@ -37,9 +44,10 @@ class DataFolder:
             FileNotFoundError: the folder does not exist.
         """
         named, data = map(os.environ.get, (self.variable, "REMIXER_TF_DATA"))
-        if self._directory or named:
-            source = self.option if self._directory else self.variable
-            folder = os.path.expanduser(self._directory or named)
+        directory = self._of_gin() or self._directory
+        if directory or named:
+            source = self.option if directory else self.variable
+            folder = os.path.expanduser(directory or named)
             if tf.io.gfile.isdir(folder):
                 return folder, source
             raise FileNotFoundError(

@@ -15,7 +15,7 @@ from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = {"train": "train", "validation": "dev"}  # the names of files begin so
 
-data_folder = DataFolder("squad_files.directory", "REMIXER_TF_SQUAD_DIR")
+data_folder = DataFolder("squad_files", "REMIXER_TF_SQUAD_DIR")
 
 
 def set_directory(directory=None):

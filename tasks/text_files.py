@@ -23,7 +23,7 @@ SPLITS = ("train", "validation")
 _DOCUMENT = 10_000  # characters
 _VALIDATION_SHARE = 0.02
 
-data_folder = DataFolder("text_files.directory", "REMIXER_TF_TEXT_DIR")
+data_folder = DataFolder("text_files", "REMIXER_TF_TEXT_DIR")
 
 
 def set_directory(directory=None):

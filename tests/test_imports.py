@@ -1,7 +1,8 @@
 """Imports run one way: no module imports one that stands above it.
 
 Up to the optimizers, only Keras and NumPy may be imported, so that everything runs on
-TensorFlow and on JAX. gin is for configuration and the binaries.
+TensorFlow and on JAX. gin is for configuration and the binaries; the folders of the
+tasks' data register with it what it may set.
 """
 
 import ast
@@ -37,6 +38,7 @@ ORDER = [
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}
 USES_GIN = {part for part, rank in RANK.items() if rank >= RANK["configuration"]}
+USES_GIN.add("tasks")
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 
 # Of ours, the tasks use no more than these; what they share lives beside them.
@@ -94,7 +96,9 @@ def violations(module, source):
         if part in KERAS_ONLY and library not in BACKEND_FREE:
             found.append(f"{module} may use keras and numpy only, it imports {name}")
         elif library == "gin" and part not in USES_GIN:
-            found.append(f"{module} imports gin: only configuration and binaries may")
+            found.append(
+                f"{module} imports gin: only tasks, configuration and binaries may"
+            )
         elif target and RANK.get(target, -1) > RANK[part]:
             found.append(f"{module} imports {name}, which stands above it")
         elif target and part == "tasks" and not name.startswith(FOR_TASKS):

@@ -1,42 +1,22 @@
-"""What gin may configure."""
+"""What gin may configure.
+
+A name stands in one list: the `__all__` of its package, or `NAMES` here. What the tasks
+let gin set they register themselves (`tasks/folders.py`), as modules of a user's do.
+"""
 
 import importlib
 
-# The names that gin files may use, by the module that defines them. Importing it
-# registers the tasks too.
-CONFIGURABLES = {
-    "remixer_tf.layers": (
-        "BertFeedForward",
-        "BertSelfAttention",
-        "BlockTokenMLP",
-        "CrossAttention",
-        "FeedForward",
-        "GatedFeedForward",
-        "GatedMLP",
-        "LayerNorm",
-        "MeanPooling",
-        "PositionEmbedding",
-        "PositionalAttention",
-        "RMSNorm",
-        "RelativePositionBias",
-        "RemixerBlock",
-        "SelfAttention",
-        "SlidingTokenMLP",
-        "TokenMixingMLP",
-    ),
-    "remixer_tf.models": (
-        "ClassificationHead",
-        "DecoderOnly",
-        "EncoderDecoder",
-        "EncoderOnly",
-        "ImageClassifier",
-        "MaskedLMHead",
-        "MeanPoolingHead",
-        "SpanHead",
-        "TransformerStack",
-        "num_tokens",
-    ),
-    "remixer_tf.decoding": ("best_span", "classify", "greedy_decode"),
+# Every name of their `__all__`.
+PACKAGES = (
+    "remixer_tf.decoding",
+    "remixer_tf.layers",
+    "remixer_tf.models",
+    "remixer_tf.optimizers",
+)
+# These, of modules that have more for Python alone.
+NAMES = {
+    "keras.layers": ("CutMix", "MixUp"),
+    "keras.optimizers": ("Adam", "AdamW", "SGD"),
     "seqio": (
         "EncDecFeatureConverter",
         "LMFeatureConverter",
@@ -44,18 +24,6 @@ CONFIGURABLES = {
     ),
     "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
-    "keras.layers": ("CutMix", "MixUp"),
-    "keras.optimizers": ("Adam", "AdamW", "SGD"),
-    "remixer_tf.objectives.losses": ("CrossEntropy",),
-    "remixer_tf.optimizers": (
-        "Adafactor",
-        "bert_adamw",
-        "TruncatedRsqrt",
-        "WarmupConstant",
-        "WarmupCosineDecay",
-        "WarmupLinearDecay",
-        "WarmupRsqrt",
-    ),
     "remixer_tf.data.augmentation": (
         "RandAugment",
         "normalize",
@@ -72,10 +40,7 @@ CONFIGURABLES = {
         "steps_in_epochs",
         "train_dataset",
     ),
-    "remixer_tf.tasks.cogs_files": ("cogs",),
-    "remixer_tf.tasks.entailment": ("art", "conjnli"),
-    "remixer_tf.tasks.squad_files": ("squad_files",),
-    "remixer_tf.tasks.text_files": ("text_files",),
+    "remixer_tf.objectives.losses": ("CrossEntropy",),
     "remixer_tf.evaluation.periodic": (
         "Best",
         "DecodedEvaluation",
@@ -91,16 +56,11 @@ CONFIGURABLES = {
     "remixer_tf.analysis.paper": ("PaperRow",),
     "remixer_tf.analysis.drawing": ("ImagePictures", "Pictures"),
 }
-# Folders of data files, and the function that is told which.
-DATA_FOLDERS = {
-    "art": "set_art_directory",
-    "cogs": "set_directory",
-    "conjnli": "set_conjnli_directory",
-    "squad_files": "set_directory",
-    "text_files": "set_directory",
-}
 
 
-def load(module, name):
-    """Returns what gin calls `name`, imported from `module`."""
-    return getattr(importlib.import_module(module), DATA_FOLDERS.get(name, name))
+def configurables():
+    """Yields all that gin may configure, as (module's name, name, object)."""
+    lists = {name: importlib.import_module(name).__all__ for name in PACKAGES}
+    for module, names in (lists | NAMES).items():
+        for name in names:
+            yield module, name, getattr(importlib.import_module(module), name)

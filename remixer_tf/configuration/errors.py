@@ -1,10 +1,10 @@
 """Errors of a configuration, in one message each, with the nearest valid names."""
 
 import difflib
+import dis
 import os
 import re
 import sys
-import traceback
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -34,22 +34,24 @@ def is_users_error(error):
     """Whether the message alone tells the user what to do; see `run_binary`."""
     if isinstance(error, UserError):
         return True
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    innermost = error.__traceback__
+    while innermost.tb_next:
+        innermost = innermost.tb_next
+    code = innermost.tb_frame.f_code
     folders = (_PACKAGE, os.path.join(os.path.dirname(_PACKAGE), "tasks"))
     return (
         isinstance(error, (ValueError, OSError, ImportError, ArithmeticError))
-        and os.path.abspath(frame.filename).startswith(
+        and os.path.abspath(code.co_filename).startswith(
             tuple(f + os.sep for f in folders)
         )
-        and (frame.line or "").startswith("raise ")
+        and code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
     )
 
 
 def plain_message(error):
     """Returns the message without what gin and Keras add to it."""
-    text = re.split(r"\n  (?:In call to configurable|No values supplied)", str(error))[
-        0
-    ]
+    added = r"\n  (?:In call to configurable|No values supplied|In file)"
+    text = re.split(added, str(error))[0]
     # Keras: which layer, the message in bold, all arguments.
     keras = re.match(
         r"Exception encountered when calling .*?\x1b\[1m(.*)\x1b", text, re.S
@@ -65,19 +67,18 @@ def nearest(name, names):
 
 def unknown_parameter(name, parameter, parameters):
     """Returns the message for a parameter that a configurable does not have."""
-    return (
-        f"{name} has no parameter {parameter!r}.{nearest(parameter, parameters)} "
-        f"It has: {', '.join(parameters)}."
-    )
+    message = f"{name} has no parameter {parameter!r}.{nearest(parameter, parameters)}"
+    return f"{message} It has: {', '.join(parameters)}." if parameters else message
 
 
-def explain(error, parameters, folders=()):
+def explain(error, parameters):
     """Returns one message for an error of gin's that a user can mend, else None.
+
+    gin raises the same types for all of them, so that its messages tell them apart.
 
     Args:
       error: an exception.
       parameters: dict of the configurables' names to the lists of their parameters.
-      folders: the search path of gin files.
     """
     text = plain_message(error)
     where = re.search(r'\n  In (file ".*", line \d+)', str(error))
@@ -116,13 +117,16 @@ def explain(error, parameters, folders=()):
                 "file, such as --gin_file=models/t5_1_1_tiny.gin "
                 "--gin_file=runs/mini_cogs.gin.)"
             )
-    if match := re.search(r"Unable to open file: (.*?)\. Searched", text):
-        searched = ", ".join(os.path.abspath(folder) for folder in folders)
-        return (
-            f"there is no gin file {match[1]!r}."
-            f"{nearest(match[1], _gin_files(folders))} Searched: {searched}."
-        )
     return None
+
+
+def missing_file(path, folders):
+    """Returns the message for a gin file that is in none of the folders."""
+    searched = ", ".join(os.path.abspath(folder) for folder in folders)
+    return (
+        f"there is no gin file {path!r}.{nearest(path, _gin_files(folders))} "
+        f"Searched: {searched}."
+    )
 
 
 def _how_to_set(name):

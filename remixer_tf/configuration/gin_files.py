@@ -3,6 +3,7 @@
 import ast
 import copy
 import functools
+import importlib
 import inspect
 import logging
 import os
@@ -13,14 +14,18 @@ import types
 
 import gin
 
-from remixer_tf.configuration.configurables import CONFIGURABLES, DATA_FOLDERS, load
+from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.errors import (
     UserError,
     explain,
     explain_syntax,
+    missing_file,
     nearest,
+    plain_message,
     unknown_parameter,
 )
+
+_search_path = []  # of the configuration that is read
 
 
 @functools.cache
@@ -30,18 +35,21 @@ def register_configurables():
     Returns:
       dict of names to what each stands for, as gin calls it: with its bindings.
     """
+    importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
     gin.config.register_finalize_hook(_check_parameters)
-    # gin logs an error for each folder where an included file is not.
+    gin.config.register_finalize_hook(_check_layers)
+    gin.config.register_file_reader(lambda path: open(_find(path)), _find)
+    # gin's own reader logs an error for a file that is in another folder.
     logging.getLogger().addFilter(
         lambda record: "Path not found" not in str(record.msg)
     )
-    # gin sorts dictionaries when it writes them; the order of sublayers matters.
+    # gin sorts dictionaries when it writes them, and has no option not to; the order of
+    # sublayers matters.
     pformat = functools.partial(pprint.pformat, sort_dicts=False)
     gin.config.pprint = types.SimpleNamespace(pformat=pformat)
     return {
-        name: gin.external_configurable(load(module, name), name, module=module)
-        for module, names in CONFIGURABLES.items()
-        for name in names
+        name: gin.external_configurable(value, name, module=module)
+        for module, name, value in configurables()
     }
 
 
@@ -70,9 +78,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
     """
     register_configurables()
     gin.clear_config()
-    folders = ["", *search_paths, gin_folder()]
-    # gin has no function that sets its search path, only one that adds to it.
-    gin.config._LOCATION_PREFIXES[:] = folders
+    _search_path[:] = ["", *search_paths, gin_folder()]
     text = None
     try:
         for file in files:
@@ -81,6 +87,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
         for text in bindings:
             gin.parse_config(text)
         _check_macros(bindings, in_files)
+        _check_references(bindings)
         if not complete:
             required = r"^(\S+) = %gin.REQUIRED$"
             for name in re.findall(required, gin.config_str(), re.MULTILINE):
@@ -89,10 +96,10 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
     except (SyntaxError, tokenize.TokenError) as error:
         raise UserError(explain_syntax(error, text)) from None
     except (ValueError, OSError, ImportError) as error:
-        message = explain(error, _parameters_of_all(), folders)
-        raise UserError(message or str(error)) from None
-    for name in DATA_FOLDERS:
-        call(name)
+        message = explain(error, _parameters_of_all())
+        raise UserError(message or plain_message(error)) from None
+    except UserError as error:  # gin has added where it was raised.
+        raise UserError(plain_message(error)) from None
 
 
 def is_set(parameter):
@@ -170,27 +177,76 @@ def _check_macros(bindings, in_files):
             )
 
 
+def _check_references(bindings):
+    """Raises if the command line sets a part that the configuration does not name.
+
+    The model makes its parts by reference alone, so that nothing would read the value.
+    """
+    parts = {name for module, name, _ in configurables() if module in PACKAGES}
+    named = set(re.findall(r"@(?:[\w./]*[./])?(\w+)", gin.config_str()))
+    for binding in bindings:
+        parameter = binding.partition("=")[0].strip()
+        name = re.split(r"[./]", parameter)[-2:][0]
+        if name in parts - named:
+            raise UserError(
+                f"--gin.{parameter} sets what nothing reads: the configuration has no "
+                f"@{name}."
+            )
+
+
+def _find(path):
+    """Returns where on the search path a gin file is: a reader of gin's.
+
+    Raises:
+      UserError: it is nowhere.
+    """
+    for folder in _search_path:
+        if os.path.isfile(found := os.path.join(folder, path)):
+            return found
+    raise UserError(missing_file(path, _search_path))
+
+
 def _check_parameters(config):
     """A finalize hook: checks the parameters of classes that take **kwargs.
 
     gin accepts every name for them, and Keras reports only the innermost call.
     """
-    known = _parameters_of_all()
+    ours = _parameters_of_all()
     for (_, selector), bindings in config.items():
         name = selector.rpartition(".")[2]
-        for parameter in bindings if name in known else ():
-            if parameter not in known[name]:
-                raise UserError(unknown_parameter(name, parameter, known[name]))
+        if name not in ours and not _is_layer(gin.get_configurable(selector)):
+            continue
+        known = sorted(_parameters(gin.get_configurable(selector)))
+        for parameter in bindings:
+            if parameter not in known:
+                raise UserError(unknown_parameter(name, parameter, known))
+
+
+def _check_layers(config):
+    """A finalize hook: checks that layers are registered in a way that Keras bears.
+
+    `@gin.configurable` puts its own `__init__` into the class, and Keras reads the
+    names of the arguments from it.
+    """
+    for reference in gin.config.iterate_references(config):
+        part = reference.configurable
+        if _is_layer(part.wrapped) and part.wrapper is part.wrapped:
+            raise UserError(
+                f"{part.name} is a Keras layer with @gin.configurable, which Keras "
+                f"cannot build. Write @gin.register above the class in {part.module}."
+            )
+
+
+def _is_layer(value):
+    import keras  # late, as all that is slow to import
+
+    return inspect.isclass(value) and issubclass(value, keras.layers.Layer)
 
 
 @functools.cache
 def _parameters_of_all():
-    """Returns {name: sorted parameters} of all configurables."""
-    result = {}
-    for module, names in CONFIGURABLES.items():
-        for name in names:
-            result[name] = sorted(_parameters(load(module, name)))
-    return result
+    """Returns {name: sorted parameters} of all of ours that gin may configure."""
+    return {name: sorted(_parameters(value)) for _, name, value in configurables()}
 
 
 def _parameters(function):

@@ -108,6 +108,7 @@ def test_search_path(tmp_path, monkeypatch):
         (["--gin.EncoderDecoder.d_modl=1"], ["'d_modl'", "Nearest: d_model"]),
         (["--gin.AdamW.wieght_decay=1"], ["'wieght_decay'", "Nearest: weight_decay"]),
         (["--gin.evaluate.max_exmples=1"], ["'max_exmples'", "max_examples"]),
+        (["--gin.LengthMixing.toeplitz=True"], ["toeplitz", "no @LengthMixing"]),
         (["--gin.BATCHSIZE=1"], ["BATCHSIZE", "nothing uses", "Nearest: BATCH_SIZE"]),
         (["--gin.train.seed=%SEDE"], ["macro SEDE", "Nearest: SEED", "--gin.SEDE="]),
         (["--gin.VOCABULARY_FILE=%gin.REQUIRED"], ["VOCABULARY_FILE is required"]),
@@ -162,7 +163,7 @@ def test_call_names_what_is_missing():
 
 
 def test_a_bug_is_not_explained_away():
-    parse("--gin.EncoderDecoder.encoder=1")
+    parse(f"--gin_file={MODEL}", "--gin.EncoderDecoder.encoder=1")
     with pytest.raises(TypeError, match="not callable"):
         configuration.call("EncoderDecoder", decoder=1, vocab_size=1, d_model=1)
 

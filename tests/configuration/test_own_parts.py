@@ -1,0 +1,54 @@
+"""A layer, a task, a metric, a schedule and a decoding function of a user's module."""
+
+import json
+import pathlib
+
+import gin
+import numpy as np
+import pytest
+
+from remixer_tf import configuration, train
+from remixer_tf.checkpoints.reading import restore_model
+from remixer_tf.models.build import build_model
+
+TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
+
+
+@pytest.fixture(autouse=True)
+def clear_gin():
+    yield
+    gin.clear_config()
+
+
+def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(TESTDATA))
+    train.main([f"--model_dir={tmp_path}", f"--gin_file={TESTDATA / 'my_run.gin'}"])
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert best["metric"] == "my_copies/validation/same_length"
+    assert best["value"] == pytest.approx(100 * 2 / 3)  # "def" became "de"
+
+    # What training wrote names the module too. Two steps at a rate of 0 change nothing.
+    gin.clear_config()
+    configuration.parse_gin([str(tmp_path / "operative_config.gin")], [])
+    model = build_model(configuration.get_value("train.model"), "float32")
+    assert restore_model(str(tmp_path), model) == 2
+    (scale,) = (w for w in model.trainable_weights if w.path.endswith("/scale/scale"))
+    np.testing.assert_array_equal(scale, np.full(16, 2.0))
+
+
+def test_gin_configurable_on_a_layer_is_told(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "wrong_layer.py").write_text(
+        "import gin\n"
+        "from remixer_tf.layers import FeedForward\n"
+        "@gin.configurable\n"
+        "class Wrong(FeedForward):\n"
+        "    pass\n"
+    )
+    (tmp_path / "run.gin").write_text(
+        "import wrong_layer\ninclude 'models/t5_1_1_tiny.gin'\n"
+        "encoder/TransformerStack.sublayers = {'mine': @Wrong}\n"
+    )
+    with pytest.raises(configuration.UserError, match="@gin.register") as error:
+        configuration.parse_gin([str(tmp_path / "run.gin")], [])
+    assert "Wrong" in str(error.value) and "\n" not in str(error.value)

@@ -182,8 +182,12 @@ class Checkpoints:
             self._thread = None
         self.check()
 
-    def restore(self):
+    def restore(self, restart_data_at=None):
         """Restores the newest checkpoint that can be read, and returns its step.
+
+        Args:
+          restart_data_at: int, the step of a checkpoint whose position in the data is
+            left aside, so that the data starts anew; None for none.
 
         Returns:
           int, 0 if the folder holds no checkpoint.
@@ -209,10 +213,9 @@ class Checkpoints:
             return 0
         folder = checkpoint_path(self.directory, step)
         check_coverage(folder, self._groups)
-        self._check_data(folder)
         assign_all(os.path.join(folder, "state"), self._groups)
-        data = os.path.join(folder, _data_name(*self._host[:2]))
-        self._data.read(data).assert_consumed()
+        if step != restart_data_at:
+            self._restore_data(folder, step)
         self._last_step = step
         return step
 
@@ -247,19 +250,32 @@ class Checkpoints:
                 if name.startswith("writing-"):
                     tf.io.gfile.rmtree(os.path.join(self.directory, name))
 
-    def _check_data(self, folder):
-        """Raises if the checkpoint has a position in data of other shapes."""
+    def _restore_data(self, folder, step):
+        """Goes to the checkpoint's position in the data; raises if it is in other."""
         reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
         saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
         names = tf.io.gfile.listdir(folder)
         hosts = _num_hosts(n for n in names if n.startswith("data-"))
+        reason = None
         if saved != self._data_shapes or hosts != self._host.count:
-            raise ValueError(
-                f"The checkpoint {folder} holds a position in other data.\n"
-                f"  saved: {saved}, {hosts} host(s)\n"
+            reason = (
+                f"\n  saved: {saved}, {hosts} host(s)\n"
                 f"  here: {self._data_shapes}, {self._host.count} host(s)\n"
-                "Continue with the batch size, lengths, steps_per_call and number of "
-                "hosts it was trained with, or use another --model_dir."
+            )
+        else:
+            path = os.path.join(folder, _data_name(*self._host[:2]))
+            try:
+                self._data.read(path).assert_consumed()
+            except (AssertionError, ValueError, tf.errors.OpError) as error:
+                message = str(getattr(error, "message", error))
+                reason = f" ({message.splitlines()[0]}) "
+        if reason:
+            raise ValueError(
+                f"The checkpoint {folder} holds a position in other data.{reason}"
+                "Continue exactly with the task, batch size, lengths, steps_per_call "
+                f"and number of hosts it was trained with. Or set "
+                f"--gin.train.restart_data_at={step} to keep weights, optimizer and "
+                "step, and start the data anew. Or use another --model_dir."
             )
 
 

@@ -40,6 +40,7 @@ def train(
     loss_fn=None,
     auxiliary_loss_weights=None,
     initial_checkpoint=None,
+    restart_data_at=None,
     evaluations=(),
     best=None,
     examples_per_epoch=None,
@@ -75,6 +76,9 @@ def train(
         skipped; one more ends the run.
       initial_checkpoint: a function `initial_checkpoint(model)` that sets weights when
         the run starts from scratch, such as `InitialCheckpoint`; None for none.
+      restart_data_at: the step of a checkpoint after which the data starts anew, for
+        going on with another task, batch size or lengths: weights, optimizer and step
+        stay. Checkpoints of other steps continue exactly, as do all with None.
       evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation` and
         `Pictures`.
       best: a `Best`: that checkpoint stays, and training may stop early; None for none.
@@ -133,7 +137,7 @@ def train(
         keep_period=keep_period,
         host=host,
     )
-    step = checkpoints.restore()
+    step = checkpoints.restore(restart_data_at)
     progress = Progress(step, train_steps, silent=host.index > 0)
     if not step:
         _check_no_results(model_dir)
@@ -178,9 +182,12 @@ def train(
     overview = Overview(engine, dtype_policy)
     over_length = getattr(data, "over_length", None)
     progress.message(overview.text(batch, over_length))
-    progress.message(
-        f"continuing from step {step}" if step else f"starting {model_dir} from scratch"
-    )
+    if not step:
+        progress.message(f"starting {model_dir} from scratch")
+    elif step == restart_data_at:
+        progress.message(f"continuing from step {step}; the data starts anew")
+    else:
+        progress.message(f"continuing from step {step}")
     if dry_run:
         progress.message("dry run: nothing was trained or written")
         return None

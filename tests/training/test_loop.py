@@ -169,6 +169,35 @@ def test_continuing_with_data_of_another_shape_names_both(tmp_path):
     assert "decoder_target_tokens [1, 4, 6]" in str(error.value)
 
 
+@pytest.mark.parametrize("change", ["batch_size", "task", "lengths"])
+def test_the_data_may_start_anew(tmp_path, capsys, change):
+    def dataset(**options):
+        if change == "batch_size":
+            return toy.toy_dataset(batch_size=4, **options)
+        data = toy.toy_dataset(**options)
+        if change == "task":  # Of the same shapes.
+            return data.map(lambda batch: batch).unbatch().batch(1)
+        return data.map(lambda batch: {k: v[..., :5] for k, v in batch.items()})
+
+    run(tmp_path, 5)
+    with pytest.raises(ValueError, match=r"other data.*[\S\s]*restart_data_at=5"):
+        run(tmp_path, 6, dataset=dataset)
+    run(tmp_path, 7, dataset=dataset, restart_data_at=5, checkpoint_period=1)
+    assert "from step 5; the data starts anew" in capsys.readouterr().out
+    first, second = (read_checkpoint(tmp_path, step) for step in (5, 7))
+    moved = [n for n in first if "model/" in n and (first[n] != second[n]).any()]
+    iterations = next(name for name in first if "iteration" in name)
+    assert moved and (first[iterations], second[iterations]) == (5, 7)
+    # From a later checkpoint it continues exactly, with the same words.
+    run(tmp_path / "whole", 5)
+    run(tmp_path / "whole", 9, dataset=dataset, restart_data_at=5)
+    run(tmp_path, 9, dataset=dataset, restart_data_at=5)
+    assert "continuing from step 7\n" in capsys.readouterr().out
+    whole, parts = (read_checkpoint(p, 9) for p in (tmp_path / "whole", tmp_path))
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
 def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path):
     def explode():
         return keras.optimizers.SGD(

@@ -3,32 +3,40 @@
 
 PY := .venv/bin/python
 
-# The tests run in three processes, two at a time: two halves that take about as long,
-# the second one together with what needs only Keras once more, on JAX.
-RUNS := tests/analysis/ tests/configuration/ tests/evaluation/ tests/serving/ \
-	$(wildcard tests/test_*.py)
-PARTS := $(filter-out $(RUNS) tests/testdata/ tests/__pycache__/, $(wildcard tests/*/))
+# The tests run in so many processes. One that is done takes over from the others.
+WORKERS := 2
+PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
+# What needs only Keras, and runs on JAX too.
 KERAS_TESTS := tests/layers tests/models tests/optimizers tests/decoding \
 	tests/objectives
 
-.PHONY: quickstart test test-runs test-parts test-jax lint docs wheel-check install
+.PHONY: quickstart test test-tensorflow test-jax test-all test-slow \
+	test-slow-tensorflow test-slow-jax lint docs wheel-check install
 
 quickstart: install
 	$(PY) -m remixer_tf.quickstart
 
-# Each shows what it printed when it is done.
 test: install
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target \
-		test-runs test-parts test-jax
+	@$(MAKE) --no-print-directory --keep-going test-tensorflow test-jax
 
-test-runs:
-	$(PY) -m pytest $(RUNS)
-
-test-parts:
-	$(PY) -m pytest $(PARTS)
+test-tensorflow:
+	$(PYTEST) -m "not slow"
 
 test-jax:
-	KERAS_BACKEND=jax $(PY) -m pytest $(KERAS_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow" $(KERAS_TESTS)
+
+test-all: install
+	@$(MAKE) --no-print-directory --keep-going test test-slow
+
+# The names of what runs are shown.
+test-slow: install
+	@$(MAKE) --no-print-directory --keep-going test-slow-tensorflow test-slow-jax
+
+test-slow-tensorflow:
+	$(PYTEST) -m slow --verbose
+
+test-slow-jax:
+	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose $(KERAS_TESTS)
 
 lint: install
 	$(PY) -m ruff check .

@@ -66,7 +66,7 @@ setup(
         "scipy",
     ],
     extras_require={
-        "dev": ["packaging", "pre-commit", "pytest", "ruff"],
+        "dev": ["packaging", "pre-commit", "pytest", "pytest-xdist", "ruff"],
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
     },
 )

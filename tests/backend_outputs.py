@@ -1,6 +1,6 @@
-"""What every sublayer and tiny model gives on this backend of Keras.
+"""What sublayers and tiny models give on this backend of Keras.
 
-KERAS_BACKEND=jax python -m tests.backend_outputs FILE.npz
+KERAS_BACKEND=jax python -m tests.backend_outputs FILE.npz NAME...
 """
 
 import functools
@@ -11,12 +11,13 @@ from keras import ops
 
 from remixer_tf.layers import Context
 from remixer_tf.models import ClassificationHead, MaskedLMHead, SpanHead
+from tests.compiled import compiled, outputs_and_gradients
 from tests.layers.harness import D_MODEL, randomize
 from tests.layers.sublayers import SUBLAYERS
 from tests.models.test_image_classifier import random_images, tiny_classifier
 from tests.models.tiny import (
-    ALL_KINDS,
-    ALL_STACKS,
+    KINDS,
+    STACKS,
     tiny_batch,
     tiny_decoder,
     tiny_encoder,
@@ -28,11 +29,27 @@ _HEADS = {
     "class": functools.partial(ClassificationHead, 4),
     "span": SpanHead,
 }
+_MODELS = {
+    **{
+        f"encoder-decoder {kind}": functools.partial(tiny_model, kind) for kind in KINDS
+    },
+    **{
+        f"encoder {kind} {head}": functools.partial(tiny_encoder, kind, factory)
+        for kind in (*STACKS, "cbow")
+        for head, factory in _HEADS.items()
+    },
+    **{f"decoder {kind}": functools.partial(tiny_decoder, kind) for kind in STACKS},
+    **{
+        f"images {kind} {pool}": functools.partial(tiny_classifier, kind, pool)
+        for kind in ("gmlp", "mixer", "vit")
+        for pool in ("cls", "gap")
+    },
+}
+NAMES = [*SUBLAYERS, *_MODELS]
 
 
-def outputs():
-    """Returns {name: float32 array}, from weights and inputs that NumPy drew."""
-    found = {}
+def _sublayer(name):
+    """Returns a sublayer, and a function of no arguments that calls it."""
     rng = np.random.default_rng(0)
     x, encoded = (
         rng.normal(size=(2, length, D_MODEL)).astype("float32") for length in (7, 5)
@@ -43,30 +60,43 @@ def outputs():
         encoded=ops.convert_to_tensor(encoded),
         encoded_mask=ops.convert_to_tensor(mask[:, :5]),
     )
-    for name, (factory, _) in SUBLAYERS.items():
-        layer = factory(name="sublayer")
-        layer.build((None, None, D_MODEL))
-        randomize(layer)
-        y = np.array(layer(ops.convert_to_tensor(x), context=context))
-        found[name] = y * mask[:, :, None]
-    models = {f"encoder-decoder {kind}": tiny_model(kind) for kind in ALL_KINDS}
-    for kind in (*ALL_STACKS, "cbow"):
-        for head, factory in _HEADS.items():
-            models[f"encoder {kind} {head}"] = tiny_encoder(kind, factory)
-    for kind in ALL_STACKS:
-        models[f"decoder {kind}"] = tiny_decoder(kind)
-    for name, model in models.items():
-        randomize(model)
-        found[name] = np.array(model(tiny_batch()))
-    for kind in ("gmlp", "mixer", "vit"):
-        for pool in ("cls", "gap"):
-            model = tiny_classifier(kind, pool)
-            randomize(model)
-            found[f"images {kind} {pool}"] = np.array(
-                model({"images": random_images()})
-            )
+    factory, _ = SUBLAYERS[name]
+    layer = factory(name="sublayer")
+    layer.build((None, None, D_MODEL))
+    randomize(layer)
+    x = ops.convert_to_tensor(x)
+    return layer, lambda: layer(x, context=context) * mask[:, :, None]
+
+
+def _model(name):
+    model = _MODELS[name]()
+    randomize(model)
+    images = name.startswith("images")
+    batch = {"images": random_images()} if images else tiny_batch()
+    return model, lambda: model(batch)
+
+
+def outputs(names, gradients=False):
+    """Returns {name: float32 array}, from weights and inputs that NumPy drew.
+
+    Args:
+        names: some of `NAMES`.
+        gradients: bool, whether "name: path" gives a weight's gradient too, see
+            `outputs_and_gradients`.
+    """
+    found = {}
+    for name in names:
+        layer, call = _sublayer(name) if name in SUBLAYERS else _model(name)
+        if not gradients:
+            found[name] = ops.convert_to_numpy(compiled(call, layer)())
+            continue
+        found[name], of_weights = outputs_and_gradients(call, layer)
+        for path, gradient in of_weights.items():
+            path = path.partition("/")[2]
+            found[f"{name}: {path}"] = 0.0 if gradient is None else gradient
     return found
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **outputs())
+    path, gradients, *names = sys.argv[1:]
+    np.savez(path, **outputs(names, gradients == "gradients"))

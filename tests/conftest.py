@@ -12,12 +12,10 @@ from importlib import metadata
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras
-import numpy as np
 import pytest
 
 SEED = 0
-ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+ON_TENSORFLOW = os.environ["KERAS_BACKEND"] == "tensorflow"
 REAL_DATA = os.environ.get("REMIXER_TF_DATA")
 
 collect_ignore_glob = [] if ON_TENSORFLOW else ["*_tf.py"]
@@ -39,7 +37,8 @@ def pytest_report_header():
         f"{name} {metadata.version(name) if name in installed else 'missing'}"
         for name in names.split()
     ]
-    return [f"backend: {keras.backend.backend()}", "versions: " + ", ".join(versions)]
+    backend = os.environ["KERAS_BACKEND"]
+    return [f"backend: {backend}", "versions: " + ", ".join(versions)]
 
 
 def pytest_collection_modifyitems(items):
@@ -74,6 +73,9 @@ def tiny_run(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def same_seeds():
+    import keras  # Not above: the process that distributes the tests needs none of it.
+    import numpy as np
+
     if ON_TENSORFLOW:
         keras.utils.set_random_seed(SEED)
         return

@@ -1,21 +1,20 @@
 """The frame carries other searches than greedy decoding: beams, and sampling."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from remixer_tf.decoding import greedy_decode
+from tests.compiled import compiled
 from tests.decoding.searches import beam_search, sample
 from tests.layers.harness import randomize
-from tests.models.tiny import ON_JAX, tiny_batch, tiny_decoder, tiny_model
+from tests.models.tiny import tiny_batch, tiny_decoder, tiny_model
 
 LENGTH = 6
 
 
-# On JAX, where XLA compiles every operation, the one with prompts.
-MODELS = ["decoder_only"] if ON_JAX else ["encoder_decoder", "decoder_only"]
-
-
-@pytest.fixture(params=MODELS, scope="module")
+@pytest.fixture(params=["encoder_decoder", "decoder_only"], scope="module")
 def model(request):
     if request.param == "decoder_only":
         model = tiny_decoder("amlp")
@@ -23,6 +22,11 @@ def model(request):
     else:
         model = tiny_model("remixer")
     return model
+
+
+@functools.cache
+def full_pass(model):
+    return compiled(model)
 
 
 def next_log_probs(model, batch, row, written):
@@ -33,9 +37,16 @@ def next_log_probs(model, batch, row, written):
     # All of one length, which changes nothing before: JAX compiles once.
     padded = np.array([tokens + [0] * (16 - len(tokens))], "int32")
     logits = np.array(
-        model({"encoder_input_tokens": inputs, "decoder_input_tokens": padded})
+        full_pass(model)(
+            {"encoder_input_tokens": inputs, "decoder_input_tokens": padded}
+        )
     )[0, len(tokens) - 1].astype("float64")
     return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+
+
+def run(search, model, batch, **options):
+    search = functools.partial(search, model, max_length=LENGTH, **options)
+    return compiled(search, model)(batch)
 
 
 def beams_without_cache(model, batch, row, beams, eos_id):
@@ -55,9 +66,9 @@ def beams_without_cache(model, batch, row, beams, eos_id):
 def test_beams_equal_a_search_without_a_cache(model, monkeypatch):
     monkeypatch.setattr("remixer_tf.decoding.search.FIRST_CACHE_LENGTH", 3)
     batch = {"encoder_input_tokens": tiny_batch()["encoder_input_tokens"][:, -6:]}
-    greedy = np.array(greedy_decode(model, batch, LENGTH).tokens)
+    greedy = np.array(run(greedy_decode, model, batch).tokens)
     eos_id = int(greedy[0, 2])  # so that hypotheses end at different lengths
-    found, _ = beam_search(model, batch, LENGTH, 2, eos_id)
+    found, _ = run(beam_search, model, batch, beams=2, eos_id=eos_id)
     changed = 0
     for row in range(3):
         expected = beams_without_cache(model, batch, row, 2, eos_id)
@@ -71,8 +82,8 @@ def test_beams_equal_a_search_without_a_cache(model, monkeypatch):
 
 def test_one_beam_is_greedy(model):
     batch = tiny_batch()
-    expected = greedy_decode(model, batch, LENGTH)
-    found, _ = beam_search(model, batch, LENGTH, 1)
+    expected = run(greedy_decode, model, batch)
+    found, _ = run(beam_search, model, batch, beams=1)
     np.testing.assert_array_equal(np.array(found.tokens)[:, 0], expected.tokens)
     np.testing.assert_allclose(np.array(found.scores)[:, 0], expected.scores, atol=1e-5)
 
@@ -81,7 +92,7 @@ def test_samples_are_of_the_distribution_and_of_their_seed(model):
     """A row's random numbers do not depend on its neighbours, or their prompts."""
     batch = {"encoder_input_tokens": tiny_batch()["encoder_input_tokens"]}
     seeds = np.array([11, 22, 33], "int32")
-    found, _ = sample(model, batch, LENGTH, seeds, eos_id=-1)
+    found, _ = run(sample, model, batch, seeds=seeds, eos_id=-1)
     for row, state in enumerate(seeds.tolist()):
         written, total = [], 0.0
         for _ in range(LENGTH):
@@ -91,5 +102,5 @@ def test_samples_are_of_the_distribution_and_of_their_seed(model):
             total += log_probs[written[-1]]
         assert np.array(found.tokens)[row, 0].tolist() == written
         np.testing.assert_allclose(found.scores[row, 0], total, atol=1e-4)
-    other, _ = sample(model, batch, LENGTH, seeds + 1, eos_id=-1)
+    other, _ = run(sample, model, batch, seeds=seeds + 1, eos_id=-1)
     assert (np.array(other.tokens) != np.array(found.tokens)).any()

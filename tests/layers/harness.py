@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import Context
+from tests.compiled import compiled, outputs_and_gradients
 
 D_MODEL = 12
 # Policies, and how far from NumPy they may be, relative to the largest number.
@@ -74,17 +75,18 @@ def run_sublayer_test(
     layer.build((None, None, D_MODEL))
     randomize(layer)
 
+    call = compiled(layer)
+
     def run(x, **fields):
         fields = {k: ops.convert_to_tensor(v) for k, v in fields.items()}
         x = ops.convert_to_tensor(x)
-        return np.array(layer(x, context=context._replace(**fields)), "float32")
+        return np.array(call(x, context=context._replace(**fields)), "float32")
 
     y = run(x)
     assert y.shape == x.shape and np.isfinite(y).all()
     _check_dtypes(factory, layer, x, y, context)
-    _check_config(factory, layer, x, y, context)
-    if keras.backend.backend() == "tensorflow":
-        _check_gradients(layer, x, context)
+    _check_config(layer, x, y, context)
+    _check_gradients(layer, x, y, context)
     if max_length is not None:
         _check_over_length(run, max_length)
     if not reads_encoder:
@@ -106,32 +108,30 @@ def _check_dtypes(factory, layer, x, y, context):
     mixed.build((None, None, D_MODEL))
     mixed.set_weights(layer.get_weights())
     assert {w.dtype for w in mixed.trainable_weights} == {"float32"}
-    out = mixed(ops.convert_to_tensor(x), context=context)
+    out = compiled(mixed)(ops.convert_to_tensor(x), context=context)
     assert keras.backend.standardize_dtype(out.dtype) == "bfloat16"
     error = np.abs(np.array(ops.cast(out, "float32")) - y).max()
     assert error < 0.05 * max(1.0, np.abs(y).max())
 
 
-def _check_config(factory, layer, x, y, context):
+def _check_config(layer, x, y, context):
     copy = type(layer).from_config(layer.get_config())
     copy.build((None, None, D_MODEL))
     copy.set_weights(layer.get_weights())
-    out = np.array(copy(ops.convert_to_tensor(x), context=context))
+    out = np.array(compiled(copy)(ops.convert_to_tensor(x), context=context))
     np.testing.assert_array_equal(out, y)
     assert [w.path for w in copy.weights] == [w.path for w in layer.weights]
 
 
-def _check_gradients(layer, x, context):
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(layer(tf.constant(x), context=context) ** 2)
-    values = [w.value for w in layer.trainable_weights]
-    for weight, gradient in zip(
-        layer.trainable_weights, tape.gradient(loss, values), strict=True
-    ):
-        assert gradient is not None, f"no gradient reaches {weight.path}"
-        assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, weight.path
+def _check_gradients(layer, x, y, context):
+    """They reach every weight; `test_backends_tf` compares their values."""
+    x = ops.convert_to_tensor(x)
+    outputs, gradients = outputs_and_gradients(lambda: layer(x, context=context), layer)
+    np.testing.assert_allclose(outputs, y, atol=1e-5)
+    for path, gradient in gradients.items():
+        assert gradient is not None, f"no gradient reaches {path}"
+        # A key's bias adds the same to all of a row's logits: its gradient is zero.
+        assert path.endswith("key/bias") or np.abs(gradient).max() > 0, path
 
 
 def _check_over_length(run, max_length):
@@ -188,9 +188,10 @@ def _check_decoding(layer, x, y, context):
     batch, length = x.shape[:2]
     context = context._replace(key_positions=ops.arange(length, dtype="int32"))
     cache = layer.init_cache(batch, length, context)
+    decode_step = compiled(layer.decode_step, layer)
     assert all(value.shape[0] == batch for value in cache.values())
     for t in range(length):
         step = context._replace(step=ops.convert_to_tensor(t, "int32"))
         x_t = ops.convert_to_tensor(x[:, t : t + 1])
-        y_t, cache = layer.decode_step(x_t, cache, step)
+        y_t, cache = decode_step(x_t, cache, step)
         np.testing.assert_allclose(np.array(y_t)[:, 0], y[:, t], atol=2e-5)

@@ -88,3 +88,5 @@ SUBLAYERS = {
     )
     for cls, arguments, rules in _variants()
 }
+# Names of the last variant of each class.
+ONE_OF_EACH_CLASS = list({name.partition("(")[0]: name for name in SUBLAYERS}.values())

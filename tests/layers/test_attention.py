@@ -10,6 +10,7 @@ from remixer_tf.layers import (
     RelativePositionBias,
     SelfAttention,
 )
+from tests.compiled import compiled
 from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
@@ -55,7 +56,7 @@ def test_self_attention(causal, dtype, tol):
         padding_mask=ops.convert_to_tensor(mask),
         position_bias=ops.convert_to_tensor(position_bias),
     )
-    y = layer(x, context=context)
+    y = compiled(layer)(x, context=context)
     assert_equals(y, numpy_attention(layer, x, x, bias), tol)
 
 
@@ -64,7 +65,7 @@ def test_cross_attention(dtype, tol):
     layer, x, memory = make(CrossAttention, dtype=dtype)
     mask = np.array([[1] * 4, [1] * 2 + [0] * 2], "int32")
     context = Context(encoded=memory, encoded_mask=mask)
-    y = layer(x, context=context)
+    y = compiled(layer)(x, context=context)
     bias = np.where(mask, 0, -1e9)[:, None, None, :]
     assert_equals(y, numpy_attention(layer, x, memory, bias), tol)
 

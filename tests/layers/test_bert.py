@@ -7,6 +7,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import BertSelfAttention, Context, PositionalAttention
+from tests.compiled import compiled
 from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
@@ -63,7 +64,8 @@ def numpy_attention(w, x, causal):
 )
 def test_equations(cls, arguments, causal, dtype, tol):
     layer, w, x = make(cls, dtype, causal=causal, **arguments)
-    assert_equals(layer(x, context=Context()), numpy_attention(w, x, causal), tol)
+    y = compiled(layer)(x, context=Context())
+    assert_equals(y, numpy_attention(w, x, causal), tol)
 
 
 def test_positional_attention_has_value_and_output_only():
@@ -75,9 +77,9 @@ def test_biases_of_layer_and_stack_add_up():
     layer, _, x = make(BertSelfAttention, relative_bias=True)
     positions = ops.arange(5, dtype="int32")
     own = np.array(layer.position_bias(positions, positions))
-    both = layer(x, context=Context(position_bias=own))
+    both = compiled(layer)(x, context=Context(position_bias=own))
     layer.position_bias.rel_embedding.assign(2 * layer.position_bias.rel_embedding)
-    twice = layer(x, context=Context())
+    twice = compiled(layer)(x, context=Context())
     np.testing.assert_allclose(np.array(both), np.array(twice), atol=1e-5)
 
 

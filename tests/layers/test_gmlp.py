@@ -7,6 +7,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import Context, GatedMLP, SpatialGatingUnit
+from tests.compiled import compiled
 from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
@@ -86,7 +87,7 @@ def test_equations(variant, d_attention, toeplitz, causal, dtype, tol):
     if causal:
         mask = mask & np.tri(5, dtype=bool)
     expected = numpy_gated_mlp(layer, x, mask)
-    y = layer(x, context=Context(padding_mask=ops.convert_to_tensor(padding)))
+    y = compiled(layer)(x, context=Context(padding_mask=ops.convert_to_tensor(padding)))
     real = padding[..., None]
     assert_equals(y * ops.cast(real, y.dtype), expected * real, tol)
 
@@ -108,7 +109,7 @@ def test_the_unit_starts_as_the_identity(variant):
     assert 0 < np.abs(w).max() <= 2e-6
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
     expected = x[..., :3] if variant == "split" else x
-    y = np.array(layer(x, context=Context()))
+    y = np.array(compiled(layer)(x, context=Context()))
     np.testing.assert_allclose(y, expected, atol=1e-4)
     assert (b == (0 if variant == "additive" else 1)).all()
 
@@ -153,8 +154,8 @@ def test_tiny_attention_leaves_the_position_bias_of_others_alone():
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
     bias = np.random.default_rng(1).normal(size=(1, 3, 5, 5)).astype("float32")
     np.testing.assert_array_equal(
-        np.array(layer(x, context=Context(position_bias=bias))),
-        np.array(layer(x, context=Context())),
+        np.array(compiled(layer)(x, context=Context(position_bias=bias))),
+        np.array(compiled(layer)(x, context=Context())),
     )
 
 

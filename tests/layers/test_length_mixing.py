@@ -1,5 +1,7 @@
 """LengthMixing and the Toeplitz matrices against NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 from keras import ops
@@ -11,6 +13,7 @@ from remixer_tf.layers import (
     length_mixing,
 )
 from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
+from tests.compiled import compiled
 from tests.layers.harness import DTYPES, assert_equals
 
 
@@ -61,13 +64,13 @@ def make(**kwargs):
 def test_dense_mixing_against_numpy(softmax, causal, padded, dtype, tol):
     layer, h, x = make(softmax=softmax, causal=causal, dtype=dtype)
     mask = np.array([[1] * 6, [1] * 4 + [0] * 2], "int32") if padded else None
-    y = layer(x, context=Context(padding_mask=mask))
+    y = compiled(layer)(x, context=Context(padding_mask=mask))
     assert_equals(y, numpy_mixing(h[0], x, mask, causal, softmax), tol)
 
 
 def test_heads_mix_groups_of_consecutive_channels():
     layer, h, x = make(num_heads=3, softmax=True)
-    y = np.array(layer(x, context=Context()))
+    y = np.array(compiled(layer)(x, context=Context()))
     for head in range(3):
         group = slice(2 * head, 2 * head + 2)
         expected = numpy_mixing(h[head], x[..., group])
@@ -85,21 +88,21 @@ def test_token_bias_is_one_number_per_position():
     layer.mixing_matrix.assign(np.zeros((1, 8, 8), "float32"))
     bias = np.arange(8, dtype="float32")
     layer.spatial_bias.assign(bias)
-    y = np.array(layer(x, context=Context()))
+    y = np.array(compiled(layer)(x, context=Context()))
     np.testing.assert_array_equal(y, np.broadcast_to(bias[None, :6, None], x.shape))
 
 
 def test_without_renormalizing_padding_keeps_its_mass():
     layer, h, x = make(softmax=True, renormalize=False)
     mask = np.array([[1] * 4 + [0] * 2] * 2, "int32")
-    y = np.array(layer(x, context=Context(padding_mask=mask)))
+    y = np.array(compiled(layer)(x, context=Context(padding_mask=mask)))
     expected = numpy_mixing(h[0], x * mask[..., None])
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
 def test_all_padding_is_finite():
     layer, _, x = make(softmax=True)
-    y = layer(x, context=Context(padding_mask=np.zeros((2, 6), "int32")))
+    y = compiled(layer)(x, context=Context(padding_mask=np.zeros((2, 6), "int32")))
     np.testing.assert_array_equal(np.array(y), 0)
 
 
@@ -115,12 +118,13 @@ def test_dropout_on_the_matrix_is_shared_by_examples_and_keeps_the_mean():
     layer.mixing_matrix.assign(np.ones((1, 8, 8), "float32"))
     # Each channel picks one key, so the outputs are the entries of the matrix.
     x = np.stack([np.eye(8)] * 2).astype("float32")
-    draws = [np.array(layer(x, context=Context(), training=True)) for _ in range(60)]
+    train = compiled(functools.partial(layer, training=True), layer)
+    draws = [np.array(train(x, context=Context())) for _ in range(60)]
     for draw in draws:
         np.testing.assert_array_equal(draw[0], draw[1])
         assert set(np.unique(draw.round(4))) <= {0.0, np.float32(4 / 3).round(4)}
     assert abs(np.mean(draws) - 1) < 0.05
-    np.testing.assert_array_equal(np.array(layer(x, context=Context())), 1)
+    np.testing.assert_array_equal(np.array(compiled(layer)(x, context=Context())), 1)
 
 
 def test_errors_name_the_numbers():
@@ -130,7 +134,7 @@ def test_errors_name_the_numbers():
     with pytest.raises(ValueError, match="9 tokens .* max_length=8"):
         layer(np.zeros((1, 9, 6), "float32"), context=Context())
     with pytest.raises(ValueError, match="segment_ids without positions"):
-        layer(x, context=Context(segment_ids=np.ones((2, 6), "int32")))
+        compiled(layer)(x, context=Context(segment_ids=np.ones((2, 6), "int32")))
     with pytest.raises(ValueError, match="causal=False"):
         layer.init_cache(2, 8, Context())
 
@@ -151,7 +155,7 @@ def test_the_fft_equals_the_dense_product(
     if padded:
         mask = np.array([[1] * length, [1] * (length - 1) + [0]], "int32")
     context = Context(padding_mask=mask)
-    dense = np.array(ops.cast(layer(x, context=context), "float32"))
+    dense = np.array(ops.cast(compiled(layer)(x, context=context), "float32"))
     products = []
     product = length_mixing.fft_toeplitz_product
     monkeypatch.setattr(
@@ -160,7 +164,7 @@ def test_the_fft_equals_the_dense_product(
         lambda *args: products.append(args) or product(*args),
     )
     monkeypatch.setattr(length_mixing, "FFT_FROM_LENGTH", 1)
-    fft = layer(x, context=context)
+    fft = compiled(layer)(x, context=context)
     assert len(products) == 1 and fft.dtype == layer.compute_dtype
     fft = np.array(ops.cast(fft, "float32"))
     np.testing.assert_allclose(fft, dense, atol=tol * max(1.0, np.abs(dense).max()))
@@ -169,7 +173,8 @@ def test_the_fft_equals_the_dense_product(
 @pytest.mark.parametrize("arguments", [{"softmax": True}, {"dropout_rate": 0.1}])
 def test_no_fft_where_the_matrix_itself_is_needed(arguments, monkeypatch):
     layer, _, x = make(toeplitz=True, **arguments)
-    expected = np.array(layer(x, context=Context()))
+    expected = np.array(compiled(layer)(x, context=Context()))
     monkeypatch.setattr(length_mixing, "FFT_FROM_LENGTH", 1)
     monkeypatch.delattr(length_mixing, "fft_toeplitz_product")
-    np.testing.assert_array_equal(np.array(layer(x, context=Context())), expected)
+    y = np.array(compiled(layer)(x, context=Context()))
+    np.testing.assert_array_equal(y, expected)

@@ -12,6 +12,7 @@ from remixer_tf.layers import (
     SlidingTokenMLP,
     TokenMixingMLP,
 )
+from tests.compiled import compiled
 from tests.layers.harness import DTYPES, assert_equals, randomize
 
 GATED = pytest.mark.parametrize("gated", [False, True])
@@ -50,7 +51,7 @@ def test_token_mixing_mlp(gated, dtype, tol):
         w["wo"][:8] @ activated(w, example * real[:, None]) + bias
         for example, real in zip(x, mask, strict=True)
     ]
-    y = layer(x, context=Context(padding_mask=ops.convert_to_tensor(mask)))
+    y = compiled(layer)(x, context=Context(padding_mask=ops.convert_to_tensor(mask)))
     assert_equals(y, np.stack(expected), tol)
 
 
@@ -67,7 +68,7 @@ def test_sliding_token_mlp(gated, dtype, tol):
                     window[2 - back] = x[b, t - back]
             expected[b, t] = w["wo"] @ activated(w, window)
             expected[b, t] += 0 if gated else w["wo_bias"]
-    assert_equals(layer(x, context=Context()), expected, tol)
+    assert_equals(compiled(layer)(x, context=Context()), expected, tol)
 
 
 @GATED
@@ -86,7 +87,7 @@ def test_block_token_mlp(window, length, gated, dtype, tol):
                 hidden = activated(w, seen, units)
                 expected[b, t] += w["wo"][place, units] @ hidden
             expected[b, t] += 0 if gated else w["wo_bias"][place]
-    assert_equals(layer(x, context=Context()), expected, tol)
+    assert_equals(compiled(layer)(x, context=Context()), expected, tol)
 
 
 def test_a_token_reaches_as_far_as_the_window_and_no_further():
@@ -94,8 +95,8 @@ def test_a_token_reaches_as_far_as_the_window_and_no_further():
         layer, _, x = make(cls, 6, 3)
         changed = x.copy()
         changed[:, 2] += 1
-        difference = np.array(layer(changed, context=Context()))
-        difference -= np.array(layer(x, context=Context()))
+        difference = np.array(compiled(layer)(changed, context=Context()))
+        difference -= np.array(compiled(layer)(x, context=Context()))
         moved = np.flatnonzero(np.abs(difference).max((0, 2)) > 1e-5)
         assert moved.tolist() == reach
 
@@ -104,7 +105,7 @@ def test_a_token_reaches_as_far_as_the_window_and_no_further():
 def test_packed_examples_are_refused(cls):
     layer, _, x = make(cls, 8, 8)
     with pytest.raises(ValueError, match="token_mlp.*packing off"):
-        layer(x, context=Context(segment_ids=np.ones((2, 8), "int32")))
+        compiled(layer)(x, context=Context(segment_ids=np.ones((2, 8), "int32")))
 
 
 def test_errors():

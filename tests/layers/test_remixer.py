@@ -7,6 +7,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import Context, RemixerBlock
+from tests.compiled import compiled
 from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
@@ -78,7 +79,7 @@ def test_equations(width, alpha, composition, dtype, tol):
     randomize(layer)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
     expected = numpy_remixer(layer, x, alpha, composition, as_printed=width != 10)
-    assert_equals(layer(x, context=Context()), expected, tol)
+    assert_equals(compiled(layer)(x, context=Context()), expected, tol)
 
 
 def test_learned_alpha_starts_at_one_half():
@@ -90,7 +91,7 @@ def test_learned_alpha_starts_at_one_half():
     constant.build((None, None, 6))
     constant.set_weights([w for w in layer.get_weights() if w.shape != (10,)])
     np.testing.assert_allclose(
-        np.array(layer(x, context=Context())),
+        np.array(compiled(layer)(x, context=Context())),
         np.array(constant(x, context=Context())),
         atol=1e-6,
     )

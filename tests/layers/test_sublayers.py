@@ -1,19 +1,13 @@
 """Every sublayer under the harness, in each of its variants."""
 
-import keras
 import pytest
 
+from tests.compiled import slow_on_jax
 from tests.layers.harness import run_sublayer_test
-from tests.layers.sublayers import SUBLAYERS
-
-NAMES = list(SUBLAYERS)
-if keras.backend.backend() == "jax":
-    # XLA compiles every operation: one variant of each class, the last.
-    # test_backends_tf compares the outputs of all.
-    NAMES = list({name.partition("(")[0]: name for name in NAMES}.values())
+from tests.layers.sublayers import ONE_OF_EACH_CLASS, SUBLAYERS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_on_jax(SUBLAYERS, but=ONE_OF_EACH_CLASS))
 def test_sublayer(name):
     factory, rules = SUBLAYERS[name]
     run_sublayer_test(factory, **rules)

@@ -1,13 +1,16 @@
 """Language models: logits, causality, packing, decoding with a prompt."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from remixer_tf.decoding import greedy_decode
+from tests.compiled import compiled
 from tests.layers.harness import randomize
-from tests.models.tiny import ON_JAX, STACKS, VOCAB_SIZE, tiny_decoder
+from tests.models.tiny import EACH_STACK, VOCAB_SIZE, tiny_decoder
 
 
 def randomized(kind, **kwargs):
@@ -25,7 +28,7 @@ def tokens(rows, length, seed=0):
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits(tied, dtype):
     model = randomized("amlp", tied_logits=tied, dtype=dtype)
-    logits = model({"decoder_input_tokens": tokens(3, 7)})
+    logits = compiled(model)({"decoder_input_tokens": tokens(3, 7)})
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     assert tuple(logits.shape) == (3, 7, VOCAB_SIZE)
     x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
@@ -34,9 +37,9 @@ def test_logits(tied, dtype):
     np.testing.assert_allclose(np.array(model._compute_logits(x)), x @ matrix, 1e-4)
 
 
-@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize("kind", EACH_STACK)
 def test_a_token_changes_no_logits_before_it(kind):
-    model = randomized(kind)
+    model = compiled(randomized(kind))
     inputs = tokens(2, 8)
     logits = np.array(model({"decoder_input_tokens": inputs}))
     for t in range(8):
@@ -47,9 +50,9 @@ def test_a_token_changes_no_logits_before_it(kind):
         assert np.abs(other[:, t] - logits[:, t]).max() > 1e-4
 
 
-@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize("kind", EACH_STACK)
 def test_packed_examples_give_what_they_give_alone(kind):
-    model = randomized(kind)
+    model = compiled(randomized(kind))
     a, b = tokens(2, 5, seed=1), tokens(2, 6, seed=2)
     packed = {
         "decoder_input_tokens": np.pad(np.concatenate([a, b], 1), [(0, 0), (0, 1)]),
@@ -64,17 +67,19 @@ def test_packed_examples_give_what_they_give_alone(kind):
 
 def continue_without_cache(model, prompt, max_length, eos_id):
     """Runs the whole model once for each token of each row."""
+    call = compiled(model)
     written, score = [], 0.0
     while len(written) < max_length and eos_id not in written:
-        inputs = np.array([[0, *prompt, *written]], "int32")
-        logits = np.array(model({"decoder_input_tokens": inputs}))[0, -1]
+        tokens = [0, *prompt, *written]
+        # All of one length, which changes nothing before: JAX compiles once.
+        inputs = np.array([tokens + [0] * (16 - len(tokens))], "int32")
+        logits = np.array(call({"decoder_input_tokens": inputs}))[0, len(tokens) - 1]
         written.append(int(logits.argmax()))
         score += logits.max() - np.log(np.exp(logits).sum())
     return written + [0] * (max_length - len(written)), score
 
 
-@pytest.mark.skipif(ON_JAX, reason="takes a minute; test_greedy.py decodes on JAX.")
-@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize("kind", EACH_STACK)
 def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
     first = "remixer_tf.decoding.search.FIRST_CACHE_LENGTH"
     monkeypatch.setattr(first, 2)  # then 8, then 14
@@ -83,7 +88,8 @@ def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
     for row, length in enumerate([6, 5, 3, 1, 0]):
         prompts[row, length:] = 0
     prompts[1, 2] = eos_id = 5  # an EOS inside a prompt ends nothing
-    decoded = greedy_decode(model, {"encoder_input_tokens": prompts}, 8, eos_id)
+    decode = functools.partial(greedy_decode, model, max_length=8, eos_id=eos_id)
+    decoded = compiled(decode, model)({"encoder_input_tokens": prompts})
     for row, prompt in enumerate(prompts):
         prompt = prompt[prompt > 0].tolist()
         expected, score = continue_without_cache(model, prompt, 8, eos_id)
@@ -94,11 +100,11 @@ def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
 def test_a_row_ends_at_its_own_eos():
     model = randomized("gmlp")
     prompts = tokens(4, 3)
-    endless = np.array(
-        greedy_decode(model, {"encoder_input_tokens": prompts}, 6, -1)[0]
-    )
+    decode = functools.partial(greedy_decode, model, max_length=6)
+    batch = {"encoder_input_tokens": prompts}
+    endless = np.array(compiled(functools.partial(decode, eos_id=-1), model)(batch)[0])
     eos_id = int(endless[0, 2])
-    decoded = greedy_decode(model, {"encoder_input_tokens": prompts}, 6, eos_id)
+    decoded = compiled(functools.partial(decode, eos_id=eos_id), model)(batch)
     for row in range(4):
         expected, score = continue_without_cache(model, prompts[row], 6, eos_id)
         assert np.array(decoded.tokens)[row].tolist() == expected

@@ -1,5 +1,6 @@
 """Encoder-decoders: shapes, dtypes, padding, packing, initial values."""
 
+import functools
 import json
 import pathlib
 
@@ -10,8 +11,10 @@ from keras import ops
 
 from remixer_tf.layers import RMSNorm, Sublayer
 from remixer_tf.models import Block, TransformerStack
+from tests.compiled import compiled
 from tests.models.tiny import (
-    KINDS,
+    EACH_KIND,
+    OTHER_KINDS,
     PACKING_KINDS,
     VOCAB_SIZE,
     tiny_batch,
@@ -21,7 +24,7 @@ from tests.models.tiny import (
 SNAPSHOTS = pathlib.Path(__file__).parents[1] / "testdata" / "parameter_shapes"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_parameter_shapes_are_those_of_the_snapshot(kind):
     """Names and shapes are what checkpoints hold: a change needs a CHANGELOG line."""
     model = tiny_model(kind, dropout_rate=0.1)
@@ -30,24 +33,24 @@ def test_parameter_shapes_are_those_of_the_snapshot(kind):
     assert shapes == json.loads((SNAPSHOTS / f"{kind}.json").read_text())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_logits(kind):
     batch = tiny_batch()
-    logits = np.array(tiny_model(kind)(batch))
+    logits = np.array(compiled(tiny_model(kind))(batch))
     assert logits.shape == (3, 7, VOCAB_SIZE) and logits.dtype == np.float32
     assert np.isfinite(logits).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_mixed_bfloat16_keeps_variables_and_logits_in_float32(kind):
     batch = tiny_batch()
     reference = tiny_model(kind)
     model = tiny_model(kind, dtype="mixed_bfloat16")
     model.set_weights(reference.get_weights())
     assert {v.dtype for v in model.trainable_variables} == {"float32"}
-    logits = model(batch)
+    logits = compiled(model)(batch)
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    expected = np.array(reference(batch))
+    expected = np.array(compiled(reference)(batch))
     error = np.array(logits) - expected
     assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.05
     # Not just rounded to bfloat16 and widened again.
@@ -56,9 +59,9 @@ def test_mixed_bfloat16_keeps_variables_and_logits_in_float32(kind):
     assert (values != rounded).mean() > 0.9
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_padding_does_not_matter(kind):
-    model = tiny_model(kind)
+    model = compiled(tiny_model(kind))
     batch = tiny_batch()
     padded = {k: np.pad(v, [(0, 0), (0, 4)]) for k, v in batch.items()}
     np.testing.assert_allclose(
@@ -68,7 +71,7 @@ def test_padding_does_not_matter(kind):
 
 @pytest.mark.parametrize("kind", PACKING_KINDS)
 def test_packed_examples_give_what_they_give_alone(kind):
-    model = tiny_model(kind)
+    model = compiled(tiny_model(kind))
     a, b = tiny_batch(2, 5, 4, seed=1), tiny_batch(2, 6, 3, seed=2)
     packed = {}
     for side in ("encoder", "decoder"):
@@ -85,7 +88,7 @@ def test_packed_examples_give_what_they_give_alone(kind):
     np.testing.assert_allclose(logits[:, 4:7], np.array(model(b)), atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(PACKING_KINDS)))
+@pytest.mark.parametrize("kind", OTHER_KINDS)
 def test_packed_examples_are_refused_by_the_others(kind):
     batch = tiny_batch()
     for side in ("encoder", "decoder"):
@@ -117,11 +120,13 @@ def test_tied_logits_read_the_table_in_float32():
 def test_dropout_is_active_in_training_only():
     model = tiny_model("t5_1_1", dropout_rate=0.3)
     batch = tiny_batch()
-    evaluated = np.array(model(batch))
-    np.testing.assert_array_equal(np.array(model(batch)), evaluated)
-    trained = np.array(model(batch, training=True))
+    evaluate = compiled(model)
+    train = compiled(functools.partial(model, training=True), model)
+    evaluated = np.array(evaluate(batch))
+    np.testing.assert_array_equal(np.array(evaluate(batch)), evaluated)
+    trained = np.array(train(batch))
     assert (trained != evaluated).any()
-    assert (trained != np.array(model(batch, training=True))).any()
+    assert (trained != np.array(train(batch))).any()
 
 
 def test_embedding_starts_at_unit_variance_and_logits_at_fan_in():

@@ -15,14 +15,16 @@ from remixer_tf.models import (
     SpanHead,
 )
 from remixer_tf.objectives import losses
+from tests.compiled import compiled
 from tests.layers.harness import randomize
-from tests.models.tiny import STACKS, VOCAB_SIZE, tiny_batch, tiny_encoder
+from tests.models.tiny import EACH_STACK, VOCAB_SIZE, tiny_batch, tiny_encoder
 
 POLICIES = ["float32", "mixed_bfloat16"]
 
 
 def encoder_output(model, batch):
-    return np.array(ops.cast(model.encode(batch)[0], "float32"))
+    hidden = compiled(lambda batch: model.encode(batch)[0], model)(batch)
+    return np.array(ops.cast(hidden, "float32"))
 
 
 def randomized(kind, head, **kwargs):
@@ -34,21 +36,21 @@ def randomized(kind, head, **kwargs):
 
 
 @pytest.mark.parametrize("dtype", POLICIES)
-@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize("kind", EACH_STACK)
 def test_masked_lm_logits_are_those_of_the_masked_positions(kind, dtype):
     model, weights = randomized(
         kind, functools.partial(MaskedLMHead, bias_size=VOCAB_SIZE), dtype=dtype
     )
     batch = {"encoder_input_tokens": tiny_batch()["encoder_input_tokens"]}
     positions = np.array([[3, 9], [0, 4], [7, 7]], "int32")
-    logits = model({**batch, "masked_positions": positions})
+    logits = compiled(model)({**batch, "masked_positions": positions})
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     hidden = encoder_output(model, batch)
     table = weights["token_embedding/embeddings"]
     everywhere = hidden @ table.T + weights["head/bias"]
     expected = np.take_along_axis(everywhere, positions[:, :, None], axis=1)
     np.testing.assert_allclose(np.array(logits), expected, atol=1e-4)
-    np.testing.assert_allclose(np.array(model(batch)), everywhere, atol=1e-4)
+    np.testing.assert_allclose(np.array(compiled(model)(batch)), everywhere, atol=1e-4)
 
 
 def test_mlm_transform():
@@ -62,7 +64,7 @@ def test_mlm_transform():
     h /= np.sqrt((h**2).mean(-1, keepdims=True) + 1e-6)
     h = h * weights["head/norm/gamma"] + weights["head/norm/beta"]
     expected = h @ weights["token_embedding/embeddings"].T
-    np.testing.assert_allclose(np.array(model(batch)), expected, atol=1e-4)
+    np.testing.assert_allclose(np.array(compiled(model)(batch)), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", POLICIES)
@@ -73,7 +75,7 @@ def test_classification_head(dtype):
     first = encoder_output(model, batch)[:, 0]
     pooled = np.tanh(first @ w["head/pooler/kernel"] + w["head/pooler/bias"])
     expected = pooled @ w["head/classifier/kernel"] + w["head/classifier/bias"]
-    logits = np.array(model(batch))
+    logits = np.array(compiled(model)(batch))
     assert logits.shape == (3, 1, 3) and logits.dtype == np.float32
     np.testing.assert_allclose(logits[:, 0], expected, atol=1e-5)
 
@@ -85,16 +87,17 @@ def test_mean_pooling_head_is_a_bag_of_words():
     hidden = encoder_output(model, batch)
     mean = np.stack([h[t > 0].mean(0) for h, t in zip(hidden, tokens, strict=True)])
     expected = mean @ w["head/classifier/kernel"] + w["head/classifier/bias"]
-    logits = np.array(model(batch))
+    call = compiled(model)
+    logits = np.array(call(batch))
     np.testing.assert_allclose(logits[:, 0], expected, atol=1e-5)
     shuffled = {"encoder_input_tokens": tokens[:, ::-1]}  # order says nothing
-    np.testing.assert_allclose(np.array(model(shuffled)), logits, atol=1e-5)
+    np.testing.assert_allclose(np.array(call(shuffled)), logits, atol=1e-5)
 
 
 def test_span_head_never_points_at_padding():
     model, w = randomized("bert", SpanHead)
     batch = tiny_batch()
-    logits = np.array(model(batch))
+    logits = np.array(compiled(model)(batch))
     assert logits.shape == (3, 2, 10)
     hidden = encoder_output(model, batch)
     expected = hidden @ w["head/span/kernel"] + w["head/span/bias"]
@@ -115,26 +118,28 @@ def test_a_classifier_refuses_packed_rows(head):
         model({**batch, "encoder_positions": np.array([[0, 1, 2, 3]], "int32")})
 
 
-@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize("kind", EACH_STACK)
 def test_padding_does_not_matter_if_masked(kind):
     tokens = tiny_batch()["encoder_input_tokens"]
     batch = {"encoder_input_tokens": tokens}
     padded = {"encoder_input_tokens": np.pad(tokens, [(0, 0), (0, 4)])}
     model, _ = randomized(kind, MaskedLMHead)
+    masked = compiled(model)
     np.testing.assert_allclose(
-        np.array(model(padded))[:, :10], np.array(model(batch)), atol=1e-4
+        np.array(masked(padded))[:, :10], np.array(masked(batch)), atol=1e-4
     )
     unmasked, _ = randomized(kind, MaskedLMHead, mask_padding=False)
     unmasked.set_weights(model.get_weights())
+    unmasked = compiled(unmasked)
     difference = np.array(unmasked(padded))[0, :10] - np.array(unmasked(batch))[0]
     assert np.abs(difference).max() > 1e-3
     # A row without padding is the same either way.
     np.testing.assert_allclose(
-        np.array(unmasked(batch))[0], np.array(model(batch))[0], atol=1e-4
+        np.array(unmasked(batch))[0], np.array(masked(batch))[0], atol=1e-4
     )
 
 
-@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize("kind", EACH_STACK)
 def test_packed_examples_give_what_they_give_alone(kind):
     model, _ = randomized(kind, MaskedLMHead)
     a, b = (
@@ -146,9 +151,10 @@ def test_packed_examples_give_what_they_give_alone(kind):
         "encoder_segment_ids": np.array([[1] * 5 + [2] * 6 + [0]] * 2, "int32"),
         "encoder_positions": np.array([[*range(5), *range(6), 0]] * 2, "int32"),
     }
-    logits = np.array(model(packed))
+    call = compiled(model)
+    logits = np.array(call(packed))
     for alone, part in ((a, logits[:, :5]), (b, logits[:, 5:11])):
-        expected = np.array(model({"encoder_input_tokens": alone}))
+        expected = np.array(call({"encoder_input_tokens": alone}))
         np.testing.assert_allclose(part, expected, atol=1e-4)
 
 
@@ -157,10 +163,11 @@ def test_token_types_are_added_to_the_tokens():
     tokens = tiny_batch()["encoder_input_tokens"]
     batch = {"encoder_input_tokens": tokens}
     zeros = {**batch, "encoder_token_types": np.zeros_like(tokens)}
-    np.testing.assert_array_equal(np.array(model(batch)), np.array(model(zeros)))
+    call = compiled(model)
+    np.testing.assert_array_equal(np.array(call(batch)), np.array(call(zeros)))
     ones = {**batch, "encoder_token_types": np.ones_like(tokens)}
-    logits = np.array(model(ones))
-    assert np.abs(logits - np.array(model(zeros))).max() > 1e-3
+    logits = np.array(call(ones))
+    assert np.abs(logits - np.array(call(zeros))).max() > 1e-3
     # Type 1 everywhere is type 0 with S_1 - S_0 in every token's vector. The logits
     # are tied to the same table, so only the encoder's output is compared.
     hidden = encoder_output(model, ones)
@@ -187,8 +194,8 @@ def test_loss_counts_masked_positions_only():
     targets = np.array([[7, 8], [9, 0], [4, 0]], "int32")
     weights = np.array([[1, 1], [1, 0], [1, 0]], "int32")
     batch = {"encoder_input_tokens": tokens, "masked_positions": positions}
-    sums = losses.cross_entropy(model(batch), targets, weights)
-    logits = np.array(model({"encoder_input_tokens": tokens})).astype("float64")
+    sums = losses.cross_entropy(compiled(model)(batch), targets, weights)
+    logits = np.array(compiled(model)({"encoder_input_tokens": tokens}), "float64")
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     counted = [(0, 3, 7), (0, 9, 8), (1, 2, 9), (2, 5, 4)]
     expected = -sum(log_probs[place] for place in counted)
@@ -208,4 +215,4 @@ def test_batch_spec_is_what_model_and_loss_read(head, targets):
     model = tiny_encoder("gmlp", head)
     spec = model.batch_spec(3, {"inputs": 10, "targets": 4})
     batch = {key: np.ones(value.shape, value.dtype) for key, value in spec.items()}
-    assert model(batch).shape[:-1] == spec[targets].shape
+    assert compiled(model)(batch).shape[:-1] == spec[targets].shape

@@ -17,6 +17,7 @@ from remixer_tf.layers import (
     TokenMixingMLP,
 )
 from remixer_tf.models import ImageClassifier, TransformerStack, num_tokens
+from tests.compiled import compiled
 
 SIZE, PATCH, WIDTH, CLASSES = 8, 4, 6, 5
 
@@ -92,7 +93,7 @@ def test_logits_are_the_pooled_stack_through_the_head(pool):
     else:
         pooled = y.mean(1)
     expected = pooled @ weights[0] + weights[1]
-    logits = np.array(model({"images": images}))
+    logits = np.array(compiled(model)({"images": images}))
     assert logits.shape == (3, 1, CLASSES) and logits.dtype == np.float32
     np.testing.assert_allclose(logits[:, 0], expected, rtol=1e-4, atol=1e-4)
 
@@ -105,11 +106,11 @@ def test_every_body_runs_in_bfloat16(kind, pool):
     paths = [v.path for v in model.variables]
     assert len(set(paths)) == len(paths)
     assert any("class_token" in path for path in paths) == (pool == "cls")
-    logits = model({"images": random_images()})
+    logits = compiled(model)({"images": random_images()})
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     reference = tiny_classifier(kind, pool)
     reference.set_weights(model.get_weights())
-    expected = np.array(reference({"images": random_images()}))
+    expected = np.array(compiled(reference)({"images": random_images()}))
     error = np.array(logits) - expected
     assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.05
 
@@ -117,11 +118,13 @@ def test_every_body_runs_in_bfloat16(kind, pool):
 def test_stochastic_depth_is_active_in_training_only():
     model = tiny_classifier(survival_probability=0.5)
     batch = {"images": random_images(16)}
-    evaluated = np.array(model(batch))
-    np.testing.assert_array_equal(np.array(model(batch)), evaluated)
-    trained = np.array(model(batch, training=True))
+    evaluate = compiled(model)
+    train = compiled(functools.partial(model, training=True), model)
+    evaluated = np.array(evaluate(batch))
+    np.testing.assert_array_equal(np.array(evaluate(batch)), evaluated)
+    trained = np.array(train(batch))
     assert (trained != evaluated).any()
-    assert (trained != np.array(model(batch, training=True))).any()
+    assert (trained != np.array(train(batch))).any()
 
 
 def test_what_it_refuses():

@@ -2,7 +2,6 @@
 
 import functools
 
-import keras
 import numpy as np
 
 from remixer_tf.layers import (
@@ -27,18 +26,18 @@ from remixer_tf.models import (
     MaskedLMHead,
     TransformerStack,
 )
+from tests.compiled import slow_on_jax
 
 VOCAB_SIZE = 40
 # As the architectures under gin/architectures, of stacks those of `tiny_stack`.
-ALL_KINDS = ["t5_1_1", "remixer", "gmlp", "amlp", "mixer", "mixer_encoder"]
-ALL_STACKS = ["bert", "gmlp", "amlp"]
-# The kinds that tests go through. On JAX, where XLA compiles every operation, those
-# that have all layers between them; test_backends_tf compares the outputs of all.
-ON_JAX = keras.backend.backend() == "jax"
-KINDS = ["remixer", "amlp", "mixer"] if ON_JAX else ALL_KINDS
-STACKS = ["amlp"] if ON_JAX else ALL_STACKS
-# Those that packed examples suit.
-PACKING_KINDS = [kind for kind in KINDS if not kind.startswith("mixer")]
+KINDS = ["t5_1_1", "remixer", "gmlp", "amlp", "mixer", "mixer_encoder"]
+STACKS = ["bert", "gmlp", "amlp"]
+# For tests that go through them. Those that are not slow on JAX have all layers between
+# them.
+EACH_KIND = slow_on_jax(KINDS, but=["remixer", "amlp", "mixer"])
+PACKING_KINDS = [kind for kind in EACH_KIND if "mixer" not in kind.values[0][:5]]
+OTHER_KINDS = [kind for kind in EACH_KIND if kind not in PACKING_KINDS]
+EACH_STACK = slow_on_jax(STACKS, but=["amlp"])
 
 
 def tiny_model(kind, dropout_rate=0.0, max_length=16, **kwargs):

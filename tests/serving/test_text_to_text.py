@@ -16,7 +16,7 @@ from keras import ops
 from remixer_tf import configuration, infer
 from remixer_tf import eval as eval_binary
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.decoding import Decoded
+from remixer_tf.decoding import Choice, Decoded, decode
 from remixer_tf.serving import text_to_text
 from tests.data.toy_tasks import toy_task
 
@@ -175,8 +175,25 @@ def test_a_terminal_is_asked_line_by_line(tiny_run, capsysbinary, monkeypatch):
     assert [text.out.count(b"\n") for text in seen] == [0, 1, 1]
 
 
+def decode_while_clear(model, batch, max_length):
+    """Greedy, up to where two tokens are about as likely, which rounding decides."""
+
+    def choose(logits, hypotheses, place, state):
+        values, tokens = ops.top_k(logits, 2)
+        clear = values[..., 0] - values[..., 1] > 0.1
+        tokens = ops.where(clear, ops.cast(tokens[..., 0], "int32"), 1)
+        return Choice(tokens, ended=ops.equal(tokens, 1))
+
+    (tokens, scores, _), _ = decode(model, batch, max_length, choose)
+    return Decoded(tokens[:, 0], scores[:, 0])
+
+
 def test_answers_are_evaluations(tiny_run, tmp_path):
-    """Trimmed inputs, unknown words and invalid UTF-8 in the output are among them."""
+    """Trimmed inputs, unknown words and invalid UTF-8 in the output are among them.
+
+    In bfloat16 a batch of another size may round otherwise: there, answers are the
+    same as far as the likeliest token is clear.
+    """
     eval_binary.main(
         [
             f"--model_dir={tiny_run}",
@@ -193,5 +210,15 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     inputs = tf.constant([record["input"] for record in records])
     assert (model.count_tokens(inputs).numpy() > model.input_length).any()
     outputs = [text.decode() for text in model(inputs)["outputs"].numpy()]
-    assert outputs == [record["prediction"] for record in records]
     assert len(set(outputs)) > 1
+    predictions = [record["prediction"] for record in records]
+    if tiny_run.name.startswith("bytes"):
+        assert outputs == predictions
+        return
+    model, _ = configuration.call(
+        "text_to_text", str(tiny_run), decode_fn=decode_while_clear
+    )
+    clear = [text.decode() for text in model(inputs)["outputs"].numpy()]
+    assert sum(map(len, clear)) > sum(map(len, outputs)) / 10
+    for start, output, prediction in zip(clear, outputs, predictions, strict=True):
+        assert output.startswith(start) and prediction.startswith(start)

@@ -4,16 +4,18 @@ Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text",
 2016. `squad_spans` is version 1.1 from TensorFlow Datasets, `squad_files_spans` reads
 the JSON files of a folder, see `squad_files.py`, and `add_task` registers one's own.
 
-Read them with `ClassifierFeatureConverter`, and score with `decode_fn=best_span`. An
-example is a window of a context; the metrics are of questions.
+Read them with `SpanFeatureConverter`, and score with `decode_fn=best_span`, which has
+BERT's protocol within a window; `squad_scores` has it across the windows of a question.
 """
 
+import collections
 import functools
 from typing import NamedTuple
 
 import numpy as np
 import seqio
 import tensorflow as tf
+from absl import logging
 
 from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.data.vocabularies import byte_vocabulary
@@ -36,7 +38,7 @@ def add_task(
 ):
     """Registers a task of spans.
 
-    The metrics are exact match and F1 in percent, see `squad_scores`.
+    The metrics are those of `squad_scores`.
 
     Args:
         name: str, of the task.
@@ -47,6 +49,7 @@ def add_task(
     """
     text = seqio.Feature(byte_vocabulary(extra_ids=3), add_eos=False)
     types = seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False)
+    answerable = seqio.Feature(seqio.PassThroughVocabulary(3), add_eos=False)
     # Positions: as many as the windows are long, which a task does not know.
     positions = seqio.Feature(seqio.PassThroughVocabulary(None), add_eos=False)
     windows = functools.partial(
@@ -56,7 +59,12 @@ def add_task(
         name,
         source=source,
         preprocessors=[windows],
-        output_features={"inputs": text, "token_types": types, "targets": positions},
+        output_features={
+            "inputs": text,
+            "token_types": types,
+            "answerable": answerable,
+            "targets": positions,
+        },
         postprocess_fn=postprocess,
         metric_fns=[squad_scores],
         shuffle_buffer_size=shuffle_buffer_size,
@@ -100,42 +108,112 @@ def postprocess(span, example=None, is_target=False):
     return cut_span(example, span)
 
 
-def squad_scores(targets, predictions, aux_values):
-    """Exact match and F1 over questions, as SQuAD's script computes them.
+class Answer(NamedTuple):
+    """What a model says about a question.
 
-    The answer to a question is that of its window with the highest score among those
-    that give one. If none does, it is the empty text, which is right where there is no
-    answer (SQuAD 2.0).
+    Attributes:
+        text: str, the best span of its windows.
+        no_answer: float, by how much the logits of no answer exceed the span's.
+        threshold: float, there is no answer above it.
+        answers: list of str, the right answers.
+    """
+
+    text: str
+    no_answer: float
+    threshold: float
+    answers: list
+
+    @property
+    def given(self):
+        return "" if self.no_answer > self.threshold else self.text
+
+
+def squad_scores(targets, predictions, aux_values):
+    """Exact match and F1 over questions, as SQuAD's scripts compute them.
+
+    By BERT's protocol (Devlin et al. 2018, section 4.3; see `best_span`), a question is
+    answered by the best of its windows' spans, or by none, "", if the least of its
+    windows' scores of no answer exceeds that by more than the threshold.
 
     Args:
         targets: list of `Question`, one for each window.
-        predictions: list of str, "" for none.
-        aux_values: dictionary with "scores", a float for each window.
+        predictions: list of str, the windows' spans.
+        aux_values: dictionary with "scores", `[windows, 3]`, from `best_span`.
 
     Returns:
-        {"em": float, "f1": float}, in percent.
+        {"em": float, "f1": float}, in percent; of SQuAD 2.0, which has questions
+        without an answer, also "best_em" and "best_f1", with the threshold that is best
+        for each of them: "best_em_threshold", "best_f1_threshold".
     """
-    best = {}
-    for question, text, score in zip(
+    windows = {}
+    for question, text, scores in zip(
         targets, predictions, aux_values["scores"], strict=True
     ):
-        best.setdefault(question.id, (-np.inf, "", question.answers))
-        if text and score > best[question.id][0]:
-            best[question.id] = (score, text, question.answers)
-    answered = [(answers, text) for _, text, answers in best.values() if answers]
-    # t5 knows no questions without an answer.
-    empty = [
-        100.0 * (t5.evaluation.qa_utils.normalize_squad(text) == "")
-        for _, text, answers in best.values()
-        if not answers
-    ]
-    scores = {"em": 0.0, "f1": 0.0}
-    if answered:
-        scores = t5.evaluation.metrics.squad(*map(list, zip(*answered, strict=True)))
-    return {
-        name: (value * len(answered) + sum(empty)) / len(best)
-        for name, value in scores.items()
+        windows.setdefault(question.id, []).append((scores, text, question.answers))
+    answers = []
+    for found in windows.values():
+        (best, _, threshold), text, right = max(found, key=lambda window: window[0][0])
+        null = min(scores[1] for scores, _, _ in found)
+        answers.append(Answer(text, null - best, threshold, right))
+    metrics = {
+        name: 100 * np.mean([measure(a.given, a.answers) for a in answers])
+        for name, measure in MEASURES.items()
     }
+    if all(answer.answers for answer in answers):
+        return metrics
+    if all(answer.threshold == np.inf for answer in answers):
+        logging.warning(
+            "Some questions have no answer, as in SQuAD 2.0, and best_span answers all:"
+            " set best_span.null_threshold, as 0.0."
+        )
+    for name, measure in MEASURES.items():
+        best = _best_threshold(answers, measure)
+        metrics[f"best_{name}"], metrics[f"best_{name}_threshold"] = best
+    return metrics
+
+
+def _best_threshold(answers, measure):
+    """The score, in percent, with the best threshold for it, and that threshold.
+
+    As SQuAD 2.0's script finds it: from no answer to any question, each answer in turn
+    is given, the surest first.
+    """
+    answers = sorted(answers, key=lambda answer: answer.no_answer)
+    total = best = sum(not answer.answers for answer in answers)
+    threshold = float(answers[0].no_answer) - 1
+    for answer in answers:
+        before = not answer.answers
+        total += measure(answer.text, answer.answers) - before
+        if total > best:
+            best, threshold = total, float(answer.no_answer)
+    return 100 * best / len(answers), threshold
+
+
+def _exact_match(text, answer):
+    return float(text == answer)
+
+
+def _f1(text, answer):
+    """F1 of the words; of nothing, 1 if both are."""
+    text, answer = text.split(), answer.split()
+    if not text or not answer:
+        return float(text == answer)
+    common = (collections.Counter(text) & collections.Counter(answer)).total()
+    return 2 * common / (len(text) + len(answer))
+
+
+def _best_of_answers(measure):
+    """A measure of a text against the right answers; none is the answer ""."""
+    normalize = t5.evaluation.qa_utils.normalize_squad
+
+    def best(text, answers):
+        right = [normalize(answer) for answer in answers or [""]]
+        return max(measure(normalize(text), answer) for answer in right)
+
+    return best
+
+
+MEASURES = {"em": _best_of_answers(_exact_match), "f1": _best_of_answers(_f1)}
 
 
 add_task(

@@ -92,7 +92,7 @@ def join_texts(dataset, sequence_length, output_features):
 
 
 class ClassifierFeatureConverter(seqio.FeatureConverter):
-    """Batches for an `EncoderOnly` with a `ClassificationHead` or a `SpanHead`.
+    """Batches for an `EncoderOnly` with a `ClassificationHead`.
 
     Under `{"inputs": 7, "token_types": 7, "targets": 1}`,
 
@@ -105,8 +105,6 @@ class ClassifierFeatureConverter(seqio.FeatureConverter):
          "encoder_token_types": [0, 0, 0, 0, 1, 1, 0],
          "labels": [2],
          "label_weights": [1]}
-
-    A span has two targets, its first and its last position.
     """
 
     TASK_FEATURES = {
@@ -129,16 +127,16 @@ class ClassifierFeatureConverter(seqio.FeatureConverter):
                 "length_buckets instead."
             )
 
-        def convert(features):
-            return {
-                "encoder_input_tokens": features["inputs"],
-                "encoder_token_types": features["token_types"],
-                "labels": features["targets"],
-                "label_weights": tf.ones_like(features["targets"]),
-            }
-
         ds = self._pack_or_pad(ds, task_feature_lengths)
-        return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+        return ds.map(self._convert, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def _convert(self, features):
+        return {
+            "encoder_input_tokens": features["inputs"],
+            "encoder_token_types": features["token_types"],
+            "labels": features["targets"],
+            "label_weights": tf.ones_like(features["targets"]),
+        }
 
     def get_model_feature_lengths(self, task_feature_lengths):
         """See `seqio.FeatureConverter`."""

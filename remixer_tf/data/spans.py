@@ -3,6 +3,7 @@
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.vocabularies import special_ids
 
@@ -34,9 +35,12 @@ def span_windows(
 
     Returns:
         a `tf.data.Dataset` of windows: "inputs" and "token_types" int32 `[n]`,
-        "targets" int32 `[2]`; what `cut_span` reads, "offsets" int32 `[n, 2]` (the
-        bytes of the context that a token stands for; -1 outside of it) and "context";
-        "id" and "answers", strings `[k]`; and the texts of question and target.
+        "targets" int32 `[2]`; "answerable" int32 `[n]`, 0 outside of the context, 2
+        where this is the token's window of maximum context (the most tokens on its
+        poorer side), so that an answer may start there, else 1; what `cut_span` reads,
+        "offsets" int32 `[n, 2]` (the bytes of the context that a token stands for; -1
+        outside of it) and "context"; "id" and "answers", strings `[k]`; and the texts
+        of question and target.
 
     Raises:
         ValueError: the vocabulary has no ids for [CLS] and [SEP] or does not tell where
@@ -79,12 +83,18 @@ def span_windows(
         room = length - before - 1
         step = tf.minimum(stride, room)
         excess = tf.maximum(tf.size(example["tokens"]) - room, 0)
+        count = 1 + (excess + step - 1) // step
+        best = _windows_of_most_context(
+            tf.size(example["tokens"]), step * tf.range(count), room
+        )
 
         def window(index):
             start = tf.cast(index, tf.int32) * step
             piece = example["tokens"][start : start + room]
             offsets = example["offsets"][start : start + room]
             first, last = example["first"], example["last"]
+            mine = best[start : start + room] == tf.cast(index, tf.int32)
+            answerable = 1 + tf.cast(mine, tf.int32)
             whole = (start <= first) & (first <= last) & (last < start + room)
             place = before - start
             return {
@@ -94,6 +104,7 @@ def span_windows(
                 "token_types": tf.concat(
                     [tf.zeros([before], tf.int32), tf.ones_like(piece), [1]], 0
                 ),
+                "answerable": tf.pad(answerable, [[before, 1]]),
                 "targets": tf.where(whole, [first + place, last + place], 0),
                 "offsets": tf.pad(offsets, [[before, 1], [0, 0]], constant_values=-1),
                 "context": example["context"],
@@ -103,7 +114,6 @@ def span_windows(
                 "targets_pretokenized": tf.where(whole, example["answer"], ""),
             }
 
-        count = 1 + (excess + step - 1) // step
         return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(window)
 
     return tokenize(dataset).flat_map(cut)
@@ -123,6 +133,59 @@ def cut_span(example, span):
     if min(*first, *last) < 0:
         return ""
     return example["context"][first[0] : last[1]].decode("utf-8", "ignore").strip()
+
+
+class SpanFeatureConverter(ClassifierFeatureConverter):
+    """`ClassifierFeatureConverter` with "answerable" beside it, for `best_span`.
+
+    Windows of `span_windows` become batches for an `EncoderOnly` with a `SpanHead`; the
+    two targets, the positions of the first and the last token, are "labels".
+    """
+
+    TASK_FEATURES = {
+        **ClassifierFeatureConverter.TASK_FEATURES,
+        "answerable": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+    }
+    MODEL_FEATURES = {
+        **ClassifierFeatureConverter.MODEL_FEATURES,
+        "answerable": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
+    }
+
+    def _convert(self, features):
+        return {
+            **super()._convert(features),
+            "answerable": features["answerable"],
+        }
+
+    def get_model_feature_lengths(self, task_feature_lengths):
+        """See `seqio.FeatureConverter`."""
+        return {
+            **super().get_model_feature_lengths(task_feature_lengths),
+            "answerable": task_feature_lengths["answerable"],
+        }
+
+
+def _windows_of_most_context(number, starts, room):
+    """BERT's maximum context: of each token the window where most is beside it.
+
+    What counts is what stands to the left or to the right of it, whichever is less, and
+    a hundredth of the window's length; of equals the first.
+
+    Args:
+        number: int32, tokens of the context.
+        starts: int32 `[windows]`, the first token of each.
+        room: int32, tokens of a window, but of the last, which may have fewer.
+
+    Returns:
+        int32 `[number]`, the number of a window for each token.
+    """
+    starts = starts[:, None]
+    lengths = tf.minimum(room, number - starts)
+    left = tf.range(number) - starts
+    right = lengths - 1 - left
+    inside = (left >= 0) & (right >= 0)
+    context = tf.where(inside, 100 * tf.minimum(left, right) + lengths, -1)
+    return tf.argmax(context, axis=0, output_type=tf.int32)
 
 
 def _tokenize(vocabulary, text):

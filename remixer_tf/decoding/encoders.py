@@ -34,36 +34,61 @@ def classify(model, batch, max_length):
     return Decoded(classes, ops.sum(log_prob, axis=-1))
 
 
-def best_span(model, batch, max_length, max_span_length=30):
-    """Takes the likeliest span, `start <= end`, of a model with a `SpanHead`.
+def best_span(
+    model, batch, max_length, max_span_length=30, num_best=20, null_threshold=None
+):
+    """Takes the best answer in a window of a context, by BERT's protocol for SQuAD.
 
-    BERT's protocol for SQuAD: the largest sum of a start's and an end's logit among
-    the spans of at most `max_span_length` tokens.
+    Of the `num_best` largest logits of starts and those of ends, the pair with the
+    largest sum that is a span: both tokens in the context, the start in its window of
+    maximum context, `start <= end`, and at most `max_span_length` tokens. (Devlin et
+    al. 2018, sections 4.2 and 4.3, and their run_squad.py.)
+
+    The windows of a question are compared in the metric: see `remixer_tf.tasks.squad`.
 
     Args:
-        model: an `EncoderOnly`.
-        batch: what the model reads.
+        model: an `EncoderOnly` with a `SpanHead`.
+        batch: what `SpanFeatureConverter` makes: what the model reads, and
+            `answerable`.
         max_length: int, 2: what evaluation asks for is start and end.
-        max_span_length: int.
+        max_span_length: int, tokens.
+        num_best: int.
+        null_threshold: float. A question has no answer if the logits for that exceed
+            those of the best span by more. None is SQuAD 1.1: each has one.
 
     Returns:
-        a `Decoded`, tokens `[batch, 2]`; the score is the sum of both
-        log-probabilities.
+        a `Decoded`: tokens `[batch, 2]`, [CLS] twice where there is no span; scores
+        `[batch, 3]`, the sum of the span's two logits (-inf without one), that of no
+        answer, [CLS]'s, and the threshold (inf for None).
 
     Raises:
-        ValueError: max_length is not 2.
+        ValueError: max_length is not 2, or the batch does not tell the context.
     """
     if max_length != 2:
         raise ValueError(f"A span is start and end. Received: max_length={max_length}")
+    if "answerable" not in batch:
+        raise ValueError(
+            "A span lies in the context, which a batch tells under 'answerable'. "
+            f"Received: {', '.join(sorted(batch))}. Set feature_converter to "
+            "SpanFeatureConverter."
+        )
     logits = model(batch, training=False)
-    log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+    null = logits[:, 0, 0] + logits[:, 1, 0]
     length = logits.shape[-1]
+    least = ops.top_k(logits, min(num_best, length))[0][..., -1:]
+    answerable = batch["answerable"]
+    allowed = ops.stack([answerable == 2, answerable > 0], axis=1)
+    allowed = ops.logical_and(allowed, logits >= least)
+    logits = ops.where(allowed, logits, -float("inf"))
     places = ops.arange(length, dtype="int32")
     width = places[None, :] - places[:, None]
     valid = ops.logical_and(width >= 0, width < max_span_length)
-    spans = log_probs[:, 0, :, None] + log_probs[:, 1, None, :]
+    spans = logits[:, 0, :, None] + logits[:, 1, None, :]
     spans = ops.where(valid, spans, -float("inf"))
     spans = ops.reshape(spans, (-1, length * length))
     best = ops.cast(ops.argmax(spans, axis=-1), "int32")
     tokens = ops.stack([best // length, best % length], axis=1)
-    return Decoded(tokens, ops.max(spans, axis=-1))
+    threshold = float("inf") if null_threshold is None else null_threshold
+    score = ops.max(spans, axis=-1)
+    scores = ops.stack([score, null, ops.full_like(null, threshold)], axis=1)
+    return Decoded(tokens, scores)

@@ -13,7 +13,8 @@ class Decoded(NamedTuple):
 
     Attributes:
         tokens: int32 `[batch, max_length]`, 0 after the end of sequence token.
-        scores: float32 `[batch]`, the sum of the tokens' log-probabilities.
+        scores: float32 `[batch]`, the sum of the tokens' log-probabilities; more of
+            each example if its metrics compare more, see `best_span`.
     """
 
     tokens: Any

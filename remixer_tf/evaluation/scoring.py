@@ -223,7 +223,7 @@ class DecodedExamples(NamedTuple):
 
     Attributes:
         tokens: int32 array `[num_examples, max_length]`, 0 after EOS.
-        scores: float32 array `[num_examples]`, log-probability of the tokens.
+        scores: float32 array `[num_examples, ...]`, see `Decoded`.
         seconds: float, time taken, tracing included.
     """
 
@@ -267,7 +267,7 @@ def decode_examples(
     )
     decode = _decode_function(decode_fn, model, max_length)
     tokens = np.zeros([len(examples), max_length], np.int32)
-    scores = np.zeros([len(examples)], np.float32)
+    scores = None
     start = time.perf_counter()
     hidden = not rich.console.Console().is_terminal
     for batch in rich.progress.track(
@@ -277,6 +277,8 @@ def decode_examples(
         decoded = decode(batch)
         real = index >= 0
         tokens[index[real]] = decoded.tokens.numpy()[real]
+        if scores is None:  # of any shape that decode_fn gives
+            scores = np.zeros([len(examples), *decoded.scores.shape[1:]], np.float32)
         scores[index[real]] = decoded.scores.numpy()[real]
     return DecodedExamples(tokens, scores, time.perf_counter() - start)
 

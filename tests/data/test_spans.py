@@ -8,6 +8,7 @@ from remixer_tf.data.errors import data_errors
 from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 from remixer_tf.tasks.squad import question_source, read_json
+from tests.tasks import squad_reference as reference
 
 CLS, SEP = 260, 259
 BYTES = byte_vocabulary(extra_ids=3)
@@ -83,6 +84,21 @@ def test_windows_overlap_and_a_cut_answer_is_none():
     # One token more needs one window more; a short last one.
     found = windows(("q?", "abcde", "e", 4), 9, **small)
     check(found, "abcd", "cde", question="q?", targets=[[0, 0], [6, 6]])
+
+
+@pytest.mark.parametrize("length", [0, 1, 6, 7, 14, 25])
+@pytest.mark.parametrize("stride", [1, 2, 4, 9])
+def test_answers_start_in_the_window_of_maximum_context(length, stride):
+    context = "abcdefghijklmnopqrstuvwxyz"[:length]
+    found = windows(("q?", context), 11, max_question_length=2, stride=stride)
+    spans = reference.doc_spans(length, 6, stride)
+    assert len(found) == len(spans)
+    for i, (window, (start, size)) in enumerate(zip(found, spans, strict=True)):
+        best = [
+            reference.has_maximum_context(spans, i, start + place)
+            for place in range(size)
+        ]
+        assert window["answerable"].tolist() == [0] * 4 + [1 + x for x in best] + [0]
 
 
 def test_a_stride_over_the_room_leaves_no_gap():

@@ -28,34 +28,40 @@ def test_classify():
         classify(model, batch, 2)
 
 
-@pytest.mark.parametrize("longest", [1, 3, 30])
-def test_best_span(longest):
+@pytest.mark.parametrize("longest, num_best", [(1, 20), (3, 20), (30, 20), (30, 2)])
+def test_best_span(longest, num_best):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(6, 2, 9)).astype("float32")
+    answerable = rng.integers(0, 3, (6, 9)).astype("int32")
+    answerable[5] = 1  # no start
 
     def model(batch, training):
         return logits
 
-    decoded = best_span(model, {}, 2, max_span_length=longest)
-    for row, (starts, ends) in enumerate(log_softmax(logits)):
-        score, span = max(
-            (starts[s] + ends[e], (s, e))
-            for s in range(9)
-            for e in range(s, min(s + longest, 9))
-        )
+    decoded = best_span(
+        model, {"answerable": answerable}, 2, longest, num_best, null_threshold=0.5
+    )
+    for row, (starts, ends) in enumerate(logits):
+        best = [np.argsort(-x)[:num_best] for x in (starts, ends)]
+        spans = {
+            (s, e): starts[s] + ends[e]
+            for s in best[0]
+            for e in best[1]
+            if s <= e < s + longest and answerable[row, s] == 2 and answerable[row, e]
+        }
+        span = max(spans, key=spans.get, default=(0, 0))
         assert tuple(np.array(decoded.tokens)[row]) == span
-        np.testing.assert_allclose(np.array(decoded.scores)[row], score, atol=1e-5)
+        expected = [spans.get(span, -np.inf), starts[0] + ends[0], 0.5]
+        np.testing.assert_allclose(np.array(decoded.scores)[row], expected, atol=1e-5)
+    assert np.isinf(np.array(decoded.scores)[5, 0])
 
 
-def test_best_span_lies_in_the_text():
+def test_a_batch_that_does_not_tell_the_context_is_an_error():
     model = tiny_encoder("bert", SpanHead)
-    randomize(model)
-    batch = tiny_batch()
-    tokens = np.array(best_span(model, batch, 2).tokens)
-    lengths = (batch["encoder_input_tokens"] > 0).sum(-1)
-    assert tokens.shape == (3, 2) and (tokens < lengths[:, None]).all()
+    with pytest.raises(ValueError, match="Set feature_converter to SpanFeature"):
+        best_span(model, tiny_batch(), 2)
     with pytest.raises(ValueError, match="max_length=1"):
-        best_span(model, batch, 1)
+        best_span(model, tiny_batch(), 1)
 
 
 def test_an_encoder_writes_no_text():

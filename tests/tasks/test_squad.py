@@ -1,24 +1,35 @@
 """SQuAD: the files, and the scores of questions over their windows."""
 
+import functools
 import gzip
 import json
 
 import gin
+import keras
 import numpy as np
 import pytest
 import seqio
 import tensorflow_datasets as tfds
+from keras import ops
 
 from remixer_tf import configuration
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.spans import SpanFeatureConverter
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
-from remixer_tf.evaluation.scoring import DecodedExamples, compute_metrics
+from remixer_tf.decoding import best_span
+from remixer_tf.evaluation.scoring import (
+    DecodedExamples,
+    compute_metrics,
+    decode_examples,
+)
 from remixer_tf.tasks import squad, squad_files
 from remixer_tf.tasks.squad import Question
+from tests.tasks import squad_reference as reference
 
 CLS, NONE = [0, 0], []
-LENGTHS = {"inputs": 13, "token_types": 13, "targets": 2}
+LENGTHS = {"inputs": 13, "token_types": 13, "answerable": 13, "targets": 2}
+LONG = {"inputs": 384, "token_types": 384, "answerable": 384, "targets": 2}
 
 
 def question(name, text, context, *answers):
@@ -50,33 +61,39 @@ ROWS = [
 ]
 
 
-def scores(*windows):
-    """`squad_scores` of (id, answers, prediction, score)."""
-    targets = [Question(name, answers) for name, answers, _, _ in windows]
+def scores(*windows, threshold=np.inf):
+    """`squad_scores` of (id, answers, prediction, score, score of no answer)."""
+    targets = [Question(name, answers) for name, answers, *_ in windows]
     predictions = [window[2] for window in windows]
-    aux = {"scores": np.array([window[3] for window in windows], np.float32)}
-    return squad.squad_scores(targets, predictions, aux)
+    numbers = [[*window[3:], threshold] for window in windows]
+    return squad.squad_scores(
+        targets, predictions, {"scores": np.array(numbers, np.float32)}
+    )
 
 
-def test_the_best_window_that_gives_an_answer_counts():
+def test_the_best_window_counts():
     answers = ["Ann", "Ann or Bo"]
-    windows = [("1", answers, "x", -3.0), ("1", answers, "", -0.1)]
+    windows = [("1", answers, "x", 3.0, 9.0), ("1", answers, "", -np.inf, 9.0)]
     assert scores(*windows) == {"em": 0, "f1": 0}
-    windows.append(("1", answers, "the ann.", -2.0))
+    windows.append(("1", answers, "the ann.", 4.0, 0.0))
     assert scores(*windows) == {"em": 100, "f1": 100}
-    windows.append(("1", answers, "Bo", -1.0))  # half of the second: 1 of 1, 1 of 3
+    windows.append(("1", answers, "Bo", 5.0, 0.0))  # half of the second: 1 of 1, 1 of 3
     assert scores(*windows) == pytest.approx({"em": 0, "f1": 50})
-    windows += [("2", ["Köln"], "Köln", -9.0), ("2", ["Köln"], "", -1.0)]
+    windows += [("2", ["Köln"], "Köln", -9.0, 0.0)]
     assert scores(*windows) == pytest.approx({"em": 50, "f1": 75})
 
 
 def test_no_answer():
-    assert scores(("1", ["Ann"], "", -1.0)) == {"em": 0, "f1": 0}
-    assert scores(("3", NONE, "", -1.0)) == {"em": 100, "f1": 100}
-    right, wrong = ("3", NONE, "", -1.0), ("4", NONE, "never", -1.0)
-    assert scores(right, wrong) == {"em": 50, "f1": 50}
-    ann = ("1", ["Ann", "Ann or Bo"], "Bo", -1.0)
-    assert scores(right, wrong, ann) == pytest.approx({"em": 100 / 3, "f1": 50})
+    """The least score of no answer in a question's windows counts."""
+    ann = [("1", ["Ann"], "Ann", 2.0, 1.0), ("1", ["Ann"], "Bo", 1.0, 9.0)]
+    none = [("3", NONE, "never", 2.0, 3.0)]
+    assert scores(*ann, threshold=0.0) == {"em": 100, "f1": 100}
+    assert scores(*ann, threshold=-2.0) == {"em": 0, "f1": 0}
+    best = {"best_em": 100, "best_em_threshold": -1}
+    best |= {"best_f1": 100, "best_f1_threshold": -1}
+    for threshold, right in [(np.inf, 50), (1.0, 50), (0.5, 100), (-2.0, 50)]:
+        found = scores(*ann, *none, threshold=threshold)
+        assert found == pytest.approx({"em": right, "f1": right, **best})
 
 
 @pytest.fixture
@@ -87,7 +104,7 @@ def toy():
     seqio.TaskRegistry.remove("toy_squad")
 
 
-def test_spans_of_windows_become_scores(toy):
+def test_windows_of_the_files(toy):
     examples = read_examples(toy, "dev", LENGTHS)
     assert [(e["id"].decode(), e["targets"].tolist()) for e in examples] == [
         ("1", CLS),  # it was
@@ -99,12 +116,87 @@ def test_spans_of_windows_become_scores(toy):
         ("2", [5, 9]),  # Köln
         ("3", CLS),  # never
     ]
-    spans = [CLS, [10, 11], [7, 9], [1, 2], [8, 9], [5, 6], [5, 9], CLS]
-    log_probs = [-0.1, -2, -1, 0, -3, -1, -2, 0]
-    decoded = DecodedExamples(np.array(spans), np.array(log_probs, np.float32), 1.0)
-    # Ann, in and nothing: of two questions right.
-    expected = {"em": 200 / 3, "f1": 200 / 3}
-    assert compute_metrics(toy, examples, decoded) == pytest.approx(expected)
+
+
+def random_questions(rng, number):
+    """Of one-letter words, so that any span of them has some F1."""
+    for i in range(number):
+        context = " ".join(rng.choice(list("bcdefgh"), rng.integers(1, 25)))
+        start = 2 * rng.integers((len(context) + 1) // 2)
+        answers = [context[start : start + n] for n in (1, 5)] if i % 6 else []
+        yield {
+            "id": str(i),
+            "question": "?" * rng.integers(1, 6),
+            "context": context,
+            "answers": [{"text": a, "answer_start": start} for a in answers],
+        }
+
+
+class RandomLogits(keras.Model):
+    """Logits as a `SpanHead` gives them, by token and place; [CLS] has high ones."""
+
+    def __init__(self):
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.by_token = rng.normal(size=(2, 262)).astype("float32")
+        self.by_place = rng.normal(size=(2, LENGTHS["inputs"])).astype("float32")
+        self.by_place[:, 0] += 2
+
+    def call(self, batch, training=False):
+        tokens = batch["encoder_input_tokens"]
+        logits = ops.moveaxis(ops.take(self.by_token, tokens, axis=1), 0, 1)
+        logits += self.by_place[:, : tokens.shape[1]]
+        return ops.where(tokens[:, None] > 0, logits, -1e9)
+
+
+@pytest.mark.parametrize("num_best, longest", [(20, 30), (4, 3)])
+@pytest.mark.parametrize("threshold", [None, 0.0, 1.5])
+def test_the_protocol_is_berts(toy, threshold, num_best, longest):
+    """A whole evaluation of random logits, against the protocol in plain Python."""
+    rng = np.random.default_rng(0)
+    rows = list(random_questions(rng, 40))
+    if threshold is None:  # SQuAD 1.1
+        rows = [row for row in rows if row["answers"]]
+    model = RandomLogits()
+    task = toy.replace(source=squad.question_source(lambda split: rows, ["dev"]))
+    examples = read_examples(task, "dev", LENGTHS)
+    decoded = decode_examples(
+        model,
+        examples,
+        feature_lengths=LENGTHS,
+        batch_size=8,
+        max_length=2,
+        decode_fn=functools.partial(
+            best_span,
+            max_span_length=longest,
+            num_best=num_best,
+            null_threshold=threshold,
+        ),
+        feature_converter=SpanFeatureConverter,
+    )
+    found = compute_metrics(task, examples, decoded)
+
+    questions = []
+    for row in rows:
+        context, before = row["context"], len(row["question"]) + 2
+        spans = reference.doc_spans(len(context), LENGTHS["inputs"] - before - 1, 3)
+        windows = [
+            np.array(model({"encoder_input_tokens": e["inputs"][None]}))[0]
+            for e in examples
+            if e["id"].decode() == row["id"]
+        ]
+        assert len(windows) == len(spans)
+        span, no_answer = reference.answer(windows, before, spans, num_best, longest)
+        text = context[span[0] : span[1] + 1].strip() if span else ""
+        questions.append((text, no_answer, [a["text"] for a in row["answers"]]))
+    bound = np.inf if threshold is None else threshold
+    expected = reference.scores(questions, bound)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)
+    if threshold is None:
+        assert found.keys() == {"em", "f1"}
+        return
+    at_best = reference.scores(questions, found["best_f1_threshold"] + 1e-5)
+    assert at_best["f1"] == pytest.approx(found["best_f1"], abs=1e-3)
 
 
 def test_tfds_gives_what_the_files_give():
@@ -135,7 +227,7 @@ def test_files_of_a_folder(tmp_path, monkeypatch):
     examples = read_examples(
         get_task("squad_files_spans"),
         "validation",
-        {"inputs": 384, "token_types": 384, "targets": 2},
+        LONG,
     )
     assert [e["targets_pretokenized"] for e in examples] == [b"Ann", "Köln".encode()]
     (tmp_path / "train-v1.1.json").write_text(as_json(ROWS))
@@ -184,9 +276,11 @@ def test_the_target_spans_of_xquad_score_well(real_data_dir, toy):
             real_data_dir / "sentencepiece" / "t5_spiece.model", extra_ids=3
         ),
     )
-    lengths = {"inputs": 384, "token_types": 384, "targets": 2}
-    examples = read_examples(task, "dev", lengths)
+    examples = read_examples(task, "dev", LONG)
     spans = np.stack([example["targets"] for example in examples])
-    decoded = DecodedExamples(spans, np.zeros(len(spans), np.float32), 1.0)
+    scores = np.zeros([len(spans), 3], np.float32)
+    # A window without the whole answer has no span.
+    scores[:, 0] = np.where(spans.any(axis=1), 0.0, -np.inf)
+    decoded = DecodedExamples(spans, scores, 1.0)
     found = compute_metrics(task, examples, decoded)
     assert found["em"] > 99.9 and found["f1"] > 99.9

@@ -47,7 +47,7 @@ def main(arguments):
 
 def _profile(file, options):
     """Returns a name, `Profile` and `PaperRow` of the model of a gin file."""
-    from remixer_tf.analysis.costs import count, measure
+    from remixer_tf.analysis.costs import count, count_activations, measure
     from remixer_tf.optimizers import Adafactor
 
     configuration.parse_gin(
@@ -66,7 +66,6 @@ def _profile(file, options):
     }
     arguments = {
         "model": model,
-        "optimizer": configuration.get_value("train.optimizer", Adafactor),
         "batch_size": batch["batch_size"],
         "feature_lengths": {
             "inputs": batch["input_length"],
@@ -74,9 +73,12 @@ def _profile(file, options):
         },
         "dtype_policy": configuration.get_value("train.dtype_policy", "float32"),
     }
-    profile = count(**arguments)
+    optimizer = configuration.get_value("train.optimizer", Adafactor)
+    profile = count(optimizer=optimizer, **arguments)
+    profile.activation_bytes = count_activations(**arguments)
     if options.measure:
         profile.rates = measure(
+            optimizer=optimizer,
             **arguments,
             jit_compile=configuration.get_value("TensorFlowEngine.jit_compile"),
         )

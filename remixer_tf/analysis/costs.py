@@ -30,7 +30,7 @@ class Part:
 
 @dataclasses.dataclass
 class Profile:
-    """What `count` and `measure` find.
+    """What `count`, `count_activations` and `measure` find.
 
     Attributes:
       batch: dictionary of ints, what is counted: 'batch_size', and of texts the tokens
@@ -42,7 +42,7 @@ class Profile:
       parameter_bytes: int, of all variables.
       activation_bytes: int, the largest sum of the tensors that are alive at once in
         forward and backward of a training step, gradients included, on one device.
-        XLA may need less.
+        XLA may need less. None if not counted.
       optimizer_bytes: int, of the optimizer's variables.
       rates: dictionary of floats, 'steps' of training per second, and 'tokens', inputs
         and targets, or 'images'; empty if not measured.
@@ -51,8 +51,8 @@ class Profile:
     batch: dict
     parts: dict
     parameter_bytes: int
-    activation_bytes: int
     optimizer_bytes: int
+    activation_bytes: int | None = None
     rates: dict = dataclasses.field(default_factory=dict)
 
     @property
@@ -88,12 +88,35 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
         model = build_model(model, dtype_policy)
         optimizer = optimizer()
         optimizer.build(model.trainable_variables)
-    weights = _specs(model.trainable_variables)
-    states = _specs(model.non_trainable_variables)
-    batch = _specs(model.batch_spec(batch_size, feature_lengths))
+    arguments = _call_specs(model, batch_size, feature_lengths)
 
     def forward(weights, states, batch):
         return model.stateless_call(weights, states, batch)[0]
+
+    batch = arguments[-1]
+    lengths = {
+        "inputs": "encoder_input_tokens" in batch,
+        "targets": "images" not in batch,
+    }
+    lengths = {name: feature_lengths[name] for name, read in lengths.items() if read}
+    return Profile(
+        batch={"batch_size": batch_size, **lengths},
+        parts=_parts(model, _trace(forward, arguments)),
+        parameter_bytes=variable_bytes(model.variables),
+        optimizer_bytes=variable_bytes(optimizer.variables),
+    )
+
+
+def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float32"):
+    """Counts the `activation_bytes` of a `Profile`. No variable is made.
+
+    Args, raises: see `count`.
+
+    Returns:
+      int.
+    """
+    with tf.Graph().as_default():
+        model = build_model(model, dtype_policy)
 
     def backward(weights, states, batch):
         with tf.GradientTape() as tape:
@@ -106,20 +129,19 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
         gradients = tape.gradient(objective, weights)
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    forward, backward = (
-        tf.function(f, autograph=False).get_concrete_function(weights, states, batch)
-        for f in (forward, backward)
-    )
-    return Profile(
-        batch={
-            "batch_size": batch_size,
-            **({} if "images" in batch else feature_lengths),
-        },
-        parts=_parts(model, forward),
-        parameter_bytes=variable_bytes(model.variables),
-        activation_bytes=peak_bytes(backward),
-        optimizer_bytes=variable_bytes(optimizer.variables),
-    )
+    arguments = _call_specs(model, batch_size, feature_lengths)
+    return peak_bytes(_trace(backward, arguments))
+
+
+def _call_specs(model, batch_size, feature_lengths):
+    """Returns the `tf.TensorSpec` of weights, of other states, and of a batch."""
+    batch = model.batch_spec(batch_size, feature_lengths)
+    values = model.trainable_variables, model.non_trainable_variables, batch
+    return tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), values)
+
+
+def _trace(function, arguments):
+    return tf.function(function, autograph=False).get_concrete_function(*arguments)
 
 
 def measure(
@@ -156,11 +178,6 @@ def measure(
         seconds.append(time.perf_counter() - start)
     rate = 1 / statistics.median(seconds)
     return {"steps": rate, throughput_unit(superbatch): read * rate}
-
-
-def _specs(values):
-    """Returns `tf.TensorSpec` in place of what has a shape and a dtype."""
-    return tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), values)
 
 
 def _parts(model, forward):

@@ -61,6 +61,22 @@ class DecoderOnly(DecodingSteps, keras.Model):
             self.logits = dense("logits", shape, self.vocab_size, dtype="float32")
         self.built = True
 
+    def batch_spec(self, batch_size, feature_lengths):
+        """What a batch looks like, for who makes one up.
+
+        Args:
+            batch_size: int.
+            feature_lengths: dictionary of ints, tokens of a row under `targets`; others
+                are ignored, as by `seqio.LMFeatureConverter`.
+
+        Returns:
+            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
+            the loss read of unpacked examples.
+        """
+        tokens = keras.KerasTensor((batch_size, feature_lengths["targets"]), "int32")
+        names = "input_tokens", "target_tokens", "loss_weights"
+        return {f"decoder_{name}": tokens for name in names}
+
     def call(self, batch, training=False):
         # No padding mask: causality hides trailing padding.
         context = Context(

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf import configuration, profile
-from remixer_tf.analysis.costs import count
+from remixer_tf.analysis.costs import count, count_activations
 from remixer_tf.layers import LengthMixing
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
@@ -66,41 +66,32 @@ def test_flops_of_each_operation():
     assert sum(op.rest for op in op_flops(traced)) == 10 + 5 * 4 + 4 + 2 * 3 * 60
 
 
-def test_papers_flops_and_parameters_at_full_size(tmp_path):
-    """Specs 3.2 and 3.3, for matrix products."""
-    folder = "papers/remixer/table1"
-    files = f"--gin_file={folder}/t5_1_1_base.gin,{folder}/remixer_base.gin"
-    found = read_csv(tmp_path, files)
-    expected = {
-        "T5.1.1 Base": (247.58e6, 1.82e13, 248e6, 3.4e13, 9),
-        "Remixer Base": (253.87e6, 1.99e13, 324e6, 2.1e13, 6),
-    }
-    for model, (parameters, flops, *printed) in expected.items():
-        ours, paper = found[model, "", "", "parameters"]
-        np.testing.assert_allclose(ours, parameters, rtol=1e-4)
-        assert paper == printed[0]
-        products, _ = found[model, "", "", "matmul_flops"]
-        np.testing.assert_allclose(products, flops, rtol=0.01)
-        all_flops, paper = found[model, "", "", "flops"]
-        rest, _ = found[model, "", "", "rest_flops"]
-        assert all_flops == products + rest and 0 < rest < 0.01 * products
-        assert paper == printed[1]
-        assert found[model, "", "", "steps_per_second"] == (None, printed[2])
-        for quantity, total in (("parameters", ours), ("matmul_flops", products)):
-            parts = [
-                v
-                for k, (v, _) in found.items()
-                if k[1] and k[0] == model and k[3] == quantity
-            ]
-            assert sum(parts) == total and len(parts) > 8
-    assert {kind for _, _, kind, _ in found} == {
-        "",
-        "self_attention",
-        "cross_attention",
-        "feed_forward",
-        "remixer",
-        "remixer: mixing",
-    }
+def count_row(name, target_length):
+    """The `Profile` of a row of Remixer's Table 1 at full size, and its `PaperRow`."""
+    configuration.parse_gin([f"papers/remixer/table1/{name}.gin"], [], complete=False)
+    profile = count(
+        configuration.get_value("train.model"),
+        Adafactor,
+        batch_size=128,
+        feature_lengths={"inputs": 512, "targets": target_length},
+    )
+    return profile, configuration.call("PaperRow")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "flops", "printed"),
+    [
+        ("t5_1_1_base", 247.58e6, 1.82e13, (248e6, 3.4e13, 9)),
+        ("remixer_base", 253.87e6, 1.99e13, (324e6, 2.1e13, 6)),
+    ],
+)
+def test_papers_flops_and_parameters_at_full_size(name, parameters, flops, printed):
+    """Products 2 m n k of the paper's batch, and Table 1."""
+    found, row = count_row(name, target_length=114)
+    np.testing.assert_allclose(found.total.parameters, parameters, rtol=1e-4)
+    np.testing.assert_allclose(found.total.matmul_flops, flops, rtol=0.01)
+    assert 0 < found.total.rest_flops < 0.01 * found.total.matmul_flops
+    assert (row.parameters, row.flops, row.steps_per_second) == printed
 
 
 def test_all_rows_of_a_table(tmp_path):
@@ -116,6 +107,27 @@ def test_all_rows_of_a_table(tmp_path):
     }
     models = {key[0] for key in found}
     assert len(models) == 6 and {"Mixer Base", "Remixer SBase"} < models
+    for model in ("T5.1.1 Base", "Remixer Base"):
+        for quantity in ("parameters", "matmul_flops", "rest_flops"):
+            parts = [
+                value
+                for key, (value, _) in found.items()
+                if key[0] == model and key[1] and key[3] == quantity
+            ]
+            total = found[model, "", "", quantity][0]
+            assert sum(parts) == total and len(parts) > 8
+        products, rest = (
+            found[model, "", "", f"{which}_flops"][0] for which in ("matmul", "rest")
+        )
+        assert found[model, "", "", "flops"][0] == products + rest
+    assert {kind for _, _, kind, _ in found} > {
+        "",
+        "self_attention",
+        "cross_attention",
+        "feed_forward",
+        "remixer",
+        "remixer: mixing",
+    }
 
 
 def test_masked_tokens_alone_have_logits(tmp_path):
@@ -146,15 +158,31 @@ def test_a_row_is_counted_as_its_paper_counts(tmp_path):
     text = {"batch_size": 1, "inputs": 512, "targets": 76}
     assert batch == {"gMLP-B": {"batch_size": 1}, "aMLP base": text, "BERT large": text}
     assert len({key[0] for key in found}) == 3 + 7
-    found = read_csv(tmp_path, *tables, *tiny, "--batch_size=3")
+    file = "--gin_file=papers/gmlp/table1/gmlp_b.gin"
+    found = read_csv(tmp_path, file, *tiny, "--batch_size=3")
     assert found["gMLP-B", "", "", "batch_size"][0] == 3
 
 
-def test_t5_at_512_targets(tmp_path):
-    file = "--gin_file=papers/remixer/table1/t5_1_1_base.gin"
-    found = read_csv(tmp_path, file, "--target_length=512")
-    products, _ = found["T5.1.1 Base", "", "", "matmul_flops"]
-    np.testing.assert_allclose(products, 3.29e13, rtol=0.01)
+def test_t5_at_512_targets():
+    found, _ = count_row("t5_1_1_base", target_length=512)
+    np.testing.assert_allclose(found.total.matmul_flops, 3.29e13, rtol=0.01)
+
+
+def test_language_models(tmp_path):
+    """The products of rows of `target_length` tokens, by hand; no inputs."""
+    sizes = [x for x in TINY if "CODER" not in x]
+    file = "--gin_file=models/transformer_lm_tiny.gin"
+    found = read_csv(tmp_path, file, "--gin.NUM_LAYERS=1", *sizes, "--measure")
+    d, f, n, tokens = 16, 24, 5, 2 * 5  # two heads of 8 are as wide as d
+    products = 2 * tokens * (4 * d * d + 2 * n * d + 2 * d * f + 40 * d)
+    name = "transformer_lm_tiny"
+    assert found[name, "", "", "matmul_flops"][0] == products
+    assert found[name, "", "", "targets"][0] == n
+    assert (name, "", "", "inputs") not in found
+    steps, rate = (
+        found[name, "", "", f"{x}_per_second"][0] for x in ("steps", "tokens")
+    )
+    np.testing.assert_allclose(rate, steps * tokens, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype_policy", ["float32", "mixed_bfloat16"])
@@ -168,13 +196,12 @@ def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
     real = build_model(model, dtype_policy)
     real_optimizer = optimizer()
     real_optimizer.build(real.trainable_variables)
-    found = count(
-        model,
-        optimizer,
-        batch_size=3,
-        feature_lengths=LENGTHS,
-        dtype_policy=dtype_policy,
-    )
+    arguments = {
+        "batch_size": 3,
+        "feature_lengths": LENGTHS,
+        "dtype_policy": dtype_policy,
+    }
+    found = count(model, optimizer, **arguments)
     weights = real.trainable_variables
     assert found.total.parameters == sum(math.prod(v.shape) for v in weights)
     for counted, variables in (
@@ -190,7 +217,7 @@ def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
     assert mixing.matmul_flops == products
     logits = 4 * 3 * 5 * 40
     gradients = 4 * found.total.parameters
-    assert found.activation_bytes > max(logits, gradients)
+    assert count_activations(model, **arguments) > max(logits, gradients)
 
 
 def test_tied_logits_count_as_logits(tmp_path):

@@ -99,6 +99,7 @@ def test_gmlp_variants_have_equal_parameters():
     assert max(counts) / min(counts) < 1.03
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capfd):
     text = tmp_path / "text"
     text.mkdir()

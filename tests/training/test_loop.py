@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 
 import keras
 import numpy as np
@@ -245,6 +244,7 @@ def test_speed_leaves_pauses_out(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_exactly():
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.kill_run", "--kills=3"],
@@ -257,13 +257,17 @@ def test_killed_at_any_moment_it_goes_on_exactly():
     assert "3 kills" in done.stdout and "all losses and weights equal" in done.stdout
 
 
-def test_sigterm_saves_and_leaves_with_its_own_exit_code(tmp_path, capsys):
-    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+def test_sigterm_saves_and_leaves_with_its_own_exit_code(tmp_path, capsys, monkeypatch):
+    def advance(self, step):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(progress.Progress, "advance", advance)
     with pytest.raises(SystemExit) as exit_:
         run(tmp_path, 1_000_000, checkpoint_period=1_000_000, log_period=1_000_000)
     assert exit_.value.code == PREEMPTED
     (step,) = available_steps(tmp_path / "checkpoints")
+    assert step >= 3
     assert f"SIGTERM: saved step {step}" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     run(tmp_path, step + 1)

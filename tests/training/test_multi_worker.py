@@ -44,7 +44,7 @@ def run(model_dir, train_steps, workers):
     ]
     weights = []
     for process in processes:
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=900)
         assert process.returncode == 0, errors[-3000:]
         weights.append([np.array(w) for w in json.loads(output.splitlines()[-1])])
     return weights
@@ -62,6 +62,7 @@ def read_scalars(model_dir, name):
     return values
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one_and_continue(tmp_path):
     ((*expected,),) = run(tmp_path / "one", 20, workers=1)
     run(tmp_path / "two", 10, workers=2)

@@ -27,7 +27,7 @@ class TrainStep:
     collectives and the update of mirrored variables cannot be compiled with them.
     Gradients are made dense before the optimizer sees them, since Keras'
     optimizers square each slice of a sparse gradient, and not their sum. They are
-    clipped after the all-reduce: Keras' `global_clipnorm` clips each replica's.
+    clipped after the all-reduce, by their norm as one device would have it.
 
     A step whose loss or gradient is not finite, or whose batch has no weight, changes
     neither weights nor slots.

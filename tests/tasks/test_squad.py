@@ -151,8 +151,9 @@ class RandomLogits(keras.Model):
         return ops.where(tokens[:, None] > 0, logits, -1e9)
 
 
-@pytest.mark.parametrize("num_best, longest", [(20, 30), (4, 3)])
-@pytest.mark.parametrize("threshold", [None, 0.0, 1.5])
+@pytest.mark.parametrize(
+    "threshold, num_best, longest", [(None, 20, 30), (0.0, 20, 30), (1.5, 4, 3)]
+)
 def test_the_protocol_is_berts(toy, threshold, num_best, longest):
     """A whole evaluation of random logits, against the protocol in plain Python."""
     rng = np.random.default_rng(0)

@@ -47,7 +47,7 @@ class DataFolder:
         directory = self._of_gin() or self._directory
         if directory or named:
             source = self.option if directory else self.variable
-            folder = os.path.expanduser(directory or named)
+            folder = os.path.expanduser(str(directory or named))
             if tf.io.gfile.isdir(folder):
                 return folder, source
             raise FileNotFoundError(

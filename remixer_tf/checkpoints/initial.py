@@ -6,6 +6,7 @@ import re
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
+from remixer_tf.layers.arguments import check_paths
 
 
 class InitialCheckpoint:
@@ -27,6 +28,7 @@ class InitialCheckpoint:
     """
 
     def __init__(self, path, rules=()):
+        check_paths(path=path)
         directory = reading.checkpoint_directory(path)
         steps = reading.available_steps(directory)
         if steps:

@@ -50,7 +50,7 @@ def is_users_error(error):
 
 def plain_message(error):
     """Returns the message without what gin and Keras add to it."""
-    added = r"\n  (?:In call to configurable|No values supplied|In file)"
+    added = r"\n  (?:In call to configurable|No values supplied|In file|In bindings)"
     text = re.split(added, str(error))[0]
     # Keras: which layer, the message in bold, all arguments.
     keras = re.match(

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
+from remixer_tf.layers.arguments import check_integers
 
 
 def read_examples(task, split, feature_lengths, max_examples=None):
@@ -88,6 +89,7 @@ def batch_examples(
     order = list(range(len(examples)))
     if length_buckets:
         order.sort(key=lambda i: _bucket_and_lengths(examples[i], buckets.buckets))
+    check_integers(batch_size=batch_size)
     fill = -len(order) % batch_size
     rows = [examples[i] for i in order + order[-1:] * fill]
     dataset = tf.data.Dataset.from_tensor_slices(

@@ -13,6 +13,7 @@ import tensorflow as tf
 from remixer_tf.data.augmentation import mix
 from remixer_tf.data.positions import PositionDataset
 from remixer_tf.data.seeds import Seeds
+from remixer_tf.layers.arguments import check_integers
 
 # What random numbers are for; see `Seeds`.
 _TRANSFORMS, _MIXING = 0, 1
@@ -56,6 +57,7 @@ def image_dataset(
         ValueError: an unknown split; transforms that do not give images of one size; a
             batch that does not divide among the hosts.
     """
+    check_integers(batch_size=batch_size, steps_per_call=steps_per_call)
     host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
     hosts = host.num_shards
     if batch_size % hosts:
@@ -110,6 +112,7 @@ def eval_images(source, transforms, *, batch_size, split="validation"):
     Raises:
         ValueError: see `image_dataset`.
     """
+    check_integers(batch_size=batch_size)
     dataset = source.read(split).enumerate()
     dataset = dataset.map(
         lambda number, example: _transform(

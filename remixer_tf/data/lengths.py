@@ -1,10 +1,13 @@
 """Lengths of examples: how many exceed the model's, and which bucket holds one."""
 
 import inspect
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import seqio
 import tensorflow as tf
+
+from remixer_tf.layers.arguments import check_integers
 
 
 class OverLength(NamedTuple):
@@ -107,6 +110,17 @@ def whole_lengths(task, feature_lengths):
     return None
 
 
+def check_feature_lengths(feature_lengths):
+    """Raises a ValueError unless it is a dictionary of positive integers."""
+    if not isinstance(feature_lengths, Mapping):
+        raise ValueError(
+            "feature_lengths must be a dictionary such as {'inputs': 64, 'targets': "
+            "64}. "
+            f"Received: feature_lengths={feature_lengths!r}"
+        )
+    check_integers(**{f"feature_lengths[{k!r}]": n for k, n in feature_lengths.items()})
+
+
 class LengthBuckets:
     """Padded lengths, from the shortest to the model's.
 
@@ -123,6 +137,11 @@ class LengthBuckets:
     """
 
     def __init__(self, buckets, feature_lengths, feature_converter):
+        if not isinstance(buckets or [], (list, tuple)):
+            raise ValueError(
+                "length_buckets must be None or a list of dictionaries such as "
+                f"{dict(feature_lengths)}. Received: length_buckets={buckets!r}"
+            )
         buckets = [dict(bucket) for bucket in buckets or ()]
         if not buckets or buckets[-1] != dict(feature_lengths):
             buckets.append(dict(feature_lengths))

@@ -26,11 +26,13 @@ from absl import logging
 from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.lengths import (
     LengthBuckets,
+    check_feature_lengths,
     count_over_length,
     format_lengths,
     has_split,
     whole_lengths,
 )
+from remixer_tf.layers.arguments import check_integers
 
 
 def get_task(name, vocabulary=None):
@@ -58,8 +60,19 @@ def get_task(name, vocabulary=None):
                 + "Import the module that registers it."
             )
         task = seqio.get_mixture_or_task(name)
+    if not isinstance(task, (seqio.Task, seqio.Mixture)):
+        raise ValueError(
+            "A task must be the name of a registered one, or a seqio.Task or "
+            f"seqio.Mixture. Received: {task!r}"
+        )
     if vocabulary is None:
         return task
+    if not isinstance(vocabulary, seqio.Vocabulary):
+        raise ValueError(
+            "vocabulary must be None or a seqio.Vocabulary (in gin: "
+            "@byte_vocabulary() or @sentencepiece_vocabulary()). Received: "
+            f"{vocabulary!r}"
+        )
 
     def replace_vocabulary(subtask):
         features = dict(subtask.output_features)
@@ -151,6 +164,8 @@ def train_dataset(
             divide among the hosts, or buckets with several hosts.
     """
     task = get_task(task)
+    check_feature_lengths(feature_lengths)
+    check_integers(batch_size=batch_size, steps_per_call=steps_per_call)
     num_hosts = shard_info.num_shards if shard_info else 1
     if batch_size % num_hosts:
         raise ValueError(

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import seqio
 import tensorflow as tf
 
+from remixer_tf.layers.arguments import check_paths
+
 
 def byte_vocabulary(extra_ids=0):
     """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file.
@@ -32,6 +34,7 @@ def sentencepiece_vocabulary(path, extra_ids=0):
         FileNotFoundError: there is no such file.
         ValueError: it is not a SentencePiece model, or has other special ids.
     """
+    check_paths(path=path)
     path = os.path.expanduser(os.fspath(path))
     if tf.io.gfile.isdir(path) or not tf.io.gfile.exists(path):
         raise FileNotFoundError(

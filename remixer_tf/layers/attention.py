@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import MASKED, Sublayer, dense, update_cache
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
@@ -20,6 +21,7 @@ class _Attention(Sublayer):
 
     def __init__(self, num_heads, d_kv, dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
+        check_integers(num_heads=num_heads, d_kv=d_kv)
         self.num_heads = num_heads
         self.d_kv = d_kv
         self.dropout_rate = dropout_rate

@@ -121,7 +121,13 @@ def get_activation(name):
         return lambda x: ops.gelu(x, approximate=True)
     if name == "gelu_exact":
         return lambda x: ops.gelu(x, approximate=False)
-    return keras.activations.get(name)
+    try:
+        return keras.activations.get(name)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "activation must be 'gelu', 'gelu_exact' or the name of one of Keras' "
+            f"activations, such as 'relu'. Received: activation={name!r}"
+        ) from None
 
 
 def dense(name, input_shape, units, dtype, initializer=None, **kwargs):

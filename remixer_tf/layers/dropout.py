@@ -6,6 +6,8 @@ import contextvars
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_numbers
+
 _replica = contextvars.ContextVar("replica", default=None)
 
 
@@ -45,7 +47,8 @@ class Dropout(keras.layers.Layer):
 
     def __init__(self, rate, shared_axes=(), **kwargs):
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
+        check_numbers(dropout_rate=rate)
+        if not rate < 1:
             raise ValueError(
                 "A dropout rate is a number from 0 to below 1, the share of values "
                 f"dropped. Received: rate={rate}"

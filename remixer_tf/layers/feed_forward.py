@@ -1,5 +1,6 @@
 """Position-wise feed-forward sublayers."""
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, dense, get_activation
 from remixer_tf.layers.dropout import Dropout
 
@@ -17,6 +18,7 @@ class FeedForward(Sublayer):
 
     def __init__(self, d_ff, activation="relu", dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
+        check_integers(d_ff=d_ff)
         self.d_ff = d_ff
         self.activation = activation
         self.dropout_rate = dropout_rate

@@ -2,6 +2,7 @@
 
 import keras
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -201,6 +202,9 @@ class GatedMLP(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_integers(d_ff=d_ff, max_length=max_length)
+        if d_attention is not None:
+            check_integers(d_attention=d_attention)
         self.d_ff = d_ff
         self.max_length = max_length
         self.variant = variant

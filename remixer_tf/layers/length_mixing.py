@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import MASKED, Sublayer, update_cache
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.sowing import sow
@@ -135,6 +136,7 @@ class LengthMixing(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_integers(max_length=max_length, num_heads=num_heads)
         self.max_length = max_length
         self.num_heads = num_heads
         self.toeplitz = toeplitz

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, get_activation
 
 
@@ -15,6 +16,7 @@ class _TokenMLP(Sublayer):
 
     def __init__(self, d_tokens, gated=False, activation="gelu", **kwargs):
         super().__init__(**kwargs)
+        check_integers(d_tokens=d_tokens)
         self.d_tokens = d_tokens
         self.gated = gated
         self.activation = activation
@@ -93,6 +95,7 @@ class TokenMixingMLP(_TokenMLP):
 
     def __init__(self, d_tokens, max_length, gated=False, activation="gelu", **kwargs):
         super().__init__(d_tokens, gated, activation, **kwargs)
+        check_integers(max_length=max_length)
         self.max_length = max_length
 
     def build(self, input_shape):
@@ -139,6 +142,7 @@ class SlidingTokenMLP(_TokenMLP):
 
     def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
         super().__init__(d_tokens, gated, activation, **kwargs)
+        check_integers(window=window)
         self.window = window
 
     def build(self, input_shape):
@@ -198,6 +202,7 @@ class BlockTokenMLP(_TokenMLP):
 
     def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
         super().__init__(d_tokens, gated, activation, **kwargs)
+        check_integers(window=window)
         if d_tokens % window:
             raise ValueError(
                 "Hidden units form one group per token of a block, so their number is "

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import dense
 
 
@@ -29,6 +30,7 @@ class PatchEmbedding(keras.layers.Layer):
 
     def __init__(self, patch_size, d_model, **kwargs):
         super().__init__(**kwargs)
+        check_integers(patch_size=patch_size, d_model=d_model)
         self.patch_size = patch_size
         self.d_model = d_model
 

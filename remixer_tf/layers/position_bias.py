@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.length_mixing import create_toeplitz_matrix
 
 
@@ -60,6 +61,8 @@ class RelativePositionBias(keras.layers.Layer):
         self, num_heads, bidirectional=True, num_buckets=32, max_distance=128, **kwargs
     ):
         super().__init__(**kwargs)
+        check_integers(num_heads=num_heads, max_distance=max_distance)
+        check_integers(4 if bidirectional else 2, num_buckets=num_buckets)
         self.num_heads = num_heads
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets

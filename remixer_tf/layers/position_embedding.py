@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
+
 
 class PositionEmbedding(keras.layers.Layer):
     """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT, section 3).
@@ -25,6 +27,7 @@ class PositionEmbedding(keras.layers.Layer):
 
     def __init__(self, max_length, **kwargs):
         super().__init__(**kwargs)
+        check_integers(max_length=max_length)
         self.max_length = max_length
 
     def build(self, input_shape):

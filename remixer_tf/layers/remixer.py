@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, dense, get_activation
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.sowing import sow
@@ -72,6 +73,9 @@ class RemixerBlock(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_integers(max_length=max_length, num_mixing_heads=num_mixing_heads)
+        if width is not None:
+            check_integers(width=width)
         if composition not in COMPOSITIONS:
             raise ValueError(
                 f"composition is one of {sorted(COMPOSITIONS)}. "

@@ -2,6 +2,8 @@
 
 import keras
 
+from remixer_tf.layers.arguments import check_factories
+
 DTYPE_POLICIES = ("float32", "mixed_bfloat16")
 
 
@@ -23,6 +25,7 @@ def build_model(model, dtype_policy):
         raise ValueError(
             f"dtype_policy must be one of {DTYPE_POLICIES}. Received: {dtype_policy!r}"
         )
+    check_factories(model=model)
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype_policy)
     try:

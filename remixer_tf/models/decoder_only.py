@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.decoding_steps import DecodingSteps
@@ -37,6 +38,8 @@ class DecoderOnly(DecodingSteps, keras.Model):
     def __init__(self, decoder, vocab_size, d_model, tied_logits=True, **kwargs):
         kwargs.setdefault("name", "decoder_only")
         super().__init__(**kwargs)
+        check_integers(vocab_size=vocab_size, d_model=d_model)
+        check_factories(decoder=decoder)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.tied_logits = tied_logits

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.decoding_steps import DecodingSteps
@@ -40,6 +41,8 @@ class EncoderDecoder(DecodingSteps, keras.Model):
     ):
         kwargs.setdefault("name", "encoder_decoder")
         super().__init__(**kwargs)
+        check_integers(vocab_size=vocab_size, d_model=d_model)
+        check_factories(encoder=encoder, decoder=decoder)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.tied_logits = tied_logits

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import Context
 
 
@@ -46,6 +47,9 @@ class EncoderOnly(keras.Model):
     ):
         kwargs.setdefault("name", "encoder_only")
         super().__init__(**kwargs)
+        check_integers(vocab_size=vocab_size, d_model=d_model)
+        check_integers(0, num_token_types=num_token_types)
+        check_factories(encoder=encoder, head=head)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.num_token_types = num_token_types

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
 from remixer_tf.layers.embedding import TiedLogits
@@ -109,6 +110,7 @@ class ClassificationHead(Head):
 
     def __init__(self, num_classes, **kwargs):
         super().__init__(**kwargs)
+        check_integers(num_classes=num_classes)
         self.num_classes = num_classes
 
     def build(self, input_shape):

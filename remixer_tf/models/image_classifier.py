@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
 
@@ -65,6 +66,8 @@ class ImageClassifier(keras.Model):
     ):
         kwargs.setdefault("name", "image_classifier")
         super().__init__(**kwargs)
+        check_integers(image_size=image_size, num_classes=num_classes)
+        check_factories(stack=stack)
         if pool not in POOLS:
             raise ValueError(f"pool is one of {POOLS}. Received: pool={pool!r}")
         self.image_size = image_size

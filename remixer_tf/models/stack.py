@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 
@@ -116,16 +117,27 @@ def sublayers_by_layer(sublayers, num_layers):
         ValueError: for a list of another length.
     """
     if callable(sublayers):
-        return [sublayers(layer) for layer in range(num_layers)]
-    if isinstance(sublayers, dict):
-        return [sublayers] * num_layers
-    if len(sublayers) != num_layers:
+        layers = [sublayers(layer) for layer in range(num_layers)]
+    elif isinstance(sublayers, dict):
+        layers = [sublayers] * num_layers
+    else:
+        layers = sublayers
+    if not isinstance(layers, (list, tuple)) or not all(
+        isinstance(layer, dict) for layer in layers
+    ):
+        raise ValueError(
+            "sublayers must be a dictionary {'name': factory}, a list of one for each "
+            f"layer, or a function that returns them. Received: sublayers={sublayers!r}"
+        )
+    for layer in layers:
+        check_factories(**{f"sublayers[{key!r}]": f for key, f in layer.items()})
+    if len(layers) != num_layers:
         raise ValueError(
             "A list of sublayers has one dictionary a layer. Received: a list of "
-            f"{len(sublayers)} for num_layers={num_layers}. Make them equal, or give "
+            f"{len(layers)} for num_layers={num_layers}. Make them equal, or give "
             "one dictionary for all layers."
         )
-    return list(sublayers)
+    return list(layers)
 
 
 class TransformerStack(keras.layers.Layer):
@@ -178,6 +190,9 @@ class TransformerStack(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_integers(num_layers=num_layers)
+        check_numbers(survival_probability=survival_probability)
+        check_factories(norm=norm)
         dtype = self.dtype_policy
         self.num_layers = num_layers
         survival = survival_by_layer(

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from remixer_tf.layers.arguments import check_numbers
 from remixer_tf.layers.base import MASKED
 from remixer_tf.objectives.batches import targets_and_weights
 
@@ -181,9 +182,8 @@ def _check(logits, targets, weights, z_loss, label_smoothing):
             "targets must be integers, or floats for each class. Received: "
             f"{targets.dtype} of shape {tuple(targets.shape)}"
         )
-    if not z_loss >= 0:
-        raise ValueError(f"z_loss must be >= 0. Received: z_loss={z_loss}")
-    if not 0 <= label_smoothing < 1:
+    check_numbers(z_loss=z_loss, label_smoothing=label_smoothing)
+    if not label_smoothing < 1:
         raise ValueError(
             f"label_smoothing must be in [0, 1). Received: {label_smoothing}"
         )

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints.writing import Checkpoints
-from remixer_tf.evaluation.periodic import write_best
+from remixer_tf.evaluation.periodic import Best, write_best
+from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import Overview
@@ -100,6 +101,12 @@ def train(
       SystemExit: SIGTERM came. Everything is saved; the code is `PREEMPTED`.
     """
     start_time = time.perf_counter()
+    check_factories(model=model, optimizer=optimizer, dataset=dataset)
+    check_integers(keep_checkpoints=keep_checkpoints, micro_batches=micro_batches)
+    check_integers(0, seed=seed, max_skipped_steps=max_skipped_steps)
+    if clip_norm is not None:
+        check_numbers(clip_norm=clip_norm)
+    _check_evaluations(evaluations, best)
     _check_arguments(
         steps_per_call=steps_per_call,
         train_steps=train_steps,
@@ -285,11 +292,23 @@ def train(
     return summary
 
 
+def _check_evaluations(evaluations, best):
+    """Raises ValueError unless it is a list of evaluations, and a `Best` or None."""
+    if not isinstance(evaluations, (list, tuple)) or not all(
+        hasattr(evaluation, "period") for evaluation in evaluations
+    ):
+        raise ValueError(
+            "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
+            f"its brackets). Received: evaluations={evaluations!r}"
+        )
+    if best is not None and not isinstance(best, Best):
+        raise ValueError(f"best must be None or @Best(). Received: best={best!r}")
+
+
 def _check_arguments(*, steps_per_call, **periods):
     """Raises ValueError unless all numbers fit together."""
-    for name, value in {"steps_per_call": steps_per_call, **periods}.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a positive integer. Received: {value!r}")
+    check_integers(steps_per_call=steps_per_call, **periods)
+    for name, value in periods.items():
         if value % steps_per_call:
             raise ValueError(
                 f"{name}={value} is not a multiple of steps_per_call={steps_per_call}. "

@@ -1,0 +1,143 @@
+"""A user's mistake is one line: the name, what was expected, what was received."""
+
+import gin
+import pytest
+
+from remixer_tf import configuration, train
+from remixer_tf.models.build import build_model
+from tests.tiny_run import BYTES, SIZES, TINY
+
+REMIXER = "--gin_file=models/remixer_tiny.gin"
+MLM = "--gin_file=models/gmlp_tiny_mlm.gin"
+IMAGES = "--gin_file=models/gmlp_vision_tiny.gin"
+
+
+@pytest.fixture(autouse=True)
+def clear_gin():
+    yield
+    gin.clear_config()
+
+
+def read(arguments):
+    options = configuration.parse_command_line(["--model_dir=none", *arguments], "")
+    configuration.parse_gin(options.gin_file, options.gin_bindings)
+
+
+def message_of(function, *arguments):
+    """The line that a binary would show for what `function` raises."""
+    with pytest.raises(Exception) as error:
+        function(*arguments)
+    assert configuration.is_users_error(error.value), repr(error.value)
+    message = configuration.plain_message(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["NUM_HEADS=0"], ["num_heads", "at least 1", "num_heads=0"]),
+        (["NUM_HEADS='4'"], ["num_heads", "integer", "num_heads='4'"]),
+        (["D_MODEL='128'"], ["d_model", "integer", "d_model='128'"]),
+        (["D_MODEL=16.0"], ["d_model", "integer", "d_model=16.0"]),
+        (["D_KV=0"], ["d_kv", "at least 1", "d_kv=0"]),
+        (["D_FF=-5"], ["d_ff", "at least 1", "d_ff=-5"]),
+        (["NUM_ENCODER_LAYERS=-1"], ["num_layers", "at least 1", "num_layers=-1"]),
+        (["NUM_DECODER_LAYERS=0"], ["num_layers", "at least 1", "num_layers=0"]),
+        (["VOCAB_SIZE='256'"], ["vocab_size", "integer", "vocab_size='256'"]),
+        (["DROPOUT_RATE='0.1'"], ["dropout_rate", "number", "dropout_rate='0.1'"]),
+        (["DROPOUT_RATE=1.5"], ["dropout rate", "below 1", "rate=1.5"]),
+        (["RelativePositionBias.num_buckets=0"], ["at least 4", "num_buckets=0"]),
+        (["GatedFeedForward.activation='glue'"], ["'relu'", "activation='glue'"]),
+        (["EncoderDecoder.decoder=3"], ["decoder", "@NAME", "decoder=3"]),
+        (["encoder/TransformerStack.sublayers=3"], ["dictionary", "sublayers=3"]),
+        (
+            ["encoder/TransformerStack.sublayers={'a': 'SelfAttention'}"],
+            ["sublayers['a']", "@NAME, without quotes", "'SelfAttention'"],
+        ),
+        ([REMIXER, "RemixerBlock.width=-1"], ["at least 1", "width=-1"]),
+        ([REMIXER, "RemixerBlock.max_length='9'"], ["integer", "max_length='9'"]),
+        ([MLM, "GatedMLP.d_ff=0"], ["at least 1", "d_ff=0"]),
+        ([MLM, "GatedMLP.max_length=None"], ["integer", "max_length=None"]),
+        ([MLM, "EncoderOnly.num_token_types='2'"], ["num_token_types='2'"]),
+        ([IMAGES, "ImageClassifier.patch_size=0"], ["at least 1", "patch_size=0"]),
+        ([IMAGES, "ImageClassifier.num_classes='10'"], ["num_classes='10'"]),
+    ],
+)
+def test_of_a_model(arguments, words):
+    *files, binding = arguments
+    read([*(files or ["--gin_file=models/t5_1_1_tiny.gin"]), f"--gin.{binding}"])
+    model = configuration.get_value("train.model")
+    message = message_of(build_model, model, "float32")
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        ("BATCH_SIZE=-4", ["batch_size", "at least 1", "batch_size=-4"]),
+        ("BATCH_SIZE='32'", ["integer", "batch_size='32'"]),
+        ("FEATURE_LENGTHS=64", ["{'inputs': 64, 'targets': 64}", "feature_lengths=64"]),
+        (
+            "FEATURE_LENGTHS={'inputs': '64', 'targets': 16}",
+            ["feature_lengths['inputs']", "integer", "'64'"],
+        ),
+        ("LENGTH_BUCKETS=3", ["list of dictionaries", "length_buckets=3"]),
+        ("VOCABULARY='bytes'", ["@byte_vocabulary()", "'bytes'"]),
+        ("VOCABULARY=3", ["seqio.Vocabulary", "Received: 3"]),
+        ("TASK=3", ["name of a registered one", "Received: 3"]),
+        ("train.model=3", ["model", "@NAME", "model=3"]),
+        ("train.optimizer='Adafactor'", ["without quotes", "optimizer='Adafactor'"]),
+        ("TRAIN_STEPS='100'", ["train_steps", "integer", "train_steps='100'"]),
+        ("SEED='a'", ["seed", "integer", "seed='a'"]),
+        ("train.micro_batches=0", ["at least 1", "micro_batches=0"]),
+        ("train.clip_norm='1'", ["number", "clip_norm='1'"]),
+        ("train.keep_checkpoints='3'", ["integer", "keep_checkpoints='3'"]),
+        ("train.max_skipped_steps=-1", ["at least 0", "max_skipped_steps=-1"]),
+        (
+            "train.evaluations=[@LossEvaluation]",
+            ["@LossEvaluation(), ...]", "brackets"],
+        ),
+        ("train.best='dev'", ["@Best()", "best='dev'"]),
+        ("train.initial_checkpoint=@InitialCheckpoint()", ["path", "path=3"]),
+    ],
+)
+def test_of_a_run(binding, words, tmp_path):
+    path = ["--gin.InitialCheckpoint.path=3"] if "Initial" in binding else []
+    read([*BYTES, *SIZES, *TINY, *path, f"--gin.{binding}"])
+    message = message_of(configuration.call, "train", str(tmp_path))
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        ("VOCABULARY_FILE='none.model'", ["no vocabulary file 'none.model'"]),
+        ("VOCABULARY_FILE=None", ["path", "path=None"]),
+    ],
+)
+def test_of_a_vocabulary(binding, words, tmp_path):
+    files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
+    read([*files, f"--gin.{binding}"])
+    message = message_of(configuration.call, "train", str(tmp_path))
+    for word in words:
+        assert word in message, message
+
+
+def test_of_a_folder_of_data(tmp_path):
+    read([*BYTES, "--gin.TASK='cogs'", "--gin.cogs.directory='no_such_folder'"])
+    message = message_of(configuration.call, "train_dataset")
+    assert "cogs.directory names a folder" in message and "no_such_folder" in message
+
+
+def test_a_binary_shows_one_line(tmp_path, monkeypatch, capfd):
+    arguments = [f"--model_dir={tmp_path}", *BYTES, *SIZES, *TINY, "--gin.BATCH_SIZE=0"]
+    monkeypatch.setattr("sys.argv", ["train", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        configuration.run_binary(train.main)
+    assert exit_.value.code == 2
+    assert capfd.readouterr().err == (
+        "error: batch_size must be an integer of at least 1. Received: batch_size=0\n"
+    )

@@ -26,7 +26,7 @@ from remixer_tf.models import (
     MaskedLMHead,
     TransformerStack,
 )
-from tests.compiled import slow_on_jax
+from tests.compiled import compiled, slow_on_jax
 
 VOCAB_SIZE = 40
 # As the architectures under gin/architectures, of stacks those of `tiny_stack`.
@@ -152,3 +152,12 @@ def tiny_batch(batch_size=3, encoder_length=10, decoder_length=7, seed=0):
         "decoder_target_tokens": targets,
         "decoder_loss_weights": (targets > 0).astype("int32"),
     }
+
+
+def check_rows_stand_alone(model, batch):
+    """Checks that an example gives alone what it gives among others; returns all."""
+    call = compiled(model)
+    logits = np.array(call(batch))
+    alone = np.array(call({key: value[-1:] for key, value in batch.items()}))
+    np.testing.assert_allclose(alone, logits[-1:], atol=1e-4)
+    return logits

@@ -65,14 +65,58 @@ def configured_model():
     return configuration.call(gin.query_parameter("train.model").selector)
 
 
+def model_bindings():
+    """What gin binds of the model, from what `train.model` refers to on; a tuple.
+
+    Files with the same bindings make the same model.
+    """
+    statements = re.findall(
+        r"^([\w/]+)(\.\w+)? =(.*(?:\n[^\w#\n].*)*)", gin.config_str(), re.MULTILINE
+    )
+    names, found = {"train"}, set()
+    while names:
+        of_names = {x for x in statements if x[0].split("/")[-1] in names} - found
+        if names == {"train"}:
+            of_names = {x for x in of_names if x[1] == ".model"}
+        found |= of_names
+        values = " ".join(value for *_, value in of_names)
+        names = {x.split("/")[-1] for x in re.findall(r"[@%]([\w/]+)", values)}
+    return tuple(sorted(found))
+
+
+_counted = {}  # The parameters of a model, by its bindings.
+
+
 def count_parameters(file, bindings=()):
     """Counts without allocating: the variables are declared and never made."""
     configuration.parse_gin([str(file)], list(bindings), complete=False)
-    with keras.StatelessScope(initialize_variables=False):
-        model = configured_model()
-        model.build()
-    assert all(v._value is None for v in model.trainable_variables)
-    return sum(math.prod(v.shape) for v in model.trainable_variables)
+    bound = tuple(x for x in model_bindings() if x[0] != "DROPOUT_RATE")
+    if bound not in _counted:
+        with keras.StatelessScope(initialize_variables=False):
+            model = configured_model()
+            model.build()
+        variables = model.trainable_variables
+        assert all(v._value is None for v in variables)
+        _counted[bound] = sum(math.prod(v.shape) for v in variables)
+    return _counted[bound]
+
+
+def test_equal_models_are_built_once():
+    def bindings(*lines):
+        configuration.parse_gin(["models/bert_base.gin"], list(lines), complete=False)
+        return model_bindings()
+
+    plain = bindings()
+    assert {"EncoderOnly", "TransformerStack", "BertFeedForward", "D_FF"} <= {
+        name for name, *_ in plain
+    }
+    assert plain == bindings("train.train_steps = 3", "train.seed = 4")
+    for change in (
+        "D_FF = 5",
+        "BertFeedForward.d_ff = 5",
+        "TransformerStack.norm=None",
+    ):
+        assert bindings(change) != plain
 
 
 def test_every_model_file_is_listed():

@@ -140,8 +140,8 @@ def test_a_failed_save_names_the_last_good_one(tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
     monkeypatch.setattr(tf.io.gfile, "rename", fail)
-    checkpoints.save(2)
     with pytest.raises(OSError, match="No space left on device.* step 1 is good"):
+        checkpoints.save(2)  # This raises, if writing fails soon enough.
         checkpoints.wait()
     monkeypatch.undo()
     assert make_checkpoints(tmp_path, make_model())[0].restore() == 1
@@ -156,8 +156,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
     try:
-        checkpoints.save(2)
         with pytest.raises(OSError, match="could not be written.* step 1 is good"):
+            checkpoints.save(2)  # This raises, if writing fails soon enough.
             checkpoints.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

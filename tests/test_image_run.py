@@ -87,6 +87,7 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
         pictures.main([f"--model_dir={tmp_path}", "--text=a"])
 
 
+@pytest.mark.slow
 def test_the_whole_recipe_continues_exactly(tmp_path, folder):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     recipe = ["--gin.train.micro_batches=2", "--gin.train.checkpoint_period=4"]

@@ -106,6 +106,7 @@ def test_masked_language_model(mlm_run):
     assert results(mlm_run)[0]["target_tokens"] == 20
 
 
+@pytest.mark.slow
 def test_masked_language_model_continues_exactly(mlm_run, texts, tmp_path):
     assert_continues_exactly(
         mlm_run, tmp_path, lambda: run(tmp_path, *mlm(texts), steps=40)
@@ -227,7 +228,10 @@ def test_spans_are_learned(mlm_run, where_is_the_digit, tmp_path):
     assert any(record["prediction"] == record["target"] != "" for record in said)
 
 
-@pytest.mark.parametrize("model", ["gmlp_lm_tiny", "transformer_lm_tiny"])
+@pytest.mark.parametrize(
+    "model",
+    ["gmlp_lm_tiny", pytest.param("transformer_lm_tiny", marks=pytest.mark.slow)],
+)
 def test_language_model(model, texts, tmp_path):
     arguments = [
         f"--gin_file=models/{model}.gin",

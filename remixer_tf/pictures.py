@@ -3,8 +3,6 @@
 from remixer_tf import configuration
 from remixer_tf.configuration.errors import UserError
 
-_OF_EVALUATION = ("task", "vocabulary", "feature_lengths")
-
 
 def main(arguments):
     """Parses the command line and draws."""
@@ -17,21 +15,16 @@ def main(arguments):
         "--gin.ImagePictures).",
         _add_arguments,
     )
-    images = configuration.is_set("evaluate_images.evaluations")
-    evaluate = "evaluate_images" if images else "evaluate"
-    model = configuration.get_value(f"{evaluate}.model")
+    images = configuration.is_set("ImagePictures.source")
+    model = configuration.get_value("evaluate.model")
     if model is None:
         raise UserError(
-            f"the configuration names no model to draw ({evaluate}.model). Add the "
+            "the configuration names no model to draw (evaluate.model). Add the "
             "model file of the run with --gin_file."
         )
     given = {}
     if images and options.text:
         raise UserError("--text is for models of text. This run is of images.")
-    if not images:
-        # Runs that were configured before there were pictures have them too.
-        values = {n: configuration.get_value(f"evaluate.{n}") for n in _OF_EVALUATION}
-        given = {name: value for name, value in values.items() if value is not None}
     if options.text:
         given["text"] = options.text
     from remixer_tf.analysis.drawing import draw_checkpoint
@@ -43,7 +36,7 @@ def main(arguments):
             "ImagePictures" if images else "Pictures", period=1, **given
         ),
         step=options.step,
-        dtype_policy=configuration.get_value(f"{evaluate}.dtype_policy", "float32"),
+        dtype_policy=configuration.get_value("evaluate.dtype_policy", "float32"),
     )
     print(page)
 

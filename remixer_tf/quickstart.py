@@ -45,7 +45,11 @@ def main():
             f"--gin_file=runs/{TASK}.gin",
             f"--gin.VOCABULARY_FILE='{vocabulary}'",
         )
-        run("eval", f"--model_dir={model_dir}", "--gin.evaluate.splits=['test', 'gen']")
+        run(
+            "eval",
+            f"--model_dir={model_dir}",
+            "--gin.DecodedEvaluation.splits=['test', 'gen']",
+        )
         results[title] = read_results(model_dir)
     print_table(results)
     ask_exported(os.path.join(FOLDER, "remixer_tiny"), results["Remixer tiny"][0])

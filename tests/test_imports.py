@@ -20,8 +20,8 @@ ORDER = [
     ["models"],
     ["decoding", "objectives", "optimizers"],
     ["checkpoints", "data", "tasks"],
-    ["evaluation", "serving"],
     ["training"],
+    ["evaluation", "serving"],
     ["analysis"],
     ["configuration"],
     [

@@ -18,7 +18,7 @@ from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.evaluation.scoring import default_splits
+from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
 
 
@@ -37,21 +37,29 @@ def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="floa
 
     Raises:
       FileNotFoundError: there is no such checkpoint.
-      ValueError: the checkpoint is of another model; what `Pictures.run` raises.
+      ValueError: the checkpoint is of another model; what `Pictures.draw_page` raises.
     """
     model = build_model(model, dtype_policy)
     step = reading.restore_model(model_dir, model, step)
-    return pictures.run(model_dir, model, step)
+    return pictures.draw_page(model_dir, model, step)
 
 
 class _Pictures:
     """Draws what a model has learned, on some examples; see the module."""
 
-    def is_done(self, model_dir, step):
-        """Whether the pictures of `step` are there."""
-        return tf.io.gfile.exists(page_path(model_dir, step))
+    def check(self, model_dir, others=()):
+        """Nothing to check before a run, see `Evaluation`."""
 
-    def run(self, model_dir, model, step):
+    def results(self, model_dir, model):
+        """There are no numbers, see `Evaluation`."""
+        return []
+
+    def run(self, model_dir, engine, step):
+        """Draws and writes, unless the pictures of `step` are there."""
+        if not tf.io.gfile.exists(page_path(model_dir, step)):
+            self.draw_page(model_dir, engine.model, step)
+
+    def draw_page(self, model_dir, model, step):
         """Draws and writes.
 
         Returns:
@@ -68,7 +76,7 @@ class _Pictures:
         return write_page(model_dir, step, pngs)
 
     def draw(self, model, step):
-        """Returns the figures, by name; see `run`."""
+        """Returns the figures, by name; see `draw_page`."""
         # Here, since matplotlib is slow to import and every binary reads this file.
         from remixer_tf.analysis.panels import draw_observations
 
@@ -165,7 +173,7 @@ class Pictures(_Pictures):
         }
 
     def draw(self, model, step):
-        """Returns the figures, by name; see `run`."""
+        """Returns the figures, by name; see `draw_page`."""
         from remixer_tf.analysis.panels import draw_attention
 
         ids = self._text_ids(model) if self._texts else None

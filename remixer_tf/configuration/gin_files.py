@@ -14,6 +14,7 @@ import types
 
 import gin
 
+from remixer_tf.configuration.bindings import describe_bindings
 from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.errors import (
     UserError,
@@ -47,6 +48,9 @@ def register_configurables():
     # sublayers matters.
     pformat = functools.partial(pprint.pformat, sort_dicts=False)
     gin.config.pprint = types.SimpleNamespace(pformat=pformat)
+    from remixer_tf.evaluation.settings import add_describer
+
+    add_describer(describe_bindings)
     return {
         name: gin.external_configurable(value, name, module=module)
         for module, name, value in configurables()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import seqio
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from remixer_tf.layers.arguments import check_integers
 
@@ -95,8 +96,25 @@ def count_over_length(task, split, feature_lengths, limit=100_000):
 
 
 def has_split(task, split):
-    """Whether the task or mixture has `split`, or the split of a slice of it."""
-    return split.split("[")[0] in [name.split("[")[0] for name in task.splits]
+    """Whether the task or mixture has `split`; of TensorFlow Datasets, slices too."""
+    return any(
+        split in subtask.splits or _is_slice(subtask, split)
+        for subtask in seqio.get_subtasks(task)
+    )
+
+
+def _is_slice(task, split):
+    """Whether `split` is a slice, as 'train[:2]', that the task's source can read."""
+    name, bracket, _ = split.partition("[")
+    if not bracket or not isinstance(task.source, seqio.TfdsDataSource):
+        return False
+    if name not in task.splits or task.source.tfds_dataset._split_map:
+        return False
+    try:
+        tfds.core.ReadInstruction.from_spec(split)
+    except (AssertionError, ValueError):
+        return False
+    return "+" not in split
 
 
 def whole_lengths(task, feature_lengths):

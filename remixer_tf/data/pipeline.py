@@ -32,6 +32,7 @@ from remixer_tf.data.lengths import (
     has_split,
     whole_lengths,
 )
+from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.layers.arguments import check_integers
 
 
@@ -156,7 +157,8 @@ def train_dataset(
         a `tf.data.Dataset` of dictionaries of int32
         `[steps_per_call, batch_size / num_shards, length]`. Shapes are static, but with
         buckets the lengths are known only in each element. Its attribute `over_length`
-        is the `OverLength` that was counted, or None.
+        is the `OverLength` that was counted, or None; its attribute `vocabularies` is
+        what `describe_vocabularies` gives.
 
     Raises:
         ValueError: an unknown split or a split without examples; packing together
@@ -238,6 +240,7 @@ def train_dataset(
     )
     dataset = dataset.with_options(options).prefetch(2)
     dataset.over_length = count
+    dataset.vocabularies = describe_vocabularies(task)
     return dataset
 
 
@@ -343,12 +346,23 @@ def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
 
 
 def check_split(task, split):
-    """Raises a ValueError unless `task` has `split`."""
-    if not has_split(task, split):
+    """Raises a ValueError unless `task` has `split`; it tells the nearest names."""
+    if has_split(task, split):
+        return
+    names = sorted(task.splits)
+    if split.partition("[")[0] in names:
         raise ValueError(
-            f"{task.name} has no split {split!r}. It has: "
-            f"{', '.join(sorted(task.splits))}."
+            f"{task.name} cannot read the slice {split!r}. Of TensorFlow Datasets, a "
+            "task without a list of splits reads slices such as 'train[:100]' and "
+            f"'train[50%:]'; others read whole splits: {', '.join(names)}. "
+            "max_examples takes the first of a split."
         )
+    nearest = difflib.get_close_matches(split, names)
+    raise ValueError(
+        f"{task.name} has no split {split!r}."
+        + (f" The nearest: {', '.join(nearest)}." if nearest else "")
+        + f" It has: {', '.join(names)}."
+    )
 
 
 def _check_examples(task, split, feature_lengths, shard_info):

@@ -1,5 +1,6 @@
 """Vocabularies: bytes, or the pieces of a SentencePiece model."""
 
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -61,6 +62,35 @@ def sentencepiece_vocabulary(path, extra_ids=0):
             "--eos_id=1 --unk_id=2 --bos_id=-1, or with remixer_tf.train_vocabulary."
         )
     return vocabulary
+
+
+def describe_vocabularies(task):
+    """What tells the vocabularies of a task's text apart from others.
+
+    Args:
+        task: a `seqio.Task` or `seqio.Mixture`.
+
+    Returns:
+        dictionary feature -> {"kind", "size", "extra_ids"}, with "sha256" and "file" of
+        a SentencePiece model. The file is there to be named: a copy is no other
+        vocabulary. Features that are not text are left out.
+    """
+    vocabularies = {}
+    for name, feature in task.output_features.items():
+        vocabulary = getattr(feature, "vocabulary", None)
+        if vocabulary is None or isinstance(vocabulary, seqio.PassThroughVocabulary):
+            continue
+        vocabularies[name] = {
+            "kind": type(vocabulary).__name__,
+            "size": vocabulary.vocab_size,
+            "extra_ids": vocabulary.extra_ids,
+        }
+        if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+            path = vocabulary.sentencepiece_model_file
+            with tf.io.gfile.GFile(path, "rb") as file:
+                digest = hashlib.sha256(file.read()).hexdigest()
+            vocabularies[name] |= {"sha256": digest, "file": path}
+    return vocabularies
 
 
 class SpecialIds(NamedTuple):

@@ -1,1 +1,1 @@
-"""Scores of checkpoints: on tasks, while training and after it, and their files."""
+"""Evaluation: what is scored and how, its results, the best checkpoint."""

@@ -1,9 +1,12 @@
 """Results of evaluation: files in the folder of a run, TensorBoard, a table.
 
 eval/<task>/<split>/<step>/metrics.json        what was measured, by decoding
-eval/<task>/<split>/<step>/loss.json           with the targets given, in training
+eval/<task>/<split>/<step>/loss.json           with the targets given
 eval/<task>/<split>/<step>/predictions.jsonl   one line for each example
 tensorboard/eval_<task>_<split>                numbers, and the first examples
+
+Those of an evaluation with a name lie in eval/<name>/<task>/..., and in
+tensorboard/eval_<name>_<task>_<split>.
 """
 
 import json
@@ -56,7 +59,7 @@ def write_result(model_dir, kind, result, texts=None):
     tf.io.gfile.makedirs(folder)
     logger = seqio.TensorBoardLogger(os.path.join(model_dir, "tensorboard"))
     logger(
-        task_name=f"eval_{result['task']}_{result['split']}",
+        task_name="_".join(["eval", *_names(result)]).replace("/", "_"),
         step=result["step"],
         metrics={
             name: seqio.metrics.Scalar(value)
@@ -77,36 +80,50 @@ def write_result(model_dir, kind, result, texts=None):
 
 def read_results(model_dir, kind="metrics"):
     """Returns the results of a kind that are in the folder of a run, as a list."""
-    pattern = os.path.join(model_dir, "eval", "*", "*", "*", f"{kind}.json")
+    folder = os.path.join(model_dir, "eval")
+    patterns = [os.path.join(folder, "*", "*", "*", f"{kind}.json")]
+    patterns += [os.path.join(folder, "*", "*", "*", "*", f"{kind}.json")]
     results = []
-    for path in sorted(tf.io.gfile.glob(pattern)):
+    for path in sorted(tf.io.gfile.glob(patterns)):
         with tf.io.gfile.GFile(path) as file:
             results.append(json.load(file))
     return results
 
 
+def _names(result):
+    """The names that tell a result from others of its kind and step."""
+    return filter(None, (result.get("evaluation"), result["task"], result["split"]))
+
+
 def _result_folder(model_dir, result):
-    return os.path.join(
-        model_dir, "eval", result["task"], result["split"], str(result["step"])
-    )
+    return os.path.join(model_dir, "eval", *_names(result), str(result["step"]))
 
 
-def print_table(task, step, results):
+def print_table(name, step, results):
     """Prints the splits of a task side by side.
 
     Args:
-        task: str.
+        name: str, of the task.
         step: int.
-        results: dictionary split -> what metrics.json holds.
+        results: dictionary split -> what `write_result` was given.
     """
-    table = rich.table.Table("metric", title=f"{task} at step {step}")
+    table = rich.table.Table("metric", title=f"{name} at step {step}")
     for split in results:
         table.add_column(split, justify="right")
     for name in dict.fromkeys(n for r in results.values() for n in r["metrics"]):
-        values = [result["metrics"].get(name, "") for result in results.values()]
-        table.add_row(name, *[v if isinstance(v, str) else f"{v:.2f}" for v in values])
+        table.add_row(name, *(_cell(r["metrics"].get(name)) for r in results.values()))
     table.add_section()
-    speeds = [r["decoded_tokens"] / r["decoding_seconds"] for r in results.values()]
-    table.add_row("examples", *[f"{r['examples']:,}" for r in results.values()])
-    table.add_row("decoded tokens/s", *[f"{speed:,.0f}" for speed in speeds])
+    for name in ("examples", "target_tokens", "images"):
+        if any(name in result for result in results.values()):
+            table.add_row(name, *(f"{r.get(name, 0):,.0f}" for r in results.values()))
+    if all("decoding_seconds" in result for result in results.values()):
+        speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results.values())
+        table.add_row("decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds))
     rich.console.Console().print(table)
+
+
+def _cell(value):
+    """A value as a table shows it."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"

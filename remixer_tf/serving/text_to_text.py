@@ -8,7 +8,9 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
+from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes, greedy_decode
 from remixer_tf.models.build import build_model
 
@@ -46,10 +48,11 @@ def text_to_text(
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model, the model writes no text, or
-            the task is unknown or has no inputs and targets.
+        ValueError: the checkpoint is of another model or vocabulary, the model writes
+            no text, or the task is unknown or has no inputs and targets.
     """
     task = get_task(task, vocabulary)
+    check_vocabularies(model_dir, describe_vocabularies(task))
     model = build_model(model, dtype_policy)
     check_writes(model)
     step = reading.restore_model(model_dir, model, step)

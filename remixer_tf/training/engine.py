@@ -58,6 +58,10 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
+    def build_model(self, model, dtype_policy):
+        """Makes the model alone, for who evaluates and does not train; see `build`."""
+
+    @abc.abstractmethod
     def step(self, superbatch, stop=False):
         """Runs several steps; see `TrainStep` for arguments and what is returned."""
 
@@ -67,11 +71,12 @@ class Engine(abc.ABC):
 
         Args:
           function: takes a dictionary of tensors [rows, ...], and returns a structure
-            of tensors.
+            of tensors that have a leading axis too.
 
         Returns:
           a function that takes such a batch, and computes with the weights of the
-          moment.
+          moment: each replica of this host its rows, and the structure holds NumPy
+          arrays, the replicas' one after the other. One host may call it alone.
         """
 
     def variables(self):

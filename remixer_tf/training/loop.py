@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.checkpoints.vocabularies import remember_vocabularies
 from remixer_tf.checkpoints.writing import Checkpoints
-from remixer_tf.evaluation.periodic import Best, write_best
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
@@ -151,6 +151,13 @@ def train(
         if initial_checkpoint:
             progress.message(initial_checkpoint(engine.model))
 
+    vocabularies = getattr(data, "vocabularies", None)
+    if vocabularies and host.index == 0 and not dry_run:
+        remember_vocabularies(model_dir, vocabularies, step)
+    host.barrier()
+    for evaluation in evaluations:
+        evaluation.check(model_dir, evaluations)
+
     def due_evaluations():
         return [
             evaluation
@@ -162,16 +169,18 @@ def train(
         """Runs what is due at `step`, and says whether to stop early."""
         due = due_evaluations()
         for evaluation in due:
-            if host.index == 0 and not evaluation.is_done(model_dir, step):
+            if host.index == 0:
                 with progress.paused():
-                    evaluation.run(model_dir, engine.model, step)
+                    evaluation.run(model_dir, engine, step)
         if due:
             host.barrier()
         if best is None:
             return False
-        checkpoints.best_step, value, stop = best.find(model_dir)
-        if due and host.index == 0:
-            write_best(model_dir, best.metric, checkpoints.best_step, value)
+        checkpoints.best_step, value, stop = best.find(
+            model_dir, evaluations, engine.model
+        )
+        if due and host.index == 0 and value is not None:
+            best.write(model_dir, checkpoints.best_step, value)
         return stop
 
     stopped_early = False if dry_run else evaluate()
@@ -198,6 +207,9 @@ def train(
     if dry_run:
         progress.message("dry run: nothing was trained or written")
         return None
+    summary_path = os.path.join(model_dir, "train_summary.json")
+    if host.index == 0 and tf.io.gfile.exists(summary_path):
+        tf.io.gfile.remove(summary_path)  # Who sees it takes the run for ended.
     text, hyperparameters = configuration() if configuration else ("", {})
     if text and host.index == 0:
         path = os.path.join(model_dir, "operative_config.gin")
@@ -282,8 +294,7 @@ def train(
         "seconds": time.perf_counter() - start_time,
     }
     if host.index == 0:
-        path = os.path.join(model_dir, "train_summary.json")
-        with tf.io.gfile.GFile(path, "w") as file:
+        with tf.io.gfile.GFile(summary_path, "w") as file:
             json.dump(summary, file, indent=2)
     progress.message(
         f"{'stopped early' if stopped_early else 'trained'} at step {step} after "
@@ -301,7 +312,7 @@ def _check_evaluations(evaluations, best):
             "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
             f"its brackets). Received: evaluations={evaluations!r}"
         )
-    if best is not None and not isinstance(best, Best):
+    if best is not None and not hasattr(best, "find"):
         raise ValueError(f"best must be None or @Best(). Received: best={best!r}")
 
 

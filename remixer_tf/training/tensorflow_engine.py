@@ -13,6 +13,7 @@ from remixer_tf.training.flops import (
     peak_bytes,
     variable_bytes,
 )
+from remixer_tf.training.replicas import compile_on_replicas
 from remixer_tf.training.strategy import get_host, get_strategy
 from remixer_tf.training.train_step import TrainStep
 
@@ -42,8 +43,8 @@ class TensorFlowEngine(Engine):
     def build(
         self, model, optimizer, dtype_policy, *, micro_batches=1, **options
     ):  # See `Engine`.
+        self.build_model(model, dtype_policy)
         with self._strategy.scope():
-            self.model = build_model(model, dtype_policy)
             self.optimizer = optimizer()
         self._micro_batches = micro_batches
         self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
@@ -56,11 +57,15 @@ class TensorFlowEngine(Engine):
             **options,
         )
 
+    def build_model(self, model, dtype_policy):
+        with self._strategy.scope():
+            self.model = build_model(model, dtype_policy)
+
     def step(self, superbatch, stop=False):
         return self._train_step(superbatch, stop=stop)
 
     def compile(self, function):
-        return tf.function(function, autograph=False)
+        return compile_on_replicas(function, self._strategy, self._jit_compile)
 
     def values(self):
         return {

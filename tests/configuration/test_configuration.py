@@ -74,7 +74,7 @@ def test_runs_go_with_models(model, run):
     files = [f"--gin_file=models/{model}.gin", f"--gin_file=runs/{run}.gin"]
     parse(*files, WORDS)
     assert gin.query_parameter("TASK/gin.macro.value") == run
-    for name in ("train.model", "train.optimizer", "train.dataset", "evaluate.task"):
+    for name in ("train.model", "train.optimizer", "train.dataset", "get_task.name"):
         gin.query_parameter(name)
 
 
@@ -107,7 +107,7 @@ def test_search_path(tmp_path, monkeypatch):
         (["--gin.train.train_step=1"], ["'train_step'", "Nearest: train_steps"]),
         (["--gin.EncoderDecoder.d_modl=1"], ["'d_modl'", "Nearest: d_model"]),
         (["--gin.AdamW.wieght_decay=1"], ["'wieght_decay'", "Nearest: weight_decay"]),
-        (["--gin.evaluate.max_exmples=1"], ["'max_exmples'", "max_examples"]),
+        (["--gin.DecodedEvaluation.max_exmples=1"], ["'max_exmples'", "max_examples"]),
         (["--gin.LengthMixing.toeplitz=True"], ["toeplitz", "no @LengthMixing"]),
         (["--gin.BATCHSIZE=1"], ["BATCHSIZE", "nothing uses", "Nearest: BATCH_SIZE"]),
         (["--gin.train.seed=%SEDE"], ["macro SEDE", "Nearest: SEED", "--gin.SEDE="]),

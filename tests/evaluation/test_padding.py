@@ -4,12 +4,14 @@ import functools
 
 import numpy as np
 import pytest
-from keras import ops
+import seqio
 
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.decoding import Decoded, classify
-from remixer_tf.evaluation.scoring import decode_examples
+from remixer_tf.evaluation.decoded import decode_examples
+from remixer_tf.evaluation.padding import padded_lengths
 from remixer_tf.models import ClassificationHead
+from tests.evaluation.shift import engine_of
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, tiny_encoder, tiny_model
 
@@ -30,18 +32,19 @@ def examples(**features):
 def test_what_writes_in_bfloat16_reads_what_inference_reads(dtype, lengths):
     seen = set()
 
-    def record(model, batch, max_length):
+    def record(batch):
         inputs = batch["encoder_input_tokens"]
         seen.add(inputs.shape[1])
-        return Decoded(inputs[:, :1], ops.cast(inputs[:, 0], "float32"))
+        return Decoded(inputs[:, :1].numpy(), inputs[:, 0].numpy())
 
     decode_examples(
-        tiny_model("remixer", dtype=dtype),
+        record,
         list(examples(targets=lambda inputs: inputs[:4])),
         feature_lengths=LENGTHS,
+        length_buckets=padded_lengths(tiny_model("remixer", dtype=dtype), LENGTHS),
         batch_size=3,
         max_length=1,
-        decode_fn=record,
+        feature_converter=seqio.EncDecFeatureConverter,
     )
     assert seen == lengths
 
@@ -52,13 +55,14 @@ def test_a_class_is_that_at_full_length(mask_padding):
     model = tiny_encoder("gmlp", head, mask_padding=mask_padding)
     randomize(model)
     rows = list(examples(token_types=np.zeros_like, targets=lambda inputs: inputs[:1]))
+    lengths = {"inputs": 12, "token_types": 12, "targets": 1}
     decoded = decode_examples(
-        model,
+        engine_of(model).compile(lambda batch: classify(model, batch, 1)),
         rows,
-        feature_lengths={"inputs": 12, "token_types": 12, "targets": 1},
+        feature_lengths=lengths,
+        length_buckets=padded_lengths(model, lengths),
         batch_size=3,
         max_length=1,
-        decode_fn=classify,
         feature_converter=ClassifierFeatureConverter,
     )
     inputs = np.stack([np.pad(row["inputs"], (0, 12))[:12] for row in rows])

@@ -197,9 +197,9 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     eval_binary.main(
         [
             f"--model_dir={tiny_run}",
-            "--gin.evaluate.splits=['test']",
-            "--gin.evaluate.max_examples=30",
-            "--gin.evaluate.batch_size=8",
+            "--gin.DecodedEvaluation.splits=['test']",
+            "--gin.DecodedEvaluation.max_examples=30",
+            "--gin.DecodedEvaluation.batch_size=8",
         ]
     )
     (file,) = tiny_run.glob("eval/mini_cogs/test/1/predictions.jsonl")

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import seqio
+import tensorflow as tf
 import tensorflow_datasets as tfds
 from keras import ops
 
@@ -18,11 +19,8 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.spans import SpanFeatureConverter
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.decoding import best_span
-from remixer_tf.evaluation.scoring import (
-    DecodedExamples,
-    compute_metrics,
-    decode_examples,
-)
+from remixer_tf.evaluation.decoded import DecodedExamples, decode_examples
+from remixer_tf.evaluation.metrics import compute_metrics
 from remixer_tf.tasks import squad, squad_files
 from remixer_tf.tasks.squad import Question
 from tests.tasks import squad_reference as reference
@@ -163,18 +161,21 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
     model = RandomLogits()
     task = toy.replace(source=squad.question_source(lambda split: rows, ["dev"]))
     examples = read_examples(task, "dev", LENGTHS)
-    decoded = decode_examples(
+    decode = functools.partial(
+        best_span,
         model,
+        max_length=2,
+        max_span_length=longest,
+        num_best=num_best,
+        null_threshold=threshold,
+    )
+    decoded = decode_examples(
+        lambda batch: tf.nest.map_structure(np.asarray, decode(batch)),
         examples,
         feature_lengths=LENGTHS,
+        length_buckets=None,
         batch_size=8,
         max_length=2,
-        decode_fn=functools.partial(
-            best_span,
-            max_span_length=longest,
-            num_best=num_best,
-            null_threshold=threshold,
-        ),
         feature_converter=SpanFeatureConverter,
     )
     found = compute_metrics(task, examples, decoded)
@@ -247,8 +248,8 @@ def test_gin_names_the_folder(tmp_path):
     files = ["models/gmlp_tiny_mlm.gin", "runs/finetune_squad.gin"]
     try:
         configuration.parse_gin(files, [*bindings, "VOCABULARY_FILE = 'a.model'"])
-        for name in ("DecodedEvaluation", "evaluate"):
-            assert gin.query_parameter(f"{name}.decode_fn").selector == "best_span"
+        reference = gin.query_parameter("DecodedEvaluation.decode_fn")
+        assert reference.selector == "best_span"
         assert squad_files.read_split("validation") == ROWS
     finally:
         gin.clear_config()

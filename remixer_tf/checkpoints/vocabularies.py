@@ -1,0 +1,76 @@
+"""The vocabularies of a run: written beside its checkpoints, and held to afterwards.
+
+A model reads the ids of another vocabulary without complaint, and answers nonsense.
+"""
+
+import json
+import os
+
+import tensorflow as tf
+from absl import logging
+
+from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
+
+
+def remember_vocabularies(model_dir, vocabularies, step):
+    """Writes the vocabularies of a run as it starts, <model_dir>/vocabularies.json.
+
+    Args:
+        model_dir: folder of the run.
+        vocabularies: what `describe_vocabularies` gives.
+        step: int, from which the run goes on; 0 for a new one.
+
+    Raises:
+        ValueError: the run goes on, and was trained with others.
+    """
+    if step:
+        check_vocabularies(model_dir, vocabularies)
+    with tf.io.gfile.GFile(_path(model_dir), "w") as file:
+        json.dump(vocabularies, file, indent=2)
+
+
+def check_vocabularies(model_dir, vocabularies):
+    """Checks that a run was trained with these vocabularies.
+
+    Features that only one of the two has are not compared. A run made before
+    vocabularies were written is accepted, with a warning.
+
+    Args:
+        model_dir: folder of the run.
+        vocabularies: what `describe_vocabularies` gives.
+
+    Raises:
+        ValueError: it was trained with others.
+    """
+    if not tf.io.gfile.exists(_path(model_dir)):
+        if available_steps(checkpoint_directory(model_dir)):
+            logging.warning(
+                "%s does not tell which vocabulary it was trained with: that it is "
+                "this one cannot be checked.",
+                model_dir,
+            )
+        return
+    with tf.io.gfile.GFile(_path(model_dir)) as file:
+        saved = json.load(file)
+    for name in sorted(saved.keys() & vocabularies.keys()):
+        of_run, given = saved[name], vocabularies[name]
+        if _without_file(of_run) != _without_file(given):
+            raise ValueError(
+                f"The run {model_dir} was trained with another vocabulary of {name}.\n"
+                f"  trained with: {_show(of_run)}\n"
+                f"  given: {_show(given)}\n"
+                "Give the run's vocabulary (VOCABULARY, VOCABULARY_FILE), or another "
+                "--model_dir."
+            )
+
+
+def _without_file(vocabulary):
+    return {key: value for key, value in vocabulary.items() if key != "file"}
+
+
+def _show(vocabulary):
+    return ", ".join(f"{name} {value}" for name, value in vocabulary.items())
+
+
+def _path(model_dir):
+    return os.path.join(model_dir, "vocabularies.json")

@@ -1,0 +1,72 @@
+"""Scores checkpoints of a run."""
+
+import os
+import time
+
+import tensorflow as tf
+
+from remixer_tf.checkpoints import reading
+from remixer_tf.training.tensorflow_engine import TensorFlowEngine
+
+_POLL_SECONDS = 10
+
+
+def evaluate(
+    model_dir,
+    model,
+    evaluations,
+    *,
+    step=None,
+    dtype_policy="float32",
+    engine=TensorFlowEngine,
+):
+    """Runs evaluations on checkpoints of a run. What is scored is not scored again.
+
+    Args:
+        model_dir: folder of the run.
+        model: a factory, as in `train`: `model()` is a `keras.Model`, and its `build()`
+            makes all variables.
+        evaluations: list of `Evaluation`s.
+        step: int, the step of the checkpoint; None for the newest, "best" for the one
+            that training found best, "each" for each one, as it appears, until
+            training has ended.
+        dtype_policy: "float32" or "mixed_bfloat16".
+        engine: a factory of an `Engine`, whose replicas share each batch.
+
+    Returns:
+        a list with what each evaluation's `run` returned for the last step.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+        ValueError: the checkpoint is of another model or vocabulary, or what the
+            evaluations raise.
+    """
+    for evaluation in evaluations:
+        evaluation.check(model_dir, evaluations)
+    engine = engine()
+    engine.build_model(model, dtype_policy)
+    results = None
+    for wanted in wait_for_each(model_dir) if step == "each" else [step]:
+        restored = reading.restore_model(model_dir, engine.model, wanted)
+        results = [e.run(model_dir, engine, restored) for e in evaluations]
+    if results is None:  # none came, which restoring the newest says
+        reading.restore_model(model_dir, engine.model)
+    return results
+
+
+def wait_for_each(model_dir):
+    """Yields the steps of checkpoints as they appear, until the run has ended."""
+    directory = reading.checkpoint_directory(model_dir)
+    seen = set()
+    while True:
+        # In this order: what is saved before the summary is listed after it.
+        ended = tf.io.gfile.exists(os.path.join(model_dir, "train_summary.json"))
+        steps = [s for s in reading.available_steps(directory) if s not in seen]
+        for step in steps:
+            seen.add(step)
+            if step in reading.available_steps(directory):  # Not yet removed.
+                yield step
+        if ended and not steps:
+            return
+        if not steps:
+            time.sleep(_POLL_SECONDS)

@@ -1,0 +1,62 @@
+"""Running a function of a batch on all replicas of this host, for evaluation."""
+
+import numpy as np
+import tensorflow as tf
+
+from remixer_tf.training.strategy import get_host
+
+
+def compile_on_replicas(function, strategy, jit_compile):
+    """A function of a batch as a graph, each replica of this host on its rows.
+
+    No replica waits for another, nor for another host: of several hosts, one may call
+    it alone.
+
+    Args:
+        function: takes a dictionary of tensors `[rows, ...]` and returns a structure of
+            tensors that have a leading axis too.
+        strategy: the `tf.distribute.Strategy` of the model.
+        jit_compile: bool, whether XLA compiles the function.
+
+    Returns:
+        a function that takes such a batch, and returns the structure with NumPy arrays:
+        the replicas' results, one after the other along the leading axis. It raises a
+        ValueError if the rows do not divide among the replicas.
+    """
+    compiled = tf.function(function, jit_compile=jit_compile, autograph=False)
+    replicas = strategy.num_replicas_in_sync // get_host(strategy).count
+
+    def run_replica(batch):
+        context = tf.distribute.get_replica_context()
+        index = context.replica_id_in_sync_group % replicas
+        size = _num_rows(batch) // replicas
+        return compiled(
+            {
+                name: tf.slice(
+                    x, [index * size] + [0] * (x.shape.rank - 1), [size, *x.shape[1:]]
+                )
+                for name, x in batch.items()
+            }
+        )
+
+    @tf.function(autograph=False)
+    def run(batch):
+        return strategy.run(run_replica, (batch,)) if replicas > 1 else compiled(batch)
+
+    def call(batch):
+        if _num_rows(batch) % replicas:
+            raise ValueError(
+                f"A batch of {_num_rows(batch)} examples does not divide among "
+                f"{replicas} replicas. Set the evaluation's batch_size to a multiple "
+                f"of {replicas}."
+            )
+        results = strategy.experimental_local_results(run(batch))
+        return tf.nest.map_structure(
+            lambda *parts: np.concatenate([part.numpy() for part in parts]), *results
+        )
+
+    return call
+
+
+def _num_rows(batch):
+    return next(iter(batch.values())).shape[0]

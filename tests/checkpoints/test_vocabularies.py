@@ -1,0 +1,85 @@
+"""A run remembers its vocabulary, and everything that reads it refuses another."""
+
+import json
+import shutil
+
+import gin
+import pytest
+
+from remixer_tf import eval as eval_binary
+from remixer_tf import export, infer, train
+from remixer_tf.checkpoints.vocabularies import (
+    check_vocabularies,
+    remember_vocabularies,
+)
+from remixer_tf.data.vocabularies import byte_vocabulary, describe_vocabularies
+from remixer_tf.train_vocabulary import train_vocabulary
+from tests.data.toy_tasks import toy_task
+from tests.tiny_run import TEXTS, TINY, WORDS, train_run
+
+OTHER = {"kind": "ByteVocabulary", "size": 262, "extra_ids": 3}
+
+
+@pytest.fixture(scope="module")
+def words_run(tmp_path_factory):
+    """The folder of a run, and the file of another vocabulary of the same size."""
+    model_dir = tmp_path_factory.mktemp("words")
+    train_run(model_dir, "words")
+    gin.clear_config()
+    other = str(model_dir / "other.model")
+    train_vocabulary([text[::-1] for text in TEXTS], other, model_type="word")
+    return model_dir, other
+
+
+def test_what_is_remembered(tmp_path, caplog):
+    vocabularies = describe_vocabularies(toy_task({"dev": []}))
+    check_vocabularies(str(tmp_path), vocabularies)
+    assert not caplog.records  # no run yet
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    check_vocabularies(str(tmp_path), vocabularies)
+    assert "does not tell which vocabulary" in caplog.text  # a run made before
+
+    remember_vocabularies(str(tmp_path), vocabularies, 0)
+    check_vocabularies(str(tmp_path), vocabularies)
+    check_vocabularies(str(tmp_path), {"labels": OTHER})  # nothing to compare
+    with pytest.raises(ValueError, match=r"of targets.\n.* size 259, .*\n.* size 262"):
+        check_vocabularies(str(tmp_path), {"targets": OTHER})
+    with pytest.raises(ValueError, match="another vocabulary"):
+        remember_vocabularies(str(tmp_path), {"targets": OTHER}, 1)
+    remember_vocabularies(str(tmp_path), {"targets": OTHER}, 0)  # it starts anew
+    check_vocabularies(str(tmp_path), {"targets": OTHER})
+
+
+def test_extra_ids_make_another_vocabulary():
+    task = toy_task({"dev": []})
+    features = {
+        name: feature.__class__(byte_vocabulary(extra_ids=3))
+        for name, feature in task.output_features.items()
+    }
+    other = task.replace(output_features=features)
+    assert describe_vocabularies(other) == {"inputs": OTHER, "targets": OTHER}
+    assert describe_vocabularies(task) != describe_vocabularies(other)
+
+
+@pytest.mark.parametrize("binary", [eval_binary, infer, export])
+def test_another_vocabulary_is_refused(words_run, binary):
+    model_dir, other = words_run
+    with pytest.raises(ValueError, match="another vocabulary") as error:
+        binary.main([f"--model_dir={model_dir}", f"--gin.VOCABULARY_FILE='{other}'"])
+    assert "words.model" in str(error.value) and "other.model" in str(error.value)
+
+
+def test_going_on_with_another_vocabulary_is_refused(words_run):
+    model_dir, other = words_run
+    arguments = [f"--model_dir={model_dir}", *WORDS, *TINY, "--gin.TRAIN_STEPS=2"]
+    with pytest.raises(ValueError, match="another vocabulary"):
+        train.main([*arguments, f"--gin.VOCABULARY_FILE='{other}'"])
+
+
+def test_a_copy_of_the_vocabulary_is_no_other(words_run, tmp_path):
+    model_dir, _ = words_run
+    copy = shutil.copy(model_dir / "words.model", tmp_path / "copy.model")
+    saved = json.loads((model_dir / "vocabularies.json").read_text())
+    assert saved["inputs"]["kind"] == "SentencePieceVocabulary"
+    saved["inputs"]["file"] = str(copy)
+    check_vocabularies(str(model_dir), saved)

@@ -1,0 +1,128 @@
+"""The best step among results, NaN and early stopping."""
+
+import json
+
+import keras
+import pytest
+
+from remixer_tf.checkpoints.reading import available_steps, restore_model
+from remixer_tf.evaluation.best import Best
+from remixer_tf.evaluation.results import write_result
+from remixer_tf.training.loop import train
+from tests.training import toy
+
+NAN = float("nan")
+
+
+class Planned:
+    """An evaluation whose values are known beforehand: {step: value}."""
+
+    kind = "metrics"
+    name = ""
+    period = 2
+
+    def __init__(self, values):
+        self.values = values
+        self.steps = []
+
+    def check(self, model_dir, others):
+        pass
+
+    def results(self, model_dir, model):
+        return [
+            {
+                "task": "toy",
+                "split": "dev",
+                "step": s,
+                "metrics": {"em": self.values[s]},
+            }
+            for s in self.steps
+        ]
+
+    def run(self, model_dir, engine, step):
+        if step not in self.steps:
+            self.steps.append(step)
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "expected"),
+    [
+        ("max", {}, (None, None, False)),
+        ("max", {10: 1.0, 20: 3.0, 30: 2.0}, (20, 3.0, False)),
+        ("max", {10: 1.0, 20: 3.0, 30: 2.0, 40: 3.0}, (20, 3.0, True)),
+        ("min", {10: 1.0, 20: 3.0, 100: 2.0}, (10, 1.0, True)),
+        ("min", {10: 1.0, 20: 0.5}, (20, 0.5, False)),
+        ("max", {10: NAN, 20: 1.0, 30: 3.0}, (30, 3.0, False)),
+        ("min", {10: NAN, 20: 1.0, 30: 3.0}, (20, 1.0, False)),
+        ("max", {10: 1.0, 20: NAN, 30: NAN}, (10, 1.0, True)),
+        ("max", {10: NAN, 20: NAN, 30: NAN}, (None, None, False)),
+    ],
+)
+def test_best(mode, values, expected):
+    evaluation = Planned(values)
+    evaluation.steps = list(values)
+    assert Best("toy/dev/em", mode, 2).find("folder", [evaluation], None) == expected
+
+
+def test_a_metric_that_nothing_gives():
+    evaluation = Planned({1: 1.0})
+    evaluation.steps = [1]
+    with pytest.raises(ValueError, match="'toy/dev/n'.*They give: toy/dev/em"):
+        Best("toy/dev/n").find("folder", [evaluation], None)
+    with pytest.raises(ValueError, match="'most'"):
+        Best("toy/dev/em", mode="most")
+
+
+def run(model_dir, train_steps, evaluation, patience):
+    return train(
+        str(model_dir),
+        toy.ToyModel,
+        lambda: keras.optimizers.Adam(0.01),
+        toy.toy_dataset,
+        train_steps=train_steps,
+        checkpoint_period=100,
+        keep_checkpoints=1,
+        evaluations=[evaluation],
+        best=Best("toy/dev/em", patience=patience),
+    )
+
+
+def test_stops_early_and_keeps_the_best_checkpoint(tmp_path, capsys):
+    values = {2: 1.0, 4: 5.0, 6: 3.0, 8: 4.0, 9: 6.0, 10: 0.0}
+    evaluation = Planned(values)
+    summary = run(tmp_path, 100, evaluation, patience=2)
+    assert summary["steps"] == 8 and evaluation.steps == [2, 4, 6, 8]
+    assert available_steps(tmp_path / "checkpoints") == [4, 8]
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert best == {"metric": "toy/dev/em", "step": 4, "value": 5.0}
+    model = toy.ToyModel()
+    model.build()
+    assert restore_model(str(tmp_path), model, "best") == 4
+    assert "stopped early at step 8" in capsys.readouterr().out
+
+    assert run(tmp_path, 100, evaluation, patience=2) is None
+    assert "nothing to do" in capsys.readouterr().out
+    assert evaluation.steps == [2, 4, 6, 8]
+    summary = run(tmp_path, 9, evaluation, patience=3)  # the last step counts too
+    assert summary["steps"] == 9 and evaluation.steps == [2, 4, 6, 8, 9]
+    assert json.loads((tmp_path / "best.json").read_text())["step"] == 9
+
+
+def test_a_run_killed_before_its_evaluation_does_it_when_it_goes_on(tmp_path):
+    class Killed(Planned):
+        def run(self, *args):
+            raise KeyboardInterrupt
+
+    values = {2: 1.0, 4: 2.0}
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, 4, Killed(values), patience=None)
+    evaluation = Planned(values)
+    run(tmp_path, 4, evaluation, patience=None)
+    assert evaluation.steps == [2, 4]
+
+
+def test_results_of_an_earlier_run_are_not_taken_for_this_one(tmp_path):
+    result = {"task": "toy", "split": "dev", "step": 5, "metrics": {}}
+    write_result(str(tmp_path), "metrics", result)
+    with pytest.raises(ValueError, match="evaluations of an earlier run"):
+        run(tmp_path, 4, Planned({}), patience=None)

@@ -1,0 +1,144 @@
+"""Decoding splits, the files of their results, and what a task's metrics may be."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.decoding import greedy_decode
+from remixer_tf.evaluation.decoded import decode_examples
+from remixer_tf.evaluation.padding import padded_lengths
+from tests.data.toy_tasks import VOCABULARY, rows, toy_task, word_metric
+from tests.evaluation.shift import DEV, LENGTHS, decoded, shift_engine
+from tests.models import tiny
+
+
+def run(task, tmp_path, **kwargs):
+    return decoded(task, **kwargs).run(str(tmp_path), shift_engine(), 3)
+
+
+def test_metrics_and_files(tmp_path, capsys):
+    task = toy_task({"train": DEV, "dev": DEV, "gen": rows([(2, 2)] * 6)})
+    results = run(task, tmp_path)
+
+    assert results["toy"].keys() == {"dev", "gen"}
+    dev = results["toy"]["dev"]
+    assert dev["metrics"] == {"em": 0.6, "type/short": 1.0}
+    assert dev["examples"] == 5 and dev["over_length"] == 0
+    assert dev["decoded_tokens"] == sum(len(x) + 1 for x, _ in DEV)
+
+    folder = tmp_path / "eval" / "toy" / "dev" / "3"
+    assert json.loads((folder / "metrics.json").read_text()) == dev
+    lines = (folder / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {
+            "input": text,
+            "target": target,
+            "prediction": "".join(chr(ord(letter) + 1) for letter in text),
+            "exact_match": target != text,
+            "type": "long" if text == "hello" else "short",
+        }
+        for text, target in DEV
+    ]
+    (events,) = (tmp_path / "tensorboard" / "eval_toy_dev").iterdir()
+    scalars = {
+        (value.tag, event.step): float(tf.make_ndarray(value.tensor))
+        for event in tf.compat.v1.train.summary_iterator(str(events))
+        for value in event.summary.value
+        if "examples" not in value.tag
+    }
+    assert scalars == {
+        ("eval/em", 3): pytest.approx(0.6),
+        ("eval/type/short", 3): 1.0,
+    }
+    table = capsys.readouterr().out
+    assert "toy at step 3" in table and "type/short" in table and "0.60" in table
+
+
+def test_only_the_first_examples(tmp_path):
+    result = run(toy_task({"dev": DEV}), tmp_path, max_examples=2)["toy"]["dev"]
+    assert result["examples"] == 2 and result["metrics"]["em"] == 1.0
+
+
+def test_over_long_inputs_are_trimmed_and_targets_compared_whole(tmp_path):
+    # The answer to the trimmed input equals the trimmed target, not the whole one.
+    task = toy_task({"dev": [("a" * 13, "b" * 13)]})
+    result = run(task, tmp_path, feature_lengths={"inputs": 8, "targets": 8})["toy"][
+        "dev"
+    ]
+    assert result["over_length"] == 1 and result["metrics"]["em"] == 0.0
+
+
+def test_every_task_of_a_mixture(tmp_path):
+    one = toy_task({"dev": DEV}, name="toy_one")
+    two = toy_task({"dev": DEV[:2], "gen": DEV[:1]}, name="toy_two")
+    mixture = seqio.Mixture("toy_both", [(one, 1), (two, 1)])
+    results = run(mixture, tmp_path)
+    assert {name: list(splits) for name, splits in results.items()} == {
+        "toy_one": ["dev"],
+        "toy_two": ["dev", "gen"],
+    }
+    assert results["toy_two"]["dev"]["metrics"]["em"] == 1.0
+
+
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match="no split 'test'.*It has: dev"):
+        run(toy_task({"dev": DEV}), tmp_path, splits=["test"])
+    with pytest.raises(ValueError, match="no split beside training"):
+        run(toy_task({"train": DEV}), tmp_path)
+    with pytest.raises(ValueError, match="toy dev has no examples"):
+        run(toy_task({"dev": []}), tmp_path)
+
+    def likelihood(targets, scores):
+        return {"mean": np.mean(scores)}
+
+    with pytest.raises(ValueError, match="scores of given targets"):
+        run(toy_task({"dev": DEV}, metric_fns=[likelihood]), tmp_path)
+    with pytest.raises(ValueError, match="Two metrics of toy are called"):
+        run(toy_task({"dev": DEV}, metric_fns=[word_metric, word_metric]), tmp_path)
+
+
+def test_metrics_may_use_the_scores_of_the_predictions(tmp_path):
+    def first_letter(targets, predictions, aux_values):
+        return {"first": float(aux_values["scores"][0])}
+
+    result = run(toy_task({"dev": DEV}, metric_fns=[first_letter]), tmp_path)
+    assert result["toy"]["dev"]["metrics"] == {"first": 100.0}
+
+
+def test_a_task_without_metrics_gives_predictions(tmp_path):
+    assert (
+        run(toy_task({"dev": DEV}, metric_fns=[]), tmp_path)["toy"]["dev"]["metrics"]
+        == {}
+    )
+    assert (tmp_path / "eval" / "toy" / "dev" / "3" / "predictions.jsonl").exists()
+
+
+def test_sorting_and_cutting_change_no_prediction(monkeypatch):
+    """A model's greedy decoding, against one example at a time at full length."""
+    monkeypatch.setattr(tiny, "VOCAB_SIZE", VOCABULARY.vocab_size)
+    keras.utils.set_random_seed(0)
+    model = tiny.tiny_model("remixer")
+    task = toy_task({"dev": rows([(1 + i % 7, 1 + i % 11) for i in range(5)])})
+    examples = read_examples(task, "dev", LENGTHS)
+    decode = tf.function(lambda batch: greedy_decode(model, batch, 6))
+    answers = decode_examples(
+        lambda batch: tf.nest.map_structure(lambda x: x.numpy(), decode(batch)),
+        examples,
+        feature_lengths=LENGTHS,
+        length_buckets=padded_lengths(model, LENGTHS),
+        batch_size=4,
+        max_length=6,
+        feature_converter=seqio.EncDecFeatureConverter,
+    )
+    assert answers.tokens.shape == (5, 6) and np.count_nonzero(answers.tokens)
+    for i, example in enumerate(examples):
+        inputs = np.zeros([1, 8], np.int32)
+        inputs[0, : len(example["inputs"])] = example["inputs"]
+        want = decode({"encoder_input_tokens": tf.constant(inputs)})
+        np.testing.assert_array_equal(answers.tokens[i], want.tokens[0])
+        np.testing.assert_allclose(answers.scores[i], want.scores[0], rtol=1e-4)

@@ -212,7 +212,8 @@ def test_spans_are_learned(mlm_run, where_is_the_digit, tmp_path):
         "--gin.D_ATTENTION=8",
         f"--gin.TASK='{where_is_the_digit}'",
         f"--gin.INITIAL_CHECKPOINT='{mlm_run}'",
-        "--gin.FEATURE_LENGTHS={'inputs': 32, 'token_types': 32, 'targets': 2}",
+        "--gin.FEATURE_LENGTHS={'inputs': 32, 'token_types': 32, 'answerable': 32, "
+        "'targets': 2}",
         "--gin.DecodedEvaluation.period=20",
     ]
     run(tmp_path, *arguments, steps=20)

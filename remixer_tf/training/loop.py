@@ -312,7 +312,7 @@ def _check_evaluations(evaluations, best):
             "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
             f"its brackets). Received: evaluations={evaluations!r}"
         )
-    if best is not None and not hasattr(best, "find"):
+    if best is not None and not hasattr(best, "metric"):
         raise ValueError(f"best must be None or @Best(). Received: best={best!r}")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from remixer_tf import configuration, train
+from remixer_tf import eval as eval_binary
 from remixer_tf.checkpoints.reading import restore_model
 from remixer_tf.models.build import build_model
 
@@ -26,6 +27,14 @@ def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
     best = json.loads((tmp_path / "best.json").read_text())
     assert best["metric"] == "my_copies/validation/same_length"
     assert best["value"] == pytest.approx(100 * 2 / 3)  # "def" became "de"
+
+    # Read from what training wrote, it is the same evaluation; with other bindings not.
+    path = tmp_path / "eval" / "my_copies" / "validation" / "2" / "metrics.json"
+    scored = path.stat().st_mtime_ns
+    for binding, new in ((), False), (("--gin.copy_input.leave_out=5",), True):
+        gin.clear_config()
+        eval_binary.main([f"--model_dir={tmp_path}", *binding])
+        assert (path.stat().st_mtime_ns > scored) == new
 
     # What training wrote names the module too. Two steps at a rate of 0 change nothing.
     gin.clear_config()

@@ -11,12 +11,14 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import tensorflow as tf
 
+from remixer_tf.evaluation.settings import hash_weights
 from remixer_tf.layers import Dropout
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.strategy import get_strategy
+from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.train_step import TrainStep
 from tests.training import toy
 
@@ -133,6 +135,25 @@ def dropout_masks():
     return {"draws": draws, "states": [state.numpy().tolist() for state in states]}
 
 
+def evaluated(strategy_name, jit_compile):
+    """Returns logits and their sum by replica, and the weights' hash."""
+    keras.utils.set_random_seed(0)
+    engine = TensorFlowEngine(strategy_name, jit_compile)
+    engine.build_model(toy.ToyModel, "float32")
+
+    def function(batch):
+        logits = engine.model(batch, training=False)
+        return {"logits": logits, "sum": tf.reduce_sum(logits)[None]}
+
+    (batch,) = toy.make_batches(1)
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    found = engine.compile(function)(batch)
+    return {
+        **{name: value.tolist() for name, value in found.items()},
+        "hash": hash_weights(engine.model),
+    }
+
+
 def variance_of_masks():
     """Returns how much the masks of a step's replicas differ, as a variance."""
     strategy = get_strategy("mirrored")
@@ -171,6 +192,8 @@ def main():
         for strategy in ("single", "mirrored")
         for micro_batches in (1, 2)
     }
+    for strategy, jit in (("single", False), ("mirrored", False), ("mirrored", True)):
+        result[f"evaluated {strategy} {jit}"] = evaluated(strategy, jit)
     result["reductions"] = reduced_shapes()
     result["dropout"] = dropout_masks()
     result["variance of masks"] = variance_of_masks()

@@ -96,6 +96,15 @@ def test_replicas_of_a_train_step_draw_different_masks(runs):
     assert runs["variance of masks"] > 0.01
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_evaluation_shares_a_batch_among_replicas(runs, jit):
+    one, two = runs["evaluated single False"], runs[f"evaluated mirrored {jit}"]
+    np.testing.assert_allclose(two["logits"], one["logits"], atol=1e-6)
+    assert (len(one["sum"]), len(two["sum"])) == (1, 2)
+    assert sum(two["sum"]) == pytest.approx(sum(one["sum"]), rel=1e-4)
+    assert one["hash"] == two["hash"]
+
+
 def test_batch_that_does_not_divide_names_both_numbers(runs):
     assert "batch of 3 examples" in runs["indivisible"]
     assert "2 replicas" in runs["indivisible"]

@@ -140,7 +140,7 @@ def test_training_again_says_that_it_is_done(tmp_path, capsys):
         ({"steps_per_call": 3}, "train_steps=10 is not a multiple of steps_per_call=3"),
         ({"steps_per_call": 2, "log_period": 5}, "log_period=5 .*steps_per_call=2"),
         ({"steps_per_call": 10}, "log_period=1 .*steps_per_call=10"),
-        ({"checkpoint_period": 0}, "checkpoint_period must be a positive integer"),
+        ({"checkpoint_period": 0}, "checkpoint_period must be an integer"),
         ({"dtype_policy": "float16"}, "'float32', 'mixed_bfloat16'.*'float16'"),
         ({"engine": lambda: TensorFlowEngine("magic")}, "no strategy called 'magic'"),
     ],

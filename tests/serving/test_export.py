@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from remixer_tf import configuration, export, infer
+from remixer_tf.serving import saved_model
 from tests.serving.test_text_to_text import QUESTIONS
 
 # Reads questions as hexadecimal numbers, and answers in batches of 0, 1, 7 and all.
@@ -120,7 +121,7 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
     model, _ = configuration.call("text_to_text", str(tiny_run))
     with pytest.raises(OSError, match="Cannot write .*export/2: No space") as error:
-        export.export(model, str(tiny_run / "export"), 2)
+        saved_model.export(model, str(tiny_run / "export"), 2, "")
     assert configuration.is_users_error(error.value)
     assert os.listdir(tiny_run / "export") == ["1"]
 
@@ -132,5 +133,5 @@ def test_errors(tiny_run, tmp_path):
     model, _ = configuration.call("text_to_text", str(tiny_run))
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Cannot write .*file/export/1") as error:
-        export.export(model, str(tmp_path / "file" / "export"), 1)
+        saved_model.export(model, str(tmp_path / "file" / "export"), 1, "")
     assert configuration.is_users_error(error.value)

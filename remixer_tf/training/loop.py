@@ -15,6 +15,7 @@ from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
+from remixer_tf.training.run_lock import RunLock
 from remixer_tf.training.run_log import RunLog
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.watch import PREEMPTED, FiniteWatch, StopSignal
@@ -97,7 +98,8 @@ def train(
         data holds a token id that the model's `vocab_size` does not reach, or a class
         that its `num_classes` does not.
       FloatingPointError: loss or gradient is not finite.
-      OSError: a checkpoint could not be written, or none could be read.
+      OSError: a checkpoint could not be written, none could be read, or another run
+        lives in `model_dir`.
       SystemExit: SIGTERM came. Everything is saved; the code is `PREEMPTED`.
     """
     start_time = time.perf_counter()
@@ -117,190 +119,191 @@ def train(
     _check_writable(model_dir)
     engine = engine()  # First: several hosts connect here.
     host = engine.host
-
-    # Data, model, optimizer.
-    keras.utils.set_random_seed(seed)
-    data = dataset(
-        seed=seed, steps_per_call=steps_per_call, shard_info=engine.shard_info
-    )
-    iterator = iter(data)
-    engine.build(
-        model,
-        optimizer,
-        dtype_policy,
-        loss_fn=loss_fn,
-        auxiliary_loss_weights=auxiliary_loss_weights,
-        micro_batches=micro_batches,
-        clip_norm=clip_norm,
-    )
-
-    # State: the run's own checkpoint, else an initial one, else scratch.
-    checkpoints = Checkpoints(
-        model_dir,
-        engine.variables,
-        engine.values,
-        iterator,
-        keep=keep_checkpoints,
-        keep_period=keep_period,
-        host=host,
-    )
-    step = checkpoints.restore(restart_data_at)
-    progress = Progress(step, train_steps, silent=host.index > 0)
-    if not step:
-        _check_no_results(model_dir)
-        if initial_checkpoint:
-            progress.message(initial_checkpoint(engine.model))
-
-    vocabularies = getattr(data, "vocabularies", None)
-    if vocabularies and host.index == 0 and not dry_run:
-        remember_vocabularies(model_dir, vocabularies, step)
-    host.barrier()
-    for evaluation in evaluations:
-        evaluation.check(model_dir, evaluations)
-
-    def due_evaluations():
-        return [
-            evaluation
-            for evaluation in evaluations
-            if step and (step % evaluation.period == 0 or step == train_steps)
-        ]
-
-    def evaluate():
-        """Runs what is due at `step`, and says whether to stop early."""
-        due = due_evaluations()
-        for evaluation in due:
-            if host.index == 0:
-                with progress.paused():
-                    evaluation.run(model_dir, engine, step)
-        if due:
-            host.barrier()
-        if best is None:
-            return False
-        checkpoints.best_step, value, stop = best.find(
-            model_dir, evaluations, engine.model
+    with RunLock(model_dir, enabled=host.index == 0 and not dry_run) as lock:
+        # Data, model, optimizer.
+        keras.utils.set_random_seed(seed)
+        data = dataset(
+            seed=seed, steps_per_call=steps_per_call, shard_info=engine.shard_info
         )
-        if due and host.index == 0 and value is not None:
-            best.write(model_dir, checkpoints.best_step, value)
-        return stop
+        iterator = iter(data)
+        engine.build(
+            model,
+            optimizer,
+            dtype_policy,
+            loss_fn=loss_fn,
+            auxiliary_loss_weights=auxiliary_loss_weights,
+            micro_batches=micro_batches,
+            clip_norm=clip_norm,
+        )
 
-    stopped_early = False if dry_run else evaluate()
-    if step >= train_steps or stopped_early:
+        # State: the run's own checkpoint, else an initial one, else scratch.
+        checkpoints = Checkpoints(
+            model_dir,
+            engine.variables,
+            engine.values,
+            iterator,
+            keep=keep_checkpoints,
+            keep_period=keep_period,
+            host=host,
+        )
+        step = checkpoints.restore(restart_data_at)
+        progress = Progress(step, train_steps, silent=host.index > 0)
+        if not step:
+            _check_no_results(model_dir)
+            if initial_checkpoint:
+                progress.message(initial_checkpoint(engine.model))
+
+        vocabularies = getattr(data, "vocabularies", None)
+        if vocabularies and host.index == 0 and not dry_run:
+            remember_vocabularies(model_dir, vocabularies, step)
+        host.barrier()
+        for evaluation in evaluations:
+            evaluation.check(model_dir, evaluations)
+
+        def due_evaluations():
+            return [
+                evaluation
+                for evaluation in evaluations
+                if step and (step % evaluation.period == 0 or step == train_steps)
+            ]
+
+        def evaluate():
+            """Runs what is due at `step`, and says whether to stop early."""
+            due = due_evaluations()
+            for evaluation in due:
+                if host.index == 0:
+                    with progress.paused():
+                        evaluation.run(model_dir, engine, step)
+            if due:
+                host.barrier()
+            if best is None:
+                return False
+            checkpoints.best_step, value, stop = best.find(
+                model_dir, evaluations, engine.model
+            )
+            if due and host.index == 0 and value is not None:
+                best.write(model_dir, checkpoints.best_step, value)
+            return stop
+
+        stopped_early = False if dry_run else evaluate()
+        if step >= train_steps or stopped_early:
+            progress.message(
+                f"{model_dir} is at step {step} of {train_steps}"
+                f"{', stopped early' if stopped_early else ''}: nothing to do. Set "
+                f"more {'patience' if stopped_early else 'train_steps'} to go on."
+            )
+            return None
+
+        # What will run.
+        batch = next(iterator)
+        _check_ids(batch, engine.model)
+        overview = Overview(engine, dtype_policy)
+        over_length = getattr(data, "over_length", None)
+        progress.message(overview.text(batch, over_length))
+        if not step:
+            progress.message(f"starting {model_dir} from scratch")
+        elif step == restart_data_at:
+            progress.message(f"continuing from step {step}; the data starts anew")
+        else:
+            progress.message(f"continuing from step {step}")
+        if dry_run:
+            progress.message("dry run: nothing was trained or written")
+            return None
+        summary_path = os.path.join(model_dir, "train_summary.json")
+        if host.index == 0 and tf.io.gfile.exists(summary_path):
+            tf.io.gfile.remove(summary_path)  # Who sees it takes the run for ended.
+        text, hyperparameters = configuration() if configuration else ("", {})
+        if text and host.index == 0:
+            path = os.path.join(model_dir, "operative_config.gin")
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write(text)
+
+        # Steps.
+        log = RunLog(
+            model_dir,
+            overview,
+            batch_size=(
+                targets_and_weights(batch)[0].shape[1] * engine.shard_info.num_shards
+            ),
+            examples_per_epoch=examples_per_epoch,
+            enabled=host.index == 0,
+        )
+        log.start(step, text, hyperparameters)
+        watch = FiniteWatch(model_dir, max_skipped_steps, text)
+        speed = Speed(throughput_unit(batch))
+        known_shapes = set()
+        sums = None
+        with progress, log, checkpoints, StopSignal() as signal:
+            while step < train_steps and not stopped_early:
+                start = time.perf_counter()
+                if batch is None:
+                    batch = next(iterator)
+                waited = time.perf_counter() - start
+                shapes = tuple(tuple(value.shape) for value in batch.values())
+                if shapes not in known_shapes:
+                    _check_ids(batch, engine.model)
+                new = engine.step(batch, stop=signal.received)
+                step += steps_per_call
+                watch.add(step, batch, new)
+                if shapes in known_shapes:
+                    flops = engine.cost(batch).flops * steps_per_call
+                    speed.step(steps_per_call, flops, waited)
+                else:  # The call has traced and compiled.
+                    known_shapes.add(shapes)
+                    speed.skip(time.perf_counter() - start, float(new["tokens"]))
+                batch = None
+                sums = {key: sums[key] + new[key] for key in new} if sums else new
+                progress.advance(step)
+                checkpoints.check()
+                lock.check()
+
+                if step % log_period == 0 or step == train_steps:
+                    watch.flush()
+                    values = summarize_steps(sums)
+                    values |= speed.lap(float(sums["tokens"]))
+                    progress.report(step, values)
+                    log.scalars(step, values, engine, watch.skipped)
+                    sums = None
+
+                pause = time.perf_counter()
+                due = step == train_steps or step % checkpoint_period == 0
+                if due or due_evaluations() or watch.stop:
+                    watch.flush()
+                    checkpoints.save(step)
+                if watch.stop:
+                    checkpoints.wait()
+                    progress.message(
+                        f"SIGTERM: saved step {step}. The same command goes on from it."
+                    )
+                    raise SystemExit(PREEMPTED)
+                if due_evaluations():
+                    stopped_early = evaluate()
+                speed.skip(time.perf_counter() - pause)
+        checkpoints.wait()
+        host.barrier()
+        if sums:  # Stopped between two log lines.
+            values = summarize_steps(sums)
+
+        summary = {
+            "parameters": overview.parameters,
+            "steps": step,
+            **{
+                name: values[name]
+                for name in ("objective", "loss", "accuracy")
+                if name in values
+            },
+            **speed.mean(),
+            "skipped_steps": watch.skipped,
+            "seconds": time.perf_counter() - start_time,
+        }
+        if host.index == 0:
+            with tf.io.gfile.GFile(summary_path, "w") as file:
+                json.dump(summary, file, indent=2)
         progress.message(
-            f"{model_dir} is at step {step} of {train_steps}"
-            f"{', stopped early' if stopped_early else ''}: nothing to do. Set more "
-            f"{'patience' if stopped_early else 'train_steps'} to go on."
+            f"{'stopped early' if stopped_early else 'trained'} at step {step} after "
+            f"{format_seconds(summary['seconds'])}; checkpoints are in {model_dir}"
         )
-        return None
-
-    # What will run.
-    batch = next(iterator)
-    _check_ids(batch, engine.model)
-    overview = Overview(engine, dtype_policy)
-    over_length = getattr(data, "over_length", None)
-    progress.message(overview.text(batch, over_length))
-    if not step:
-        progress.message(f"starting {model_dir} from scratch")
-    elif step == restart_data_at:
-        progress.message(f"continuing from step {step}; the data starts anew")
-    else:
-        progress.message(f"continuing from step {step}")
-    if dry_run:
-        progress.message("dry run: nothing was trained or written")
-        return None
-    summary_path = os.path.join(model_dir, "train_summary.json")
-    if host.index == 0 and tf.io.gfile.exists(summary_path):
-        tf.io.gfile.remove(summary_path)  # Who sees it takes the run for ended.
-    text, hyperparameters = configuration() if configuration else ("", {})
-    if text and host.index == 0:
-        path = os.path.join(model_dir, "operative_config.gin")
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write(text)
-
-    # Steps.
-    log = RunLog(
-        model_dir,
-        overview,
-        batch_size=(
-            targets_and_weights(batch)[0].shape[1] * engine.shard_info.num_shards
-        ),
-        examples_per_epoch=examples_per_epoch,
-        enabled=host.index == 0,
-    )
-    log.start(step, text, hyperparameters)
-    watch = FiniteWatch(model_dir, max_skipped_steps, text)
-    speed = Speed(throughput_unit(batch))
-    known_shapes = set()
-    sums = None
-    with progress, log, checkpoints, StopSignal() as signal:
-        while step < train_steps and not stopped_early:
-            start = time.perf_counter()
-            if batch is None:
-                batch = next(iterator)
-            waited = time.perf_counter() - start
-            shapes = tuple(tuple(value.shape) for value in batch.values())
-            if shapes not in known_shapes:
-                _check_ids(batch, engine.model)
-            new = engine.step(batch, stop=signal.received)
-            step += steps_per_call
-            watch.add(step, batch, new)
-            if shapes in known_shapes:
-                flops = engine.cost(batch).flops * steps_per_call
-                speed.step(steps_per_call, flops, waited)
-            else:  # The call has traced and compiled.
-                known_shapes.add(shapes)
-                speed.skip(time.perf_counter() - start, float(new["tokens"]))
-            batch = None
-            sums = {key: sums[key] + new[key] for key in new} if sums else new
-            progress.advance(step)
-            checkpoints.check()
-
-            if step % log_period == 0 or step == train_steps:
-                watch.flush()
-                values = summarize_steps(sums)
-                values |= speed.lap(float(sums["tokens"]))
-                progress.report(step, values)
-                log.scalars(step, values, engine, watch.skipped)
-                sums = None
-
-            pause = time.perf_counter()
-            due = step == train_steps or step % checkpoint_period == 0
-            if due or due_evaluations() or watch.stop:
-                watch.flush()
-                checkpoints.save(step)
-            if watch.stop:
-                checkpoints.wait()
-                progress.message(
-                    f"SIGTERM: saved step {step}. The same command goes on from it."
-                )
-                raise SystemExit(PREEMPTED)
-            if due_evaluations():
-                stopped_early = evaluate()
-            speed.skip(time.perf_counter() - pause)
-    checkpoints.wait()
-    host.barrier()
-    if sums:  # Stopped between two log lines.
-        values = summarize_steps(sums)
-
-    summary = {
-        "parameters": overview.parameters,
-        "steps": step,
-        **{
-            name: values[name]
-            for name in ("objective", "loss", "accuracy")
-            if name in values
-        },
-        **speed.mean(),
-        "skipped_steps": watch.skipped,
-        "seconds": time.perf_counter() - start_time,
-    }
-    if host.index == 0:
-        with tf.io.gfile.GFile(summary_path, "w") as file:
-            json.dump(summary, file, indent=2)
-    progress.message(
-        f"{'stopped early' if stopped_early else 'trained'} at step {step} after "
-        f"{format_seconds(summary['seconds'])}; checkpoints are in {model_dir}"
-    )
-    return summary
+        return summary
 
 
 def _check_evaluations(evaluations, best):

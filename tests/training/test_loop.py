@@ -127,6 +127,19 @@ def test_an_unwritable_folder(tmp_path):
         run(tmp_path / "file" / "run", 2)
 
 
+def test_a_second_run_in_the_folder_is_refused(tmp_path):
+    def dataset(**options):
+        with pytest.raises(OSError, match=f"Process {os.getpid()} on .* trains in "):
+            run(tmp_path, 2)
+        return toy.toy_dataset(**options)
+
+    run(tmp_path, 2, dataset=dataset)
+    with pytest.raises(ValueError, match="another model or optimizer"):
+        run(tmp_path, 4, optimizer=lambda: keras.optimizers.SGD(0.1))
+    run(tmp_path, 4)  # Neither the end nor an error leaves it locked.
+    assert available_steps(tmp_path / "checkpoints") == [2, 4]
+
+
 def test_training_again_says_that_it_is_done(tmp_path, capsys):
     run(tmp_path, 2)
     capsys.readouterr()

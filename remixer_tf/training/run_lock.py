@@ -1,0 +1,187 @@
+"""One run at a time in a folder."""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+
+import tensorflow as tf
+from absl import logging
+
+HEARTBEAT_SECONDS = 15
+STALE_SECONDS = 120
+
+
+class RunLock:
+    """Holds <model_dir>/run.lock while a run lives. Use it as a context manager.
+
+    The file names the process that holds it, and its time is renewed every
+    HEARTBEAT_SECONDS. A process of this machine that is gone holds nothing. One of
+    another machine is watched: it lives if it renews the file within STALE_SECONDS, by
+    no clock but this machine's, and else has lost it.
+
+    Where files can be locked (`flock`) or created exclusively, two runs that start at
+    once cannot both take it; an object store can do neither.
+
+    Args:
+      model_dir: folder of the run, which exists.
+      enabled: whether to take it: of several hosts of a run, one does.
+
+    Raises:
+      OSError: another run lives in the folder.
+    """
+
+    def __init__(self, model_dir, enabled=True):
+        self._folder = model_dir
+        self._path = os.path.join(model_dir, "run.lock")
+        self._enabled = enabled
+        self._me = _describe(os.getpid())
+        self._ended = threading.Event()
+        self._lost_to = None
+        self._thread = None
+
+    def __enter__(self):
+        if self._enabled:
+            with _turn(self._folder):
+                self._take()
+            self._thread = threading.Thread(target=self._renew, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        if self._thread:
+            self._ended.set()
+            self._thread.join()
+            if self._read() == self._me:
+                tf.io.gfile.remove(self._path)
+
+    def check(self):
+        """Raises OSError if another run has taken the folder over."""
+        if self._lost_to is not None:
+            raise OSError(
+                f"{_name(self._lost_to)} has taken {self._folder} over, since this "
+                f"process did not renew {self._path} for {STALE_SECONDS} s. It goes on "
+                "from the last checkpoint; this run ends here."
+            )
+
+    def _take(self):
+        while not self._create():
+            holder = self._read()
+            if holder is not None and self._lives(holder):
+                raise OSError(
+                    f"{_name(holder)} trains in {self._folder} (it renewed "
+                    f"{self._path} {self._age():.0f} s ago). Wait until it has ended, "
+                    "stop it, or set another --model_dir."
+                )
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(self._path)
+
+    def _create(self):
+        """Writes the lock if there is none, and returns whether there was none."""
+        if "://" in self._path:
+            if tf.io.gfile.exists(self._path):
+                return False
+            self._write()
+            return True
+        try:
+            with open(self._path, "x", encoding="utf-8") as file:
+                file.write(json.dumps(self._me))
+        except FileExistsError:
+            return False
+        return True
+
+    def _write(self):
+        with tf.io.gfile.GFile(self._path, "w") as file:
+            file.write(json.dumps(self._me))
+
+    def _read(self):
+        """Returns who holds the lock: {} if that is being written, None if nobody."""
+        try:
+            with tf.io.gfile.GFile(self._path) as file:
+                return json.loads(file.read())
+        except tf.errors.NotFoundError:
+            return None
+        except ValueError:
+            return {}
+
+    def _lives(self, holder):
+        if holder.get("host") == self._me["host"]:
+            return _describe(holder["pid"]) == holder
+        logging.info("%s: waiting whether %s lives", self._path, _name(holder))
+        seen = self._time()
+        for _ in range(STALE_SECONDS):
+            time.sleep(1)
+            if self._time() != seen:
+                return True
+        return False
+
+    def _time(self):
+        """Returns when the lock was renewed, in nanoseconds; 0 if there is none."""
+        try:
+            return tf.io.gfile.stat(self._path).mtime_nsec
+        except tf.errors.NotFoundError:
+            return 0
+
+    def _age(self):
+        return max(0.0, time.time() - self._time() / 1e9)
+
+    def _renew(self):
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            try:
+                self._beat()
+            except (OSError, tf.errors.OpError) as error:
+                logging.warning("%s could not be renewed: %s", self._path, error)
+
+    def _beat(self):
+        holder = self._read()
+        if holder != self._me:
+            self._lost_to = holder or {}
+        elif "://" in self._path:
+            self._write()
+        else:
+            os.utime(self._path)
+
+
+@contextlib.contextmanager
+def _turn(folder):
+    """Lets processes of this machine, and where it can of others, take turns."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # Not a system, or a folder, that has it.
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _describe(pid):
+    """Returns what tells a process of this machine apart; None if it is gone."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass  # It lives, and is another user's.
+    started = None
+    with contextlib.suppress(OSError):
+        # After the name, which may hold spaces: the state, and as the 20th the time.
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        if fields[0] == "Z":
+            return None
+        started = fields[19]
+    return {"host": socket.gethostname(), "pid": pid, "started": started}
+
+
+def _name(holder):
+    if not holder:
+        return "Another process"
+    return f"Process {holder['pid']} on {holder['host']}"

@@ -163,9 +163,10 @@ def test_call_names_what_is_missing():
 
 
 def test_a_bug_is_not_explained_away():
-    parse(f"--gin_file={MODEL}", "--gin.EncoderDecoder.encoder=1")
-    with pytest.raises(TypeError, match="not callable"):
-        configuration.call("EncoderDecoder", decoder=1, vocab_size=1, d_model=1)
+    parse(f"--gin_file={MODEL}", "--gin.EncoderDecoder.encoder=@num_tokens")
+    with pytest.raises(TypeError, match="unexpected keyword") as error:
+        configuration.call("EncoderDecoder", decoder=len, vocab_size=1, d_model=1)
+    assert not configuration.is_users_error(error.value)
 
 
 def test_the_written_configuration_can_be_read_again():

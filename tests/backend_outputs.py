@@ -11,7 +11,7 @@ from keras import ops
 
 from remixer_tf.layers import Context
 from remixer_tf.models import ClassificationHead, MaskedLMHead, SpanHead
-from tests.compiled import compiled, outputs_and_gradients
+from tests.compiled import outputs_and_gradients
 from tests.layers.harness import D_MODEL, randomize
 from tests.layers.sublayers import SUBLAYERS
 from tests.models.test_image_classifier import random_images, tiny_classifier
@@ -76,20 +76,17 @@ def _model(name):
     return model, lambda: model(batch)
 
 
-def outputs(names, gradients=False):
+def outputs(names):
     """Returns {name: float32 array}, from weights and inputs that NumPy drew.
+
+    "name: path" is the gradient of a weight, see `outputs_and_gradients`.
 
     Args:
         names: some of `NAMES`.
-        gradients: bool, whether "name: path" gives a weight's gradient too, see
-            `outputs_and_gradients`.
     """
     found = {}
     for name in names:
         layer, call = _sublayer(name) if name in SUBLAYERS else _model(name)
-        if not gradients:
-            found[name] = ops.convert_to_numpy(compiled(call, layer)())
-            continue
         found[name], of_weights = outputs_and_gradients(call, layer)
         for path, gradient in of_weights.items():
             path = path.partition("/")[2]
@@ -98,5 +95,5 @@ def outputs(names, gradients=False):
 
 
 if __name__ == "__main__":
-    path, gradients, *names = sys.argv[1:]
-    np.savez(path, **outputs(names, gradients == "gradients"))
+    path, *names = sys.argv[1:]
+    np.savez(path, **outputs(names))

@@ -24,29 +24,27 @@ FEW = [
 
 
 @pytest.mark.parametrize(
-    "names, gradients",
+    "names",
     [
-        pytest.param(FEW, True, id="few with gradients"),
-        pytest.param(NAMES, False, id="all", marks=pytest.mark.slow),
-        pytest.param(NAMES, True, id="all with gradients", marks=pytest.mark.slow),
+        pytest.param(FEW, id="few"),
+        pytest.param(NAMES, id="all", marks=pytest.mark.slow),
     ],
 )
-def test_jax_equals_tensorflow(names, gradients, tmp_path):
+def test_jax_equals_tensorflow(names, tmp_path):
     """Outputs within 1e-5 of the largest; gradients within 1e-4 of their largest.
 
     A gradient that is zero but for rounding, such as that of a key's bias, is compared
     with the largest of its model.
     """
     path = tmp_path / "jax.npz"
-    which = "gradients" if gradients else "outputs"
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.backend_outputs", path, which, *names],
+        [sys.executable, "-m", "tests.backend_outputs", path, *names],
         env={**os.environ, "KERAS_BACKEND": "jax"},
         cwd=pathlib.Path(__file__).parent.parent,
         stderr=subprocess.PIPE,
         text=True,
     )
-    ours = outputs(names, gradients)
+    ours = outputs(names)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
     largest = {}  # gradient of a model
@@ -54,7 +52,7 @@ def test_jax_equals_tensorflow(names, gradients, tmp_path):
         model, is_gradient, _ = name.partition(": ")
         if is_gradient:
             largest[model] = max(largest.get(model, 0), np.abs(value).max())
-    assert len(largest) == len(names) * gradients
+    assert len(largest) == len(names)
     with np.load(path) as jax:
         assert set(jax) == set(ours) and ours.keys() >= set(names)
         for name, value in ours.items():

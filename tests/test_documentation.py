@@ -1,10 +1,12 @@
 """What the documentation names is there."""
 
 import importlib
+import math
 import pathlib
 import re
 
 import pytest
+import seqio
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
@@ -44,6 +46,37 @@ def test_names_and_links(page):
     # Files of this repository in backticks, such as `gin/runs/train.gin`.
     files = re.findall(r"`((?:gin|tasks|tests|benchmarks|remixer_tf)/[\w./-]+)`", text)
     assert [x for x in files if not (ROOT / x).exists()] == []
+
+
+def code_of(heading):
+    """The first Python of a section of the README."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split(heading)[1]
+    return re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+
+
+def test_a_model_in_python():
+    names = {}
+    exec(code_of("## A model in Python"), names)
+    assert names["logits"].shape == (8, 24, 1000)
+    # Tokens at random, of 998: nothing is known yet, and one step changes little.
+    before = float(names["loss"])
+    assert before == pytest.approx(math.log(1000), rel=0.2)
+    sums = names["objective"](names["model"](names["batch"]), names["batch"])
+    after = float(sums["objective"] / sums["weight"])
+    assert after != before and after == pytest.approx(before, rel=0.1)
+
+
+def test_a_task_of_your_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.tsv").write_text("double 21\t42\n")
+    exec(code_of("### A task of your own"), {})
+    task = seqio.get_mixture_or_task("my_task")
+    (example,) = task.get_dataset(split="test", shuffle=False).as_numpy_iterator()
+    vocabulary = task.output_features["targets"].vocabulary
+    assert example["inputs_pretokenized"] == b"double 21"
+    assert example["targets"].tolist() == [*vocabulary.encode("42"), 1]
+    seqio.TaskRegistry.remove("my_task")
 
 
 def test_every_package_has_a_page():

@@ -18,9 +18,9 @@ def write_profiles(profiles, format, file):
     with the columns model, part, kind, quantity, ours, paper.
 
     Args:
-      profiles: dictionary of names to (`Profile`, `PaperRow`).
-      format: one of `FORMATS`.
-      file: a text file to write to.
+        profiles: dictionary of names to (`Profile`, `PaperRow`).
+        format: one of `FORMATS`.
+        file: a text file to write to.
     """
     if format == "csv":
         writer = csv.writer(file, lineterminator="\n")

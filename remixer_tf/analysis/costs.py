@@ -33,19 +33,19 @@ class Profile:
     """What `count`, `count_activations` and `measure` find.
 
     Attributes:
-      batch: dictionary of ints, what is counted: 'batch_size', and of texts the tokens
-        of 'inputs' and 'targets'.
-      parts: dictionary (part, kind) to `Part`. A part is a layer of the model, such as
-        'encoder' or 'logits', or 'model' for what it computes itself (tied logits). A
-        kind is a sublayer's name, such as 'self_attention'; 'remixer: mixing' for
-        the static mixing inside it; '' for all else.
-      parameter_bytes: int, of all variables.
-      activation_bytes: int, the largest sum of the tensors that are alive at once in
-        forward and backward of a training step, gradients included, on one device.
-        XLA may need less. None if not counted.
-      optimizer_bytes: int, of the optimizer's variables.
-      rates: dictionary of floats, 'steps' of training per second, and 'tokens', inputs
-        and targets, or 'images'; empty if not measured.
+        batch: dictionary of ints, what is counted: 'batch_size', and of texts the
+            tokens of 'inputs' and 'targets'.
+        parts: dictionary (part, kind) to `Part`. A part is a layer of the model, such
+            as 'encoder' or 'logits', or 'model' for what it computes itself (tied
+            logits). A kind is a sublayer's name, such as 'self_attention'; 'remixer:
+            mixing' for the static mixing inside it; '' for all else.
+        parameter_bytes: int, of all variables.
+        activation_bytes: int, the largest sum of the tensors that are alive at once in
+            forward and backward of a training step, gradients included, on one device.
+            XLA may need less. None if not counted.
+        optimizer_bytes: int, of the optimizer's variables.
+        rates: dictionary of floats, 'steps' of training per second, and 'tokens',
+            inputs and targets, or 'images'; empty if not measured.
     """
 
     batch: dict
@@ -70,19 +70,19 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
     """Counts what a model is made of. No variable is made.
 
     Args:
-      model: a factory, as in `train`. The model has a method
-        `batch_spec(batch_size, feature_lengths)`, see `EncoderDecoder`.
-      optimizer: a factory of a `keras.optimizers.Optimizer`.
-      batch_size: int.
-      feature_lengths: dictionary of ints, tokens of 'inputs' and 'targets'.
-      dtype_policy: 'float32' or 'mixed_bfloat16'.
+        model: a factory, as in `train`. The model has a method
+            `batch_spec(batch_size, feature_lengths)`, see `EncoderDecoder`.
+        optimizer: a factory of a `keras.optimizers.Optimizer`.
+        batch_size: int.
+        feature_lengths: dictionary of ints, tokens of 'inputs' and 'targets'.
+        dtype_policy: 'float32' or 'mixed_bfloat16'.
 
     Returns:
-      `Profile`.
+        `Profile`.
 
     Raises:
-      ValueError: the model cannot hold sequences of these lengths, or an unknown dtype
-        policy.
+        ValueError: the model cannot hold sequences of these lengths, or an unknown
+            dtype policy.
     """
     with tf.Graph().as_default():  # Variables of a graph have no memory.
         model = build_model(model, dtype_policy)
@@ -113,7 +113,7 @@ def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float
     Args, raises: see `count`.
 
     Returns:
-      int.
+        int.
     """
     with tf.Graph().as_default():
         model = build_model(model, dtype_policy)
@@ -156,14 +156,14 @@ def measure(
     """Times training steps on random, full rows: the median of five after a first.
 
     Args:
-      model, optimizer, batch_size, feature_lengths, dtype_policy: see `count`.
-      jit_compile: see `train`.
+        model, optimizer, batch_size, feature_lengths, dtype_policy: see `count`.
+        jit_compile: see `train`.
 
     Returns:
-      the `rates` of a `Profile`.
+        the `rates` of a `Profile`.
 
     Raises:
-      ValueError: see `count`.
+        ValueError: see `count`.
     """
     model = build_model(model, dtype_policy)
     strategy = tf.distribute.get_strategy()
@@ -213,8 +213,8 @@ def random_superbatch(spec, model):
     """One step of full rows, `[1, batch, ...]`: random values, weights of one.
 
     Args:
-      spec: what `model.batch_spec` returns.
-      model: the model that reads the batch.
+        spec: what `model.batch_spec` returns.
+        model: the model that reads the batch.
     """
     rng = np.random.default_rng(0)
 

@@ -26,18 +26,19 @@ def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="floa
     """Draws a checkpoint of a run.
 
     Args:
-      model_dir: folder of the run.
-      model: a factory, as in `train`.
-      pictures: a `Pictures`.
-      step: int, the step of the checkpoint; None for the newest, "best" for the best.
-      dtype_policy: 'float32' or 'mixed_bfloat16'.
+        model_dir: folder of the run.
+        model: a factory, as in `train`.
+        pictures: a `Pictures`.
+        step: int, the step of the checkpoint; None for the newest, "best" for the best.
+        dtype_policy: 'float32' or 'mixed_bfloat16'.
 
     Returns:
-      the path of the page.
+        the path of the page.
 
     Raises:
-      FileNotFoundError: there is no such checkpoint.
-      ValueError: the checkpoint is of another model; what `Pictures.draw_page` raises.
+        FileNotFoundError: there is no such checkpoint.
+        ValueError: the checkpoint is of another model; what `Pictures.draw_page`
+            raises.
     """
     model = build_model(model, dtype_policy)
     step = reading.restore_model(model_dir, model, step)
@@ -63,12 +64,12 @@ class _Pictures:
         """Draws and writes.
 
         Returns:
-          the path of the page.
+            the path of the page.
 
         Raises:
-          ValueError: no layer of the model mixes, attends or has an alpha; or a text
-            is given and no layer attends, it is longer than the inputs, or there are
-            more texts than the model reads.
+            ValueError: no layer of the model mixes, attends or has an alpha; or a text
+                is given and no layer attends, it is longer than the inputs, or there
+                are more texts than the model reads.
         """
         figures = self.draw(model, step)
         pngs = {name: to_png(figure) for name, figure in figures.items()}
@@ -103,9 +104,9 @@ class ImagePictures(_Pictures):
     images of the patches (gMLP, Figure 3).
 
     Args:
-      source, transforms, split: see `remixer_tf.data.images.eval_images`.
-      period: int, steps between drawings; the last step is always drawn.
-      batch_size: int, the number of images.
+        source, transforms, split: see `remixer_tf.data.images.eval_images`.
+        period: int, steps between drawings; the last step is always drawn.
+        batch_size: int, the number of images.
     """
 
     def __init__(
@@ -130,19 +131,20 @@ class Pictures(_Pictures):
     """Draws what a model of text has learned, on the first examples of a split.
 
     Args:
-      task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is drawn).
-      period: int, steps between drawings; the last step is always drawn.
-      feature_lengths: dictionary of ints; longer features are cut.
-      batch_size: int, the number of examples.
-      split: str; None for the first whose name does not start with "train".
-      vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
-      text: str, inputs in which attention is drawn between the tokens, as is that of
-        the greedy answer where the model can decode; None for none. An encoder reads
-        [CLS] text [SEP], and of a pair of texts [CLS] text [SEP] text [SEP].
-      feature_converter: a `seqio.FeatureConverter` class.
+        task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is
+            drawn).
+        period: int, steps between drawings; the last step is always drawn.
+        feature_lengths: dictionary of ints; longer features are cut.
+        batch_size: int, the number of examples.
+        split: str; None for the first whose name does not start with "train".
+        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+        text: str, inputs in which attention is drawn between the tokens, as is that of
+            the greedy answer where the model can decode; None for none. An encoder
+            reads [CLS] text [SEP], and of a pair of texts [CLS] text [SEP] text [SEP].
+        feature_converter: a `seqio.FeatureConverter` class.
 
     Raises:
-      ValueError: the task has no split that is not for training, and none is given.
+        ValueError: the task has no split that is not for training, and none is given.
     """
 
     def __init__(

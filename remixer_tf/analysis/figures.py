@@ -10,11 +10,11 @@ class Map(NamedTuple):
     """A matrix `[target, source]` as colours.
 
     Attributes:
-      matrix: float array; NaN stays white.
-      signed: bool. False shows weights from 0 up, and cuts the scale where the largest
-        half percent of them begin; True shows both signs, zero white.
-      x, y: lists of str, a label for each column and row; None for positions. Empty
-        where they are neither sources nor targets.
+        matrix: float array; NaN stays white.
+        signed: bool. False shows weights from 0 up, and cuts the scale where the
+            largest half percent of them begin; True shows both signs, zero white.
+        x, y: lists of str, a label for each column and row; None for positions. Empty
+            where they are neither sources nor targets.
     """
 
     matrix: np.ndarray
@@ -27,9 +27,9 @@ class Curves(NamedTuple):
     """Lines over positions.
 
     Attributes:
-      x: array `[points]`.
-      lines: dictionary of a label to an array `[points]`.
-      xlabel: str.
+        x: array `[points]`.
+        lines: dictionary of a label to an array `[points]`.
+        xlabel: str.
     """
 
     x: np.ndarray
@@ -41,12 +41,12 @@ def draw_grid(title, rows):
     """Draws a grid: a row for each key of `rows`, a column for each key inside.
 
     Args:
-      title: str.
-      rows: dictionary of row labels to dictionaries of column titles to `Map` or
-        `Curves`. A row may lack a column.
+        title: str.
+        rows: dictionary of row labels to dictionaries of column titles to `Map` or
+            `Curves`. A row may lack a column.
 
     Returns:
-      `matplotlib.figure.Figure`.
+        `matplotlib.figure.Figure`.
     """
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     panels = [panel for row in rows.values() for panel in row.values()]
@@ -74,10 +74,10 @@ def draw_alpha(lines):
     """Draws alpha over the layers, with its least and largest value.
 
     Args:
-      lines: dictionary of a label to a list of (layer, array of alpha's values).
+        lines: dictionary of a label to a list of (layer, array of alpha's values).
 
     Returns:
-      `matplotlib.figure.Figure`.
+        `matplotlib.figure.Figure`.
     """
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axis = figure.subplots()

@@ -12,11 +12,12 @@ class Observation(NamedTuple):
     """What a layer sowed, see `capture`.
 
     Attributes:
-      layer: the layer.
-      name: 'mixing', 'attention' or 'alpha'.
-      value: float32 array. The matrix of static mixing, `[heads, target, source]`; the
-        mean of the attention weights over the examples where the target token is real,
-        of the same shape, NaN in rows where there is none; alpha, of any shape.
+        layer: the layer.
+        name: 'mixing', 'attention' or 'alpha'.
+        value: float32 array. The matrix of static mixing, `[heads, target, source]`;
+            the mean of the attention weights over the examples where the target token
+            is real, of the same shape, NaN in rows where there is none; alpha, of any
+            shape.
     """
 
     layer: Any
@@ -28,11 +29,11 @@ def observe(model, batch):
     """Captures what layers sow for a batch, cut to its longest example.
 
     Args:
-      model: a built model, called eagerly.
-      batch: dictionary of arrays `[batch, length]` under seqio's names.
+        model: a built model, called eagerly.
+        batch: dictionary of arrays `[batch, length]` under seqio's names.
 
     Returns:
-      list of `Observation`, in the order of the computation.
+        list of `Observation`, in the order of the computation.
     """
     batch = {key: np.asarray(value) for key, value in batch.items()}
     real = {}  # 'encoder' and 'decoder' to whether a token is real

@@ -20,13 +20,13 @@ def draw_observations(observations, where, image_side=None):
     one.
 
     Args:
-      observations: from `observe`, for a batch.
-      where: str, what the titles say of the model and the data.
-      image_side: int, how many patches an image's side has, for rows as images (gMLP,
-        Figure 3); None for text.
+        observations: from `observe`, for a batch.
+        where: str, what the titles say of the model and the data.
+        image_side: int, how many patches an image's side has, for rows as images (gMLP,
+            Figure 3); None for text.
 
     Returns:
-      dictionary of names to figures; empty if there is nothing to show.
+        dictionary of names to figures; empty if there is nothing to show.
     """
     stacks, alphas = {}, {}
     for layer, name, value in observations:
@@ -52,13 +52,13 @@ def draw_attention(observations, tokens, where):
     """Draws the attention in one example, between named tokens (gMLP, Figure 10).
 
     Args:
-      observations: from `observe`, for a batch of one example.
-      tokens: dictionary of 'encoder' and 'decoder' to (names of the tokens that a
-        position reads, names of those that label its row).
-      where: str, what the titles say.
+        observations: from `observe`, for a batch of one example.
+        tokens: dictionary of 'encoder' and 'decoder' to (names of the tokens that a
+            position reads, names of those that label its row).
+        where: str, what the titles say.
 
     Returns:
-      dictionary of names to figures; empty if no layer attends.
+        dictionary of names to figures; empty if no layer attends.
     """
     stacks = {}
     for layer, name, value in observations:

@@ -16,15 +16,15 @@ class InitialCheckpoint:
     such variable exists, or its shape differs, it stays as it was initialised.
 
     Args:
-      path: folder of a run, whose newest checkpoint is meant, or of one checkpoint
-        (`.../checkpoints/1000`).
-      rules: list of (pattern, replacement): a variable's path here, of which the
-        regular expression `pattern` matches a part, has that part replaced to give
-        the path in the checkpoint. The first rule that matches counts. A replacement
-        of None leaves the variable fresh.
+        path: folder of a run, whose newest checkpoint is meant, or of one checkpoint
+            (`.../checkpoints/1000`).
+        rules: list of (pattern, replacement): a variable's path here, of which the
+            regular expression `pattern` matches a part, has that part replaced to give
+            the path in the checkpoint. The first rule that matches counts. A
+            replacement of None leaves the variable fresh.
 
     Raises:
-      FileNotFoundError: there is no checkpoint.
+        FileNotFoundError: there is no checkpoint.
     """
 
     def __init__(self, path, rules=()):
@@ -45,13 +45,13 @@ class InitialCheckpoint:
         """Sets the model's weights.
 
         Args:
-          model: a built `keras.Model`.
+            model: a built `keras.Model`.
 
         Returns:
-          str, which variables were taken, fresh, and left over in the checkpoint.
+            str, which variables were taken, fresh, and left over in the checkpoint.
 
         Raises:
-          ValueError: no variable could be taken.
+            ValueError: no variable could be taken.
         """
         saved = reading.saved_shapes(self._path)["model"]
         variables = reading.variables_by_path(model.trainable_variables)

@@ -16,17 +16,18 @@ def restore_model(model_dir, model, step=None):
     """Restores only the model's variables, as evaluation needs them.
 
     Args:
-      model_dir: folder of the run.
-      model: a built `keras.Model`.
-      step: int, the step wanted; None for the newest, "best" for the one that
-        best.json names.
+        model_dir: folder of the run.
+        model: a built `keras.Model`.
+        step: int, the step wanted; None for the newest, "best" for the one that
+            best.json names.
 
     Returns:
-      int, the step restored.
+        int, the step restored.
 
     Raises:
-      FileNotFoundError: there is no checkpoint, or none of that step, or no best.json.
-      ValueError: the checkpoint holds other variables than the model.
+        FileNotFoundError: there is no checkpoint, or none of that step, or no
+            best.json.
+        ValueError: the checkpoint holds other variables than the model.
     """
     directory = checkpoint_directory(model_dir)
     steps = available_steps(directory)
@@ -70,8 +71,8 @@ def assign_all(path, groups):
     """Sets variables from a checkpoint file.
 
     Args:
-      path: of the file.
-      groups: {group: {path: `keras.Variable`}}, all of which it holds.
+        path: of the file.
+        groups: {group: {path: `keras.Variable`}}, all of which it holds.
     """
     reader = tf.train.load_checkpoint(path)
     for group, variables in groups.items():
@@ -88,7 +89,7 @@ def named_variables(variables):
     """Returns {path: `keras.Variable`}.
 
     Raises:
-      ValueError: two variables share a path, so that one would be lost.
+        ValueError: two variables share a path, so that one would be lost.
     """
     by_path = {}
     for variable in variables:
@@ -105,7 +106,7 @@ def read_all(prefix):
     """Reads all tensors of a checkpoint file.
 
     Raises:
-      OSError, RuntimeError, tf.errors.OpError: one cannot be read.
+        OSError, RuntimeError, tf.errors.OpError: one cannot be read.
     """
     types = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
     for name, dtype in types.items():

@@ -39,17 +39,18 @@ class Checkpoints:
     manager around the training loop.
 
     Args:
-      model_dir: folder of the run, which all hosts share.
-      variables, values: functions that return {group: {path: `keras.Variable`}}, and
-        {group: {path: array}} of what they hold; see `Engine`. All hosts call `values`.
-      iterator: this host's `tf.data` iterator.
-      keep: how many of the newest checkpoints stay.
-      keep_period: checkpoints of steps that it divides stay for good; None for none.
-      host: the `Host` that this process is; None for the only one. Host 0 writes model
-        and optimizer, each host its position in the data.
+        model_dir: folder of the run, which all hosts share.
+        variables, values: functions that return {group: {path: `keras.Variable`}}, and
+            {group: {path: array}} of what they hold; see `Engine`. All hosts call
+            `values`.
+        iterator: this host's `tf.data` iterator.
+        keep: how many of the newest checkpoints stay.
+        keep_period: checkpoints of steps that it divides stay for good; None for none.
+        host: the `Host` that this process is; None for the only one. Host 0 writes
+            model and optimizer, each host its position in the data.
 
     Attributes:
-      best_step: int, a step whose checkpoint stays, or None.
+        best_step: int, a step whose checkpoint stays, or None.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class Checkpoints:
         The step that was saved or restored last is not written again.
 
         Raises:
-          OSError: this or the previous checkpoint could not be written.
-          ValueError: the model or optimizer has made variables since, which the
-            checkpoint would miss.
+            OSError: this or the previous checkpoint could not be written.
+            ValueError: the model or optimizer has made variables since, which the
+                checkpoint would miss.
         """
         self.wait()
         if step == self._last_step:
@@ -175,7 +176,7 @@ class Checkpoints:
         """Waits until the checkpoint is written.
 
         Raises:
-          OSError: it could not be.
+            OSError: it could not be.
         """
         if self._thread:
             self._thread.join()
@@ -186,16 +187,16 @@ class Checkpoints:
         """Restores the newest checkpoint that can be read, and returns its step.
 
         Args:
-          restart_data_at: int, the step of a checkpoint whose position in the data is
-            left aside, so that the data starts anew; None for none.
+            restart_data_at: int, the step of a checkpoint whose position in the data is
+                left aside, so that the data starts anew; None for none.
 
         Returns:
-          int, 0 if the folder holds no checkpoint.
+            int, 0 if the folder holds no checkpoint.
 
         Raises:
-          OSError: there are checkpoints, and none can be read.
-          ValueError: the checkpoint holds other variables than this run, or the
-            position in other data, or of another number of hosts.
+            OSError: there are checkpoints, and none can be read.
+            ValueError: the checkpoint holds other variables than this run, or the
+                position in other data, or of another number of hosts.
         """
         steps = available_steps(self.directory)
         whole = (s for s in reversed(steps) if self._is_readable(s))

@@ -12,18 +12,19 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
     """Parses a binary's command line.
 
     Args:
-      arguments: list of str, without the program's name.
-      description: str, the help's first line.
-      add_arguments: a function that adds the binary's own options to the
-        `argparse.ArgumentParser`; None for none.
-      needs_run: bool, whether --model_dir has to be given.
+        arguments: list of str, without the program's name.
+        description: str, the help's first line.
+        add_arguments: a function that adds the binary's own options to the
+            `argparse.ArgumentParser`; None for none.
+        needs_run: bool, whether --model_dir has to be given.
 
     Returns:
-      `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths` (a
-      list), `gin_bindings` (a list such as ["train.seed = 1"]), and the binary's own.
+        `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths`
+        (a list), `gin_bindings` (a list such as ["train.seed = 1"]), and the binary's
+        own.
 
     Raises:
-      UserError: an argument is unknown or malformed.
+        UserError: an argument is unknown or malformed.
     """
     parser = argparse.ArgumentParser(
         description=description, allow_abbrev=False, usage="%(prog)s [options]"
@@ -70,16 +71,16 @@ def parse_run(arguments, description, add_arguments=None, steps=("best",)):
     Without --gin_file that is the one which training wrote into --model_dir.
 
     Args:
-      arguments, description, add_arguments: as in `parse_command_line`.
-      steps: words that --step takes beside a number.
+        arguments, description, add_arguments: as in `parse_command_line`.
+        steps: words that --step takes beside a number.
 
     Returns:
-      what `parse_command_line` does, with `step`: int or one of `steps`, None for the
-      newest checkpoint.
+        what `parse_command_line` does, with `step`: int or one of `steps`, None for the
+        newest checkpoint.
 
     Raises:
-      UserError: what `parse_command_line` and `parse_gin` raise, or the folder has no
-        configuration.
+        UserError: what `parse_command_line` and `parse_gin` raise, or the folder has no
+            configuration.
     """
 
     def step(text):

@@ -77,8 +77,8 @@ def explain(error, parameters):
     gin raises the same types for all of them, so that its messages tell them apart.
 
     Args:
-      error: an exception.
-      parameters: dict of the configurables' names to the lists of their parameters.
+        error: an exception.
+        parameters: dict of the configurables' names to the lists of their parameters.
     """
     text = plain_message(error)
     where = re.search(r'\n  In (file ".*", line \d+)', str(error))
@@ -137,8 +137,8 @@ def explain_syntax(error, binding=None):
     """Returns the message for gin text that does not parse.
 
     Args:
-      error: a SyntaxError, or a `tokenize.TokenError` (an open bracket).
-      binding: the binding of the command line that was read; None for a file.
+        error: a SyntaxError, or a `tokenize.TokenError` (an open bracket).
+        binding: the binding of the command line that was read; None for a file.
     """
     reason = str(error.args[0]).rstrip(".")
     if "malformed node" in reason:

@@ -34,7 +34,7 @@ def register_configurables():
     """Registers with gin all that it may configure.
 
     Returns:
-      dict of names to what each stands for, as gin calls it: with its bindings.
+        dict of names to what each stands for, as gin calls it: with its bindings.
     """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
     gin.config.register_finalize_hook(_check_parameters)
@@ -70,15 +70,15 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
     """Reads gin files and then bindings, in place of any configuration before.
 
     Args:
-      files: list of paths, each absolute or below a folder of the search path: the
-        current folder, `search_paths`, the package's gin folder.
-      bindings: list of str, such as "train.seed = 1".
-      search_paths: list of folders.
-      complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
-        missing, and is None: for who only reads the model of a run.
+        files: list of paths, each absolute or below a folder of the search path: the
+            current folder, `search_paths`, the package's gin folder.
+        bindings: list of str, such as "train.seed = 1".
+        search_paths: list of folders.
+        complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
+            missing, and is None: for who only reads the model of a run.
 
     Raises:
-      UserError: a file is missing or malformed, a name unknown, a value not set.
+        UserError: a file is missing or malformed, a name unknown, a value not set.
     """
     register_configurables()
     gin.clear_config()
@@ -115,7 +115,7 @@ def call(name, /, *args, **kwargs):
     """Calls the configurable `name`, with gin's values for what is not given here.
 
     Raises:
-      UserError: a value is given neither here nor by gin.
+        UserError: a value is given neither here nor by gin.
     """
     try:
         return register_configurables()[name](*args, **kwargs)
@@ -202,7 +202,7 @@ def _find(path):
     """Returns where on the search path a gin file is: a reader of gin's.
 
     Raises:
-      UserError: it is nowhere.
+        UserError: it is nowhere.
     """
     for folder in _search_path:
         if os.path.isfile(found := os.path.join(folder, path)):

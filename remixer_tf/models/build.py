@@ -11,15 +11,15 @@ def build_model(model, dtype_policy):
     """Makes a model and all its variables.
 
     Args:
-      model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
-        variables.
-      dtype_policy: str, one of `DTYPE_POLICIES`; variables are float32 under both.
+        model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
+            variables.
+        dtype_policy: str, one of `DTYPE_POLICIES`; variables are float32 under both.
 
     Returns:
-      the model.
+        the model.
 
     Raises:
-      ValueError: an unknown dtype policy.
+        ValueError: an unknown dtype policy.
     """
     if dtype_policy not in DTYPE_POLICIES:
         raise ValueError(

@@ -13,11 +13,11 @@ def targets_and_weights(batch):
     """Returns a batch's targets and the weights of their losses.
 
     Args:
-      batch: dictionary of tensors that holds one of the pairs
-        {decoder,encoder}_{target_tokens,loss_weights}, or labels and label_weights.
+        batch: dictionary of tensors that holds one of the pairs
+            {decoder,encoder}_{target_tokens,loss_weights}, or labels and label_weights.
 
     Raises:
-      ValueError: it holds none of them.
+        ValueError: it holds none of them.
     """
     for targets, weights in _TARGETS.items():
         if targets in batch and weights in batch:

@@ -11,16 +11,16 @@ class CrossEntropy:
     """The objective of T5's training: cross entropy and z-loss, see `cross_entropy`.
 
     Args:
-      z_loss: float >= 0, coefficient of log(Z)^2; T5 trains with 1e-4.
-      label_smoothing: float in [0, 1), mass taken from the target class.
+        z_loss: float >= 0, coefficient of log(Z)^2; T5 trains with 1e-4.
+        label_smoothing: float in [0, 1), mass taken from the target class.
 
     Call arguments:
-      logits: what the model returns, [batch, targets, classes].
-      batch: dictionary of tensors, with targets and weights as `targets_and_weights`
-        finds them.
+        logits: what the model returns, [batch, targets, classes].
+        batch: dictionary of tensors, with targets and weights as `targets_and_weights`
+            finds them.
 
     Returns of a call:
-      the sums of `cross_entropy`, and "objective", the one to minimise.
+        the sums of `cross_entropy`, and "objective", the one to minimise.
     """
 
     def __init__(self, z_loss=0.0, label_smoothing=0.0):
@@ -54,25 +54,25 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     (loss + z_loss) / weight is what T5 minimises.
 
     Args:
-      logits: float [batch, length, vocab_size] (any leading axes), finite.
-      targets: int [batch, length], each in [0, vocab_size), also where the weight is 0;
-        or float [batch, length, vocab_size], p, each summing to 1.
-      weights: int, bool or float [batch, length]; 0 on positions that do not count.
-      z_loss: float >= 0; T5 trains with 1e-4 and evaluates with 0.
-      label_smoothing: float in [0, 1).
+        logits: float [batch, length, vocab_size] (any leading axes), finite.
+        targets: int [batch, length], each in [0, vocab_size), also where the weight is
+            0; or float [batch, length, vocab_size], p, each summing to 1.
+        weights: int, bool or float [batch, length]; 0 on positions that do not count.
+        z_loss: float >= 0; T5 trains with 1e-4 and evaluates with 0.
+        label_smoothing: float in [0, 1).
 
     Returns:
-      A dictionary of float32 scalars, sums over all positions:
-        "loss": weighted cross entropy, without z-loss.
-        "z_loss": weighted z-loss.
-        "correct": weighted count of positions whose largest logit is the target's (of
-          equal logits the first is the largest, as in argmax; of float targets the
-          largest p is the target).
-        "weight": sum of the weights.
+        A dictionary of float32 scalars, sums over all positions:
+            "loss": weighted cross entropy, without z-loss.
+            "z_loss": weighted z-loss.
+            "correct": weighted count of positions whose largest logit is the target's
+                (of equal logits the first is the largest, as in argmax; of float
+                targets the largest p is the target).
+            "weight": sum of the weights.
 
     Raises:
-      ValueError: for shapes or dtypes that do not fit, or a coefficient outside its
-        range.
+        ValueError: for shapes or dtypes that do not fit, or a coefficient outside its
+            range.
     """
     _check(logits, targets, weights, z_loss, label_smoothing)
     logits = ops.cast(logits, "float32")

@@ -20,14 +20,14 @@ def summarize(sums):
     the exponential of the smoothed loss.
 
     Args:
-      sums: a dictionary of scalars (tensors or numbers), "weight" and any others, such
-        as those of `losses.cross_entropy`.
+        sums: a dictionary of scalars (tensors or numbers), "weight" and any others,
+            such as those of `losses.cross_entropy`.
 
     Returns:
-      A dictionary of float32 scalars per unit of weight.
+        A dictionary of float32 scalars per unit of weight.
 
     Raises:
-      ValueError: there is no weight.
+        ValueError: there is no weight.
     """
     if "weight" not in sums:
         raise ValueError(
@@ -53,12 +53,12 @@ def summarize_steps(sums):
     """Returns the means that a log line shows, of the summed results of train steps.
 
     Args:
-      sums: what one call of a train step returned, or several of them added up.
+        sums: what one call of a train step returned, or several of them added up.
 
     Returns:
-      dict of floats: per unit of weight what the objective sums, see `summarize`; per
-      step that changed the weights gradient_norm, learning_rate and the auxiliary
-      losses; NaN if there was none.
+        dict of floats: per unit of weight what the objective sums, see `summarize`; per
+        step that changed the weights gradient_norm, learning_rate and the auxiliary
+        losses; NaN if there was none.
     """
     sums = {key: float(value) for key, value in sums.items()}
     of_step = {

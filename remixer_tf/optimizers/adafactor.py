@@ -43,30 +43,30 @@ class Adafactor(keras.optimizers.Optimizer):
     Mesh TensorFlow, `optimize.py`.
 
     Args:
-      learning_rate: float, or a `keras.optimizers.schedules.LearningRateSchedule`,
-        evaluated at `iterations`.
-      beta_1: decay of the first moment, in [0, 1). 0 keeps none, and no slot for it.
-      decay_exponent: how fast the second moment's decay nears 1, in (0, 1].
-      step_offset: the value of `iterations` at which fine-tuning started, so that the
-        second moment starts anew there; earlier steps count as step 0.
-      clipping_threshold: the largest RMS of an update, or None.
-      epsilon_1: added to the squared gradient.
-      epsilon_2: the least parameter scale, so that zeros can be left.
-      min_dim_size_to_factor: see above. 128 as in T5; a huge value factors nothing.
-      multiply_by_parameter_scale: whether updates are relative to RMS(X). If not,
-        D = learning_rate * U.
-      unscaled_variables: regular expressions. A variable whose `path` one of them
-        matches (`re.search`) is updated as if `multiply_by_parameter_scale` were
-        False. Each has to match a variable.
-      name: also the beginning of every slot's path, so it is fixed by default.
-      **kwargs: `weight_decay`, `clipnorm` and the other arguments of
-        `keras.optimizers.Optimizer`.
+        learning_rate: float, or a `keras.optimizers.schedules.LearningRateSchedule`,
+            evaluated at `iterations`.
+        beta_1: decay of the first moment, in [0, 1). 0 keeps none, and no slot for it.
+        decay_exponent: how fast the second moment's decay nears 1, in (0, 1].
+        step_offset: the value of `iterations` at which fine-tuning started, so that the
+            second moment starts anew there; earlier steps count as step 0.
+        clipping_threshold: the largest RMS of an update, or None.
+        epsilon_1: added to the squared gradient.
+        epsilon_2: the least parameter scale, so that zeros can be left.
+        min_dim_size_to_factor: see above. 128 as in T5; a huge value factors nothing.
+        multiply_by_parameter_scale: whether updates are relative to RMS(X). If not,
+            D = learning_rate * U.
+        unscaled_variables: regular expressions. A variable whose `path` one of them
+            matches (`re.search`) is updated as if `multiply_by_parameter_scale` were
+            False. Each has to match a variable.
+        name: also the beginning of every slot's path, so it is fixed by default.
+        **kwargs: `weight_decay`, `clipnorm` and the other arguments of
+            `keras.optimizers.Optimizer`.
 
     Raises:
-      ValueError: at construction for an argument outside its range; in `build` for an
-        expression of `unscaled_variables` that matches no variable.
-      TypeError: in `apply`, for a sparse gradient (TensorFlow's IndexedSlices): its
-        repeated ids have to be summed before they are squared.
+        ValueError: at construction for an argument outside its range; in `build` for an
+            expression of `unscaled_variables` that matches no variable.
+        TypeError: in `apply`, for a sparse gradient (TensorFlow's IndexedSlices): its
+            repeated ids have to be summed before they are squared.
     """
 
     def __init__(

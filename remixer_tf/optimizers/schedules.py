@@ -47,12 +47,12 @@ class TruncatedRsqrt(_Schedule):
     TensorFlow, as `rsqrt_no_ramp_down` in T5's gin files, and as `rsqrt_decay` in T5X.
 
     Args:
-      warmup_steps: integer >= 1, the steps before the decay; there is no ramp.
-      multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
-      step_offset: see the module.
+        warmup_steps: integer >= 1, the steps before the decay; there is no ramp.
+        multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
+        step_offset: see the module.
 
     Raises:
-      ValueError: for an argument outside its range.
+        ValueError: for an argument outside its range.
     """
 
     _arguments = ("warmup_steps", "multiplier", "step_offset")
@@ -73,12 +73,12 @@ class WarmupRsqrt(TruncatedRsqrt):
     `linear_warmup * rsqrt_decay` in T5X.
 
     Args:
-      warmup_steps: integer >= 1.
-      multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
-      step_offset: see the module.
+        warmup_steps: integer >= 1.
+        multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
+        step_offset: see the module.
 
     Raises:
-      ValueError: for an argument outside its range.
+        ValueError: for an argument outside its range.
     """
 
     def _value(self, step):
@@ -92,12 +92,12 @@ class WarmupConstant(_Schedule):
     learning_rate * min(1, t / warmup_steps).
 
     Args:
-      learning_rate: positive float; T5 fine-tunes with 1e-3.
-      warmup_steps: integer >= 0; 0 is no warm-up.
-      step_offset: see the module.
+        learning_rate: positive float; T5 fine-tunes with 1e-3.
+        warmup_steps: integer >= 0; 0 is no warm-up.
+        step_offset: see the module.
 
     Raises:
-      ValueError: for an argument outside its range.
+        ValueError: for an argument outside its range.
     """
 
     _arguments = ("learning_rate", "warmup_steps", "step_offset")
@@ -118,15 +118,15 @@ class WarmupLinearDecay(_Schedule):
     min(1, t / warmup_steps) * (end + (learning_rate - end) * (1 - p)).
 
     Args:
-      learning_rate: positive float, the peak.
-      total_steps: integer > warmup_steps, counted from the start (or from
-        `step_offset`), warm-up included. The end rate holds from then on.
-      warmup_steps: integer >= 0; 0 is no warm-up.
-      end_learning_rate: float in [0, learning_rate].
-      step_offset: see the module.
+        learning_rate: positive float, the peak.
+        total_steps: integer > warmup_steps, counted from the start (or from
+            `step_offset`), warm-up included. The end rate holds from then on.
+        warmup_steps: integer >= 0; 0 is no warm-up.
+        end_learning_rate: float in [0, learning_rate].
+        step_offset: see the module.
 
     Raises:
-      ValueError: for an argument outside its range.
+        ValueError: for an argument outside its range.
     """
 
     _arguments = (
@@ -174,14 +174,14 @@ class WarmupCosineDecay(WarmupLinearDecay):
     `keras.optimizers.schedules.CosineDecay` with `total_steps` counted from the start.
 
     Args:
-      learning_rate: positive float, the peak.
-      total_steps: integer > warmup_steps, warm-up included.
-      warmup_steps: integer >= 0; 0 is no warm-up.
-      end_learning_rate: float in [0, learning_rate].
-      step_offset: see the module.
+        learning_rate: positive float, the peak.
+        total_steps: integer > warmup_steps, warm-up included.
+        warmup_steps: integer >= 0; 0 is no warm-up.
+        end_learning_rate: float in [0, learning_rate].
+        step_offset: see the module.
 
     Raises:
-      ValueError: for an argument outside its range.
+        ValueError: for an argument outside its range.
     """
 
     def _remainder(self, progress):

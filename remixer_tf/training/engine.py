@@ -10,10 +10,10 @@ class Cost(NamedTuple):
     """What a step takes, on data of given shapes.
 
     Attributes:
-      flops: int, of this host's matrix products in one step.
-      bytes: int, an estimate of a replica's memory: variables, slots, gradients, and
-        the largest sum of the tensors alive at once. Compilers and allocators may need
-        less or more.
+        flops: int, of this host's matrix products in one step.
+        bytes: int, an estimate of a replica's memory: variables, slots, gradients, and
+            the largest sum of the tensors alive at once. Compilers and allocators may
+            need less or more.
     """
 
     flops: int
@@ -30,11 +30,11 @@ class Engine(abc.ABC):
     an engine may keep the state elsewhere in the meantime.
 
     Attributes:
-      host: the `Host` that this process is.
-      num_replicas: int, the parts that a batch is computed in, on all hosts.
-      shard_info: `seqio.ShardInfo`, the part of the data that this process reads.
-      model: the built `keras.Model`.
-      optimizer: the built `keras.optimizers.Optimizer`.
+        host: the `Host` that this process is.
+        num_replicas: int, the parts that a batch is computed in, on all hosts.
+        shard_info: `seqio.ShardInfo`, the part of the data that this process reads.
+        model: the built `keras.Model`.
+        optimizer: the built `keras.optimizers.Optimizer`.
     """
 
     @abc.abstractmethod
@@ -52,9 +52,9 @@ class Engine(abc.ABC):
         """Makes model and optimizer where they will run.
 
         Args:
-          model, optimizer: factories, as `train` takes them.
-          dtype_policy: str, see `build_model`.
-          loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `TrainStep`.
+            model, optimizer: factories, as `train` takes them.
+            dtype_policy: str, see `build_model`.
+            loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `TrainStep`.
         """
 
     @abc.abstractmethod
@@ -70,20 +70,20 @@ class Engine(abc.ABC):
         """Compiles a function of a batch that calls the model, for evaluation.
 
         Args:
-          function: takes a dictionary of tensors [rows, ...], and returns a structure
-            of tensors that have a leading axis too.
+            function: takes a dictionary of tensors [rows, ...], and returns a structure
+                of tensors that have a leading axis too.
 
         Returns:
-          a function that takes such a batch, and computes with the weights of the
-          moment: each replica of this host its rows, and the structure holds NumPy
-          arrays, the replicas' one after the other. One host may call it alone.
+            a function that takes such a batch, and computes with the weights of the
+            moment: each replica of this host its rows, and the structure holds NumPy
+            arrays, the replicas' one after the other. One host may call it alone.
         """
 
     def variables(self):
         """Returns {"model" or "optimizer": {path: `keras.Variable`}}, for checkpoints.
 
         Raises:
-          ValueError: two variables share a path.
+            ValueError: two variables share a path.
         """
         slots = named_variables(self.optimizer.variables)
         # The first part is the optimizer's name, which counts up in a process.

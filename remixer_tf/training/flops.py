@@ -11,9 +11,9 @@ class OpFlops(NamedTuple):
     """FLOPs of one operation of a traced function.
 
     Attributes:
-      name: str, the operation's; inside a called function it follows the caller's.
-      matmul: int, of a matrix product or convolution: 2 for each multiply-add.
-      rest: int, of other arithmetic on floats, see `op_flops`.
+        name: str, the operation's; inside a called function it follows the caller's.
+        matmul: int, of a matrix product or convolution: 2 for each multiply-add.
+        rest: int, of other arithmetic on floats, see `op_flops`.
     """
 
     name: str
@@ -34,7 +34,7 @@ def op_flops(concrete_function):
     nothing.
 
     Returns:
-      list of `OpFlops`, without those that count nothing.
+        list of `OpFlops`, without those that count nothing.
     """
     return list(_graph_flops(concrete_function.graph, ""))
 

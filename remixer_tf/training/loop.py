@@ -55,52 +55,54 @@ def train(
     and train_summary.json at the end.
 
     Args:
-      model_dir: folder of the run, made if it is missing. All hosts share it.
-      model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
-        variables.
-      optimizer: a factory of a `keras.optimizers.Optimizer`.
-      dataset: a factory: `dataset(seed=, steps_per_call=, shard_info=)` is an endless
-        `tf.data.Dataset` of dicts of [steps_per_call, batch, ...], as the model and
-        `targets_and_weights` read them; `batch` is this host's part of the global
-        batch.
-      train_steps: the step at which training ends, counted from the start of the run.
-      steps_per_call: steps in one `tf.function` call. It divides `train_steps` and all
-        periods.
-      log_period: steps between log lines and TensorBoard scalars.
-      checkpoint_period: steps between checkpoints; the last step is always saved.
-      keep_checkpoints: how many of the newest checkpoints stay.
-      keep_period: checkpoints of steps that it divides stay for good; None for none.
-      seed: of initial weights, dropout and data order.
-      dtype_policy: 'float32' or 'mixed_bfloat16' (variables stay float32).
-      engine: a factory of an `Engine`, which runs the model.
-      micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `TrainStep`.
-      max_skipped_steps: how many steps whose loss or gradient is not finite may be
-        skipped; one more ends the run.
-      initial_checkpoint: a function `initial_checkpoint(model)` that sets weights when
-        the run starts from scratch, such as `InitialCheckpoint`; None for none.
-      restart_data_at: the step of a checkpoint after which the data starts anew, for
-        going on with another task, batch size or lengths: weights, optimizer and step
-        stay. Checkpoints of other steps continue exactly, as do all with None.
-      evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation` and
-        `Pictures`.
-      best: a `Best`: that checkpoint stays, and training may stop early; None for none.
-      examples_per_epoch: int, to tell epochs; None does not tell them.
-      configuration: a function called when everything is built, that returns the
-        operative gin as text, and a dict of numbers and strings as hyperparameters for
-        TensorBoard; None for nothing. The text becomes operative_config.gin.
-      dry_run: whether to return before the first step, with one batch read.
+        model_dir: folder of the run, made if it is missing. All hosts share it.
+        model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
+            variables.
+        optimizer: a factory of a `keras.optimizers.Optimizer`.
+        dataset: a factory: `dataset(seed=, steps_per_call=, shard_info=)` is an endless
+            `tf.data.Dataset` of dicts of [steps_per_call, batch, ...], as the model and
+            `targets_and_weights` read them; `batch` is this host's part of the global
+            batch.
+        train_steps: the step at which training ends, counted from the start of the run.
+        steps_per_call: steps in one `tf.function` call. It divides `train_steps` and
+            all periods.
+        log_period: steps between log lines and TensorBoard scalars.
+        checkpoint_period: steps between checkpoints; the last step is always saved.
+        keep_checkpoints: how many of the newest checkpoints stay.
+        keep_period: checkpoints of steps that it divides stay for good; None for none.
+        seed: of initial weights, dropout and data order.
+        dtype_policy: 'float32' or 'mixed_bfloat16' (variables stay float32).
+        engine: a factory of an `Engine`, which runs the model.
+        micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `TrainStep`.
+        max_skipped_steps: how many steps whose loss or gradient is not finite may be
+            skipped; one more ends the run.
+        initial_checkpoint: a function `initial_checkpoint(model)` that sets weights
+            when the run starts from scratch, such as `InitialCheckpoint`; None for
+            none.
+        restart_data_at: the step of a checkpoint after which the data starts anew, for
+            going on with another task, batch size or lengths: weights, optimizer and
+            step stay. Checkpoints of other steps continue exactly, as do all with None.
+        evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation`
+            and `Pictures`.
+        best: a `Best`: that checkpoint stays, and training may stop early; None for
+            none.
+        examples_per_epoch: int, to tell epochs; None does not tell them.
+        configuration: a function called when everything is built, that returns the
+            operative gin as text, and a dict of numbers and strings as hyperparameters
+            for TensorBoard; None for nothing. The text becomes operative_config.gin.
+        dry_run: whether to return before the first step, with one batch read.
 
     Returns:
-      dict, the contents of train_summary.json, or None if there was nothing to do.
+        dict, the contents of train_summary.json, or None if there was nothing to do.
 
     Raises:
-      ValueError: an argument does not fit, the checkpoint is of another model, or the
-        data holds a token id that the model's `vocab_size` does not reach, or a class
-        that its `num_classes` does not.
-      FloatingPointError: loss or gradient is not finite.
-      OSError: a checkpoint could not be written, none could be read, or another run
-        lives in `model_dir`.
-      SystemExit: SIGTERM came. Everything is saved; the code is `PREEMPTED`.
+        ValueError: an argument does not fit, the checkpoint is of another model, or the
+            data holds a token id that the model's `vocab_size` does not reach, or a
+            class that its `num_classes` does not.
+        FloatingPointError: loss or gradient is not finite.
+        OSError: a checkpoint could not be written, none could be read, or another run
+            lives in `model_dir`.
+        SystemExit: SIGTERM came. Everything is saved; the code is `PREEMPTED`.
     """
     start_time = time.perf_counter()
     check_factories(model=model, optimizer=optimizer, dataset=dataset)
@@ -351,7 +353,7 @@ def _check_writable(model_dir):
     """Makes the folder of the run.
 
     Raises:
-      OSError: nothing can be written there.
+        OSError: nothing can be written there.
     """
     try:
         tf.io.gfile.makedirs(model_dir)

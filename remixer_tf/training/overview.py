@@ -20,12 +20,12 @@ class Overview:
     """Counts what a run is made of.
 
     Args:
-      engine: the `Engine` of the run, built.
-      dtype_policy: str.
+        engine: the `Engine` of the run, built.
+        dtype_policy: str.
 
     Attributes:
-      parameters: int, elements of all trainable variables.
-      matmul_rate: float, see `Engine.matmul_rate`.
+        parameters: int, elements of all trainable variables.
+        matmul_rate: float, see `Engine.matmul_rate`.
     """
 
     def __init__(self, engine, dtype_policy):
@@ -39,9 +39,9 @@ class Overview:
         """Returns the screen.
 
         Args:
-          superbatch: the first one, [steps, batch, length].
-          over_length: the `OverLength` of the data, whose over-long examples are
-            trimmed, or None.
+            superbatch: the first one, [steps, batch, length].
+            over_length: the `OverLength` of the data, whose over-long examples are
+                trimmed, or None.
         """
         steps, batch = targets_and_weights(superbatch)[0].shape[:2]
         batch *= self._engine.shard_info.num_shards

@@ -12,10 +12,10 @@ class Progress:
     Use it as a context manager around the training loop.
 
     Args:
-      step: int, the step at which the loop starts.
-      train_steps: int, the step at which it ends.
-      silent: whether to show nothing, as all hosts but one do.
-      interactive: whether to draw a bar; None for when stdout is a terminal.
+        step: int, the step at which the loop starts.
+        train_steps: int, the step at which it ends.
+        silent: whether to show nothing, as all hosts but one do.
+        interactive: whether to draw a bar; None for when stdout is a terminal.
     """
 
     def __init__(self, step, train_steps, silent=False, interactive=None):
@@ -64,10 +64,10 @@ class Progress:
         """Shows the values of a log period.
 
         Args:
-          step: int.
-          values: dict of floats: learning_rate, and if known loss (else objective),
-            accuracy, auxiliary_loss, steps_per_second, and tokens_per_second or
-            images_per_second.
+            step: int.
+            values: dict of floats: learning_rate, and if known loss (else objective),
+                accuracy, auxiliary_loss, steps_per_second, and tokens_per_second or
+                images_per_second.
         """
         loss = "loss" if "loss" in values else "objective"
         text = "  ".join(
@@ -94,7 +94,7 @@ class Speed:
     """Rates per second, with pauses (compilation, saving) left out.
 
     Args:
-      unit: str, what is read, "tokens" or "images".
+        unit: str, what is read, "tokens" or "images".
     """
 
     def __init__(self, unit="tokens"):
@@ -118,9 +118,9 @@ class Speed:
         """Ends a period in which so many tokens or images were read.
 
         Returns:
-          dict of steps_per_second, tokens_per_second (or images_per_second),
-          flops_per_second and input_wait, the share of time spent waiting for data;
-          empty if all was skipped.
+            dict of steps_per_second, tokens_per_second (or images_per_second),
+            flops_per_second and input_wait, the share of time spent waiting for data;
+            empty if all was skipped.
         """
         now = time.perf_counter()
         self._lap.read += read

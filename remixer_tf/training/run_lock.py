@@ -26,11 +26,11 @@ class RunLock:
     once cannot both take it; an object store can do neither.
 
     Args:
-      model_dir: folder of the run, which exists.
-      enabled: whether to take it: of several hosts of a run, one does.
+        model_dir: folder of the run, which exists.
+        enabled: whether to take it: of several hosts of a run, one does.
 
     Raises:
-      OSError: another run lives in the folder.
+        OSError: another run lives in the folder.
     """
 
     def __init__(self, model_dir, enabled=True):

@@ -10,11 +10,11 @@ class RunLog:
     """Writes <model_dir>/tensorboard/train. Use it as a context manager.
 
     Args:
-      model_dir: folder of the run.
-      overview: the run's `Overview`.
-      batch_size: int, the global batch.
-      examples_per_epoch: int, or None: epochs are not told then.
-      enabled: whether to write: one host does.
+        model_dir: folder of the run.
+        overview: the run's `Overview`.
+        batch_size: int, the global batch.
+        examples_per_epoch: int, or None: epochs are not told then.
+        enabled: whether to write: one host does.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class RunLog:
         """Writes what stays the same: hyperparameters, configuration, parameters.
 
         Args:
-          step: int, the step that the run starts from.
-          configuration: str, the operative gin.
-          hyperparameters: dict of numbers and strings.
+            step: int, the step that the run starts from.
+            configuration: str, the operative gin.
+            hyperparameters: dict of numbers and strings.
         """
         from tensorboard.plugins.hparams import api as hparams
 
@@ -56,10 +56,10 @@ class RunLog:
         """Writes the values of a log period.
 
         Args:
-          step: int.
-          values: dict of floats, from `summarize_steps` and `Speed.lap`.
-          engine: the `Engine`, asked for the norm of the weights and its memory.
-          skipped: int, steps that were not finite.
+            step: int.
+            values: dict of floats, from `summarize_steps` and `Speed.lap`.
+            engine: the `Engine`, asked for the norm of the weights and its memory.
+            skipped: int, steps that were not finite.
         """
         examples = step * self._batch_size
         values = dict(values)

@@ -23,18 +23,18 @@ def get_strategy(name="single"):
     fail when their tensors differ in shape.)
 
     Args:
-      name: one of
-        'single': one device, the first accelerator, else the CPU;
-        'mirrored': all accelerators of this machine, or all logical CPU devices if
-          there is none, each with a copy of the variables;
-        'multi_worker': the same on several machines, each of which runs this command
-          with its own environment variable TF_CONFIG;
-        'tpu:ADDRESS': all cores of a TPU slice. ADDRESS is 'local' on a TPU VM, else
-          a TPU's name or 'grpc://HOST:PORT'.
+        name: one of
+            'single': one device, the first accelerator, else the CPU;
+            'mirrored': all accelerators of this machine, or all logical CPU devices if
+                there is none, each with a copy of the variables;
+            'multi_worker': the same on several machines, each of which runs this
+                command with its own environment variable TF_CONFIG;
+            'tpu:ADDRESS': all cores of a TPU slice. ADDRESS is 'local' on a TPU VM,
+                else a TPU's name or 'grpc://HOST:PORT'.
 
     Raises:
-      ValueError: `name` is none of them, or TF_CONFIG is not set or not valid.
-      OSError: no TPU answers.
+        ValueError: `name` is none of them, or TF_CONFIG is not set or not valid.
+        OSError: no TPU answers.
     """
     if name == "single":
         return tf.distribute.get_strategy()
@@ -88,10 +88,10 @@ def take_reduced_gradients(optimizer):
     gradient's norm need the sum before the update.
 
     Args:
-      optimizer: a `keras.optimizers.Optimizer` on TensorFlow.
+        optimizer: a `keras.optimizers.Optimizer` on TensorFlow.
 
     Raises:
-      AttributeError: this version of Keras does it elsewhere.
+        AttributeError: this version of Keras does it elsewhere.
     """
     if not hasattr(optimizer, "_all_reduce_sum_gradients"):
         raise AttributeError(
@@ -126,7 +126,7 @@ def _tpu_strategy(address):
     """Connects to a TPU.
 
     Raises:
-      OSError: none answers.
+        OSError: none answers.
     """
     try:
         if address.startswith("grpc://"):  # TensorFlow would wait for minutes.

@@ -22,12 +22,12 @@ class TensorFlowEngine(Engine):
     """Runs a model under a `tf.distribute` strategy.
 
     Args:
-      strategy: str, see `get_strategy`.
-      jit_compile: whether XLA compiles forward and backward; None for on GPUs. (A TPU
-        compiles whatever it is given.)
+        strategy: str, see `get_strategy`.
+        jit_compile: whether XLA compiles forward and backward; None for on GPUs. (A TPU
+            compiles whatever it is given.)
 
     Raises:
-      ValueError, OSError: see `get_strategy`.
+        ValueError, OSError: see `get_strategy`.
     """
 
     def __init__(self, strategy="single", jit_compile=None):

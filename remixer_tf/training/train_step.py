@@ -33,34 +33,35 @@ class TrainStep:
     neither weights nor slots.
 
     Args:
-      model: a built `keras.Model`, `model(batch, training=True)` giving what `loss_fn`
-        takes.
-      optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet, and
-        its `apply` no longer adds up the gradients of replicas.
-      strategy: the strategy under whose scope both were made.
-      loss_fn: a function `loss_fn(model_outputs, batch)` that returns a dictionary of
-        float32 scalars, sums over the batch: "objective", to be minimised after its
-        division by the weight of the batch's targets, and others to be logged, such
-        as those of `CrossEntropy`, the default.
-      auxiliary_loss_weights: dictionary of the c_i, see `auxiliary.weighted_sum`.
-      micro_batches: int, the parts that a replica's batch is computed in, one after
-        the other, to save memory. Same loss and gradient, up to rounding.
-      clip_norm: float, the gradient's global norm at most; None does not clip.
-      jit_compile: whether XLA compiles forward and backward; None for on GPUs.
+        model: a built `keras.Model`, `model(batch, training=True)` giving what
+            `loss_fn` takes.
+        optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet,
+            and its `apply` no longer adds up the gradients of replicas.
+        strategy: the strategy under whose scope both were made.
+        loss_fn: a function `loss_fn(model_outputs, batch)` that returns a dictionary of
+            float32 scalars, sums over the batch: "objective", to be minimised after its
+            division by the weight of the batch's targets, and others to be logged, such
+            as those of `CrossEntropy`, the default.
+        auxiliary_loss_weights: dictionary of the c_i, see `auxiliary.weighted_sum`.
+        micro_batches: int, the parts that a replica's batch is computed in, one after
+            the other, to save memory. Same loss and gradient, up to rounding.
+        clip_norm: float, the gradient's global norm at most; None does not clip.
+        jit_compile: whether XLA compiles forward and backward; None for on GPUs.
 
     Call arguments:
-      superbatch: dict of tensors [steps, batch, ...], this host's part, with targets
-        as `targets_and_weights` finds them.
-      stop: whether this host wants all hosts to stop.
+        superbatch: dict of tensors [steps, batch, ...], this host's part, with targets
+            as `targets_and_weights` finds them.
+        stop: whether this host wants all hosts to stop.
 
     Returns of a call:
-      dict of float32 scalars, each a sum over the steps, for `metrics.summarize_steps`:
-      those of `loss_fn`; 'weight', of the targets; 'auxiliary_loss', sum_i above, and
-      'auxiliary/NAME', each loss before its c_i; 'gradient_norm' (global, of the
-      reduced gradient, before clipping); 'learning_rate'; 'tokens' (inputs and targets
-      that are not padding); 'steps'; 'updates' (steps that changed the weights; the
-      sums above leave the others out); 'skipped' (steps that were not finite); and
-      'stop' (over 0 if a host wants to stop).
+        dict of float32 scalars, each a sum over the steps, for
+        `metrics.summarize_steps`: those of `loss_fn`; 'weight', of the targets;
+        'auxiliary_loss', sum_i above, and 'auxiliary/NAME', each loss before its c_i;
+        'gradient_norm' (global, of the reduced gradient, before clipping);
+        'learning_rate'; 'tokens' (inputs and targets that are not padding); 'steps';
+        'updates' (steps that changed the weights; the sums above leave the others out);
+        'skipped' (steps that were not finite); and 'stop' (over 0 if a host wants to
+        stop).
     """
 
     def __init__(

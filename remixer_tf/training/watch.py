@@ -20,9 +20,9 @@ class FiniteWatch:
     wait for the device.
 
     Args:
-      model_dir: folder of the run; `nonfinite-<step>` appears there.
-      max_skipped: int, how many steps may be skipped.
-      configuration: str, the operative gin, written beside the batch.
+        model_dir: folder of the run; `nonfinite-<step>` appears there.
+        max_skipped: int, how many steps may be skipped.
+        configuration: str, the operative gin, written beside the batch.
     """
 
     def __init__(self, model_dir, max_skipped=0, configuration=""):
@@ -39,11 +39,11 @@ class FiniteWatch:
         Sets `stop` where a host has asked for it.
 
         Args:
-          step: int, the step after the call.
-          superbatch, sums: what a `TrainStep` took and returned.
+            step: int, the step after the call.
+            superbatch, sums: what a `TrainStep` took and returned.
 
         Raises:
-          FloatingPointError: more than `max_skipped` steps were not finite.
+            FloatingPointError: more than `max_skipped` steps were not finite.
         """
         self.flush()
         self._last = step, superbatch, sums
@@ -89,7 +89,7 @@ class StopSignal:
     Use it as a context manager.
 
     Attributes:
-      received: whether it came.
+        received: whether it came.
     """
 
     def __init__(self):

@@ -1,7 +1,7 @@
 """Runs for tests of what reads a run: two tiny models, trained for one step."""
 
 from remixer_tf import train
-from remixer_tf.train_vocabulary import train_vocabulary
+from remixer_tf.data.vocabulary_training import train_vocabulary
 
 SIZES = [
     "--gin.D_MODEL=16",

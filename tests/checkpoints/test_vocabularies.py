@@ -13,7 +13,7 @@ from remixer_tf.checkpoints.vocabularies import (
     remember_vocabularies,
 )
 from remixer_tf.data.vocabularies import byte_vocabulary, describe_vocabularies
-from remixer_tf.train_vocabulary import train_vocabulary
+from remixer_tf.data.vocabulary_training import train_vocabulary
 from tests.data.toy_tasks import toy_task
 from tests.tiny_run import TEXTS, TINY, WORDS, train_run
 

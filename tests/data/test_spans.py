@@ -160,7 +160,7 @@ def test_a_vocabulary_without_offsets_is_an_error():
 
 def test_sentencepiece(tmp_path):
     """A word's piece holds the space before it; the answer does not."""
-    from remixer_tf.train_vocabulary import train_vocabulary
+    from remixer_tf.data.vocabulary_training import train_vocabulary
 
     texts = ["Die Müsli sind in Köln", "wo sind sie"] * 5
     train_vocabulary(texts, f"{tmp_path}/words.model", model_type="word")

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from remixer_tf import train_vocabulary as binary
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
+from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
 from remixer_tf.tasks import mini_cogs_grammar
-from remixer_tf.train_vocabulary import read_texts, train_vocabulary
 
 TEXTS = ["the girl saw a dog", "the boy slept", "a girl slept near the tree"] * 5
 WORDS = {word for text in TEXTS for word in text.split()}

@@ -18,6 +18,7 @@ from remixer_tf import eval as eval_binary
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import Choice, Decoded, decode
 from remixer_tf.serving import text_to_text
+from remixer_tf.serving.lines import answer_lines, open_input, open_output
 from tests.data.toy_tasks import toy_task
 
 QUESTIONS = [
@@ -55,7 +56,7 @@ def echo_model(task=None, length=8):
 
 def answers(model, lines, **kwargs):
     output = io.BytesIO()
-    infer.answer_lines(model, lines, output, **{"batch_size": 2, **kwargs})
+    answer_lines(model, lines, output, **{"batch_size": 2, **kwargs})
     return output.getvalue()
 
 
@@ -106,28 +107,26 @@ def test_no_lines():
 def test_output_appears_whole_or_not_at_all(tmp_path):
     path = tmp_path / "answers.txt"
     path.write_text("before")
-    with pytest.raises(KeyboardInterrupt), infer.open_output(str(path)) as output:
+    with pytest.raises(KeyboardInterrupt), open_output(str(path)) as output:
         output.write(b"half")
         raise KeyboardInterrupt
     assert path.read_text() == "before" and os.listdir(tmp_path) == ["answers.txt"]
-    with infer.open_output(str(path)) as output:
+    with open_output(str(path)) as output:
         output.write(b"whole")
         output.flush()
         assert path.read_text() == "before"
     assert path.read_text() == "whole" and os.listdir(tmp_path) == ["answers.txt"]
-    with infer.open_output(os.devnull) as output:
+    with open_output(os.devnull) as output:
         output.write(b"gone")
     assert not os.path.isfile(os.devnull)
 
 
 def test_errors(tmp_path):
-    with pytest.raises(
-        configuration.UserError, match="cannot read .*none.txt: No such"
-    ):
-        infer.open_input(str(tmp_path / "none.txt"))
+    with pytest.raises(OSError, match="cannot read .*none.txt: No such"):
+        open_input(str(tmp_path / "none.txt"))
     for path, reason in [(tmp_path / "no" / "out", "No such"), (tmp_path, "directory")]:
-        with pytest.raises(configuration.UserError, match=f"cannot write .*{reason}"):
-            with infer.open_output(str(path)):
+        with pytest.raises(OSError, match=f"cannot write .*{reason}"):
+            with open_output(str(path)):
                 pass
     with pytest.raises(configuration.UserError, match="no .*operative_config.gin"):
         infer.main([f"--model_dir={tmp_path}"])

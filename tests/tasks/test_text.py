@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from remixer_tf import train_vocabulary
+from remixer_tf.data.vocabulary_training import read_texts
 from remixer_tf.tasks import text_files
 
 
@@ -40,7 +40,7 @@ def test_documents(folder):
 
 
 def test_a_vocabulary_can_be_trained_from_the_documents(folder):
-    texts = train_vocabulary.read_texts("text_documents", features=["targets"])
+    texts = read_texts("text_documents", features=["targets"])
     assert texts == text_files.read_split("train")
 
 

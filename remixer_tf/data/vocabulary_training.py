@@ -1,0 +1,144 @@
+"""Training SentencePiece vocabularies on the text of tasks. The ids are T5's."""
+
+import io
+import os
+import re
+
+import sentencepiece
+import seqio
+from absl import logging
+
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
+
+MODEL_TYPES = ("unigram", "bpe", "word")
+SPECIAL_PIECES = 3
+
+
+def read_texts(task, split="train", features=("inputs", "targets"), num_examples=None):
+    """Reads the texts of a task or mixture as they are before tokenization.
+
+    Args:
+        task: a registered name.
+        split: str.
+        features: names of the features whose text is wanted.
+        num_examples: int, only the first of each task; None or 0 for all.
+
+    Returns:
+        list of str, the features of an example one after another.
+
+    Raises:
+        ValueError: the task or split is unknown, keeps no such text or is empty.
+    """
+    suffix, texts = "_pretokenized", []
+
+    def keep_texts(example):
+        return [example[f"{name}{suffix}"] for name in features]
+
+    # Bytes need no file, where the task's own vocabulary may be one to download.
+    for subtask in seqio.get_subtasks(get_task(task, byte_vocabulary())):
+        if split not in subtask.splits:
+            raise ValueError(
+                f"{subtask.name} has no split {split!r}. "
+                f"It has: {', '.join(subtask.splits)}."
+            )
+        dataset = subtask.get_dataset(None, split=split, shuffle=False)
+        known = [name for name in dataset.element_spec if name.endswith(suffix)]
+        missing = [name for name in features if f"{name}{suffix}" not in known]
+        if missing:
+            raise ValueError(
+                f"{subtask.name} keeps no text of {', '.join(missing)}. It keeps that "
+                f"of: {', '.join(name.removesuffix(suffix) for name in known)}."
+            )
+        dataset = dataset.take(num_examples or -1).map(keep_texts).batch(1_000)
+        for columns in dataset.as_numpy_iterator():
+            texts += [
+                text.decode() for row in zip(*columns, strict=True) for text in row
+            ]
+    if not any(text.strip() for text in texts):
+        raise ValueError(f"{task}, split {split!r}, has no text in {list(features)}.")
+    return texts
+
+
+def train_vocabulary(
+    texts, output, vocab_size=None, model_type="unigram", character_coverage=1.0
+):
+    """Trains a SentencePiece model and writes it to a file.
+
+    Args:
+        texts: list of str.
+        output: str, the path of the file. Missing folders are made.
+        vocab_size: int, the number of pieces with pad, EOS and unknown; for "word"
+            None takes every word there is.
+        model_type: "unigram" (as T5's), "bpe", or "word": what stands between spaces.
+        character_coverage: float in [0.98, 1], the share of all characters that get a
+            piece; the rarest of the others become unknown. Not for "word".
+
+    Returns:
+        the `seqio.SentencePieceVocabulary` that was written.
+
+    Raises:
+        ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
+            large for these texts; then the message says how many would do.
+    """
+    if model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"model_type must be one of {', '.join(MODEL_TYPES)}. "
+            f"Received: {model_type!r}."
+        )
+    if model_type == "word":
+        known = len({word for text in texts for word in text.split()}) + SPECIAL_PIECES
+        vocab_size = known if vocab_size is None else vocab_size
+        if SPECIAL_PIECES < vocab_size < known:
+            logging.warning(
+                "A vocabulary of %d pieces lacks the %d rarest words of the text; "
+                "%d would hold them all.",
+                vocab_size,
+                known - vocab_size,
+                known,
+            )
+    if vocab_size is None or vocab_size <= SPECIAL_PIECES:
+        raise ValueError(
+            f"vocab_size must be more than {SPECIAL_PIECES} (pad, EOS, unknown); it "
+            "may be left out for model_type word, which then takes every word. "
+            f"Received: {vocab_size}."
+        )
+    if os.path.isdir(output):
+        raise ValueError(f"output must be a file. Received the folder {output!r}.")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            # By default a longer text would be left out without a word.
+            max_sentence_length=max(len(text.encode()) for text in texts) + 1,
+            minloglevel=1,
+        )
+    except RuntimeError as error:
+        raise ValueError(_explain(error, vocab_size, model_type)) from error
+    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+    with open(output, "wb") as file:
+        file.write(model.getvalue())
+    return sentencepiece_vocabulary(output)
+
+
+def _explain(error, vocab_size, model_type):
+    """SentencePiece's message about a size, in words that say what to do."""
+    if largest := re.search(r"too high.* value <= (\d+)", str(error)):
+        return (
+            f"vocab_size={vocab_size} is more than this text gives a {model_type} "
+            f"vocabulary. Set it to {largest[1]} or less, or add text."
+        )
+    if smallest := re.search(r"required_chars. \d+ vs (\d+)", str(error)):
+        return (
+            f"vocab_size={vocab_size} has no room for every character of the text. "
+            f"Set it to {smallest[1]} or more, or lower character_coverage."
+        )
+    return f"SentencePiece could not train the vocabulary: {error}"

@@ -1,0 +1,100 @@
+"""Answering lines of a file, of standard input, or of a terminal."""
+
+import contextlib
+import itertools
+import os
+import sys
+
+import tensorflow as tf
+
+
+def answer_lines(model, lines, output, *, batch_size, scores=False):
+    """Writes the answer to each line, in order.
+
+    A line break in an answer is written as `\\n` or `\\r`, so that lines stay aligned.
+    Lines that the model could not read whole are reported on standard error.
+
+    Args:
+        model: a `TextToText`.
+        lines: iterable of bytes; a line break at their end is not part of the question.
+        output: a binary file.
+        batch_size: int.
+        scores: bool, whether to write a tab and the score after each answer.
+    """
+    lines, total, over = iter(lines), 0, 0
+    while batch := list(itertools.islice(lines, batch_size)):
+        texts = tf.constant([x.removesuffix(b"\n").removesuffix(b"\r") for x in batch])
+        answers = model(texts)
+        for text, score in zip(
+            answers["outputs"].numpy(), answers["scores"].numpy(), strict=True
+        ):
+            text = text.replace(b"\n", rb"\n").replace(b"\r", rb"\r")
+            output.write(text + (b"\t%.4f" % score if scores else b"") + b"\n")
+        output.flush()
+        total += len(batch)
+        over += int((model.count_tokens(texts).numpy() > model.input_length).sum())
+    if over:
+        print(
+            f"warning: {over:,} of {total:,} lines are longer than "
+            f"{model.input_length} tokens: only their beginning was read.",
+            file=sys.stderr,
+        )
+
+
+def open_input(path):
+    """Opens a file to read bytes from; "-" is standard input.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path == "-":
+        return contextlib.nullcontext(sys.stdin.buffer)
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise OSError(f"cannot read {path}: {error.strerror}.") from None
+
+
+@contextlib.contextmanager
+def open_output(path):
+    """Opens a file to write bytes to; "-" is standard output.
+
+    The file appears when the block ends without an error. Until then, and if it ends
+    with one, a file that was there stays as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path == "-":
+        try:
+            yield sys.stdout.buffer
+        except BrokenPipeError:  # the reader has seen enough, as `head` has
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    path = os.path.realpath(path)
+    regular = os.path.isfile(path) or not os.path.exists(path)
+    temporary = f"{path}.{os.getpid()}.tmp" if regular else path  # else a device
+    try:
+        file = open(temporary, "wb")
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror}.") from None
+    try:
+        with file:
+            yield file
+        if regular:
+            os.replace(temporary, path)
+    except BaseException:
+        if regular:
+            os.unlink(temporary)
+        raise
+
+
+def prompt(terminal):
+    """Yields the lines that are typed, until Control-D."""
+    line = True
+    while line:
+        # Not input(): it could write into the output, and fails on invalid UTF-8.
+        print("> ", end="", file=sys.stderr, flush=True)
+        if line := terminal.readline():
+            yield line
+    print(file=sys.stderr)

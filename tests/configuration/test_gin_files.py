@@ -84,21 +84,36 @@ def model_bindings():
     return tuple(sorted(found))
 
 
+def declared_model():
+    """The configured model at full size; its variables are declared and never made."""
+    with keras.StatelessScope(initialize_variables=False):
+        model = configured_model()
+        model.build()
+    keras.utils.clear_session(free_memory=False)  # Else the next stateless call would.
+    return model
+
+
 _counted = {}  # The parameters of a model, by its bindings.
 
 
 def count_parameters(file, bindings=()):
-    """Counts without allocating: the variables are declared and never made."""
+    """Counts without allocating."""
     configuration.parse_gin([str(file)], list(bindings), complete=False)
     bound = tuple(x for x in model_bindings() if x[0] != "DROPOUT_RATE")
     if bound not in _counted:
-        with keras.StatelessScope(initialize_variables=False):
-            model = configured_model()
-            model.build()
-        variables = model.trainable_variables
+        variables = declared_model().trainable_variables
         assert all(v._value is None for v in variables)
         _counted[bound] = sum(math.prod(v.shape) for v in variables)
     return _counted[bound]
+
+
+def test_a_declared_model_is_never_made():
+    configuration.parse_gin(["models/gmlp_tiny_mlm.gin"], [], complete=False)
+    model = declared_model()
+    dense = keras.layers.Dense(1)
+    dense.build((1, 1))
+    dense.stateless_call([np.ones((1, 1)), np.ones(1)], [], np.ones((1, 1)))
+    assert all(variable._value is None for variable in model.trainable_variables)
 
 
 def test_equal_models_are_built_once():
@@ -195,9 +210,7 @@ def test_t5_1_0_has_tied_logits_and_plain_relu():
 
 def test_adafactor_state_of_remixer_base_is_under_one_percent():
     configuration.parse_gin([str(MODELS / "remixer_base.gin")], [])
-    with keras.StatelessScope(initialize_variables=False):
-        model = configured_model()
-        model.build()
+    model = declared_model()
     optimizer = Adafactor()
     parameters = state = 0
     for variable in model.trainable_variables:

@@ -300,7 +300,7 @@ def test_nan_logits_are_not_correct():
         ({"targets": np.zeros((B, L))}, "targets must be integers.*Received: float64"),
         ({"targets": np.zeros((B, L, V), int)}, "or floats for each class"),
         ({"targets": np.zeros((B, L, V + 1))}, "Expected logits"),
-        ({"z_loss": -1.0}, "z_loss must be >= 0. Received: z_loss=-1.0"),
+        ({"z_loss": -1.0}, "z_loss must be .* at least 0. Received: z_loss=-1.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
     ],
 )

@@ -58,7 +58,9 @@ def real_data_dir():
     return pathlib.Path(REAL_DATA)
 
 
-@pytest.fixture(scope="session", params=["bytes", "words"])
+@pytest.fixture(
+    scope="session", params=["bytes", pytest.param("words", marks=pytest.mark.slow)]
+)
 def tiny_run(request, tmp_path_factory):
     """The folder of a run with one checkpoint, of step 1; see tests/tiny_run.py."""
     import gin

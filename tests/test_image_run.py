@@ -52,6 +52,7 @@ def arguments(model_dir, folder, steps, *more):
     ]
 
 
+@pytest.mark.slow
 def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
     plain = [  # colours are what augmentation changes most
         "--gin.image_dataset.transforms=[@random_resized_crop, @random_flip, "

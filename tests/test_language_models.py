@@ -147,6 +147,7 @@ def same_or_not():
     seqio.TaskRegistry.remove(name)
 
 
+@pytest.mark.slow
 def test_a_classifier_takes_the_body_and_a_fresh_head(
     mlm_run, same_or_not, tmp_path, capsys
 ):
@@ -205,6 +206,7 @@ def where_is_the_digit():
     seqio.TaskRegistry.remove(name)
 
 
+@pytest.mark.slow
 def test_spans_are_learned(mlm_run, where_is_the_digit, tmp_path):
     arguments = [
         "--gin_file=models/amlp_tiny_mlm.gin",
@@ -246,6 +248,7 @@ def test_language_model(model, texts, tmp_path):
     assert last["loss"] < first["loss"] < np.log(262)
 
 
+@pytest.mark.slow
 def test_a_language_model_answers_after_a_prompt(tmp_path):
     """mini_cogs as prefix and continuation; the same task as an encoder-decoder's."""
     arguments = [

@@ -50,6 +50,7 @@ def arguments(model_dir, steps, model="t5_1_1"):
     ]
 
 
+@pytest.mark.slow
 def test_continues_exactly(tmp_path, capsys):
     train.main(arguments(tmp_path / "whole", 8, "remixer"))
     parts = tmp_path / "parts"
@@ -60,6 +61,7 @@ def test_continues_exactly(tmp_path, capsys):
     assert any("seed_generator" in name for name in names)
 
 
+@pytest.mark.slow
 def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
     train.main(arguments(tmp_path, 4))
     assert "encoder_decoder, " in capsys.readouterr().out

@@ -78,6 +78,7 @@ def count_row(name, target_length):
     return profile, configuration.call("PaperRow")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters", "flops", "printed"),
     [
@@ -94,6 +95,7 @@ def test_papers_flops_and_parameters_at_full_size(name, parameters, flops, print
     assert (row.parameters, row.flops, row.steps_per_second) == printed
 
 
+@pytest.mark.slow
 def test_all_rows_of_a_table(tmp_path):
     found = read_csv(tmp_path, "--table=remixer/table1", *TINY)
     printed = {
@@ -142,6 +144,7 @@ def test_masked_tokens_alone_have_logits(tmp_path):
     assert found["gMLP base", "", "", "flops"][1] == 158.0e9
 
 
+@pytest.mark.slow
 def test_a_row_is_counted_as_its_paper_counts(tmp_path):
     """Two tables at once: images one by one, texts one by one with 76 masked tokens."""
     tiny = ["--gin.D_MODEL=16", "--gin.D_FF=24", "--gin.NUM_LAYERS=1"]
@@ -163,6 +166,7 @@ def test_a_row_is_counted_as_its_paper_counts(tmp_path):
     assert found["gMLP-B", "", "", "batch_size"][0] == 3
 
 
+@pytest.mark.slow
 def test_t5_at_512_targets():
     found, _ = count_row("t5_1_1_base", target_length=512)
     np.testing.assert_allclose(found.total.matmul_flops, 3.29e13, rtol=0.01)
@@ -226,6 +230,7 @@ def test_tied_logits_count_as_logits(tmp_path):
     assert products == 2 * 2 * 5 * 16 * 40
 
 
+@pytest.mark.slow
 def test_measured_and_printed_in_every_format(tmp_path, capsys):
     files = "--gin_file=models/t5_1_1_tiny.gin,models/remixer_tiny.gin"
     arguments = [files, *TINY, "--measure"]

@@ -235,6 +235,7 @@ def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     assert read_images(tiny_run) == {name: {1} for name in names}
 
 
+@pytest.mark.slow
 def test_while_training(tmp_path):
     train.main(
         [

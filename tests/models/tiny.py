@@ -34,7 +34,7 @@ KINDS = ["t5_1_1", "remixer", "gmlp", "amlp", "mixer", "mixer_encoder"]
 STACKS = ["bert", "gmlp", "amlp"]
 # For tests that go through them. Those that are not slow on JAX have all layers between
 # them.
-EACH_KIND = slow_on_jax(KINDS, but=["remixer", "amlp", "mixer"])
+EACH_KIND = slow_on_jax(KINDS, but=["remixer"])
 PACKING_KINDS = [kind for kind in EACH_KIND if "mixer" not in kind.values[0][:5]]
 OTHER_KINDS = [kind for kind in EACH_KIND if kind not in PACKING_KINDS]
 EACH_STACK = slow_on_jax(STACKS, but=["amlp"])

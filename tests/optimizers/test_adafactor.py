@@ -87,18 +87,24 @@ def make_variables(shapes=SHAPES, dtype="float32"):
     ]
 
 
+CASES = [
+    ({}, {}, 0),
+    ({"step_offset": 1000, "beta_1": 0.5}, {"offset": 1000, "beta_1": 0.5}, 1000),
+    ({"beta_1": 0.9}, {"beta_1": 0.9}, 0),
+    ({"multiply_by_parameter_scale": False}, {"scaled": False}, 0),
+    ({"unscaled_variables": [""]}, {"scaled": False}, 0),
+    ({"clipping_threshold": 0.5}, {"clip": 0.5}, 0),
+    ({"clipping_threshold": None}, {"clip": None}, 0),
+    ({}, {}, 1000),
+    ({"step_offset": 10}, {"offset": 10}, 0),
+]
+
+
 @pytest.mark.parametrize(
     ("config", "reference", "first_iteration"),
     [
-        ({}, {}, 0),
-        ({"beta_1": 0.9}, {"beta_1": 0.9}, 0),
-        ({"multiply_by_parameter_scale": False}, {"scaled": False}, 0),
-        ({"unscaled_variables": [""]}, {"scaled": False}, 0),
-        ({"clipping_threshold": 0.5}, {"clip": 0.5}, 0),
-        ({"clipping_threshold": None}, {"clip": None}, 0),
-        ({}, {}, 1000),
-        ({"step_offset": 1000, "beta_1": 0.5}, {"offset": 1000, "beta_1": 0.5}, 1000),
-        ({"step_offset": 10}, {"offset": 10}, 0),
+        *CASES[:2],
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[2:]),
     ],
 )
 def test_fifty_steps_equal_numpy(config, reference, first_iteration):

@@ -32,8 +32,8 @@ VOCAB_SIZE = 40
 # As the architectures under gin/architectures, of stacks those of `tiny_stack`.
 KINDS = ["t5_1_1", "remixer", "gmlp", "amlp", "mixer", "mixer_encoder"]
 STACKS = ["bert", "gmlp", "amlp"]
-# For tests that go through them. Those that are not slow on JAX have all layers between
-# them.
+# For tests that go through them. On JAX one of each is quick; tests/layers has every
+# layer there by itself.
 EACH_KIND = slow_on_jax(KINDS, but=["remixer"])
 PACKING_KINDS = [kind for kind in EACH_KIND if "mixer" not in kind.values[0][:5]]
 OTHER_KINDS = [kind for kind in EACH_KIND if kind not in PACKING_KINDS]

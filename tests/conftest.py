@@ -73,6 +73,15 @@ def tiny_run(request, tmp_path_factory):
     return model_dir
 
 
+@pytest.fixture
+def clear_gin():
+    """Leaves no configuration to the next test."""
+    yield
+    import gin
+
+    gin.clear_config()
+
+
 @pytest.fixture(autouse=True)
 def same_seeds():
     import keras  # Not above: the process that distributes the tests needs none of it.

@@ -3,7 +3,6 @@
 import math
 import statistics
 
-import gin
 import keras
 import pytest
 
@@ -22,10 +21,7 @@ TINY = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def test_verdict_is_in_deviations_of_one_run():

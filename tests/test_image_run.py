@@ -12,11 +12,7 @@ from remixer_tf.evaluation.results import read_results
 from tests.continuing import assert_continues_exactly
 from tests.data.toy_images import make_folder
 
-
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 @pytest.fixture(scope="module")

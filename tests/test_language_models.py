@@ -51,10 +51,7 @@ def texts(tmp_path_factory):
     text_files.set_directory(None)
 
 
-@pytest.fixture(autouse=True)
-def clear_gin():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def run(model_dir, *arguments, steps):

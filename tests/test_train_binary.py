@@ -34,10 +34,7 @@ OPTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def arguments(model_dir, steps, model="t5_1_1"):

@@ -1,4 +1,4 @@
-"""Running a function of a batch on all replicas of this host, for evaluation."""
+"""Sharing a batch among the replicas of this host."""
 
 import numpy as np
 import tensorflow as tf
@@ -28,16 +28,8 @@ def compile_on_replicas(function, strategy, jit_compile):
 
     def run_replica(batch):
         context = tf.distribute.get_replica_context()
-        index = context.replica_id_in_sync_group % replicas
-        size = _num_rows(batch) // replicas
-        return compiled(
-            {
-                name: tf.slice(
-                    x, [index * size] + [0] * (x.shape.rank - 1), [size, *x.shape[1:]]
-                )
-                for name, x in batch.items()
-            }
-        )
+        index = context.replica_id_in_sync_group
+        return compiled(rows_of_replica(batch, index, replicas))
 
     @tf.function(autograph=False)
     def run(batch):
@@ -56,6 +48,27 @@ def compile_on_replicas(function, strategy, jit_compile):
         )
 
     return call
+
+
+def rows_of_replica(batch, replica_id, local_replicas):
+    """Returns a host's rows that belong to one replica, with static shape.
+
+    Args:
+        batch: dictionary of tensors `[rows, ...]`, of static shape.
+        replica_id: int or int32 scalar, among the replicas of all hosts.
+        local_replicas: int, the replicas of this host, which divide the rows.
+
+    Returns:
+        dictionary of tensors `[rows / local_replicas, ...]`.
+    """
+    if local_replicas == 1:
+        return batch
+    size = _num_rows(batch) // local_replicas
+    start = replica_id % local_replicas * size
+    return {
+        name: tf.slice(x, [start] + [0] * (x.shape.rank - 1), [size, *x.shape[1:]])
+        for name, x in batch.items()
+    }
 
 
 def _num_rows(batch):

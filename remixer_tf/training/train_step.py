@@ -8,6 +8,7 @@ from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.auxiliary import call_with_losses, weighted_sum
 from remixer_tf.objectives.batches import targets_and_weights, throughput_tensors
 from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.training.replicas import rows_of_replica
 from remixer_tf.training.strategy import get_host, take_reduced_gradients
 
 
@@ -186,7 +187,7 @@ class TrainStep:
         """Returns the rows that belong to the replica that calls, and its index."""
         context = tf.distribute.get_replica_context()
         index = tf.convert_to_tensor(context.replica_id_in_sync_group)
-        return _rows_of_replica(host_batch, index, self._local_replicas), index
+        return rows_of_replica(host_batch, index, self._local_replicas), index
 
     def _reduced_gradients(self, host_batch, stop):
         """One replica's sums, and the norm and gradients of all replicas together."""
@@ -276,23 +277,6 @@ class TrainStep:
 
 _OF_REPLICA = ("weight", "tokens", "stop")
 _OF_STEP = ("gradient_norm", "learning_rate", "steps", "updates", "skipped")
-
-
-def _rows_of_replica(batch, replica_id, local_replicas):
-    """Returns a host's rows that belong to one replica, with static shape."""
-    if local_replicas == 1:
-        return batch
-    targets, _ = targets_and_weights(batch)
-    size = targets.shape[0] // local_replicas
-    start = replica_id % local_replicas * size
-    return {
-        key: tf.slice(
-            value,
-            [start] + [0] * (value.shape.rank - 1),
-            [size, *value.shape[1:]],
-        )
-        for key, value in batch.items()
-    }
 
 
 def _count_tokens(batch):

@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -30,10 +29,7 @@ TINY = [
 LENGTHS = {"inputs": 6, "targets": 5}
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def read_csv(tmp_path, *arguments):

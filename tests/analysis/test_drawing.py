@@ -29,10 +29,7 @@ from tests.tiny_run import BYTES, TINY
 LENGTHS = {"inputs": 10, "targets": 7}
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def images_of(figure):

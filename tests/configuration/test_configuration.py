@@ -14,10 +14,7 @@ RUN = "runs/mini_cogs.gin"
 WORDS = "--gin.VOCABULARY_FILE='words.model'"
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def parse(*arguments):

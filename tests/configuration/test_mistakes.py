@@ -1,6 +1,5 @@
 """A user's mistake is one line: the name, what was expected, what was received."""
 
-import gin
 import pytest
 
 from remixer_tf import configuration, train
@@ -12,10 +11,7 @@ MLM = "--gin_file=models/gmlp_tiny_mlm.gin"
 IMAGES = "--gin_file=models/gmlp_vision_tiny.gin"
 
 
-@pytest.fixture(autouse=True)
-def clear_gin():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def read(arguments):

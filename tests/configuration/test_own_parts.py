@@ -15,10 +15,7 @@ from remixer_tf.models.build import build_model
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
 
 
-@pytest.fixture(autouse=True)
-def clear_gin():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):

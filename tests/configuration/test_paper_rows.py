@@ -69,10 +69,7 @@ BATCH_SIZE = 2
 _trained = set()  # bindings of models and their optimizer; several rows share a model
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def header(file):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,10 +40,7 @@ print(json.dumps(results))
 """
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 @pytest.fixture

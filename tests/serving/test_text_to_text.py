@@ -5,7 +5,6 @@ import json
 import os
 import sys
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -31,10 +30,7 @@ QUESTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def clear():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def echo(model, batch, max_length):

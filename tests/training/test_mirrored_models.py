@@ -1,26 +1,16 @@
 """A Remixer with dropout on two devices: as on one, restorable, with two masks."""
 
-import json
-import pathlib
-import subprocess
-import sys
 
 import pytest
+
+from tests.training.two_devices import run_module
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def differences():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.mirrored_models"],
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_module("tests.training.mirrored_models")
 
 
 def test_a_remixer_trains_alike_on_one_device_and_two(differences):

@@ -1,9 +1,5 @@
 """One device and two give the same numbers."""
 
-import json
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -12,19 +8,12 @@ import tensorflow as tf
 
 from remixer_tf.training.strategy import get_strategy
 from tests.training import toy
+from tests.training.two_devices import run_module
 
 
 @pytest.fixture(scope="module")
 def runs():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.mirrored_worker"],
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_module("tests.training.mirrored_worker")
 
 
 @pytest.mark.parametrize("jit", [False, True])

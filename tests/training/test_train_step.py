@@ -8,8 +8,9 @@ import tensorflow as tf
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.replicas import rows_of_replica
 from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep, _rows_of_replica
+from remixer_tf.training.train_step import TrainStep
 from tests.training import toy
 
 NUM_STEPS = 4
@@ -337,7 +338,7 @@ def test_replicas_part_a_batch_of_images():
         "labels": tf.constant(rng.dirichlet(np.ones(5), (6, 1))),
         "label_weights": tf.ones([6, 1]),
     }
-    parts = [_rows_of_replica(batch, tf.constant(replica), 2) for replica in range(2)]
+    parts = [rows_of_replica(batch, tf.constant(replica), 2) for replica in range(2)]
     for name, value in batch.items():
         np.testing.assert_array_equal(tf.concat([p[name] for p in parts], 0), value)
         assert parts[0][name].shape == (3, *value.shape[1:])

@@ -26,6 +26,10 @@ class Context(NamedTuple):
         step: int32 scalar, the position being decoded. Set only while decoding.
         key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
             a decoding cache holds. Set only while decoding.
+        tokens: int32 `[batch, length]`, the ids that entered the stack; `[batch, 1]`
+            while decoding. None where there are none (images).
+        token_mask: int32 `[batch, length]`, 1 on real tokens, also where
+            `padding_mask` is None. None: all are real, as while decoding.
     """
 
     padding_mask: Any = None
@@ -37,6 +41,8 @@ class Context(NamedTuple):
     position_bias: Any = None
     step: Any = None
     key_positions: Any = None
+    tokens: Any = None
+    token_mask: Any = None
 
 
 class Sublayer(keras.layers.Layer):

@@ -82,10 +82,7 @@ class DecoderOnly(DecodingSteps, keras.Model):
 
     def call(self, batch, training=False):
         # No padding mask: causality hides trailing padding.
-        context = Context(
-            segment_ids=batch.get("decoder_segment_ids"),
-            positions=batch.get("decoder_positions"),
-        )
+        context = self._read_targets(Context(), batch)
         x = self.token_embedding(batch["decoder_input_tokens"])
         x, _ = self.decoder(x, context=context, training=training)
         return self._compute_logits(x)

@@ -47,9 +47,24 @@ class DecodingSteps:
         Returns:
             float32 `[batch, vocab_size]`, and the new cache.
         """
-        x = self.token_embedding(tokens[:, None])
+        tokens = tokens[:, None]
+        context = context._replace(tokens=tokens)
+        x = self.token_embedding(tokens)
         x, cache = self.decoder(x, context=context, cache=cache)
         return self._compute_logits(x)[:, 0], cache
+
+    def _read_targets(self, context, batch):
+        """Adds to the decoder's `Context` what a batch with all targets tells."""
+        segment_ids = batch.get("decoder_segment_ids")
+        real = segment_ids
+        if real is None:  # Not the inputs: the first is padding's id.
+            real = batch.get("decoder_target_tokens")
+        return context._replace(
+            segment_ids=segment_ids,
+            positions=batch.get("decoder_positions"),
+            tokens=batch["decoder_input_tokens"],
+            token_mask=None if real is None else ops.cast(real > 0, "int32"),
+        )
 
     def _empty_cache(self, context, batch_size, max_length):
         context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))

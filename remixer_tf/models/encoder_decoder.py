@@ -93,10 +93,7 @@ class EncoderDecoder(DecodingSteps, keras.Model):
 
     def call(self, batch, training=False):
         context = self.encode(batch, training=training)
-        context = context._replace(
-            segment_ids=batch.get("decoder_segment_ids"),
-            positions=batch.get("decoder_positions"),
-        )
+        context = self._read_targets(context, batch)
         x = self.token_embedding(batch["decoder_input_tokens"])
         x, _ = self.decoder(x, context=context, training=training)
         return self._compute_logits(x)
@@ -115,6 +112,8 @@ class EncoderDecoder(DecodingSteps, keras.Model):
             padding_mask=mask,
             segment_ids=segment_ids,
             positions=batch.get("encoder_positions"),
+            tokens=tokens,
+            token_mask=mask,
         )
         x = self.token_embedding(tokens)
         x, _ = self.encoder(x, context=context, training=training)

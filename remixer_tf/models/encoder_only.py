@@ -122,6 +122,8 @@ class EncoderOnly(keras.Model):
             padding_mask=mask if self.mask_padding else None,
             segment_ids=batch.get("encoder_segment_ids"),
             positions=batch.get("encoder_positions"),
+            tokens=tokens,
+            token_mask=mask,
         )
         x = self.token_embedding(tokens)
         if self.num_token_types:

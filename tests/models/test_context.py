@@ -1,0 +1,84 @@
+"""What models tell their layers about the tokens."""
+
+import functools
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import Sublayer
+from remixer_tf.models import (
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderOnly,
+    MaskedLMHead,
+    TransformerStack,
+)
+from tests.models.tiny import VOCAB_SIZE, tiny_batch
+
+BATCH = tiny_batch()
+INPUTS, TARGETS = BATCH["encoder_input_tokens"], BATCH["decoder_target_tokens"]
+SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 0]] * 3, "int32")
+
+
+class Probe(Sublayer):
+    """Remembers the last context it saw."""
+
+    def call(self, x, context, training=False):
+        self.tokens, self.token_mask = context.tokens, context.token_mask
+        return x
+
+
+def stack():
+    return functools.partial(TransformerStack, {"probe": Probe}, num_layers=1)
+
+
+def built(model):
+    model.build()
+    return model
+
+
+def assert_saw(stack, tokens, token_mask):
+    probe = stack.blocks[0].sublayer
+    np.testing.assert_array_equal(ops.convert_to_numpy(probe.tokens), tokens)
+    if token_mask is None:
+        assert probe.token_mask is None
+    else:
+        mask = ops.convert_to_numpy(probe.token_mask)
+        assert mask.dtype == "int32"
+        np.testing.assert_array_equal(mask, token_mask)
+
+
+@pytest.mark.parametrize("mask_padding", [True, False])
+def test_an_encoder_alone(mask_padding):
+    model = EncoderOnly(stack(), MaskedLMHead, VOCAB_SIZE, 8, mask_padding=mask_padding)
+    built(model)({"encoder_input_tokens": INPUTS})
+    assert_saw(model.encoder, INPUTS, INPUTS > 0)
+
+
+@pytest.mark.parametrize("model_class", [EncoderDecoder, DecoderOnly])
+def test_what_writes_text(model_class):
+    stacks = [stack()] * (1 + (model_class is EncoderDecoder))
+    model = built(model_class(*stacks, VOCAB_SIZE, d_model=8))
+    tokens = BATCH["decoder_input_tokens"]
+    model(BATCH)
+    if model_class is EncoderDecoder:
+        assert_saw(model.encoder, INPUTS, INPUTS > 0)
+    assert tokens[0, 0] == 0  # real, though its id is padding's
+    assert_saw(model.decoder, tokens, TARGETS > 0)
+    model({**BATCH, "decoder_segment_ids": SEGMENTS})
+    assert_saw(model.decoder, tokens, SEGMENTS > 0)
+    del (without := dict(BATCH))["decoder_target_tokens"]
+    model(without)
+    assert_saw(model.decoder, tokens, None)
+
+    context, cache = model.start_decoding(BATCH, max_length=4)
+    if model_class is EncoderDecoder:
+        assert_saw(model.encoder, INPUTS, INPUTS > 0)
+    context, cache = model.repeat_rows(context, cache, times=2)
+    context, cache = model.grow_cache(context, cache, max_length=6)
+    last = np.arange(2, 8, dtype="int32")
+    step = context._replace(step=ops.convert_to_tensor(0, "int32"))
+    logits, _ = model.decode_step(ops.convert_to_tensor(last), cache, step)
+    assert tuple(logits.shape) == (6, VOCAB_SIZE)
+    assert_saw(model.decoder, last[:, None], None)

@@ -7,6 +7,10 @@ As Flax's `sow`, with collections by use:
   `[heads, target, source]`; Remixer's alpha as "alpha".
 - "losses", which training adds to its objective: float32 scalars, each a mean over what
   the layer has seen.
+- "statistics", which training logs: scalars as curves and vectors as histograms, each a
+  mean over what the layer has seen. A layer of experts calls the share of its choices
+  that each expert got "load", and the share that no expert took "dropped": the log says
+  when they are bad.
 """
 
 import contextlib

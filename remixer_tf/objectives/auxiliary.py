@@ -1,4 +1,4 @@
-"""Auxiliary losses: what layers report to be minimised beside the objective."""
+"""What layers report in training: auxiliary losses and statistics."""
 
 import re
 
@@ -7,11 +7,12 @@ from keras import ops
 from remixer_tf.layers import capture
 
 
-def call_with_losses(model, batch):
-    """Calls a model in training, and collects the losses that its layers report.
+def call_with_reports(model, batch):
+    """Calls a model in training, and collects what its layers report.
 
-    They are called
-      "<path of the layer>/<name>" where a layer sowed them, see `layers.sowing`;
+    What a layer sowed, see `layers.sowing`, is called "<path of the layer>/<name>". Of
+    a layer that is called several times the losses are added up, and of each statistic
+    the mean is taken. There are two more kinds of losses:
       "<path of the variable>/regularizer" where they are Keras' regularizers;
       "add_loss", the sum of all that was given to Keras' `add_loss`, without a name.
 
@@ -20,16 +21,30 @@ def call_with_losses(model, batch):
         batch: dictionary of tensors, as the model takes it.
 
     Returns:
-        (outputs, losses): of the model, and a dictionary of float32 scalars.
-    """
-    losses = {}
+        (outputs, losses, statistics): of the model, a dictionary of float32 scalars,
+        and one of float32 scalars and vectors.
 
-    def receive(layer, name, value):
+    Raises:
+        ValueError: a statistic is neither a scalar nor a vector.
+    """
+    losses, statistics = {}, {}
+
+    def receive_loss(layer, name, value):
         name = f"{layer.path}/{name}"
         losses[name] = losses.get(name, 0.0) + _scalar(value)
 
-    with capture("losses", receive):
+    def receive_statistic(layer, name, value):
+        name = f"{layer.path}/{name}"
+        if len(value.shape) > 1:
+            raise ValueError(
+                "A statistic must be a scalar or a vector. Received: "
+                f"{name} of shape {tuple(value.shape)}"
+            )
+        statistics.setdefault(name, []).append(ops.cast(value, "float32"))
+
+    with capture("losses", receive_loss), capture("statistics", receive_statistic):
         outputs = model(batch, training=True)
+    statistics = {name: sum(calls) / len(calls) for name, calls in statistics.items()}
     regularized = [v for v in model.trainable_weights if v.regularizer is not None]
     # Keras lists what `add_loss` was given first, and then these.
     values = [_scalar(value) for value in model.losses]
@@ -38,14 +53,14 @@ def call_with_losses(model, batch):
         losses["add_loss"] = sum(nameless)
     for variable, value in zip(regularized, values[len(nameless) :], strict=True):
         losses[f"{variable.path}/regularizer"] = value
-    return outputs, losses
+    return outputs, losses, statistics
 
 
 def weighted_sum(losses, weights):
     """Adds auxiliary losses up.
 
     Args:
-        losses: dictionary of scalars, from `call_with_losses`.
+        losses: dictionary of scalars, from `call_with_reports`.
         weights: dictionary of floats by regular expression. The first expression that
             matches a part of a loss' name gives its weight; other losses weigh 1.
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from keras import ops
 
 # What a train step counts, beside the sums of its objective.
@@ -57,14 +58,19 @@ def summarize_steps(sums):
 
     Returns:
         dict of floats: per unit of weight what the objective sums, see `summarize`; per
-        step that changed the weights gradient_norm, learning_rate and the auxiliary
-        losses; NaN if there was none.
+        step that changed the weights gradient_norm, learning_rate, the auxiliary losses
+        and the statistics, of which some are float32 arrays `[n]`; NaN if there was
+        none.
     """
-    sums = {key: float(value) for key, value in sums.items()}
+    sums = {
+        key: np.array(value, "float32") if len(np.shape(value)) else float(value)
+        for key, value in sums.items()
+    }
     of_step = {
         key
         for key in sums
-        if key in ("gradient_norm", "learning_rate") or key.startswith("auxiliary")
+        if key in ("gradient_norm", "learning_rate")
+        or key.startswith(("auxiliary", "statistics/"))
     }
     of_objective = {
         key: value
@@ -73,5 +79,5 @@ def summarize_steps(sums):
     }
     summary = {k: float(value) for k, value in summarize(of_objective).items()}
     for key in sorted(of_step):
-        summary[key] = sums[key] / sums["updates"] if sums["updates"] else math.nan
+        summary[key] = sums[key] / (sums["updates"] or math.nan)
     return summary

@@ -13,6 +13,7 @@ from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.training import experts
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.run_lock import RunLock
@@ -264,6 +265,8 @@ def train(
                     values = summarize_steps(sums)
                     values |= speed.lap(float(sums["tokens"]))
                     progress.report(step, values)
+                    if problem := experts.warning(values):
+                        progress.message(problem)
                     log.scalars(step, values, engine, watch.skipped)
                     sums = None
 

@@ -3,7 +3,10 @@
 import os
 import resource
 
+import numpy as np
 import tensorflow as tf
+
+from remixer_tf.training.experts import imbalances
 
 
 class RunLog:
@@ -57,7 +60,8 @@ class RunLog:
 
         Args:
             step: int.
-            values: dict of floats, from `summarize_steps` and `Speed.lap`.
+            values: dict from `summarize_steps` and `Speed.lap`: floats, written as
+                curves, and arrays `[n]`, written as histograms.
             engine: the `Engine`, asked for the norm of the weights and its memory.
             skipped: int, steps that were not finite.
         """
@@ -75,6 +79,8 @@ class RunLog:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         values["host_memory_gigabytes"] = peak / 1e9
         values |= {f"{k}_gigabytes": used for k, used in engine.memory().items()}
+        values |= imbalances(values)
         with self._writer.as_default(step):
             for name, value in values.items():
-                tf.summary.scalar(name, value)
+                write = tf.summary.histogram if np.ndim(value) else tf.summary.scalar
+                write(name, value)

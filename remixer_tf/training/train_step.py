@@ -5,7 +5,7 @@ import contextlib
 import tensorflow as tf
 
 from remixer_tf.layers.dropout import replica
-from remixer_tf.objectives.auxiliary import call_with_losses, weighted_sum
+from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
 from remixer_tf.objectives.batches import targets_and_weights, throughput_tensors
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.training.replicas import rows_of_replica
@@ -21,6 +21,8 @@ class TrainStep:
     which the batch is computed, so that it counts once whatever P is:
 
         J = sum_p objective_p / sum_p weight_p + sum_i c_i (sum_p auxiliary_ip) / P
+
+    The statistics that they report are such means too, and not part of it.
 
     The whole batch of a host goes to each of its replicas, and replica r of R takes
     the rows r * batch / R ... (r + 1) * batch / R, so that one and R replicas compute
@@ -58,6 +60,7 @@ class TrainStep:
         dict of float32 scalars, each a sum over the steps, for
         `metrics.summarize_steps`: those of `loss_fn`; 'weight', of the targets;
         'auxiliary_loss', sum_i above, and 'auxiliary/NAME', each loss before its c_i;
+        'statistics/NAME', of which some are vectors;
         'gradient_norm' (global, of the reduced gradient, before clipping);
         'learning_rate'; 'tokens' (inputs and targets that are not padding); 'steps';
         'updates' (steps that changed the weights; the sums above leave the others out);
@@ -93,7 +96,7 @@ class TrainStep:
             self._forward_backward, jit_compile=jit_compile, autograph=False
         )
         self._run_steps = tf.function(self._loop, autograph=False)
-        self._names = ()  # of the sums, known when the model has been traced
+        self._shapes = {}  # of the sums, known when the model has been traced
         if not optimizer.built:
             with strategy.scope():
                 optimizer.build(model.trainable_variables)
@@ -130,7 +133,7 @@ class TrainStep:
                 self._reduced_gradients, (batch_at(index), stop)
             )
             new = self._strategy.reduce("SUM", per_replica, axis=None)
-            new = dict(zip(self._names, tf.unstack(new, len(self._names)), strict=True))
+            new = _unpack(new, self._shapes)
             norm = self._strategy.experimental_local_results(norm)[0]
             finite = tf.math.is_finite(norm) & tf.math.is_finite(new["objective"])
 
@@ -161,16 +164,21 @@ class TrainStep:
         _, sums = tf.while_loop(
             lambda index, _: index < num_steps,
             lambda index, sums: (index + 1, step(index, sums)),
-            (tf.constant(0), {key: tf.constant(0.0) for key in self._names + _OF_STEP}),
+            (
+                tf.constant(0),
+                {key: tf.zeros(shape) for key, shape in self._shapes.items()}
+                | {key: tf.constant(0.0) for key in _OF_STEP},
+            ),
             maximum_iterations=num_steps,
         )
         return sums
 
     def _trace(self, host_batch):
-        """Notes the names of the sums, which a loop needs to know beforehand."""
+        """Notes names and shapes of the sums, which a loop needs to know beforehand."""
         batch, replica_id = self._replica_part(host_batch)
         sums, _ = self._traced_part(batch, replica_id).structured_outputs
-        self._names = (*sorted(sums), *_OF_REPLICA)
+        self._shapes = {key: sums[key].shape for key in sorted(sums)}
+        self._shapes |= dict.fromkeys(_OF_REPLICA, tf.TensorShape([]))
 
     def _traced_part(self, batch, replica_id):
         """Returns `_gradients`, traced for one micro-batch of a replica's batch."""
@@ -201,10 +209,10 @@ class TrainStep:
         norm = tf.linalg.global_norm(gradients)
         if self._clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
-        self._names = (*sorted(sums), *_OF_REPLICA)
         sums |= {"weight": local_weight, "tokens": _count_tokens(batch), "stop": stop}
+        self._shapes = {key: sums[key].shape for key in sorted(sums)}
         # One vector, so that the replicas' sums need one reduction.
-        return tf.stack([sums[key] for key in self._names]), norm, gradients
+        return _pack(sums), norm, gradients
 
     def _accumulate(self, batch, weight, replica_id):
         """Returns the loss sums and gradients of all micro-batches, added up."""
@@ -246,7 +254,7 @@ class TrainStep:
         variables = [v.value for v in self._model.trainable_variables]
         share = 1.0 / (self._num_replicas * self.micro_batches)
         with tf.GradientTape() as tape, masks:
-            outputs, auxiliary = call_with_losses(self._model, batch)
+            outputs, auxiliary, statistics = call_with_reports(self._model, batch)
             sums = self._loss_fn(outputs, batch)
             objective = tf.math.divide_no_nan(sums["objective"], weight)
             if auxiliary or self._auxiliary_loss_weights:
@@ -257,6 +265,7 @@ class TrainStep:
                     **{f"auxiliary/{k}": v * share for k, v in auxiliary.items()},
                     "auxiliary_loss": added,
                 }
+        sums = {**sums, **{f"statistics/{k}": v * share for k, v in statistics.items()}}
         gradients = tape.gradient(objective, variables)
         unused = [
             variable.path
@@ -277,6 +286,18 @@ class TrainStep:
 
 _OF_REPLICA = ("weight", "tokens", "stop")
 _OF_STEP = ("gradient_norm", "learning_rate", "steps", "updates", "skipped")
+
+
+def _pack(sums):
+    """Joins a dictionary of scalars and vectors to one vector, sorted by key."""
+    return tf.concat([tf.reshape(sums[key], [-1]) for key in sorted(sums)], axis=0)
+
+
+def _unpack(vector, shapes):
+    """Returns the dictionary that `_pack` has joined, of {key: shape}."""
+    keys = sorted(shapes)
+    parts = tf.split(vector, [shapes[key].num_elements() for key in keys])
+    return {k: tf.reshape(x, shapes[k]) for k, x in zip(keys, parts, strict=True)}
 
 
 def _count_tokens(batch):

@@ -1,4 +1,4 @@
-"""Losses that layers report, by name."""
+"""Losses and statistics that layers report, by name."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import sow
-from remixer_tf.objectives.auxiliary import call_with_losses, weighted_sum
+from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
@@ -15,7 +15,8 @@ class Router(keras.layers.Layer):
     def call(self, x):
         sow(self, "losses", "balance", ops.mean(x))
         sow(self, "losses", "z", lambda: ops.sum(ops.square(x)))
-        sow(self, "statistics", "load", x)
+        sow(self, "statistics", "mean", ops.mean(x))
+        sow(self, "statistics", "means", ops.mean(x, axis=0))
         self.add_loss(3.0 * ops.ones(()))
         return x
 
@@ -63,14 +64,23 @@ def test_names_and_values(model):
         "model/dense/bias/regularizer": 0.0,
     }
     for _ in range(2):  # A call's losses do not outlive it.
-        outputs, losses = call_with_losses(model, X)
+        outputs, losses, statistics = call_with_reports(model, X)
         np.testing.assert_allclose(ops.convert_to_numpy(outputs), y, atol=1e-5)
         found = {name: float(value) for name, value in losses.items()}
         assert found == pytest.approx(expected, rel=1e-5)
+        assert statistics.keys() == {
+            f"model/router_{i}/{name}" for i in range(2) for name in ("mean", "means")
+        }
+        for i in range(2):  # The mean of calls.
+            mean, means = (
+                statistics[f"model/router_{i}/{n}"] for n in ("mean", "means")
+            )
+            assert float(mean) == pytest.approx(np.mean(X) + 1 + i, rel=1e-5)
+            np.testing.assert_allclose(means, X.mean(0) + 1 + i, rtol=1e-5)
 
 
 def test_the_first_expression_that_matches_gives_the_weight(model):
-    _, losses = call_with_losses(model, X)
+    _, losses, _ = call_with_reports(model, X)
     weights = {"router_1/z": 0.5, "/z$": 2.0, "add_loss": 0.0, "regularizer$": 0.0}
     values = {name: float(value) for name, value in losses.items()}
     expected = (
@@ -84,9 +94,21 @@ def test_the_first_expression_that_matches_gives_the_weight(model):
 
 
 def test_an_expression_without_a_loss_names_those_that_are_there(model):
-    _, losses = call_with_losses(model, X)
+    _, losses, _ = call_with_reports(model, X)
     with pytest.raises(ValueError, match="'balnce'.*model/router_1/balance"):
         weighted_sum(losses, {"balnce": 1.0})
+
+
+def test_a_statistic_of_another_rank_is_named():
+    class Matrix(Model):
+        def call(self, x, training=False):
+            sow(self, "statistics", "matrix", x)
+            return self.dense(x)
+
+    model = Matrix()
+    model.build()
+    with pytest.raises(ValueError, match=r"model/matrix of shape \(4, 3\)"):
+        call_with_reports(model, X)
 
 
 def test_inside_a_stateless_call_of_jax():
@@ -96,13 +118,13 @@ def test_inside_a_stateless_call_of_jax():
 
     model = Model()
     model.build()
-    eager = call_with_losses(model, X)[1]
+    eager = call_with_reports(model, X)[1]
 
     @jax.jit
     def losses_of(values):
         mapping = zip(model.trainable_variables, values, strict=True)
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True):
-            return call_with_losses(model, X)[1]
+            return call_with_reports(model, X)[1]
 
     losses = losses_of([v.value for v in model.trainable_variables])
     for name, value in eager.items():

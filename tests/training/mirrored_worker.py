@@ -9,6 +9,7 @@ import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from remixer_tf.evaluation.settings import hash_weights
@@ -79,6 +80,7 @@ def run_auxiliary(strategy_name, micro_batches):
     )
     (batch,) = toy.make_batches(1)
     values = summarize_steps(train_step(toy.stack([batch])))
+    values = {name: np.asarray(value).tolist() for name, value in values.items()}
     return {"values": values, "weights": weights_of(model, strategy)}
 
 

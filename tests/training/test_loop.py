@@ -51,6 +51,15 @@ def read_checkpoint(model_dir, step):
     return {k: reader.get_tensor(k) for k in names if k.endswith("VARIABLE_VALUE")}
 
 
+def read_events(model_dir):
+    """Yields (step, summary) of what a run told TensorBoard."""
+    (events,) = (model_dir / "tensorboard" / "train").iterdir()
+    for record in tf.data.TFRecordDataset(str(events)):
+        event = tf.compat.v1.Event.FromString(record.numpy())
+        for value in event.summary.value:
+            yield event.step, value
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_continuing_is_bitwise_exact(tmp_path, reports, jit_compile):
     engine = functools.partial(TensorFlowEngine, jit_compile=jit_compile)
@@ -93,14 +102,11 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
     assert "inputs 6 / targets 6" in output
     assert "step 12/12" in output
 
-    (events,) = (tmp_path / "tensorboard" / "train").iterdir()
     steps, texts = {}, {}
-    for record in tf.data.TFRecordDataset(str(events)):
-        event = tf.compat.v1.Event.FromString(record.numpy())
-        for value in event.summary.value:
-            steps.setdefault(value.tag, []).append(event.step)
-            if value.metadata.plugin_data.plugin_name == "text":
-                texts[value.tag] = tf.make_ndarray(value.tensor).item().decode()
+    for step, value in read_events(tmp_path):
+        steps.setdefault(value.tag, []).append(step)
+        if value.metadata.plugin_data.plugin_name == "text":
+            texts[value.tag] = tf.make_ndarray(value.tensor).item().decode()
     for name in ("loss", "accuracy", "z_loss", "learning_rate", "gradient_norm"):
         assert steps[name] == [4, 8, 12], name
     assert steps["steps_per_second"] == [4, 8, 12]
@@ -109,6 +115,28 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
     assert "    gin" in texts["configuration"]
     assert "| toy/embedding/embeddings | [16, 8] | 128 |" in texts["parameters"]
     assert "_hparams_/session_start_info" in steps
+
+
+def test_statistics_are_curves_and_histograms_and_bad_experts_are_named(
+    tmp_path, capsys
+):
+    class Lazy(toy.ReportingModel):
+        def call(self, batch, training=False):
+            tokens = tf.minimum(batch["encoder_input_tokens"], 7)  # experts 0 and 1
+            return super().call({**batch, "encoder_input_tokens": tokens}, training)
+
+    run(tmp_path, 4, model=Lazy, log_period=2)
+    output = capsys.readouterr().out
+    assert output.count("toy/logits: 2 of 4 experts unused (2, 3)") == 2
+    kinds = {}
+    for _, value in read_events(tmp_path):
+        kinds[value.tag] = value.metadata.plugin_data.plugin_name
+    name = "statistics/toy/logits"
+    assert {k: v for k, v in kinds.items() if k.startswith("statistics")} == {
+        f"{name}/load": "histograms",
+        f"{name}/mean": "scalars",
+        f"{name}/load_largest_over_mean": "scalars",
+    }
 
 
 def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, capsys):

@@ -81,6 +81,14 @@ def test_auxiliary_losses_count_once(runs, run):
             np.testing.assert_allclose(weight, variable - gradient, atol=1e-6)
 
 
+@pytest.mark.parametrize("run", ["single 1", "single 2", "mirrored 1", "mirrored 2"])
+def test_statistics_are_means_over_replicas_and_micro_batches(runs, run):
+    expected = toy.statistics(toy.make_batches(1))
+    assert len(expected) == 2
+    for name, value in expected.items():
+        np.testing.assert_allclose(runs["auxiliary"][run]["values"][name], value, 1e-6)
+
+
 def test_replicas_of_a_train_step_draw_different_masks(runs):
     assert runs["variance of masks"] > 0.01
 

@@ -36,7 +36,7 @@ class ToyModel(keras.Model):
 
 
 class ReportingModel(ToyModel):
-    """Reports a loss by name, one without a name, and has a regularizer."""
+    """Reports losses with a name and without, a regularizer, and two statistics."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,19 @@ class ReportingModel(ToyModel):
         logits = super().call(batch, training=training)
         sow(self.logits, "losses", "spread", ops.mean(ops.square(logits)))
         self.add_loss(0.5 * ops.mean(ops.square(logits[..., 0])))
+        tokens = batch["encoder_input_tokens"]
+        load = ops.mean(ops.one_hot(tokens // 4, VOCAB_SIZE // 4), axis=(0, 1))
+        sow(self.logits, "statistics", "load", load)  # [4]
+        sow(self.logits, "statistics", "mean", ops.mean(ops.cast(tokens, "float32")))
         return logits
+
+
+def statistics(batches):
+    """What `ReportingModel` says of batches, by NumPy: {name: mean}."""
+    tokens = np.stack([batch["encoder_input_tokens"] for batch in batches])
+    load = np.bincount(tokens.ravel() // 4, minlength=VOCAB_SIZE // 4) / tokens.size
+    name = "statistics/toy/logits"
+    return {f"{name}/load": load, f"{name}/mean": tokens.mean()}
 
 
 class MaskModel(ToyModel):

@@ -24,7 +24,9 @@ class SpatialGatingUnit(keras.layers.Layer):
     """Lets the other tokens gate the channels of each (gMLP, Equation 2).
 
     `f(A) = W LayerNorm(A) + b`, with W over positions, shared by all channels, and b
-    one number per position. The variants (gMLP, Table 3) are
+    one number per position; with several heads, a W and a b for each group of
+    consecutive channels (Yu et al. 2022, "Efficient Language Modeling with Sparse
+    all-MLP", whose dense gMLPs have 1 and 16). The variants (gMLP, Table 3) are
 
     - split: `Z_1 * f(Z_2)`, Z_1 and Z_2 the halves of Z's channels: the paper's unit;
     - multiplicative: `Z * f(Z)`;
@@ -39,6 +41,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         spatial_stddev: float, W starts truncated normal of this deviation. None: 1e-6,
             or `max_length ** -0.5` in the linear variant.
         spatial_bias_value: float, b starts at it. None: 1 where f multiplies, else 0.
+        num_heads: int, equal groups of channels, after the split.
 
     Call arguments:
         z: float `[batch, length, channels]`.
@@ -61,6 +64,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         causal=False,
         spatial_stddev=None,
         spatial_bias_value=None,
+        num_heads=1,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -74,6 +78,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         self.causal = causal
         self.spatial_stddev = spatial_stddev
         self.spatial_bias_value = spatial_bias_value
+        self.num_heads = num_heads
         stddev, bias = VARIANTS[variant]
         if spatial_stddev is not None:
             stddev = spatial_stddev
@@ -84,6 +89,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         self.norm = LayerNorm(name="norm", dtype=self.dtype_policy)
         self.mixing = LengthMixing(
             max_length,
+            num_heads,
             toeplitz=toeplitz,
             use_bias=True,
             causal=causal,
@@ -107,7 +113,7 @@ class SpatialGatingUnit(keras.layers.Layer):
 
     def call(self, z, context, added=None):
         z, gated = self._parts(z)
-        mixed = self.mixing(self.norm(gated), context=context)
+        mixed = self._mix(self.norm(gated), context)
         return self._gate(z, mixed, added)
 
     def init_cache(self, batch_size, max_length, context):
@@ -126,6 +132,9 @@ class SpatialGatingUnit(keras.layers.Layer):
             return z, z
         half = z.shape[-1] // 2
         return z[..., :half], z[..., half:]
+
+    def _mix(self, x, context):
+        return self.mixing(x, context=context)
 
     def _gate(self, z, mixed, added):
         if added is not None:
@@ -176,7 +185,7 @@ class GatedMLP(Sublayer):
     Args:
         d_ff: int, channels of `X U`. V has half as many rows for variant "split".
         max_length: int, the longest sequence.
-        variant, toeplitz, causal, spatial_stddev, spatial_bias_value: see
+        variant, toeplitz, causal, spatial_stddev, spatial_bias_value, num_heads: see
             `SpatialGatingUnit`.
         activation: str, see `get_activation`; the paper's BERT protocol has the exact
             gelu.
@@ -199,6 +208,7 @@ class GatedMLP(Sublayer):
         spatial_bias_value=None,
         activation="gelu_exact",
         d_attention=None,
+        num_heads=1,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -214,23 +224,27 @@ class GatedMLP(Sublayer):
         self.spatial_bias_value = spatial_bias_value
         self.activation = activation
         self.d_attention = d_attention
+        self.num_heads = num_heads
         self.act = get_activation(activation)
         dtype = self.dtype_policy
-        self.gating = SpatialGatingUnit(
-            max_length,
-            variant,
-            toeplitz,
-            causal,
-            spatial_stddev,
-            spatial_bias_value,
-            name="gating",
-            dtype=dtype,
-        )
+        self.gating = self._make_gating(name="gating", dtype=dtype)
         self.width = d_ff // 2 if variant == "split" else d_ff
         if d_attention is not None:
             self.attention = TinyAttention(
                 self.width, d_attention, causal, name="attention", dtype=dtype
             )
+
+    def _make_gating(self, **kwargs):
+        return SpatialGatingUnit(
+            self.max_length,
+            self.variant,
+            self.toeplitz,
+            self.causal,
+            self.spatial_stddev,
+            self.spatial_bias_value,
+            self.num_heads,
+            **kwargs,
+        )
 
     def build(self, input_shape):
         d_model = input_shape[-1]

@@ -84,8 +84,8 @@ class LengthMixing(Sublayer):
 
     M is a matrix of weights or a Toeplitz one, as it is or through a softmax over s
     (Remixer's `softmax(H)`; the spatial gating unit's W, gMLP Equation 2). With
-    several heads each mixes its own group of channels. A sequence of n tokens uses
-    the first n rows and columns.
+    several heads each mixes its own group of channels, with an M and a b of its own. A
+    sequence of n tokens uses the first n rows and columns.
 
     Which M an example meets:
     - causal: s > t is hidden, before the softmax or by a zero;
@@ -104,7 +104,7 @@ class LengthMixing(Sublayer):
         num_heads: int, matrices, over equal groups of consecutive channels.
         toeplitz: bool, `2 max_length - 1` weights a head for `max_length ** 2`.
         softmax: bool, rows of M sum to 1.
-        use_bias: bool, adds b, one number per position.
+        use_bias: bool, adds b, one number per position and head.
         causal: bool.
         renormalize: bool. False leaves the mass of padding keys missing from a row,
             as Mesh TensorFlow does; outputs then depend on the padded length.
@@ -173,7 +173,8 @@ class LengthMixing(Sublayer):
         if self.use_bias:
             self.spatial_bias = self.add_weight(
                 name="spatial_bias",
-                shape=(n,),  # [max_length]
+                # [max_length], or [heads, max_length] of several
+                shape=(n,) if self.num_heads == 1 else (self.num_heads, n),
                 initializer=self.bias_initializer,
                 autocast=False,
             )
@@ -225,9 +226,7 @@ class LengthMixing(Sublayer):
             scale = 1.0 / ops.maximum(mass, keras.config.epsilon() ** 4)
             scale = ops.cast(scale, y.dtype)[..., None]
             y = self._merge_heads(self._split_heads(y) * scale)
-        if self.use_bias:
-            y += ops.cast(self.spatial_bias[:length], y.dtype)[None, :, None]
-        return y
+        return self._add_bias(y, lambda b: b[None, :length])
 
     def _mix_segments(self, x, context, training):
         if context.positions is None:
@@ -253,10 +252,7 @@ class LengthMixing(Sublayer):
             allowed = ops.logical_and(allowed, real)
         matrix = self._restrict(weights, allowed)
         y = self._mix("hbts,bshc->bthc", matrix, x, training)
-        if self.use_bias:
-            bias = ops.take(self.spatial_bias, positions, axis=0)
-            y += ops.cast(bias, y.dtype)[:, :, None]
-        return y
+        return self._add_bias(y, lambda b: ops.take(b, positions, axis=0))
 
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
@@ -282,8 +278,7 @@ class LengthMixing(Sublayer):
         row = ops.cast(row, inputs.dtype)[None, :, None, :]
         row = ops.broadcast_to(row, (shape[0], shape[1], 1, shape[2]))
         y = ops.reshape(ops.matmul(row, inputs), (-1, 1, self.width))
-        if self.use_bias:
-            y += ops.cast(ops.take(self.spatial_bias, context.step), y.dtype)
+        y = self._add_bias(y, lambda b: ops.take(b, context.step, axis=0))
         return y, {"inputs": inputs}
 
     def _restrict(self, weights, allowed):
@@ -300,6 +295,14 @@ class LengthMixing(Sublayer):
         matrix = self.dropout(matrix, training=training)
         matrix = ops.cast(matrix, x.dtype)
         return self._merge_heads(ops.einsum(equation, matrix, self._split_heads(x)))
+
+    def _add_bias(self, y, at):
+        """Adds to y what `at` takes of b's `[max_length, heads]`, if there is a b."""
+        if not self.use_bias:
+            return y
+        bias = ops.reshape(self.spatial_bias, (self.num_heads, self.max_length))
+        bias = ops.cast(at(ops.transpose(bias)), y.dtype)[..., None]
+        return self._merge_heads(self._split_heads(y) + bias)
 
     def _split_heads(self, x):
         per_head = self.width // self.num_heads

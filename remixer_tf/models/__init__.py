@@ -10,7 +10,8 @@ from remixer_tf.models.heads import (
     SpanHead,
 )
 from remixer_tf.models.image_classifier import ImageClassifier, num_tokens
-from remixer_tf.models.stack import Block, TransformerStack
+from remixer_tf.models.placement import alternate, interleave
+from remixer_tf.models.stack import Block, PostNormBlock, TransformerStack
 
 __all__ = [
     "Block",
@@ -21,7 +22,10 @@ __all__ = [
     "ImageClassifier",
     "MaskedLMHead",
     "MeanPoolingHead",
+    "PostNormBlock",
     "SpanHead",
     "TransformerStack",
+    "alternate",
+    "interleave",
     "num_tokens",
 ]

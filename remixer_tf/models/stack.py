@@ -68,6 +68,24 @@ class Block(keras.layers.Layer):
         return x + self.stochastic_depth(y, training=training)
 
 
+class PostNormBlock(Block):
+    """`norm(x + dropout(sublayer(x)))`, the post-norm residual (Vaswani et al. 2017).
+
+    As the block of sMLP is drawn (Yu et al. 2022). A stack of them needs no norm after
+    its last layer: `TransformerStack.final_norm=False`.
+
+    Args, call arguments and returns: see `Block`.
+    """
+
+    def call(self, x, context, training=False):
+        y = self.sublayer(x, context=context, training=training)
+        return self.norm(self._add(x, y, training))
+
+    def decode_step(self, x, cache, context):
+        y, cache = self.sublayer.decode_step(x, cache, context)
+        return self.norm(self._add(x, y)), cache
+
+
 def survival_by_layer(probability, schedule, num_layers):
     """The survival probability of each layer under a schedule (Huang et al. 2016).
 
@@ -165,6 +183,9 @@ class TransformerStack(keras.layers.Layer):
             adds absolute positions to the input, such as `PositionEmbedding`, or None.
         input_norm: bool, whether a norm comes before the first layer, after the
             positions (BERT).
+        final_norm: bool, whether a norm comes after the last layer.
+        block: a factory of the residual around each sublayer, `Block` or
+            `PostNormBlock`.
 
     Call arguments:
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.
@@ -187,12 +208,14 @@ class TransformerStack(keras.layers.Layer):
         survival_schedule="linear",
         positions=None,
         input_norm=False,
+        final_norm=True,
+        block=Block,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_integers(num_layers=num_layers)
         check_numbers(survival_probability=survival_probability)
-        check_factories(norm=norm)
+        check_factories(norm=norm, block=block)
         dtype = self.dtype_policy
         self.num_layers = num_layers
         survival = survival_by_layer(
@@ -201,7 +224,7 @@ class TransformerStack(keras.layers.Layer):
         self.positions = positions and positions(name="positions", dtype=dtype)
         self.input_norm = norm(name="input_norm", dtype=dtype) if input_norm else None
         self.blocks = [
-            Block(
+            block(
                 sublayer(name=key, dtype=dtype),
                 norm(name="norm", dtype=dtype),
                 dropout_rate,
@@ -213,7 +236,7 @@ class TransformerStack(keras.layers.Layer):
             for key, sublayer in members.items()
         ]
         self.position_bias = position_bias and position_bias(name="position_bias")
-        self.final_norm = norm(name="final_norm", dtype=dtype)
+        self.final_norm = norm(name="final_norm", dtype=dtype) if final_norm else None
         self.input_dropout, self.output_dropout = (
             Dropout(dropout_rate, shared_axes=(1,), name=name, dtype=dtype)
             for name in ("input_dropout", "output_dropout")
@@ -229,7 +252,8 @@ class TransformerStack(keras.layers.Layer):
         self.input_dropout.build()
         for block in self.blocks:
             block.build(input_shape)
-        self.final_norm.build(input_shape)
+        if self.final_norm is not None:
+            self.final_norm.build(input_shape)
         self.output_dropout.build()
 
     def call(self, x, context, cache=None, training=False):
@@ -253,8 +277,9 @@ class TransformerStack(keras.layers.Layer):
                 x, new_cache[block.name] = block.decode_step(
                     x, cache[block.name], context
                 )
-        x = self.output_dropout(self.final_norm(x), training=training)
-        return x, new_cache
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        return self.output_dropout(x, training=training), new_cache
 
     def init_cache(self, batch_size, max_length, context):
         """Empty caches of all blocks, by the blocks' names (see `Sublayer`)."""

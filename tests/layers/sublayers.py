@@ -42,6 +42,7 @@ _GATED_MLPS = [
     {"variant": "multiplicative"},
     {"variant": "additive"},
     {"variant": "linear"},
+    {"num_heads": 4},
     {"d_attention": 4},
     {"d_attention": 4, "variant": "additive", "toeplitz": True},
 ]

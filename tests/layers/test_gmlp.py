@@ -32,17 +32,25 @@ def numpy_gated_mlp(layer, x, mask):
         for v in layer.trainable_weights
     }
     n = x.shape[1]
-    kernel = w["gating/mixing/mixing_matrix"][0]
+    kernels = w["gating/mixing/mixing_matrix"]
     if layer.toeplitz:
         rows, columns = np.mgrid[:n, :n]
-        kernel = kernel[layer.max_length - 1 + columns - rows]
-    kernel = kernel[:n, :n] * mask
+        kernels = kernels[:, layer.max_length - 1 + columns - rows]
+    biases = np.atleast_2d(w["gating/mixing/spatial_bias"])
     z = gelu(x @ w["wi/kernel"] + w["wi/bias"])
     gated = z
     if layer.variant == "split":
         z, gated = np.split(z, 2, axis=-1)
     gated = layer_norm(gated, w["gating/norm/gamma"], w["gating/norm/beta"])
-    f = kernel @ gated + w["gating/mixing/spatial_bias"][:n, None]
+    f = np.concatenate(
+        [
+            (kernel[:n, :n] * mask) @ group + bias[:n, None]
+            for kernel, bias, group in zip(
+                kernels, biases, np.split(gated, layer.num_heads, axis=-1), strict=True
+            )
+        ],
+        axis=-1,
+    )
     if layer.d_attention:
         q, k, v = (
             x @ w[f"attention/{name}/kernel"] + w[f"attention/{name}/bias"]
@@ -59,16 +67,17 @@ def numpy_gated_mlp(layer, x, mask):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("toeplitz", [False, True])
 @pytest.mark.parametrize(
-    "variant, d_attention",
+    "variant, d_attention, num_heads",
     [
-        ("split", None),
-        ("multiplicative", None),
-        ("additive", None),
-        ("linear", None),
-        ("split", 4),
+        ("split", None, 1),
+        ("split", None, 5),
+        ("multiplicative", None, 1),
+        ("additive", None, 1),
+        ("linear", None, 1),
+        ("split", 4, 1),
     ],
 )
-def test_equations(variant, d_attention, toeplitz, causal, dtype, tol):
+def test_equations(variant, d_attention, num_heads, toeplitz, causal, dtype, tol):
     layer = GatedMLP(
         10,
         max_length=8,
@@ -76,6 +85,7 @@ def test_equations(variant, d_attention, toeplitz, causal, dtype, tol):
         toeplitz=toeplitz,
         causal=causal,
         d_attention=d_attention,
+        num_heads=num_heads,
         name="gmlp",
         dtype=dtype,
     )

@@ -83,13 +83,15 @@ def test_toeplitz_of_a_short_sequence_is_the_corner_of_the_long_one():
     np.testing.assert_array_equal(np.array(layer.matrix(5)), full[:, :5, :5])
 
 
-def test_token_bias_is_one_number_per_position():
-    layer, _, x = make(use_bias=True, bias_initializer="ones")
-    layer.mixing_matrix.assign(np.zeros((1, 8, 8), "float32"))
-    bias = np.arange(8, dtype="float32")
-    layer.spatial_bias.assign(bias)
+@pytest.mark.parametrize("num_heads", [1, 3])
+def test_token_bias_is_one_number_per_position_and_head(num_heads):
+    layer, _, x = make(use_bias=True, bias_initializer="ones", num_heads=num_heads)
+    layer.mixing_matrix.assign(np.zeros((num_heads, 8, 8), "float32"))
+    bias = np.arange(num_heads * 8, dtype="float32").reshape(num_heads, 8)
+    layer.spatial_bias.assign(bias if num_heads > 1 else bias[0])
     y = np.array(compiled(layer)(x, context=Context()))
-    np.testing.assert_array_equal(y, np.broadcast_to(bias[None, :6, None], x.shape))
+    expected = np.repeat(bias[:, :6].T, 6 // num_heads, axis=1)
+    np.testing.assert_array_equal(y, np.broadcast_to(expected, x.shape))
 
 
 def test_without_renormalizing_padding_keeps_its_mass():

@@ -11,13 +11,15 @@ from remixer_tf.layers import (
     Context,
     FeedForward,
     LayerNorm,
+    LengthMixing,
     PositionEmbedding,
     RMSNorm,
     SelfAttention,
     Sublayer,
 )
-from remixer_tf.models import Block, TransformerStack
+from remixer_tf.models import Block, PostNormBlock, TransformerStack
 from remixer_tf.models.stack import survival_by_layer
+from tests.compiled import compiled
 
 
 class Ones(Sublayer):
@@ -152,3 +154,36 @@ def test_positions_while_decoding(dtype):
             np.array(ops.cast(whole, "float32"))[:, t],
             atol=1e-5 if dtype == "float32" else 0.02,
         )
+
+
+def test_post_norm():
+    """norm(x + sublayer(x)), whole and step by step, and no norm after the last."""
+    mixing = functools.partial(LengthMixing, max_length=4, causal=True)
+    stack = TransformerStack(
+        {"mixing": mixing, "ones": Ones},
+        num_layers=2,
+        norm=LayerNorm,
+        block=PostNormBlock,
+        final_norm=False,
+        name="stack",
+    )
+    x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+    stack.build(x.shape)
+    assert not [v.path for v in stack.variables if "final_norm" in v.path]
+
+    def norm(x):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+
+    expected = x
+    for layer in (0, 1):
+        matrix = np.array(stack.blocks[2 * layer].sublayer.matrix(4))[0]
+        expected = norm(norm(expected + matrix @ expected) + 1)
+    whole = np.array(compiled(stack)(x, context=Context())[0])
+    np.testing.assert_allclose(whole, expected, atol=1e-5)
+    context = Context(key_positions=ops.arange(4, dtype="int32"))
+    cache = stack.init_cache(2, 4, context)
+    for t in range(4):
+        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
+        y, cache = stack(x[:, t : t + 1], context=step, cache=cache)
+        np.testing.assert_allclose(np.array(y)[:, 0], whole[:, t], atol=1e-5)

@@ -1,0 +1,57 @@
+"""Which layers of a stack are others, for `TransformerStack.sublayers`."""
+
+from remixer_tf.layers.arguments import check_integers
+
+
+def interleave(dense, sparse, num_layers, num_sparse):
+    """Spreads sparse layers evenly among dense ones.
+
+    Of N layers, N2 are sparse: those after `floor(i N / (N2 + 1))` others, i = 1 .. N2
+    (Yu et al. 2022, "Efficient Language Modeling with Sparse all-MLP"; N is their
+    N1 + N2).
+
+    Args:
+        dense, sparse: dictionaries of a layer's sublayers.
+        num_layers: int, N.
+        num_sparse: int, N2, from 0 to N.
+
+    Returns:
+        a list of N dictionaries.
+
+    Raises:
+        ValueError: for more sparse layers than layers.
+    """
+    check_integers(num_layers=num_layers)
+    check_integers(0, num_sparse=num_sparse)
+    if num_sparse > num_layers:
+        raise ValueError(
+            "The sparse layers are some of all layers. Received: "
+            f"num_sparse={num_sparse} for num_layers={num_layers}"
+        )
+    places = {i * num_layers // (num_sparse + 1) for i in range(1, num_sparse + 1)}
+    return [sparse if layer in places else dense for layer in range(num_layers)]
+
+
+def alternate(layers, num_layers):
+    """Repeats a pattern of layers: with two, every second one is the second.
+
+    Switch Transformers have a mixture of experts in every second feed-forward layer
+    (Fedus et al. 2021, section 2.4).
+
+    Args:
+        layers: list of dictionaries of a layer's sublayers, the pattern.
+        num_layers: int.
+
+    Returns:
+        a list of `num_layers` dictionaries.
+
+    Raises:
+        ValueError: for a pattern longer than the stack.
+    """
+    check_integers(num_layers=num_layers)
+    if not 0 < len(layers) <= num_layers:
+        raise ValueError(
+            "A pattern of layers has to occur in the stack. Received: a pattern of "
+            f"{len(layers)} for num_layers={num_layers}"
+        )
+    return [layers[layer % len(layers)] for layer in range(num_layers)]

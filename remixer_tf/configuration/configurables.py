@@ -25,6 +25,7 @@ NAMES = {
     "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
     "remixer_tf.data.spans": ("SpanFeatureConverter",),
+    "remixer_tf.data.suffix_lm": ("SuffixLMFeatureConverter",),
     "remixer_tf.data.augmentation": (
         "RandAugment",
         "normalize",

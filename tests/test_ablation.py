@@ -1,13 +1,12 @@
-"""The ablation command: two variants for four steps, and its verdicts on numbers."""
+"""The ablation command: two variants for four steps, and its tables."""
 
 import math
-import statistics
 
 import keras
 import pytest
 
-from benchmarks import ablation
-from benchmarks.ablation_variants import GROUPS
+from benchmarks import ablation, runs
+from benchmarks.ablation_variants import GROUPS, VARIANTS
 from remixer_tf import configuration
 
 TINY = [
@@ -22,25 +21,6 @@ TINY = [
 
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
-
-
-def test_verdict_is_in_deviations_of_one_run():
-    # Both deviations are 0.1, and so is the pooled one.
-    low, high = [1.0, 1.1, 1.2], [1.25, 1.35, 1.45]
-    assert ablation.verdict(low, high) == ("supported", pytest.approx(2.5))
-    assert ablation.verdict(high, low) == ("contradicted", pytest.approx(-2.5))
-    near = [1.29, 1.39, 1.49]
-    assert ablation.verdict(high, near) == ("a tie", pytest.approx(0.4))
-    # Deviations of 0.1 and 0.3: pooled sqrt(0.05), a gap of 0.4 is below two of it.
-    wide = [1.2, 1.5, 1.8]
-    expected = 0.4 / math.sqrt((statistics.variance(low) + 0.3**2) / 2)
-    assert ablation.verdict(low, wide) == ("a tie", pytest.approx(expected))
-
-
-def test_verdict_without_deviations():
-    assert ablation.verdict([1.0, 1.0], [1.5, 1.5])[0] == "supported"
-    assert ablation.verdict([1.0, 1.0], [1.0, 1.0]) == ("a tie", 0)
-    assert ablation.verdict([1.0], [2.0, 2.1])[0] == "undecided"
 
 
 def test_neighbours_follow_the_paper():
@@ -63,13 +43,13 @@ def test_neighbours_follow_the_paper():
 
 
 def test_report_of_made_up_runs():
-    def runs(*losses):
+    def made_up(*losses):
         return [{"loss": x, "parameters": 1234, "seconds": 9.6} for x in losses]
 
     results = {
-        "gmlp_split": runs(2.0, 2.1, 2.2),
-        "gmlp_multiplicative": runs(1.0, 1.1, 1.2),
-        "gmlp_additive": runs(1.1, 1.2, 1.3),
+        "gmlp_split": made_up(2.0, 2.1, 2.2),
+        "gmlp_multiplicative": made_up(1.0, 1.1, 1.2),
+        "gmlp_additive": made_up(1.1, 1.2, 1.3),
     }
     text = ablation.report(GROUPS[0], results)
     assert "| gmlp_split | 1 | 4.35 | 3 | 2.1000 ± 0.1000 | 3 | 1,234 | 10 |" in text
@@ -105,7 +85,19 @@ def test_command(tmp_path, capfd):
     output.mkdir()
     names = ["gmlp_split", "remixer_none"]
     # In this process: it has TensorFlow already.
-    results = {n: ablation.run(n, 0, str(text), str(output), TINY) for n in names}
+    results = {
+        name: runs.train(
+            runs.Run(
+                f"{name}-0",
+                VARIANTS[name].file,
+                "runs/ablation.gin",
+                [*VARIANTS[name].bindings, *TINY, "SEED = 0"],
+                str(text),
+                str(output),
+            )
+        )
+        for name in names
+    }
     assert all(r["steps"] == 4 and 3 < r["loss"] < 7 for r in results.values())
     assert results["gmlp_split"]["loss"] != results["remixer_none"]["loss"]
 

@@ -1,0 +1,240 @@
+"""Runs of a benchmark: made once, several at a time, told apart by their means."""
+
+import concurrent.futures
+import json
+import math
+import multiprocessing
+import os
+import re
+import statistics
+import time
+from typing import NamedTuple
+
+MIN_DEVIATIONS = 2.0
+
+
+class Run(NamedTuple):
+    """A training run.
+
+    Attributes:
+        name: str, of its files in the output folder.
+        model: str, gin file of its architecture.
+        run: str, gin file of how it trains, with a `LossEvaluation`.
+        bindings: list of str, further gin bindings, such as "SEED = 1".
+        text: str, folder of text files.
+        output: str, folder.
+    """
+
+    name: str
+    model: str
+    run: str
+    bindings: list
+    text: str
+    output: str
+
+    @property
+    def settings(self):
+        """What its result depends on, beside the text."""
+        return [self.model, *self.bindings]
+
+    @property
+    def arguments(self):
+        """Its part of a binary's command line, a list of str."""
+        values = [*self.bindings, f"text_files.directory = {self.text!r}"]
+        return [
+            f"--gin_file={self.model}",
+            f"--gin_file={self.run}",
+            *(f"--gin.{value.replace(' = ', '=', 1)}" for value in values),
+        ]
+
+
+def train(run):
+    """Trains, going on where the run was stopped, or reads its result if it is there.
+
+    Returns:
+        dictionary with settings, parameters; seconds and cpu_seconds (of this process),
+        since the run was last begun or gone on with; evaluations, a list of
+        dictionaries of step, loss, accuracy and perplexity; steps, loss and accuracy,
+        of the last evaluation; and statistics, what layers reported: {name: [[step,
+        value], ...]}.
+
+    Raises:
+        ValueError: the folder's result is of other settings.
+    """
+    path = os.path.join(run.output, f"{run.name}.json")
+    if os.path.exists(path):
+        with open(path) as file:
+            result = json.load(file)
+        if result["settings"] != run.settings:
+            raise ValueError(
+                f"{path} is of other settings than asked for: {result['settings']} "
+                f"instead of {run.settings}. Set another --output."
+            )
+        return result
+    from remixer_tf import train
+    from remixer_tf.evaluation.results import read_results
+
+    folder = os.path.join(run.output, run.name)
+    start = time.process_time()
+    train.main([f"--model_dir={folder}", *run.arguments])
+    with open(os.path.join(folder, "train_summary.json")) as file:
+        summary = json.load(file)
+    evaluations = [
+        {"step": r["step"], **r["metrics"]} for r in read_results(folder, "loss")
+    ]
+    evaluations.sort(key=lambda evaluation: evaluation["step"])
+    last = evaluations[-1]
+    result = {
+        "settings": run.settings,
+        "steps": last["step"],
+        "loss": last["loss"],
+        "accuracy": last["accuracy"],
+        "parameters": summary["parameters"],
+        "seconds": summary["seconds"],
+        "cpu_seconds": time.process_time() - start,
+        "evaluations": evaluations,
+        "statistics": _read_statistics(folder),
+    }
+    with open(path + ".writing", "w") as file:
+        json.dump(result, file, indent=2)
+    os.replace(path + ".writing", path)
+    return result
+
+
+def _read_statistics(folder):
+    """Returns the curves of what layers reported, from TensorBoard's files."""
+    import tensorflow as tf
+    from tensorboard.backend.event_processing import event_accumulator
+
+    events = event_accumulator.EventAccumulator(
+        os.path.join(folder, "tensorboard", "train"), {event_accumulator.TENSORS: 0}
+    )
+    events.Reload()
+
+    def is_curve(name):
+        plugin = events.SummaryMetadata(name).plugin_data.plugin_name
+        return name.startswith("statistics/") and plugin == "scalars"
+
+    return {
+        name: [[e.step, tf.make_ndarray(e.tensor_proto).item()] for e in curve]
+        for name in filter(is_curve, events.Tags()["tensors"])
+        for curve in [events.Tensors(name)]
+    }
+
+
+def train_all(variants, run_file, options):
+    """Trains variants from several seeds, the first seed of all before the second.
+
+    Each run has a process of its own, since gin and TensorFlow keep state, and one
+    thread.
+
+    Args:
+        variants: dictionary of names to what has a `file` and `bindings`, see `Run`.
+        run_file: see `Run`.
+        options: of `add_arguments`.
+
+    Returns:
+        dictionary of names to lists of what `train` returns, by seed.
+    """
+    os.makedirs(options.output, exist_ok=True)
+    names = [name for name in variants if re.search(options.variants, name)]
+    runs = [
+        Run(
+            name=f"{name}-{seed}",
+            model=variants[name].file,
+            run=run_file,
+            bindings=[*variants[name].bindings, *options.gin, f"SEED = {seed}"],
+            text=os.path.abspath(options.text),
+            output=options.output,
+        )
+        for seed in range(options.seeds)
+        for name in names
+    ]
+    results = {name: [] for name in names}
+    with concurrent.futures.ProcessPoolExecutor(
+        options.workers,
+        multiprocessing.get_context("spawn"),
+        initializer=use_one_thread,
+        max_tasks_per_child=1,
+    ) as executor:
+        for run, result in zip(runs, executor.map(train, runs), strict=True):
+            print(f"{run.name}: loss {result['loss']:.4f}", flush=True)
+            results[run.name.rpartition("-")[0]].append(result)
+    return results
+
+
+def use_one_thread():
+    """Tells TensorFlow, which has to be imported later."""
+    os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
+
+
+def verdict(better, worse):
+    """Whether the losses of runs bear out that one model is better.
+
+    The gap is `mean(worse) - mean(better)`, in pooled standard deviations of one run,
+    `sqrt((s_better^2 + s_worse^2) / 2)`.
+
+    Args:
+        better, worse: lists of floats, losses; `better` is the one claimed to be.
+
+    Returns:
+        "supported", "contradicted", "a tie", or "undecided" with fewer than two runs
+        of one; and the gap in deviations.
+    """
+    if min(len(better), len(worse)) < 2:
+        return "undecided", math.nan
+    gap = statistics.mean(worse) - statistics.mean(better)
+    variances = statistics.variance(better), statistics.variance(worse)
+    deviation = math.sqrt(statistics.mean(variances))
+    if gap:
+        gap = gap / deviation if deviation else math.copysign(math.inf, gap)
+    if abs(gap) <= MIN_DEVIATIONS:
+        return "a tie", gap
+    return ("supported" if gap > 0 else "contradicted"), gap
+
+
+def verdict_line(better, worse, losses):
+    """A sentence in Markdown: whether `better` is better than `worse`.
+
+    Args:
+        better, worse: names.
+        losses: dictionary of names to lists of floats.
+    """
+    word, deviations = verdict(losses[better], losses[worse])
+    gap = statistics.mean(losses[worse]) - statistics.mean(losses[better])
+    return (
+        f"- {better} better than {worse}: {word} (gap {gap:+.4f}, "
+        f"{deviations:+.1f} deviations)."
+    )
+
+
+def unigram_loss(text):
+    """Cross entropy of the validation text's bytes under the training text's counts."""
+    import numpy as np
+
+    from remixer_tf.tasks import text_files
+
+    text_files.set_directory(text)
+    train, validation = (
+        np.bincount(
+            np.frombuffer("".join(text_files.read_split(split)).encode(), np.uint8),
+            minlength=256,
+        )
+        for split in text_files.SPLITS
+    )
+    logs = np.log((train + 1) / (train.sum() + 256))
+    return -np.sum(validation * logs) / validation.sum()
+
+
+def add_arguments(parser):
+    """Adds what the command of every comparison takes to an `argparse` parser."""
+    parser.add_argument("--text", required=True, help="folder of text files")
+    parser.add_argument("--output", required=True, help="folder of the results")
+    parser.add_argument("--workers", type=int, default=2, help="runs at once")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of a model")
+    parser.add_argument(
+        "--variants", default="", metavar="REGEX", help="only those that match"
+    )
+    parser.add_argument(
+        "--gin", action="append", default=[], help="such as --gin='TRAIN_STEPS = 10'"
+    )

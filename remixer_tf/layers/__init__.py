@@ -11,6 +11,7 @@ from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
 from remixer_tf.layers.length_mixing import LengthMixing, create_toeplitz_matrix
+from remixer_tf.layers.mixture import MoE
 from remixer_tf.layers.mlp_mixer import (
     BlockTokenMLP,
     SlidingTokenMLP,
@@ -22,6 +23,13 @@ from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
 from remixer_tf.layers.remixer import RemixerBlock
+from remixer_tf.layers.routers import (
+    GShardRouter,
+    HashRouter,
+    Router,
+    Routing,
+    SwitchRouter,
+)
 from remixer_tf.layers.sowing import capture, sow
 
 __all__ = [
@@ -34,19 +42,25 @@ __all__ = [
     "FeedForward",
     "GatedFeedForward",
     "GatedMLP",
+    "GShardRouter",
+    "HashRouter",
     "LayerNorm",
     "LengthMixing",
     "MeanPooling",
+    "MoE",
     "PatchEmbedding",
     "PositionEmbedding",
     "PositionalAttention",
     "RMSNorm",
     "RelativePositionBias",
     "RemixerBlock",
+    "Router",
+    "Routing",
     "SelfAttention",
     "SlidingTokenMLP",
     "SpatialGatingUnit",
     "Sublayer",
+    "SwitchRouter",
     "TokenMixingMLP",
     "capture",
     "create_toeplitz_matrix",

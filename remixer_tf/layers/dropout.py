@@ -58,7 +58,7 @@ class Dropout(keras.layers.Layer):
 
     def build(self, input_shape=None):
         if self.rate:
-            self.seed_generator = _ReplicaSeedGenerator(name="seed_generator")
+            self.seed_generator = ReplicaSeedGenerator(name="seed_generator")
 
     def call(self, x, training=False):
         if not (self.rate and training):
@@ -71,7 +71,7 @@ class Dropout(keras.layers.Layer):
         )
 
 
-class _ReplicaSeedGenerator(keras.random.SeedGenerator):
+class ReplicaSeedGenerator(keras.random.SeedGenerator):
     """Draws seeds that differ between replicas."""
 
     def next(self, ordered=True):

@@ -1,0 +1,242 @@
+"""Moving tokens to the experts that compute them, and back.
+
+All shapes are static. Integers alone are sorted; the features move by gathers, forward
+and backward: scatters are slow under XLA on a CPU, and not deterministic on a GPU.
+
+Letters: G groups of S tokens with k choices each, in the order `[G, k, S]`, all first
+choices before all second ones; n = k S; E experts; C rows of an expert in a group.
+"""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+
+class Plan(NamedTuple):
+    """Where each choice is computed, and what each row of the experts computes.
+
+    Attributes:
+        row: int32 `[G, k, S]`, the row of each choice; 0 for those not kept.
+        kept: bool `[G, k, S]`, whether a choice has a row.
+        choice: int32 `[rows]`, of each row its choice, counted through all groups; any
+            one where the row is empty.
+        filled: bool `[rows]`, False for empty rows.
+        block_experts: int32 `[blocks]`, the expert of each block of rows; None where
+            the blocks are the experts.
+    """
+
+    row: Any
+    kept: Any
+    choice: Any
+    filled: Any
+    block_experts: Any = None
+
+
+class _Order(NamedTuple):
+    """The choices of each group, sorted by expert, and by their places where equal.
+
+    Attributes:
+        choices: int32 `[G * n]`, counted through all groups; what is not chosen is last
+            in its group.
+        rank: int32 `[G, n]`, the place of a choice among those of its expert.
+        counts, starts: int32 `[G, E]`, the number of each expert's choices, and of
+            those before them in the group.
+    """
+
+    choices: Any
+    rank: Any
+    counts: Any
+    starts: Any
+
+
+def _sort_by_expert(experts, chosen, num_experts):
+    """The `_Order` of choices `[G, n]`."""
+    num_choices = ops.shape(experts)[1]
+    places = ops.arange(num_choices, dtype="int32")
+    experts = ops.where(chosen, experts, num_experts)
+    # The place makes keys differ: no backend's sort has to be stable.
+    order = ops.argsort(experts * num_choices + places, axis=1)
+    order = ops.cast(order, "int32")
+    is_expert = ops.equal(experts[:, :, None], ops.arange(num_experts, dtype="int32"))
+    counts = ops.sum(ops.cast(is_expert, "int32"), axis=1)
+    starts = ops.cumsum(counts, axis=1) - counts
+    rank = ops.cast(ops.argsort(order, axis=1), "int32")  # the place in the order
+    rank -= ops.take_along_axis(starts, ops.minimum(experts, num_experts - 1), axis=1)
+    group = ops.arange(ops.shape(experts)[0], dtype="int32")[:, None]
+    choices = ops.reshape(order + group * num_choices, (-1,))
+    return _Order(choices, rank, counts, starts)
+
+
+def capacity_plan(choices, num_experts, capacity):
+    """Gives each expert C rows for each group; choices that come too late have none.
+
+    Args:
+        choices: a `Routing` of `[G, k, S]`.
+        num_experts: int, E.
+        capacity: int, C.
+
+    Returns:
+        a `Plan` of `E G C` rows, those of an expert side by side.
+    """
+    groups, k, tokens = ops.shape(choices.experts)
+    n = k * tokens
+    experts = ops.reshape(choices.experts, (groups, n))
+    chosen = ops.reshape(choices.chosen, (groups, n))
+    order = _sort_by_expert(experts, chosen, num_experts)
+    kept = ops.logical_and(chosen, order.rank < capacity)
+    group = ops.arange(groups, dtype="int32")[:, None]
+    row = (experts * groups + group) * capacity + order.rank
+    # [E, G, C]
+    rank = ops.arange(capacity, dtype="int32")
+    filled = rank < ops.transpose(order.counts)[:, :, None]
+    place = ops.transpose(order.starts)[:, :, None] + rank
+    place = ops.minimum(place, n - 1) + group * n
+    return Plan(
+        row=ops.reshape(ops.where(kept, row, 0), (groups, k, tokens)),
+        kept=ops.reshape(kept, (groups, k, tokens)),
+        choice=ops.take(order.choices, ops.reshape(place, (-1,))),
+        filled=ops.reshape(filled, (-1,)),
+    )
+
+
+def dropless_plan(choices, num_experts):
+    """Gives each expert as many rows as it needs, in blocks of one size.
+
+    The last block of an expert may be almost empty: with blocks of half an expert's
+    even share, there are at most 1.5 rows for each choice.
+
+    Args:
+        choices, num_experts: see `capacity_plan`.
+
+    Returns:
+        a `Plan`.
+    """
+    shape = ops.shape(choices.experts)
+    total = shape[0] * shape[1] * shape[2]
+    experts = ops.reshape(choices.experts, (total,))
+    chosen = ops.reshape(choices.chosen, (1, total))
+    order = _sort_by_expert(experts[None], chosen, num_experts)
+    counts, starts = order.counts[0], order.starts[0]
+    block = total // (2 * num_experts)
+    block = max(1, block) if isinstance(block, int) else ops.maximum(1, block)
+    num_blocks = -(-(total + num_experts * (block - 1)) // block)
+    blocks = -(-counts // block)
+    ends = ops.cumsum(blocks)
+    first_row = (ends - blocks) * block
+    is_after = ops.arange(num_blocks, dtype="int32")[:, None] >= ends
+    block_experts = ops.sum(ops.cast(is_after, "int32"), axis=1)
+    block_experts = ops.minimum(block_experts, num_experts - 1)
+    rank = ops.reshape(ops.arange(num_blocks * block, dtype="int32"), (-1, block))
+    rank -= ops.take(first_row, block_experts)[:, None]
+    filled = rank < ops.take(counts, block_experts)[:, None]
+    place = ops.take(starts, block_experts)[:, None] + rank
+    place = ops.where(filled, place, 0)
+    row = ops.reshape(ops.take(first_row, experts) + order.rank[0], shape)
+    return Plan(
+        row=ops.where(choices.chosen, row, 0),
+        kept=choices.chosen,
+        choice=ops.take(order.choices, ops.reshape(place, (-1,))),
+        filled=ops.reshape(filled, (-1,)),
+        block_experts=block_experts,
+    )
+
+
+def gather(x, choices, plan, num_experts, apply):
+    """Each token by the experts that it chose, moved by gathers.
+
+    Args:
+        x: `[G, S, d_model]`.
+        choices: a `Routing` of `[G, k, S]`.
+        plan: their `Plan`.
+        num_experts: int, E.
+        apply: a function of the experts' rows, `[blocks, rows of a block, d_model]`,
+            and of each block's expert, int32 `[blocks]` or None (see `Plan`), to the
+            rows' outputs.
+
+    Returns:
+        float32 `[G, S, d_model]`.
+    """
+    groups, k, tokens = ops.shape(plan.row)
+    d_model = ops.shape(x)[-1]
+
+    def by_token(y):
+        return ops.reshape(ops.transpose(y, (0, 2, 1)), (groups * tokens, k))
+
+    # Empty rows get some token, and choices without a row some output: no gradient
+    # flows through either.
+    token = plan.choice // (k * tokens) * tokens + plan.choice % tokens
+    rows = _take(
+        ops.reshape(x, (-1, d_model)), token, by_token(plan.row), by_token(plan.kept)
+    )
+    blocks = num_experts if plan.block_experts is None else plan.block_experts.shape[0]
+    rows = ops.reshape(rows, (blocks, -1, d_model))
+    rows = ops.reshape(apply(rows, plan.block_experts), (-1, d_model))
+    y = _take(
+        rows, ops.reshape(plan.row, (-1,)), plan.choice[:, None], plan.filled[:, None]
+    )
+    y = ops.cast(ops.reshape(y, (groups, k, tokens, d_model)), "float32")
+    return ops.sum(ops.where(plan.kept, choices.gates, 0)[..., None] * y, axis=1)
+
+
+def _take(x, index, inverse, valid):
+    """`x[index]`, whose gradient is a gather too.
+
+    Args:
+        x: `[n, d]`.
+        index: int32 `[m]`.
+        inverse: int32 `[n, r]`, the places where each row of x stands.
+        valid: bool `[n, r]`, False for places where it does not, or has no gradient.
+
+    Returns:
+        `[m, d]`.
+    """
+
+    @ops.custom_gradient
+    def take(x):
+        def gradient(*args, upstream=None):
+            upstream = args[0] if upstream is None else upstream
+            taken = ops.take(upstream, inverse, axis=0)
+            return ops.sum(ops.where(valid[:, :, None], taken, 0), axis=1)
+
+        return ops.take(x, index, axis=0), gradient
+
+    return take(x)
+
+
+def multiply(x, choices, plan, num_experts, apply):
+    """As `gather`, moved by products with one-hot matrices.
+
+    Args: see `gather`; the plan is a `capacity_plan`.
+
+    Returns:
+        float32 `[G, S, d_model]`.
+    """
+    groups, k, tokens = ops.shape(plan.row)
+    d_model = ops.shape(x)[-1]
+    capacity = plan.filled.shape[0] // (num_experts * groups)
+    row = plan.row // (groups * capacity) * capacity + plan.row % capacity
+    row = ops.where(plan.kept, row, -1)  # -1 has no one
+    places = ops.one_hot(row, num_experts * capacity, dtype=x.dtype)  # [G, k, S, E C]
+    rows = ops.einsum("gkse,gsd->egd", places, x)
+    rows = ops.reshape(rows, (num_experts, capacity, groups, d_model))
+    rows = apply(ops.reshape(rows, (num_experts, capacity * groups, d_model)), None)
+    rows = ops.reshape(rows, (num_experts * capacity, groups, d_model))
+    places *= ops.cast(choices.gates, x.dtype)[..., None]
+    return ops.cast(ops.einsum("gkse,egd->gsd", places, rows), "float32")
+
+
+def compute_all(x, choices, num_experts, apply):
+    """Each token by every expert, of which the choices are added up.
+
+    Args: see `gather`.
+
+    Returns:
+        float32 `[G, S, d_model]`.
+    """
+    groups, tokens, d_model = ops.shape(x)
+    rows = ops.reshape(x, (1, groups * tokens, d_model))
+    y = apply(ops.broadcast_to(rows, (num_experts, groups * tokens, d_model)), None)
+    y = ops.reshape(y, (num_experts, groups, tokens, d_model))
+    gates = ops.where(choices.chosen, choices.gates, 0)[..., None]
+    gates *= ops.one_hot(choices.experts, num_experts, dtype="float32")
+    return ops.einsum("gkse,egsd->gsd", gates, ops.cast(y, "float32"))

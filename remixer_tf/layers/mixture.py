@@ -1,0 +1,256 @@
+"""A mixture of experts: feed-forward layers of which each token uses a few."""
+
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.base import Sublayer, get_activation
+from remixer_tf.layers.dispatch import (
+    capacity_plan,
+    compute_all,
+    dropless_plan,
+    gather,
+    multiply,
+)
+from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.routers import Routing, SwitchRouter
+from remixer_tf.layers.sowing import sow
+
+DISPATCHES = ("gather", "einsum", "dense")
+
+
+class MoE(Sublayer):
+    """`y = sum_i g_i f_{e_i}(x)`: each token by the experts that its router chooses.
+
+    Each expert is a feed-forward layer without biases, `act(x W_i) W_o`, or if gated
+    `(act(x W_0) * x W_1) W_o` (Shazeer et al. 2017, Equation 1).
+
+    Training: tokens in row-major order are cut into groups (Lepikhin et al. 2020,
+    section 3.2), the fewest equal ones of at most `group_size`. An expert computes only
+    so many of a group's choices (see `Router`); where all choices of a token are
+    dropped, the output is exactly 0, and the residual connection alone carries it.
+
+    Evaluation and decoding: nothing is dropped, so a row's output depends on no other
+    row (our choice; Mesh TensorFlow drops at capacity 2).
+
+    Padding is not computed: its output is 0, and it takes no capacity. Whether a layer
+    is causal is the router's: see there.
+
+    Sows of real tokens, under "statistics": "load" `[num_experts]`, each expert's share
+    of the choices, before drops; "unused", how many experts have none; "dropped", the
+    share of choices that is dropped, and of two choices "dropped_second", that of the
+    second; "gate", the mean gate; from routers with logits, the mean "entropy" of their
+    softmax, nats, and "largest_logit".
+
+    Args:
+        num_experts: int.
+        d_ff: int, hidden width of an expert.
+        router: a factory that takes `num_experts`, `name` and returns a `Router`.
+        activation: str, see `get_activation`.
+        gated: bool.
+        dispatch: str, how tokens come to experts in training, with equal results where
+            nothing is dropped. "gather": sorted, then gathers. "einsum": products with
+            one-hot matrices, which cost `group_size / d_ff` of the experts' own work.
+            "dense": every expert computes every token, in evaluation too, and nothing
+            is dropped; for few experts, and as a reference.
+        group_size: int, tokens of a group at most.
+        dropout_rate: float, on the hidden units. Not shared by positions, as in
+            `FeedForward`: an expert's rows are of many examples.
+        causal: bool, whether the router may see no later token in evaluation. True, so
+            that a decoder never takes a router that does; encoders may say False.
+
+    Call arguments and returns: see `Sublayer`. Reads the context's `token_mask`, and
+    `tokens` if the router does.
+
+    Raises:
+        ValueError: a router that is not causal in a layer that is; a router that reads
+            tokens where there are none.
+    """
+
+    def __init__(
+        self,
+        num_experts,
+        d_ff,
+        router=SwitchRouter,
+        activation="relu",
+        gated=False,
+        dispatch="gather",
+        group_size=1024,
+        dropout_rate=0.0,
+        causal=True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_integers(num_experts=num_experts, d_ff=d_ff, group_size=group_size)
+        check_factories(router=router)
+        if dispatch not in DISPATCHES:
+            raise ValueError(
+                f"dispatch is one of {DISPATCHES}. Received: dispatch={dispatch!r}"
+            )
+        self.num_experts = num_experts
+        self.d_ff = d_ff
+        self.activation = activation
+        self.gated = gated
+        self.dispatch = dispatch
+        self.group_size = group_size
+        self.dropout_rate = dropout_rate
+        self.causal = causal
+        self.act = get_activation(activation)
+        self.make_router = router
+        self.router = router(num_experts=num_experts, name="router")
+        if causal and not self.router.causal:
+            raise ValueError(
+                f"{type(self.router).__name__} lets a token's output depend on later "
+                f"tokens, and MoE '{self.name}' is causal, as decoders need. Take "
+                "another router there; in encoders set causal=False."
+            )
+        self.dropout = Dropout(dropout_rate, name="dropout", dtype=self.dtype_policy)
+
+    def get_config(self):
+        # Keras' own has no place for a factory.
+        names = (
+            "num_experts d_ff activation gated dispatch group_size dropout_rate causal"
+        )
+        config = {name: getattr(self, name) for name in names.split()}
+        return {**super().get_config(), **config, "router": self.make_router}
+
+    def build(self, input_shape):
+        d_model = input_shape[-1]
+        into, out = (d_model, self.d_ff), (self.d_ff, d_model)
+        names = ("wi_0", "wi_1") if self.gated else ("wi",)
+        self.wi = [self._add_experts(name, into) for name in names]
+        self.wo = self._add_experts("wo", out)
+        self.router.build(input_shape)
+        self.dropout.build()
+
+    def _add_experts(self, name, shape):
+        # As T5's: truncated normal of variance 1 / fan-in. Keras' own takes the experts
+        # for a part of the fan. 0.87962566 is the deviation of a standard normal that
+        # is cut at 2.
+        stddev = shape[0] ** -0.5 / 0.87962566
+        return self.add_weight(
+            name=name,
+            shape=(self.num_experts, *shape),  # [num_experts, d_in, d_out]
+            initializer=keras.initializers.TruncatedNormal(stddev=stddev),
+        )
+
+    def call(self, x, context, training=False):
+        if self.router.needs_tokens and context.tokens is None:
+            raise ValueError(
+                f"{type(self.router).__name__} of '{self.path}' routes by the tokens' "
+                "ids, and this model has none. Take another router."
+            )
+        mask = context.token_mask
+        if mask is None:
+            mask = ops.ones(ops.shape(x)[:2], "int32")
+        shape = ops.shape(x)
+        tokens = context.tokens
+        if training:
+            x, mask = self._group(x), self._group(mask)
+            tokens = None if tokens is None else self._group(tokens)
+        routing = self.router(x, tokens=tokens, token_mask=mask, training=training)
+        choices = self._choices(routing, mask)
+        y, kept = self._compute(x, choices, training)
+        self._sow_statistics(choices, kept, mask)
+        y = ops.cast(y, self.compute_dtype)
+        if training:
+            y = ops.reshape(y, (-1, shape[2]))
+            if isinstance(shape[0], int):
+                y = y[: shape[0] * shape[1]]
+        return ops.reshape(y, shape)
+
+    def _group(self, x):
+        """`[batch, length, ..]` to `[groups, tokens, ..]`, with zeros at the end."""
+        batch, length, *rest = ops.shape(x)
+        if not isinstance(batch, int):
+            return x  # Of an unknown number of rows, each is a group.
+        groups = -(-batch * length // self.group_size)
+        tokens = -(-batch * length // groups)
+        x = ops.reshape(x, (batch * length, *rest))
+        if missing := groups * tokens - batch * length:
+            x = ops.pad(x, [[0, missing], *[[0, 0] for _ in rest]])
+        return ops.reshape(x, (groups, tokens, *rest))
+
+    def _choices(self, routing, mask):
+        """The routing as `[groups, k, tokens]`, with nothing chosen for padding."""
+        real = ops.cast(mask, "bool")[:, :, None]
+        if routing.chosen is not None:
+            real = ops.logical_and(routing.chosen, real)
+        chosen = ops.broadcast_to(real, ops.shape(routing.experts))
+        experts, gates, chosen = (
+            ops.transpose(value, (0, 2, 1))
+            for value in (routing.experts, routing.gates, chosen)
+        )
+        return Routing(experts, gates, chosen, routing.logits)
+
+    def _compute(self, x, choices, training):
+        """The experts' gated outputs, and which choices were kept."""
+
+        def apply(rows, block_experts):
+            return self._apply_experts(rows, block_experts, training)
+
+        if self.dispatch == "dense":
+            y = compute_all(x, choices, self.num_experts, apply)
+            return y, choices.chosen
+        move = gather
+        if training or self.router.bounded:
+            capacity = self.router.capacity(x.shape[1])
+            plan = capacity_plan(choices, self.num_experts, capacity)
+            move = multiply if self.dispatch == "einsum" else gather
+        else:
+            plan = dropless_plan(choices, self.num_experts)
+        return move(x, choices, plan, self.num_experts, apply), plan.kept
+
+    def _apply_experts(self, x, block_experts, training):
+        """x `[blocks, rows, d_model]`, by the expert of each block."""
+
+        def weights(experts):
+            if block_experts is None:
+                return experts
+            return ops.take(experts, block_experts, axis=0)
+
+        hidden = self.act(ops.matmul(x, weights(self.wi[0])))
+        if self.gated:
+            hidden *= ops.matmul(x, weights(self.wi[1]))
+        hidden = self.dropout(hidden, training=training)
+        return ops.matmul(hidden, weights(self.wo))
+
+    def _sow_statistics(self, choices, kept, mask):
+        def mean(values, of):
+            of = ops.cast(of, "float32")
+            return ops.sum(values * of) / ops.maximum(ops.sum(of), 1.0)
+
+        def load():
+            index = ops.where(choices.chosen, choices.experts, -1)
+            index = ops.one_hot(index, self.num_experts, dtype="float32")
+            return ops.sum(index, axis=(0, 1, 2))
+
+        def share():
+            return load() / ops.maximum(ops.sum(load()), 1.0)
+
+        def unused():
+            return ops.sum(ops.cast(ops.equal(load(), 0), "float32"))
+
+        def entropy():
+            log_p = ops.log_softmax(choices.logits)
+            return mean(-ops.sum(ops.exp(log_p) * log_p, axis=-1), mask)
+
+        def largest_logit():
+            real = ops.cast(mask, "bool")[:, :, None]
+            return ops.max(ops.where(real, choices.logits, -np.inf))
+
+        dropped = 1 - ops.cast(kept, "float32")
+        sow_statistic = functools.partial(sow, self, "statistics")
+        sow_statistic("load", share)
+        sow_statistic("unused", unused)
+        sow_statistic("dropped", lambda: mean(dropped, choices.chosen))
+        if self.router.k == 2:
+            second = choices.chosen[:, 1]
+            sow_statistic("dropped_second", lambda: mean(dropped[:, 1], second))
+        sow_statistic("gate", lambda: mean(choices.gates, choices.chosen))
+        if choices.logits is not None:
+            sow_statistic("entropy", entropy)
+            sow_statistic("largest_logit", largest_logit)

@@ -49,6 +49,7 @@ NAMES = {
     "remixer_tf.evaluation.decoded": ("DecodedEvaluation",),
     "remixer_tf.evaluation.evaluate": ("evaluate",),
     "remixer_tf.evaluation.loss": ("ImageEvaluation", "LossEvaluation"),
+    "remixer_tf.evaluation.scored": ("ScoredEvaluation",),
     "remixer_tf.checkpoints.initial": ("InitialCheckpoint",),
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.training.tensorflow_engine": ("TensorFlowEngine",),

@@ -7,6 +7,7 @@ import tensorflow as tf
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
 from remixer_tf.layers.arguments import check_integers
+from remixer_tf.models import DecoderOnly
 
 
 def read_examples(task, split, feature_lengths, max_examples=None):
@@ -58,6 +59,23 @@ def eval_dataset(
         batch_size=batch_size,
         feature_converter=feature_converter,
     )
+
+
+def converter_for(model, feature_lengths):
+    """Returns the seqio converter whose batches a model reads targets from.
+
+    A language model has inputs and targets in one row, with loss on the targets; an
+    encoder-decoder has them apart.
+
+    Args:
+        model: an `EncoderDecoder` or a `DecoderOnly`.
+        feature_lengths: dictionary of ints, with "inputs" where there are any.
+    """
+    if not isinstance(model, DecoderOnly):
+        return seqio.EncDecFeatureConverter
+    if "inputs" in feature_lengths:
+        return seqio.PrefixLMFeatureConverter
+    return seqio.LMFeatureConverter
 
 
 def batch_examples(

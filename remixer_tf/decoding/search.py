@@ -154,7 +154,7 @@ def check_writes(model):
     """Raises a ValueError unless the model writes token after token."""
     if not hasattr(model, "decode_step"):
         raise ValueError(
-            "Decoding, answering and exporting need a model that writes text, "
+            "Decoding, scoring, answering and exporting need a model that writes text, "
             f"EncoderDecoder or DecoderOnly. Received: {type(model).__name__}. To "
             "evaluate an encoder, set decode_fn to classify or best_span."
         )

@@ -9,13 +9,10 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-import rich.console
-import rich.progress
-from absl import logging
+from seqio.metrics import ModelOutputType
 
-from remixer_tf.data.eval_batches import batch_examples
-from remixer_tf.data.lengths import count_over_length
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.evaluation.batches import call_on_examples
 from remixer_tf.evaluation.evaluation import TextEvaluation
 from remixer_tf.evaluation.metrics import compute_metrics, list_predictions
 from remixer_tf.evaluation.padding import padded_lengths
@@ -56,7 +53,6 @@ class DecodedEvaluation(TextEvaluation):
         self.max_decode_length = max_decode_length or self.feature_lengths["targets"]
         self.decode_fn = decode_fn
         self._average = average
-        self._over_length = {}
 
     def settings(self, part):
         """Returns what can change a part's result, beside the model."""
@@ -84,30 +80,25 @@ class DecodedEvaluation(TextEvaluation):
         """Measures, see `Evaluation`."""
         task = self._tasks[part[0]]
         examples = self.examples(part)
-        if part not in self._over_length:
-            over = count_over_length(
-                task, part[1], self.feature_lengths, self.max_examples or 100_000
-            )
-            self._over_length[part] = over.over
-            if over.over:
-                logging.warning("%s: their inputs are trimmed", over)
+        over_length = self.over_length(part, "their inputs are trimmed")
         decoded = decode_examples(
             function,
             examples,
             feature_lengths=self.feature_lengths,
             length_buckets=padded_lengths(model, self.feature_lengths),
             batch_size=self.batch_size,
-            max_length=self.max_decode_length,
             feature_converter=self.feature_converter,
             description=" ".join(part),
         )
         labelled = self.has_labels(part)
         result = {
             "examples": len(examples),
-            "over_length": self._over_length[part],
+            "over_length": over_length,
             "decoded_tokens": int(np.count_nonzero(decoded.tokens)),
             "decoding_seconds": decoded.seconds,
-            "metrics": compute_metrics(task, examples, decoded) if labelled else {},
+            "metrics": compute_metrics(task, examples, decoded.outputs())
+            if labelled
+            else {},
         }
         return result, list_predictions(task, examples, decoded)
 
@@ -125,52 +116,28 @@ class DecodedExamples(NamedTuple):
     scores: np.ndarray
     seconds: float
 
+    def outputs(self):
+        """What metrics of predictions take, see `compute_metrics`."""
+        return {
+            ModelOutputType.PREDICTION: self.tokens,
+            ModelOutputType.PREDICTION_WITH_AUX: (self.tokens, {"scores": self.scores}),
+        }
 
-def decode_examples(
-    decode,
-    examples,
-    *,
-    feature_lengths,
-    length_buckets,
-    batch_size,
-    max_length,
-    feature_converter,
-    description="decoding",
-):
-    """Decodes examples, sorted by length and padded to few lengths to save time.
+
+def decode_examples(decode, examples, **options):
+    """Decodes examples.
 
     Args:
         decode: function of a batch that returns a `Decoded` of NumPy arrays.
         examples: list from `read_examples`.
-        feature_lengths: dictionary of ints.
-        length_buckets: list of dictionaries, see `padded_lengths`.
-        batch_size: int.
-        max_length: int, tokens decoded at most.
-        feature_converter: a `seqio.FeatureConverter` class.
-        description: str, beside the progress bar.
+        options: of `call_on_examples`.
 
     Returns:
         `DecodedExamples`.
     """
-    batches = batch_examples(
-        examples,
-        feature_lengths=feature_lengths,
-        batch_size=batch_size,
-        length_buckets=length_buckets,
-        feature_converter=feature_converter,
-    )
-    tokens = np.zeros([len(examples), max_length], np.int32)
-    scores = None
     start = time.perf_counter()
-    hidden = not rich.console.Console().is_terminal
-    for batch in rich.progress.track(
-        batches, description, transient=True, disable=hidden
-    ):
-        index = batch.pop("example_index").numpy()
-        decoded = decode(batch)
-        real = index >= 0
-        tokens[index[real]] = decoded.tokens[real]
-        if scores is None:  # of any shape that decode_fn gives
-            scores = np.zeros([len(examples), *decoded.scores.shape[1:]], np.float32)
-        scores[index[real]] = decoded.scores[real]
-    return DecodedExamples(tokens, scores, time.perf_counter() - start)
+    decoded = call_on_examples(
+        decode, examples, **{"description": "decoding", **options}
+    )
+    seconds = time.perf_counter() - start
+    return DecodedExamples(decoded.tokens, decoded.scores, seconds)

@@ -11,13 +11,13 @@ from absl import logging
 
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.lengths import has_split
+from remixer_tf.data.lengths import count_over_length, has_split
 from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.evaluation.results import (
     print_table,
     read_results,
-    write_predictions,
+    write_examples,
     write_result,
 )
 from remixer_tf.evaluation.settings import (
@@ -44,6 +44,8 @@ class Evaluation:
     """
 
     kind = None  # the name of the file of a result
+    examples_file = "predictions.jsonl"  # what it says of each example
+    columns = ("input", "target", "prediction")  # of them, those that TensorBoard shows
     vocabularies = None  # what `describe_vocabularies` gives, of text
 
     def __init__(self, *, period=1000, name=None):
@@ -149,7 +151,13 @@ class Evaluation:
                 }
                 texts = None
                 if predictions is not None:
-                    texts = write_predictions(model_dir, known[part], predictions)
+                    texts = write_examples(
+                        model_dir,
+                        known[part],
+                        predictions,
+                        self.examples_file,
+                        self.columns,
+                    )
                 write_result(model_dir, self.kind, known[part], texts)
             results.setdefault(part[0], {})[part[1]] = known[part]
         for task, splits in results.items():
@@ -224,6 +232,7 @@ class TextEvaluation(Evaluation):
         self._tasks = {task.name: task for task in seqio.get_subtasks(self.task)}
         self._first = {}  # (task name, split) -> its first examples
         self._examples = {}  # (task name, split) -> all of them
+        self._over_length = {}  # (task name, split) -> how many are
 
     def parts(self):
         """Returns the (task name, split) pairs of the results."""
@@ -272,3 +281,18 @@ class TextEvaluation(Evaluation):
                 self._tasks[part[0]], part[1], self.feature_lengths, self.max_examples
             )
         return self._examples[part]
+
+    def over_length(self, part, remedy):
+        """Returns how many of a part's examples are longer than `feature_lengths`.
+
+        The first time it logs them, with `remedy`, a str that says what is done.
+        """
+        if part not in self._over_length:
+            limit = self.max_examples or 100_000
+            over = count_over_length(
+                self._tasks[part[0]], part[1], self.feature_lengths, limit
+            )
+            self._over_length[part] = over.over
+            if over.over:
+                logging.warning("%s: %s", over, remedy)
+        return self._over_length[part]

@@ -1,42 +1,28 @@
-"""A task's own metrics of decoded examples, and what predictions.jsonl says of them."""
+"""A task's own metrics of examples, and what is written of each example."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from absl import logging
-from seqio.metrics import CollectingMetric, ModelOutputType
+from seqio.metrics import CollectingMetric
 
 
-def compute_metrics(task, examples, decoded):
-    """Applies the task's metrics.
+def compute_metrics(task, examples, outputs):
+    """Applies the task's metrics of these kinds of outputs; it may have others.
 
     Args:
         task: a `seqio.Task`.
         examples: list from `read_examples`.
-        decoded: `DecodedExamples`.
+        outputs: dictionary of `seqio.metrics.ModelOutputType` to what the model gave.
 
     Returns:
         dictionary of floats (or str). The parts of a nested name are joined by "/".
 
     Raises:
-        ValueError: a metric needs the scores of given targets, or two metrics share a
-            name.
+        ValueError: all metrics are of other kinds, or two share a name.
     """
-    outputs = {
-        ModelOutputType.PREDICTION: decoded.tokens,
-        ModelOutputType.PREDICTION_WITH_AUX: (
-            decoded.tokens,
-            {"scores": decoded.scores},
-        ),
-    }
     metrics = {}
-    for metric in task.metric_objs:
-        if metric.model_output_type not in outputs:
-            raise ValueError(
-                f"A metric of {task.name} needs the model's scores of given targets "
-                f"({metric.model_output_type.name}). Evaluation gives it "
-                "predictions: use a task whose metrics take (targets, predictions)."
-            )
+    for metric in metrics_of(task, outputs):
         instance = metric.from_model_output(
             examples, outputs[metric.model_output_type], task.output_features
         )
@@ -51,9 +37,34 @@ def compute_metrics(task, examples, decoded):
                 f"{sorted(metrics.keys() & values.keys())}."
             )
         metrics.update(values)
-    if not metrics:
-        logging.warning("%s has no metrics: only predictions are kept.", task.name)
     return metrics
+
+
+def metrics_of(task, kinds):
+    """Returns the metrics of a task that take one of these kinds of outputs.
+
+    Args:
+        task: a `seqio.Task`.
+        kinds: collection of `seqio.metrics.ModelOutputType`.
+
+    Raises:
+        ValueError: all metrics are of other kinds.
+    """
+    metrics = list(task.metric_objs)
+    found = [metric for metric in metrics if metric.model_output_type in kinds]
+    if metrics and not found:
+        other, wanted = (
+            " or ".join(sorted(kind.name for kind in names))
+            for names in ({metric.model_output_type for metric in metrics}, kinds)
+        )
+        raise ValueError(
+            f"The metrics of {task.name} need {other}, and this evaluation gives "
+            f"{wanted}. DecodedEvaluation gives predictions (PREDICTION), "
+            "ScoredEvaluation the scores of given targets (SCORE)."
+        )
+    if not metrics:
+        logging.warning("%s has no metrics.", task.name)
+    return found
 
 
 def _flatten(values, prefix=""):
@@ -72,31 +83,35 @@ def _flatten(values, prefix=""):
     return flat
 
 
+def text_of(task, example, feature):
+    """Returns the text of an example's feature, "" if there is none."""
+    value = example.get(f"{feature}_pretokenized")
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if feature not in example:
+        return ""
+    vocabulary = task.output_features[feature].vocabulary
+    return vocabulary.decode(example[feature].tolist())
+
+
 def list_predictions(task, examples, decoded):
     """Yields what `predictions.jsonl` says about each example, a dictionary of str.
 
-    Args: see `compute_metrics`.
+    Args:
+        task: a `seqio.Task`.
+        examples: list from `read_examples`.
+        decoded: `DecodedExamples`.
     """
     target_vocabulary = task.output_features["targets"].vocabulary
-
-    def text(example, feature):
-        value = example.get(f"{feature}_pretokenized")
-        if isinstance(value, bytes):
-            return value.decode("utf-8", errors="replace")
-        if feature not in example:
-            return ""
-        vocabulary = task.output_features[feature].vocabulary
-        return vocabulary.decode(example[feature].tolist())
-
     for example, tokens in zip(examples, decoded.tokens, strict=True):
-        target = text(example, "targets")
+        target = text_of(task, example, "targets")
         prediction = target_vocabulary.decode(tokens.tolist())
         if not isinstance(prediction, str):  # the task knows what the numbers mean
             prediction = task.postprocess_fn(
                 prediction, example=example, is_target=False
             )
         record = {
-            "input": text(example, "inputs"),
+            "input": text_of(task, example, "inputs"),
             "target": target,
             "prediction": prediction,
             "exact_match": prediction.split() == target.split(),

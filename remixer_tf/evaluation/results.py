@@ -2,7 +2,9 @@
 
 eval/<task>/<split>/<step>/metrics.json        what was measured, by decoding
 eval/<task>/<split>/<step>/loss.json           with the targets given
+eval/<task>/<split>/<step>/score.json          by the targets' likelihood
 eval/<task>/<split>/<step>/predictions.jsonl   one line for each example
+eval/<task>/<split>/<step>/scores.jsonl        the same, of likelihoods
 tensorboard/eval_<task>_<split>                numbers, and the first examples
 
 Those of an evaluation with a name lie in eval/<name>/<task>/..., and in
@@ -20,13 +22,15 @@ import tensorflow as tf
 _SHOWN_EXAMPLES = 5
 
 
-def write_predictions(model_dir, result, predictions):
-    """Writes predictions.jsonl.
+def write_examples(model_dir, result, records, name, columns):
+    """Writes what a result says of each example, a line of JSON each.
 
     Args:
         model_dir: folder of the run.
         result: dictionary with task, split and step.
-        predictions: iterable of dictionaries, with input, target and prediction.
+        records: iterable of dictionaries.
+        name: str, of the file.
+        columns: the keys of those values that the table shows.
 
     Returns:
         the first of them as a table, {"examples": `seqio.metrics.Text`}.
@@ -34,13 +38,13 @@ def write_predictions(model_dir, result, predictions):
     folder = _result_folder(model_dir, result)
     tf.io.gfile.makedirs(folder)
     first = []
-    with tf.io.gfile.GFile(os.path.join(folder, "predictions.jsonl"), "w") as file:
-        for record in predictions:
+    with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
+        for record in records:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
             if len(first) < _SHOWN_EXAMPLES:
                 first.append(record)
-    columns = ("input", "target", "prediction")
-    rows = [columns, ["---"] * 3, *([r[c] for c in columns] for r in first)]
+    rows = [columns, ["---"] * len(columns)]
+    rows += [[str(record[column]) for column in columns] for record in first]
     cells = ([cell.replace("|", "&#124;") for cell in row] for row in rows)
     text = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     return {"examples": seqio.metrics.Text(text)}
@@ -51,7 +55,7 @@ def write_result(model_dir, kind, result, texts=None):
 
     Args:
         model_dir: folder of the run.
-        kind: "metrics" (decoded) or "loss".
+        kind: "metrics" (decoded), "loss" or "score".
         result: dictionary with task, split, step and metrics.
         texts: None, or a dictionary of `seqio.metrics.Text`.
     """

@@ -83,7 +83,7 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     else:
         targets = ops.cast(targets, "int32")
         losses, log_z = _cross_entropy_and_log_z(logits, targets, label_smoothing)
-    correct = ops.cast(_is_argmax(ops.stop_gradient(logits), targets), "float32")
+    correct = ops.cast(is_argmax(ops.stop_gradient(logits), targets), "float32")
     return {
         "loss": ops.sum(weights * losses),
         "z_loss": z_loss * ops.sum(weights * ops.square(log_z)),
@@ -146,8 +146,18 @@ def _uniform(logits):
     return real / ops.maximum(ops.sum(real, axis=-1, keepdims=True), 1.0)
 
 
-def _is_argmax(logits, targets):
-    """argmax(logits) == targets, in a third of the time of ops.argmax or less."""
+def is_argmax(logits, targets):
+    """Whether the target's logit is the largest; of equal ones the first counts.
+
+    argmax(logits) == targets, in a third of the time of ops.argmax or less.
+
+    Args:
+        logits: float `[..., vocab_size]`.
+        targets: int `[...]`.
+
+    Returns:
+        bool `[...]`.
+    """
     targets = targets[..., None]
     target_logits = ops.take_along_axis(logits, targets, axis=-1)
     is_before = ops.less(_ids(logits.shape[-1]), targets)

@@ -132,7 +132,6 @@ def test_sorting_and_cutting_change_no_prediction(monkeypatch):
         feature_lengths=LENGTHS,
         length_buckets=padded_lengths(model, LENGTHS),
         batch_size=4,
-        max_length=6,
         feature_converter=seqio.EncDecFeatureConverter,
     )
     assert answers.tokens.shape == (5, 6) and np.count_nonzero(answers.tokens)

@@ -43,7 +43,6 @@ def test_what_writes_in_bfloat16_reads_what_inference_reads(dtype, lengths):
         feature_lengths=LENGTHS,
         length_buckets=padded_lengths(tiny_model("remixer", dtype=dtype), LENGTHS),
         batch_size=3,
-        max_length=1,
         feature_converter=seqio.EncDecFeatureConverter,
     )
     assert seen == lengths
@@ -62,7 +61,6 @@ def test_a_class_is_that_at_full_length(mask_padding):
         feature_lengths=lengths,
         length_buckets=padded_lengths(model, lengths),
         batch_size=3,
-        max_length=1,
         feature_converter=ClassifierFeatureConverter,
     )
     inputs = np.stack([np.pad(row["inputs"], (0, 12))[:12] for row in rows])

@@ -175,10 +175,9 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
         feature_lengths=LENGTHS,
         length_buckets=None,
         batch_size=8,
-        max_length=2,
         feature_converter=SpanFeatureConverter,
     )
-    found = compute_metrics(task, examples, decoded)
+    found = compute_metrics(task, examples, decoded.outputs())
 
     questions = []
     for row in rows:
@@ -286,5 +285,5 @@ def test_the_target_spans_of_xquad_score_well(real_data_dir, toy):
     # A window without the whole answer has no span.
     scores[:, 0] = np.where(spans.any(axis=1), 0.0, -np.inf)
     decoded = DecodedExamples(spans, scores, 1.0)
-    found = compute_metrics(task, examples, decoded)
+    found = compute_metrics(task, examples, decoded.outputs())
     assert found["em"] > 99.9 and found["f1"] > 99.9

@@ -1,5 +1,7 @@
 """The seqio tasks and mixtures that `import remixer_tf.tasks` registers.
 
+- `{copa,record,hellaswag}_choices[_lm]`: questions whose likeliest choice counts
+  (`choices.py`);
 - `cogs`: the real COGS files (`cogs.py`);
 - `anli`, `conjnli`, `art`: inference (`entailment.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
@@ -8,6 +10,6 @@
 - T5's own tasks and mixtures (`t5_tasks.py`).
 """
 
-from remixer_tf.tasks import cogs, entailment, mini_cogs, squad, t5_tasks, text
+from remixer_tf.tasks import choices, cogs, entailment, mini_cogs, squad, t5_tasks, text
 
-__all__ = ["cogs", "entailment", "mini_cogs", "squad", "t5_tasks", "text"]
+__all__ = ["choices", "cogs", "entailment", "mini_cogs", "squad", "t5_tasks", "text"]

@@ -42,9 +42,10 @@ class RowSource(seqio.FunctionDataSource):
     seqio's own class would warn that a source of one file shuffles too little.
 
     Args:
-        read_rows: function of a split's name that returns all its rows: tuples of str.
+        read_rows: function of a split's name that returns all its rows: tuples of str,
+            or of what else makes tensors of equal shapes.
         splits: names of the splits.
-        names: names of a row's strings.
+        names: names of a row's parts.
     """
 
     def __init__(self, read_rows, splits, names=("inputs", "targets", "type")):

@@ -55,6 +55,11 @@ setup(
         "sentencepiece>=0.2",
         "numpy",
         "rich",
+        # What the formats of published weights need.
+        "ml_dtypes",
+        "msgpack",
+        "safetensors>=0.5",
+        "tensorstore",
         # What t5.data and t5.evaluation import.
         "absl-py",
         "babel",

@@ -7,9 +7,28 @@
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
 - `text_lm`, `text_mlm`, `text_documents`: text files of one's own (`text.py`);
+- `tsv_files`: questions and answers of one's own (`tsv_files.py`);
 - T5's own tasks and mixtures (`t5_tasks.py`).
 """
 
-from remixer_tf.tasks import choices, cogs, entailment, mini_cogs, squad, t5_tasks, text
+from remixer_tf.tasks import (
+    choices,
+    cogs,
+    entailment,
+    mini_cogs,
+    squad,
+    t5_tasks,
+    text,
+    tsv_files,
+)
 
-__all__ = ["choices", "cogs", "entailment", "mini_cogs", "squad", "t5_tasks", "text"]
+__all__ = [
+    "choices",
+    "cogs",
+    "entailment",
+    "mini_cogs",
+    "squad",
+    "t5_tasks",
+    "text",
+    "tsv_files",
+]

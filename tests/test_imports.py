@@ -21,7 +21,7 @@ ORDER = [
     ["decoding", "objectives", "optimizers"],
     ["checkpoints", "data", "tasks"],
     ["training"],
-    ["evaluation", "serving"],
+    ["evaluation", "serving", "weights"],
     ["analysis"],
     ["configuration"],
     [
@@ -29,6 +29,7 @@ ORDER = [
         "eval",
         "infer",
         "export",
+        "import_weights",
         "pictures",
         "profile",
         "quickstart",

@@ -57,7 +57,7 @@ class InitialCheckpoint:
         variables = reading.variables_by_path(model.trainable_variables)
         # A model of another name has the same layers.
         prefix = os.path.commonpath(
-            [name for name in saved if "seed_generator" not in name]
+            [name for name in saved if not reading.is_random_state(name)]
         ).partition("/")[0]
         taken, fresh = {}, []
         for path, variable in variables.items():
@@ -84,7 +84,7 @@ class InitialCheckpoint:
         left = [
             name
             for name in sorted(saved.keys() - set(taken.values()))
-            if "seed_generator" not in name
+            if not reading.is_random_state(name)
         ]
         return "\n".join(
             [

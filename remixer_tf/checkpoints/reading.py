@@ -140,12 +140,27 @@ def shorten(names):
     return ", ".join(names[:_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
 
 
-def check_coverage(folder, groups):
-    """Raises unless the checkpoint and `groups` hold the same names and shapes."""
+def is_random_state(name):
+    """Whether a variable's path is that of a random generator's state."""
+    return "seed_generator" in name
+
+
+def check_coverage(folder, groups, random_states=True):
+    """Raises unless the checkpoint and `groups` hold the same names and shapes.
+
+    Args:
+        folder: of the checkpoint.
+        groups: {group: {path: variable}}.
+        random_states: bool, whether the states of random generators count.
+    """
     shapes = saved_shapes(os.path.join(folder, "state"))
     problems = []
     for group, variables in groups.items():
-        saved = shapes.get(group, {})
+        saved = {
+            name: shape
+            for name, shape in shapes.get(group, {}).items()
+            if random_states or not is_random_state(name)
+        }
         wanted = {name: tuple(value.shape) for name, value in variables.items()}
         missing = [f"{n} {wanted[n]}" for n in sorted(wanted.keys() - saved.keys())]
         extra = [f"{n} {saved[n]}" for n in sorted(saved.keys() - wanted.keys())]

@@ -12,18 +12,18 @@ from absl import logging
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
 
 
-def remember_vocabularies(model_dir, vocabularies, step):
+def remember_vocabularies(model_dir, vocabularies, continues):
     """Writes the vocabularies of a run as it starts, <model_dir>/vocabularies.json.
 
     Args:
         model_dir: folder of the run.
         vocabularies: what `describe_vocabularies` gives.
-        step: int, from which the run goes on; 0 for a new one.
+        continues: bool, whether the run has weights already.
 
     Raises:
-        ValueError: the run goes on, and was trained with others.
+        ValueError: the run continues, and was trained with others.
     """
-    if step:
+    if continues:
         check_vocabularies(model_dir, vocabularies)
     with tf.io.gfile.GFile(_path(model_dir), "w") as file:
         json.dump(vocabularies, file, indent=2)

@@ -9,6 +9,7 @@ A checkpoint is a folder that appears, whole, by being renamed:
     <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
     <model_dir>/checkpoints/<step>/data-0-of-1.*   position in the data, for each host
     <model_dir>/checkpoints/writing-<step>/        until then
+    <model_dir>/checkpoints/0/state.*              where a run starts: the model alone
     <model_dir>/checkpoints/damaged-<step>/        what could not be read
 """
 
@@ -26,6 +27,8 @@ from remixer_tf.checkpoints.reading import (
     check_coverage,
     checkpoint_directory,
     checkpoint_path,
+    is_random_state,
+    named_variables,
     read_all,
     shorten,
 )
@@ -51,6 +54,8 @@ class Checkpoints:
 
     Attributes:
         best_step: int, a step whose checkpoint stays, or None.
+        has_start: bool, whether the folder has a checkpoint of step 0, see
+            `write_start`.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Checkpoints:
     ):
         self.directory = checkpoint_directory(model_dir)
         self.best_step = None
+        self.has_start = 0 in available_steps(self.directory)
         self._variables = variables
         self._values = values
         self._data = tf.train.Checkpoint(iterator=iterator)
@@ -186,19 +192,22 @@ class Checkpoints:
     def restore(self, restart_data_at=None):
         """Restores the newest checkpoint that can be read, and returns its step.
 
+        That of step 0 leaves dropout's random states as they are: another rate than
+        where it was written is no other model.
+
         Args:
             restart_data_at: int, the step of a checkpoint whose position in the data is
                 left aside, so that the data starts anew; None for none.
 
         Returns:
-            int, 0 if the folder holds no checkpoint.
+            int, 0 if the folder holds no checkpoint, or that of step 0 alone.
 
         Raises:
             OSError: there are checkpoints, and none can be read.
             ValueError: the checkpoint holds other variables than this run, or the
                 position in other data, or of another number of hosts.
         """
-        steps = available_steps(self.directory)
+        steps = [step for step in available_steps(self.directory) if step]
         whole = (s for s in reversed(steps) if self._is_readable(s))
         step = next(whole, 0)
         self._host.barrier()  # All hosts have seen the same folder.
@@ -211,6 +220,8 @@ class Checkpoints:
                 "good copy there, or set another --model_dir to start from scratch."
             )
         if not step:
+            if self.has_start:
+                self._restore_start()
             return 0
         folder = checkpoint_path(self.directory, step)
         check_coverage(folder, self._groups)
@@ -219,6 +230,16 @@ class Checkpoints:
             self._restore_data(folder, step)
         self._last_step = step
         return step
+
+    def _restore_start(self):
+        folder = checkpoint_path(self.directory, 0)
+        variables = {
+            name: variable
+            for name, variable in self._groups["model"].items()
+            if not is_random_state(name)
+        }
+        check_coverage(folder, {"model": variables}, random_states=False)
+        assign_all(os.path.join(folder, "state"), {"model": variables})
 
     def _is_readable(self, step):
         """Reads every file of a checkpoint, whose checksums TensorFlow compares."""
@@ -278,6 +299,20 @@ class Checkpoints:
                 f"--gin.train.restart_data_at={step} to keep weights, optimizer and "
                 "step, and start the data anew. Or use another --model_dir."
             )
+
+
+def write_start(model_dir, model):
+    """Writes the checkpoint of step 0, from which a run of this model starts.
+
+    Args:
+        model_dir: folder of the run, without checkpoints.
+        model: a built `keras.Model`.
+    """
+    folder = checkpoint_path(checkpoint_directory(model_dir), 0)
+    tf.train.Checkpoint(
+        step=tf.Variable(0, dtype=tf.int64),
+        model={name: v.value for name, v in named_variables(model.variables).items()},
+    ).write(os.path.join(folder, "state"))
 
 
 def _data_name(host, num_hosts):

@@ -32,18 +32,19 @@ def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
     return _resize(tf.slice(image, begin, size), [image_size, image_size])
 
 
-def resize_and_center_crop(image, seeds, image_size, share=0.875):
+def resize_and_center_crop(image, seeds, image_size, share=0.875, method="bicubic"):
     """The middle of the image, for evaluation: nothing is random or stretched.
 
     Args:
         image, seeds: see the module.
         image_size: int, side of the square that is cut out.
         share: float in (0, 1], of the image's shorter side.
+        method: str, of `tf.image.resize`.
     """
     shape = tf.cast(tf.shape(image)[:2], tf.float32)
     scale = image_size / share / tf.reduce_min(shape)
     size = tf.maximum(tf.cast(tf.round(shape * scale), tf.int32), image_size)
-    image = _resize(image, size)
+    image = _resize(image, size, method)
     return tf.image.resize_with_crop_or_pad(image, image_size, image_size)
 
 
@@ -135,7 +136,7 @@ def _apply(layer, image, seeds):
     return tf.ensure_shape(images[0], image.shape)
 
 
-def _resize(image, size):
+def _resize(image, size, method="bicubic"):
     image = tf.ensure_shape(image, [None, None, 3])
-    image = tf.image.resize(image, size, method="bicubic", antialias=True)
+    image = tf.image.resize(image, size, method=method, antialias=True)
     return tf.clip_by_value(image, 0.0, 255.0)  # A bicubic overshoots.

@@ -42,6 +42,7 @@ class SpatialGatingUnit(keras.layers.Layer):
             or `max_length ** -0.5` in the linear variant.
         spatial_bias_value: float, b starts at it. None: 1 where f multiplies, else 0.
         num_heads: int, equal groups of channels, after the split.
+        norm_epsilon: float, see `LayerNorm`.
 
     Call arguments:
         z: float `[batch, length, channels]`.
@@ -65,6 +66,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         spatial_stddev=None,
         spatial_bias_value=None,
         num_heads=1,
+        norm_epsilon=1e-6,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -79,6 +81,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         self.spatial_stddev = spatial_stddev
         self.spatial_bias_value = spatial_bias_value
         self.num_heads = num_heads
+        self.norm_epsilon = norm_epsilon
         stddev, bias = VARIANTS[variant]
         if spatial_stddev is not None:
             stddev = spatial_stddev
@@ -86,7 +89,7 @@ class SpatialGatingUnit(keras.layers.Layer):
             stddev = max_length**-0.5
         if spatial_bias_value is not None:
             bias = spatial_bias_value
-        self.norm = LayerNorm(name="norm", dtype=self.dtype_policy)
+        self.norm = LayerNorm(norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.mixing = LengthMixing(
             max_length,
             num_heads,
@@ -185,8 +188,8 @@ class GatedMLP(Sublayer):
     Args:
         d_ff: int, channels of `X U`. V has half as many rows for variant "split".
         max_length: int, the longest sequence.
-        variant, toeplitz, causal, spatial_stddev, spatial_bias_value, num_heads: see
-            `SpatialGatingUnit`.
+        variant, toeplitz, causal, spatial_stddev, spatial_bias_value, num_heads,
+            norm_epsilon: see `SpatialGatingUnit`.
         activation: str, see `get_activation`; the paper's BERT protocol has the exact
             gelu.
         d_attention: int, width of the tiny attention; None is gMLP, without one.
@@ -209,6 +212,7 @@ class GatedMLP(Sublayer):
         activation="gelu_exact",
         d_attention=None,
         num_heads=1,
+        norm_epsilon=1e-6,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -225,6 +229,7 @@ class GatedMLP(Sublayer):
         self.activation = activation
         self.d_attention = d_attention
         self.num_heads = num_heads
+        self.norm_epsilon = norm_epsilon
         self.act = get_activation(activation)
         dtype = self.dtype_policy
         self.gating = self._make_gating(name="gating", dtype=dtype)
@@ -243,6 +248,7 @@ class GatedMLP(Sublayer):
             self.spatial_stddev,
             self.spatial_bias_value,
             self.num_heads,
+            self.norm_epsilon,
             **kwargs,
         )
 

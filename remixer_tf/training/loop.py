@@ -52,6 +52,9 @@ def train(
 ):
     """Trains a model, going on from the newest checkpoint in `model_dir`.
 
+    That may be one of step 0, with the weights that `remixer_tf.import_weights` put
+    there.
+
     Writes below `model_dir`: checkpoints/<step>, tensorboard/train, eval, best.json,
     and train_summary.json at the end.
 
@@ -151,14 +154,15 @@ def train(
         )
         step = checkpoints.restore(restart_data_at)
         progress = Progress(step, train_steps, silent=host.index > 0)
-        if not step:
+        from_scratch = not step and not checkpoints.has_start
+        if from_scratch:
             _check_no_results(model_dir)
             if initial_checkpoint:
                 progress.message(initial_checkpoint(engine.model))
 
         vocabularies = getattr(data, "vocabularies", None)
         if vocabularies and host.index == 0 and not dry_run:
-            remember_vocabularies(model_dir, vocabularies, step)
+            remember_vocabularies(model_dir, vocabularies, not from_scratch)
         host.barrier()
         for evaluation in evaluations:
             evaluation.check(model_dir, evaluations)
@@ -203,7 +207,7 @@ def train(
         overview = Overview(engine, dtype_policy)
         over_length = getattr(data, "over_length", None)
         progress.message(overview.text(batch, over_length))
-        if not step:
+        if from_scratch:
             progress.message(f"starting {model_dir} from scratch")
         elif step == restart_data_at:
             progress.message(f"continuing from step {step}; the data starts anew")

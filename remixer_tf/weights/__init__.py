@@ -1,0 +1,1 @@
+"""Published weights: from other libraries' formats into a run, and back out."""

@@ -1,0 +1,68 @@
+"""Which format published weights have."""
+
+import os
+import re
+
+from remixer_tf.weights.hugging_face import read_hugging_face_t5
+from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
+from remixer_tf.weights.safetensors_files import read_json
+from remixer_tf.weights.t5x import read_t5x
+from remixer_tf.weights.timm import read_timm
+
+
+def read_source(path):
+    """Finds out the format of published weights, and reads all but the arrays.
+
+    Args:
+        path: str, one of
+            - a folder with config.json and safetensors: Hugging Face's or timm's, or
+              one of its files;
+            - a folder with `model.ckpt-<step>.index`, of which the highest step is
+              taken, or the path of one of its files: Mesh TensorFlow's;
+            - a folder with a file `checkpoint`, or the msgpack file itself: T5X's.
+
+    Returns:
+        a `Source`.
+
+    Raises:
+        FileNotFoundError: there is nothing, or a file is missing.
+        ValueError: it is of no known format or model.
+    """
+    path = os.path.expanduser(path)
+    if "://" in path:
+        raise ValueError(
+            f"{path} is not on this machine. Copy it here first, with all files beside "
+            "it."
+        )
+    if os.path.isdir(path):
+        return _read_folder(path)
+    if prefix := re.fullmatch(r"(.+)\.(index|meta|data-\d+-of-\d+)", path):
+        path = prefix[1]
+    if os.path.exists(f"{path}.index"):
+        return read_mesh_tensorflow(path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"There is no {path}.")
+    folder = os.path.dirname(path) or "."
+    if os.path.exists(os.path.join(folder, "config.json")):
+        return _read_folder(folder)
+    return read_t5x(path)
+
+
+def _read_folder(folder):
+    names = os.listdir(folder)
+    if "config.json" in names:
+        config = read_json(os.path.join(folder, "config.json"))
+        if "architecture" in config:
+            return read_timm(folder)
+        return read_hugging_face_t5(folder)
+    steps = [int(m[1]) for n in names if (m := re.fullmatch(r".*-(\d+)\.index", n))]
+    if steps:
+        (prefix, *_) = [n for n in names if n.endswith(f"-{max(steps)}.index")]
+        return read_mesh_tensorflow(os.path.join(folder, prefix.removesuffix(".index")))
+    if "checkpoint" in names:
+        return read_t5x(os.path.join(folder, "checkpoint"))
+    raise FileNotFoundError(
+        f"{folder} has no weights of a known format. Expected: config.json (Hugging "
+        "Face, timm), model.ckpt-<step>.index (Mesh TensorFlow) or checkpoint (T5X). "
+        f"It holds: {', '.join(sorted(names)[:10]) or 'nothing'}."
+    )

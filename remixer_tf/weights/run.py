@@ -1,0 +1,87 @@
+"""Makes a run of published weights."""
+
+import os
+import shutil
+
+from remixer_tf.checkpoints.vocabularies import remember_vocabularies
+from remixer_tf.checkpoints.writing import write_start
+
+
+def run_gin(source, vocabulary=None):
+    """The configuration of a run that starts from published weights.
+
+    Args:
+        source: a `Source`.
+        vocabulary: path of a SentencePiece model; None for the one beside the weights.
+
+    Returns:
+        str, gin text.
+    """
+    if source.extra_ids is None:
+        return f"{source.gin}\ninclude 'runs/imagenet.gin'\n"
+    text = f"{source.gin}\ninclude 'runs/imported.gin'\n"
+    if path := vocabulary or source.vocabulary:
+        text += f"VOCABULARY_FILE = {os.path.abspath(os.path.expanduser(path))!r}\n"
+        text += f"EXTRA_IDS = {source.extra_ids}\n"
+    return text
+
+
+def check_vocabulary_fits(vocabularies, vocab_size):
+    """Raises ValueError if a vocabulary has ids that the model's embedding lacks.
+
+    Args:
+        vocabularies: what `describe_vocabularies` gives.
+        vocab_size: int, of the model.
+    """
+    for feature, vocabulary in vocabularies.items():
+        if vocabulary["size"] > vocab_size:
+            raise ValueError(
+                f"The vocabulary of {feature} has {vocabulary['size']} ids, "
+                f"{vocabulary['extra_ids']} of them extra ids, and the weights have "
+                f"{vocab_size}. Name the one they were trained with: "
+                "--vocabulary=FILE, and --gin.EXTRA_IDS=N where it has not T5's 100."
+            )
+
+
+def check_new(model_dir):
+    """Raises FileExistsError if there is something in the folder."""
+    if os.path.exists(model_dir) and (
+        not os.path.isdir(model_dir) or os.listdir(model_dir)
+    ):
+        raise FileExistsError(
+            f"{model_dir} is not empty. Set --model_dir to a new folder: what is there "
+            "would be mixed with the imported run."
+        )
+
+
+def write_run(model_dir, model, configuration, vocabularies):
+    """Writes a run that has taken no step. The folder appears whole, or not at all.
+
+    Args:
+        model_dir: str, of a folder that is empty or not there.
+        model: a built `keras.Model` with the weights.
+        configuration: str, gin text.
+        vocabularies: what `describe_vocabularies` gives; {} for a model of images.
+
+    Raises:
+        FileExistsError: there is something in the folder.
+        OSError: it cannot be written.
+    """
+    check_new(model_dir)
+    path = os.path.abspath(model_dir)
+    temporary = f"{path}.importing-{os.getpid()}"
+    try:
+        os.makedirs(temporary)
+        write_start(temporary, model)
+        with open(os.path.join(temporary, "operative_config.gin"), "w") as file:
+            file.write(configuration)
+        if vocabularies:
+            remember_vocabularies(temporary, vocabularies, continues=False)
+        if os.path.isdir(path):
+            os.rmdir(path)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise OSError(f"Cannot write {model_dir}: {error.strerror}.") from error
+    finally:
+        if os.path.isdir(temporary):
+            shutil.rmtree(temporary)

@@ -1,0 +1,94 @@
+"""Arrays of safetensors files, one file or several."""
+
+import json
+import os
+
+from safetensors import SafetensorError, safe_open
+
+_NAME = "model.safetensors"
+_INDEX = f"{_NAME}.index.json"
+# What may run code as it is read, or what others write: never read.
+_REFUSED = {
+    ".bin": "a pickle, which runs whatever code it holds when it is read",
+    ".pt": "a pickle, which runs whatever code it holds when it is read",
+    ".pth": "a pickle, which runs whatever code it holds when it is read",
+    ".h5": "in TensorFlow's HDF5 form",
+    ".msgpack": "in Flax's form of it",
+}
+
+
+class SafetensorsFolder:
+    """The arrays of a folder with `model.safetensors`, or with shards and their index.
+
+    Attributes:
+        shapes: {name: shape}.
+
+    Args:
+        folder: str.
+        converting: str, how to make safetensors of another form, for a message.
+
+    Raises:
+        FileNotFoundError: there are no safetensors, or a shard is missing.
+        ValueError: a file is not what safetensors writes, or the index is wrong.
+    """
+
+    def __init__(self, folder, converting):
+        names = sorted(os.listdir(folder))
+        if _INDEX in names:
+            weight_map = read_json(os.path.join(folder, _INDEX)).get("weight_map", {})
+            shards = sorted(set(weight_map.values()))
+        elif _NAME in names:
+            weight_map, shards = None, [_NAME]
+        else:
+            raise FileNotFoundError(_no_weights(folder, names, converting))
+        self._files, self.shapes = {}, {}
+        for shard in shards:
+            path = os.path.join(folder, shard)
+            if os.path.basename(shard) != shard or shard not in names:
+                raise FileNotFoundError(
+                    f"{_INDEX} names the file {shard!r}, which {folder} lacks. All "
+                    "files of the model are needed."
+                )
+            try:
+                file = safe_open(path, framework="np")
+            except SafetensorError as error:
+                raise ValueError(
+                    f"{path} is not a safetensors file, or not all of it: {error}."
+                ) from error
+            for name in file.keys():
+                self._files[name] = file
+                self.shapes[name] = tuple(file.get_slice(name).get_shape())
+        if weight_map is not None and weight_map.keys() != self.shapes.keys():
+            wrong = sorted(weight_map.keys() ^ self.shapes.keys())
+            raise ValueError(
+                f"{_INDEX} and the files beside it disagree about {', '.join(wrong)}."
+            )
+
+    def read(self, name):
+        """Returns an array, in its own dtype."""
+        return self._files[name].get_tensor(name)
+
+
+def read_json(path):
+    """Returns the content of a JSON file, a dictionary.
+
+    Raises:
+        ValueError: it holds no JSON object.
+    """
+    with open(path, encoding="utf-8") as file:
+        try:
+            content = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: {content!r}")
+    return content
+
+
+def _no_weights(folder, names, converting):
+    """The message for a folder without safetensors."""
+    message = f"There is no {_NAME} in {folder}."
+    for name in names:
+        if why := _REFUSED.get(os.path.splitext(name)[1]):
+            return f"{message} It has {name}, which is {why}. {converting}"
+    return f"{message} It holds: {', '.join(names) or 'nothing'}."

@@ -1,0 +1,104 @@
+"""Published weights as one kind of thing, whatever their format, and taking them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from remixer_tf.checkpoints.reading import variables_by_path
+from remixer_tf.weights.names import find_name
+
+_SHOWN = 10
+
+
+class Source(NamedTuple):
+    """Published weights, read one array at a time.
+
+    Attributes:
+        format: str, such as "Hugging Face T5".
+        gin: str, gin text of the model and its run.
+        rows: the table of names, see `weights.names`.
+        shapes: {name: shape} of all arrays that are there.
+        read: a function from a name to the array.
+        skipped: {name: reason} of arrays that no variable needs.
+        vocabulary: path of the SentencePiece model that came with them, or None.
+        extra_ids: int, the sentinels after the vocabulary's pieces; None for models
+            that read no text.
+    """
+
+    format: str
+    gin: str
+    rows: tuple
+    shapes: dict
+    read: Callable
+    skipped: dict = {}
+    vocabulary: str | None = None
+    extra_ids: int | None = 100
+
+
+def match_variables(variables, source):
+    """Finds the array of each variable, and compares all shapes.
+
+    Args:
+        variables: {path without the model's name: variable}.
+        source: a `Source`.
+
+    Returns:
+        {path: (name, change)}.
+
+    Raises:
+        ValueError: a variable has no array, an array no variable and no reason to be
+            skipped, or shapes differ. All of them are named.
+    """
+    found, problems = {}, {"missing": [], "of another shape": []}
+    for path, variable in variables.items():
+        name, change = find_name(path, source.rows)
+        if name not in source.shapes:
+            problems["missing"].append(f"{name} (here {path})")
+            continue
+        # One number, in as many places as the array has: it takes no memory.
+        shape = change(np.broadcast_to(np.float32(0), source.shapes[name])).shape
+        if shape != tuple(variable.shape):
+            problems["of another shape"].append(
+                f"{name} {source.shapes[name]}, expected for {path} "
+                f"{tuple(variable.shape)}"
+            )
+        found[path] = name, change
+    used = {name for name, _ in found.values()}
+    left = source.shapes.keys() - used - source.skipped.keys()
+    problems["unknown"] = [f"{name} {source.shapes[name]}" for name in sorted(left)]
+    lines = [
+        f"  {what}: {', '.join(names[:_SHOWN])}"
+        + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        for what, names in problems.items()
+        if names
+    ]
+    if lines:
+        raise ValueError(
+            f"These weights are not those of a {source.format} as this package knows "
+            "it. Arrays\n" + "\n".join(lines) + "\nNothing was written."
+        )
+    return found
+
+
+def take(model, source):
+    """Sets a model's variables from published weights.
+
+    Args:
+        model: a built `keras.Model`.
+        source: a `Source`.
+
+    Returns:
+        {path without the model's name: name}, what came from where.
+
+    Raises:
+        ValueError: what `match_variables` raises.
+    """
+    variables = {
+        path.partition("/")[2]: variable
+        for path, variable in variables_by_path(model.trainable_variables).items()
+    }
+    found = match_variables(variables, source)
+    for path, (name, change) in found.items():
+        variables[path].assign(np.asarray(change(source.read(name)), np.float32))
+    return {path: name for path, (name, _) in found.items()}

@@ -1,0 +1,135 @@
+"""Reads T5X's checkpoints: a msgpack file, and zarr arrays beside it."""
+
+import os
+
+import ml_dtypes
+import msgpack
+import numpy as np
+
+from remixer_tf.weights.names import T5X
+from remixer_tf.weights.source import Source
+from remixer_tf.weights.t5 import t5_from_shapes
+
+# Flax' codes of what msgpack does not know.
+_ARRAY, _SCALAR = 1, 3
+_CHUNKED = "__msgpack_chunked_array__"
+
+
+def read_t5x(path):
+    """Reads a checkpoint of T5X, and the config.gin beside it or one folder above.
+
+    Args:
+        path: str, the msgpack file, called `checkpoint` in a folder of its own where
+            arrays are beside it.
+
+    Returns:
+        a `Source`.
+
+    Raises:
+        ValueError: it is not T5X's, or not of a T5.
+    """
+    tree = _unpack(path)
+    tree = tree.get("optimizer", tree)
+    if not isinstance(tree, dict) or not isinstance(tree.get("target"), dict):
+        raise ValueError(
+            f"{path} has no 'target', as T5X's checkpoints do. It has: "
+            f"{', '.join(map(str, tree))}."
+        )
+    arrays = dict(_flatten(tree["target"]))
+    folder = os.path.dirname(path) or "."
+    shapes = {name: _shape(array, path) for name, array in arrays.items()}
+    model = t5_from_shapes(shapes, T5X, _gin_text(folder))
+    return Source(
+        "T5X T5",
+        model.gin(),
+        T5X,
+        shapes,
+        lambda name: _read(arrays[name], folder),
+    )
+
+
+def _gin_text(folder):
+    """The first config.gin in the folder or in its parent, or ""."""
+    for place in (folder, os.path.dirname(os.path.abspath(folder))):
+        path = os.path.join(place, "config.gin")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+    return ""
+
+
+def _unpack(path):
+    """The tree of a msgpack file, a dictionary."""
+
+    def extension(code, data):
+        if code not in (_ARRAY, _SCALAR):
+            raise ValueError(f"it holds an extension of code {code}")
+        shape, dtype, content = msgpack.unpackb(data)
+        dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+        return np.frombuffer(content, dtype).reshape(shape)
+
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        tree = msgpack.unpackb(content, ext_hook=extension, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"{path} is not a checkpoint of T5X: {error}.") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path} is not a checkpoint of T5X: it holds no dictionary.")
+    return tree
+
+
+def _flatten(tree, prefix=""):
+    """Yields (name, leaf); a leaf is an array or describes one."""
+    for key, value in tree.items():
+        name = f"{prefix}/{key}" if prefix else str(key)
+        is_array = not isinstance(value, dict) or "driver" in value or _CHUNKED in value
+        if is_array:
+            yield name, value
+        else:
+            yield from _flatten(value, name)
+
+
+def _shape(leaf, path):
+    if isinstance(leaf, np.ndarray):
+        return leaf.shape
+    if isinstance(leaf, dict) and _CHUNKED in leaf:
+        return tuple(leaf["shape"][str(i)] for i in range(len(leaf["shape"])))
+    if isinstance(leaf, dict):
+        return tuple(leaf["metadata"]["shape"])
+    raise ValueError(f"{path} holds {leaf!r} where an array was expected.")
+
+
+def _read(leaf, folder):
+    """The array that a leaf is or describes."""
+    if isinstance(leaf, dict) and _CHUNKED in leaf:
+        chunks = leaf["chunks"]
+        parts = [chunks[str(i)] for i in range(len(chunks))]
+        leaf = np.concatenate([part.ravel() for part in parts]).reshape(
+            _shape(leaf, folder)
+        )
+    elif isinstance(leaf, dict):
+        leaf = _read_zarr(leaf, folder)
+    # T5X's version 2 had no other way to write bfloat16.
+    return leaf.view(ml_dtypes.bfloat16) if leaf.dtype == np.uint16 else leaf
+
+
+def _read_zarr(spec, folder):
+    """Reads the array of a TensorStore specification, from the checkpoint's folder.
+
+    Its key-value store is the machine's that wrote it, such as Google Cloud Storage.
+    """
+    import tensorstore  # late: only large checkpoints have such arrays
+
+    store = spec["kvstore"]
+    name = (store.get("path") or spec.get("path", "")).strip("/")
+    path = os.path.join(folder, name)
+    if spec["driver"] != "zarr" or not name or ".." in name.split("/"):
+        raise ValueError(f"Not an array of a checkpoint of T5X: {spec}.")
+    try:
+        array = tensorstore.open(
+            {"driver": "zarr", "kvstore": {"driver": "file", "path": path}}, read=True
+        ).result()
+        return array.read().result()
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a zarr array: {error}") from error

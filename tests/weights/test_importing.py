@@ -1,0 +1,162 @@
+"""Published weights give the published model's logits, and are all used or refused."""
+
+import functools
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.models.build import build_model
+from remixer_tf.weights import formats, run
+from remixer_tf.weights.source import take
+from tests.weights import numpy_t5, published
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+INPUTS = np.random.default_rng(1).integers(2, 384, (2, 40))
+INPUTS[1, 25:] = 0
+TARGETS = np.random.default_rng(2).integers(2, 384, (2, 23))
+
+
+def imported(path, tmp_path):
+    """The model of published weights."""
+    source = formats.read_source(str(path))
+    file = tmp_path / "imported.gin"
+    file.write_text(run.run_gin(source))
+    configuration.parse_gin([str(file)], [], complete=False)
+    model = build_model(configuration.get_value("train.model"), "float32")
+    take(model, source)
+    return model
+
+
+def check_logits(model, weights, **options):
+    batch = {
+        "encoder_input_tokens": INPUTS,
+        "decoder_input_tokens": np.pad(TARGETS, [(0, 0), (1, 0)])[:, :-1],
+    }
+    expected = numpy_t5.logits(weights, INPUTS, TARGETS, **options)
+    np.testing.assert_allclose(model(batch), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "name, config, gated, tied, scaled",
+    [
+        ("T5.1.1 of transformers 5", published.NEW, True, False, False),
+        ("T5.1.1 of transformers 4, in shards", published.OLD, True, False, False),
+        ("T5, its first config", {}, False, True, True),
+        ("tied and not scaled", published.NEW, True, True, False),
+        ("scaled and not tied", {}, True, False, True),
+    ],
+)
+def test_hugging_face(tmp_path, name, config, gated, tied, scaled):
+    weights = numpy_t5.made_up_weights(gated=gated, tied=tied)
+    copies = {"decoder.embed_tokens.weight": weights["shared.weight"]}
+    published.write_hugging_face(
+        tmp_path, weights | copies, shards=2 if "shards" in name else 1, **config
+    )
+    check_logits(imported(tmp_path, tmp_path), weights, scaled=scaled)
+
+
+def test_hugging_face_in_bfloat16_without_the_name_shared(tmp_path):
+    weights = numpy_t5.made_up_weights(dtype=ml_dtypes.bfloat16)
+    written = dict(weights)
+    for stack in ("encoder", "decoder"):
+        written[f"{stack}.embed_tokens.weight"] = weights["shared.weight"]
+    del written["shared.weight"]
+    published.write_hugging_face(tmp_path, written, **published.NEW)
+    check_logits(imported(tmp_path, tmp_path), weights)
+
+
+@pytest.mark.parametrize("norm, gated", [("rms_norm", True), ("layer_norm", False)])
+def test_mesh_tensorflow(tmp_path, norm, gated):
+    weights = numpy_t5.made_up_weights(
+        gated=gated, tied=not gated, dtype=ml_dtypes.bfloat16
+    )
+    published.write_mesh_tensorflow(tmp_path / "model.ckpt-1000", weights, norm)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1000"')
+    activation = ["gelu", "linear"] if gated else "relu"
+    text = f"encoder/DenseReluDense.activation = {activation!r}\ndropout_rate = 0.25\n"
+    (tmp_path / "operative_config.gin").write_text(text)
+    model = imported(tmp_path, tmp_path)
+    check_logits(model, weights, scaled=not gated)
+    assert configuration.get_value("TransformerStack.dropout_rate") == 0.25
+
+
+@pytest.mark.parametrize("kind", ["msgpack", "zarr", "zarr of version 2"])
+def test_t5x(tmp_path, kind):
+    dtype = "float32" if kind == "msgpack" else ml_dtypes.bfloat16
+    weights = numpy_t5.made_up_weights(dtype=dtype)
+
+    def leaf(name, array):
+        if kind == "msgpack" or array.ndim == 1:
+            return published.flax_array(array)
+        return published.write_zarr(tmp_path, name, array, as_uint16="2" in kind)
+
+    published.write_t5x(tmp_path / "checkpoint", weights, leaf)
+    path = tmp_path / "checkpoint" if kind == "msgpack" else tmp_path
+    check_logits(imported(path, tmp_path), weights)
+
+
+@pytest.mark.real_data
+def test_the_real_file_of_t5x(tmp_path, real_data_dir):
+    path = real_data_dir / "t5x_tiny" / "test_t5_tiny.checkpoint_0"
+    model = imported(path, tmp_path)
+    source = formats.read_source(str(path))
+    assert model.count_params() == sum(map(np.prod, source.shapes.values()))
+    arrays = {name: source.read(name) for name in source.shapes}
+    check_logits(model, published.from_t5x_names(arrays), heads=4)
+
+
+def _error(folder, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        imported(folder, tmp_path)
+    assert configuration.is_users_error(error.value)
+    return str(error.value)
+
+
+def test_every_array_is_used_or_refused(tmp_path):
+    weights = numpy_t5.made_up_weights()
+    name = "encoder.block.1.layer.0.SelfAttention.q.weight"
+    write = functools.partial(
+        published.write_hugging_face, tmp_path / "t5", **published.NEW
+    )
+    write({**weights, "adapter.weight": np.zeros((2, 2), "float32")})
+    assert "unknown: adapter.weight (2, 2)" in _error(tmp_path / "t5", tmp_path)
+    write({key: value for key, value in weights.items() if key != name})
+    assert f"missing: {name} (here encoder/layer_1" in _error(tmp_path / "t5", tmp_path)
+    write({**weights, name: weights[name][:5]})
+    message = _error(tmp_path / "t5", tmp_path)
+    assert f"of another shape: {name} (5, 8), expected for" in message
+    copy = {"encoder.embed_tokens.weight": weights["shared.weight"] + 1}
+    write({**weights, **copy})
+    assert "differs from shared.weight" in _error(tmp_path / "t5", tmp_path)
+
+
+def test_other_models_and_files_are_refused(tmp_path):
+    weights = numpy_t5.made_up_weights()
+    folder = tmp_path / "t5"
+
+    def error(**config):
+        published.write_hugging_face(folder, weights, **config)
+        return _error(folder, tmp_path)
+
+    assert "BERT normalises after" in error(model_type="bert")
+    assert "of a T5EncoderModel" in error(architectures=["T5EncoderModel"])
+    assert "activation 'gated-elu'" in error(feed_forward_proj="gated-elu")
+    assert "decoder_start_token_id must be 0" in error(decoder_start_token_id=3)
+    published.write_hugging_face(folder, weights)
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json")
+    assert "is not a safetensors file" in _error(folder, tmp_path)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80")
+    message = _error(folder, tmp_path)
+    assert "pytorch_model.bin, which is a pickle" in message
+    assert "save_pretrained" in message
+    (folder / "config.json").write_text(json.dumps({"architecture": "resnet50"}))
+    assert "timm's resnet50" in _error(folder, tmp_path)
+    assert "no weights of a known format" in _error(tmp_path, tmp_path)
+    (tmp_path / "other").write_bytes(b"\xc1")
+    assert "not a checkpoint of T5X" in _error(tmp_path / "other", tmp_path)
+    assert "There is no" in _error(tmp_path / "nowhere", tmp_path)

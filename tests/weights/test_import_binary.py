@@ -5,8 +5,9 @@ import os
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from remixer_tf import configuration, import_weights, infer, train
+from remixer_tf import configuration, export, import_weights, infer, train
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.weights import run
 from tests.tiny_run import TEXTS
@@ -25,7 +26,7 @@ def source(tmp_path):
     return tmp_path / "t5", tmp_path / "run"
 
 
-def test_a_run_remembers_its_vocabulary(source, capsys):
+def test_a_run_remembers_its_vocabulary_and_goes_back_as_it_came(source, capsys):
     folder, model_dir = source
     train_vocabulary(TEXTS, str(folder / "spiece.model"), model_type="word")
     arguments = [f"--from={folder}", f"--model_dir={model_dir}"]
@@ -39,6 +40,13 @@ def test_a_run_remembers_its_vocabulary(source, capsys):
     ]
     vocabulary = json.loads((model_dir / "vocabularies.json").read_text())["inputs"]
     assert vocabulary["extra_ids"] == 100
+    export.main([f"--model_dir={model_dir}", "--format=huggingface"])
+    exported = model_dir / "huggingface" / "0"
+    for name, value in load_file(folder / "model.safetensors").items():
+        copy = load_file(exported / "model.safetensors")[name]
+        np.testing.assert_array_equal(copy, value, err_msg=name)
+    copy = (exported / "spiece.model").read_bytes()
+    assert copy == (folder / "spiece.model").read_bytes()
     with pytest.raises(FileExistsError, match="is not empty"):
         import_weights.main(arguments)
 

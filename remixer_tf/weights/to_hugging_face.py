@@ -1,0 +1,209 @@
+"""Writes a T5 as the folder that transformers loads: `from_pretrained(FOLDER)`."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import seqio
+from safetensors.numpy import save_file
+
+from remixer_tf.checkpoints.reading import variables_by_path
+from remixer_tf.layers import (
+    CrossAttention,
+    FeedForward,
+    GatedFeedForward,
+    RMSNorm,
+    SelfAttention,
+)
+from remixer_tf.models import EncoderDecoder
+from remixer_tf.models.stack import Block
+from remixer_tf.weights.hugging_face import ACTIVATIONS
+from remixer_tf.weights.names import HUGGING_FACE_T5, find_name
+
+_LAYERS = {
+    "encoder": [SelfAttention, (FeedForward, GatedFeedForward)],
+    "decoder": [SelfAttention, CrossAttention, (FeedForward, GatedFeedForward)],
+}
+
+
+def export_hugging_face(model, task, folder):
+    """Writes config.json, model.safetensors and the vocabulary's files.
+
+    Args:
+        model: a built `EncoderDecoder` with T5's layers.
+        task: a `seqio.Task` or `seqio.Mixture` with its vocabulary.
+        folder: str, which must not be there; it appears whole, or not at all.
+
+    Returns:
+        str, the folder.
+
+    Raises:
+        ValueError: transformers' T5 has no such layers.
+        FileExistsError: the folder is there.
+        OSError: it cannot be written.
+    """
+    if os.path.exists(folder):
+        raise FileExistsError(
+            f"There is an export {folder} already. Remove it, or choose another "
+            "checkpoint with --step."
+        )
+    config = t5_config(model)
+    vocabulary = _one_vocabulary(task)
+    tokenizer = _tokenizer_config(vocabulary)
+    temporary = f"{folder}.writing-{os.getpid()}"
+    try:
+        os.makedirs(temporary)
+        save_file(
+            named_arrays(model),
+            os.path.join(temporary, "model.safetensors"),
+            {"format": "pt"},
+        )
+        generation = {
+            name: config[name]
+            for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        }
+        for name, content in (
+            ("config.json", config),
+            ("generation_config.json", generation),
+            ("tokenizer_config.json", tokenizer),
+        ):
+            with open(os.path.join(temporary, name), "w") as file:
+                json.dump(content, file, indent=2)
+        if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+            shutil.copyfile(
+                vocabulary.sentencepiece_model_file,
+                os.path.join(temporary, "spiece.model"),
+            )
+        os.rename(temporary, folder)
+    except OSError as error:
+        raise OSError(f"Cannot write {folder}: {error.strerror}.") from error
+    finally:
+        if os.path.exists(temporary):
+            shutil.rmtree(temporary)
+    return folder
+
+
+def named_arrays(model):
+    """The arrays of a T5 under Hugging Face's names, {name: float32}."""
+    arrays = {}
+    for path, variable in variables_by_path(model.trainable_variables).items():
+        name, change = find_name(path.partition("/")[2], HUGGING_FACE_T5)
+        # Contiguous: safetensors writes a transposed array as if it were not.
+        arrays[name] = np.ascontiguousarray(change(variable.numpy()))
+    return arrays
+
+
+def t5_config(model):
+    """What config.json says of a model.
+
+    Raises:
+        ValueError: it is no T5.
+    """
+    if not isinstance(model, EncoderDecoder):
+        raise _refusal(f"a {type(model).__name__}")
+    attentions, feed_forwards, norms, biases = [], [], [], []
+    for name, kinds in _LAYERS.items():
+        stack = getattr(model, name)
+        for number, block in enumerate(stack.blocks):
+            kind = kinds[number % len(kinds)]
+            # Not isinstance: BERT's attention is a SelfAttention with biases.
+            kind = kind if isinstance(kind, tuple) else (kind,)
+            if type(block) is not Block:
+                raise _refusal(f"a {type(block).__name__}")
+            if type(block.sublayer) not in kind:
+                raise _refusal(f"{type(block.sublayer).__name__} in its {name}")
+            if isinstance(block.sublayer, FeedForward):
+                feed_forwards.append(block.sublayer)
+            else:
+                attentions.append(block.sublayer)
+        norms += [block.norm for block in stack.blocks] + [stack.final_norm]
+        biases.append(stack.position_bias)
+        if stack.positions is not None or stack.input_norm is not None:
+            raise _refusal(f"absolute positions or an input norm in its {name}")
+    if wrong := [norm for norm in norms if type(norm) is not RMSNorm]:
+        raise _refusal(f"the norm {type(wrong[0]).__name__}")
+    if None in biases or any(getattr(a, "relative_bias", False) for a in attentions):
+        raise _refusal("no relative position bias that the layers of a stack share")
+    gated = {type(f) is GatedFeedForward for f in feed_forwards}
+    if len(gated) > 1:
+        raise _refusal("layers that differ")
+    activation = _one(feed_forwards, "activation")
+    projections = {ours: name for name, ours in ACTIVATIONS.items()}
+    if gated == {True}:  # "gated-gelu" is the tanh form, and the exact one has no name
+        projections |= {"gelu": "gelu"}
+        del projections["gelu_exact"]
+    if activation not in projections:
+        raise _refusal(f"the activation {activation!r}")
+    tied = model.tied_logits
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "vocab_size": model.vocab_size,
+        "d_model": model.d_model,
+        "d_kv": _one(attentions, "d_kv"),
+        "d_ff": _one(feed_forwards, "d_ff"),
+        "num_layers": model.encoder.num_layers,
+        "num_decoder_layers": model.decoder.num_layers,
+        "num_heads": _one(attentions, "num_heads"),
+        "relative_attention_num_buckets": _one(biases, "num_buckets"),
+        "relative_attention_max_distance": _one(biases, "max_distance"),
+        "layer_norm_epsilon": _one(norms, "epsilon"),
+        "dropout_rate": _one(feed_forwards, "dropout_rate"),
+        "feed_forward_proj": ("gated-" if gated == {True} else "")
+        + projections[activation],
+        "tie_word_embeddings": tied,
+        "scale_decoder_outputs": tied,
+        "decoder_start_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "dtype": "float32",
+    }
+
+
+def _one(layers, name):
+    """The value that the attribute has in all layers."""
+    values = {getattr(layer, name) for layer in layers}
+    if len(values) != 1:
+        raise _refusal(f"layers that differ in {name}: {sorted(values)}")
+    return values.pop()
+
+
+def _refusal(what):
+    return ValueError(
+        f"Hugging Face's T5 cannot hold this model: it has {what}. Models of "
+        "architectures/t5_1_1.gin and t5_1_0.gin can be exported. For others, write a "
+        "SavedModel (--format=saved_model)."
+    )
+
+
+def _one_vocabulary(task):
+    """The vocabulary that inputs and targets share."""
+    features = task.output_features
+    reads, writes = (features[name].vocabulary for name in ("inputs", "targets"))
+    if reads != writes:
+        raise ValueError(
+            "transformers has one tokenizer for inputs and targets, and the "
+            f"vocabularies of {task.name} differ."
+        )
+    return reads
+
+
+def _tokenizer_config(vocabulary):
+    """What tokenizer_config.json says of a vocabulary."""
+    tokens = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    kinds = {
+        seqio.SentencePieceVocabulary: "T5Tokenizer",
+        seqio.ByteVocabulary: "ByT5Tokenizer",
+    }
+    if type(vocabulary) not in kinds:
+        raise ValueError(
+            f"transformers has no tokenizer for a {type(vocabulary).__name__}. Known: "
+            f"{', '.join(kind.__name__ for kind in kinds)}."
+        )
+    return {
+        "tokenizer_class": kinds[type(vocabulary)],
+        "extra_ids": vocabulary.extra_ids,
+        **tokens,
+    }

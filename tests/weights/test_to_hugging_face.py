@@ -1,0 +1,52 @@
+"""`--format=huggingface`: ours to Hugging Face and back, bitwise."""
+
+import os
+
+import numpy as np
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.weights.to_hugging_face import export_hugging_face, t5_config
+from tests.data.toy_tasks import toy_task
+from tests.models.tiny import tiny_decoder, tiny_model
+from tests.weights.test_importing import imported
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+def values(model):
+    return {v.path: v.numpy() for v in model.trainable_variables}
+
+
+@pytest.mark.parametrize("tied_logits", [False, True])
+def test_round_trip(tmp_path, tied_logits):
+    model = tiny_model("t5_1_1", tied_logits=tied_logits)
+    folder = str(tmp_path / "1")
+    assert export_hugging_face(model, toy_task({"dev": []}), folder) == folder
+    assert sorted(os.listdir(folder)) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer_config.json",
+    ]
+    back = imported(folder, tmp_path)
+    assert configuration.get_value("GatedFeedForward.activation") == "gelu"
+    expected, received = values(model), values(back)
+    assert expected.keys() == received.keys()
+    for path, value in expected.items():
+        np.testing.assert_array_equal(received[path], value, err_msg=path)
+    with pytest.raises(FileExistsError, match="already"):
+        export_hugging_face(model, toy_task({"dev": []}), folder)
+
+
+def test_a_language_model_is_refused():
+    with pytest.raises(ValueError, match="it has a DecoderOnly"):
+        t5_config(tiny_decoder("gmlp"))
+
+
+@pytest.mark.parametrize(
+    "kind, name", [("remixer", "RemixerBlock"), ("mixer_encoder", "TokenMixingMLP")]
+)
+def test_others_are_refused(kind, name):
+    with pytest.raises(ValueError, match=f"cannot hold this model: it has .*{name}"):
+        t5_config(tiny_model(kind))

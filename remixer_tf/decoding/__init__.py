@@ -3,10 +3,17 @@
 `decode` is what searches have in common.
 """
 
+from remixer_tf.decoding.beam_search import (
+    HuggingFaceRules,
+    T5Rules,
+    beam_search,
+)
+from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.encoders import best_span, classify
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.scoring import Scores, score
 from remixer_tf.decoding.search import (
+    Answers,
     Choice,
     Decoded,
     Hypotheses,
@@ -15,10 +22,15 @@ from remixer_tf.decoding.search import (
 )
 
 __all__ = [
+    "Answers",
     "Choice",
+    "Constraint",
     "Decoded",
+    "HuggingFaceRules",
     "Hypotheses",
     "Scores",
+    "T5Rules",
+    "beam_search",
     "best_span",
     "check_writes",
     "classify",

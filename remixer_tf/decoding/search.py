@@ -8,17 +8,32 @@ from keras import ops
 FIRST_CACHE_LENGTH = 64
 
 
+class Answers(NamedTuple):
+    """Several answers to each example.
+
+    Attributes:
+        tokens: int32 `[batch, answers, max_length]`, 0 after EOS.
+        scores: float32 `[batch, answers]`, the sum of the tokens' log-probabilities;
+            -inf where there is no such answer.
+    """
+
+    tokens: Any
+    scores: Any
+
+
 class Decoded(NamedTuple):
     """What decoding returns.
 
     Attributes:
         tokens: int32 `[batch, max_length]`, 0 after the end of sequence token.
-        scores: float32 `[batch]`, the sum of the tokens' log-probabilities; more of
-            each example if its metrics compare more, see `best_span`.
+        scores: float32 `[batch]`, the sum of the tokens' log-probabilities, EOS
+            included; more of each example if its metrics compare more, see `best_span`.
+        answers: `Answers`, the first of which is `tokens`; () where one was asked for.
     """
 
     tokens: Any
     scores: Any
+    answers: Any = ()
 
 
 class Hypotheses(NamedTuple):
@@ -52,7 +67,7 @@ class Choice(NamedTuple):
     parents: Any = None
 
 
-def decode(model, batch, max_length, choose, state=(), beams=1):
+def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None):
     """Writes token after token as a search says, until all hypotheses have ended.
 
     It reads the prompt, each row's own, step by step; runs the model with its cache;
@@ -68,15 +83,17 @@ def decode(model, batch, max_length, choose, state=(), beams=1):
         model: an `EncoderDecoder` or a `DecoderOnly`.
         batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`.
         max_length: int, the number of tokens to decode at most, after the prompt.
-        choose: `(logits, hypotheses, place, state) -> Choice`. It gets the logits of
-            the next tokens, float32 `[batch, beams, vocab_size]`; the `Hypotheses`;
-            int32 `[batch]`, how many tokens of the answer are written; and the state.
+        choose: `(log_probs, hypotheses, place, state) -> Choice`. It gets the
+            log-probabilities of the next tokens, float32 `[batch, beams, vocab_size]`,
+            -inf where the constraint forbids a token; the `Hypotheses`; int32
+            `[batch]`, how many tokens of the answer are written; and the state.
             While an example's prompt is read its place is negative, and what is chosen
             for it is ignored, state included: an example's answer does not depend on
             its neighbours.
         state: what `choose` remembers: a tensor, or nested ones, with a leading axis
             `batch`.
         beams: int, hypotheses of each example.
+        constraint: a `Constraint`; None for none.
 
     Returns:
         the `Hypotheses`, and the last state.
@@ -95,42 +112,53 @@ def decode(model, batch, max_length, choose, state=(), beams=1):
     if beams > 1:
         context, cache = model.repeat_rows(context, cache, beams)
 
-    def unfinished(step, last, hypotheses, state, cache):
+    def unfinished(step, last, hypotheses, nodes, state, cache):
         return ops.logical_and(step < length, ops.any(hypotheses.running))
 
-    def advance(step, last, hypotheses, state, cache):
+    def advance(step, last, hypotheses, nodes, state, old_cache):
         logits, cache = model.decode_step(
-            ops.reshape(last, (-1,)), cache, context._replace(step=step)
+            ops.reshape(last, (-1,)), old_cache, context._replace(step=step)
         )
         logits = ops.reshape(logits, (-1, beams, logits.shape[-1]))
+        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
         place = step - prompt_lengths
         reading = place < 0
-        choice = choose(logits, hypotheses, place, state)
+        if constraint is not None:
+            log_probs = constraint.mask(log_probs, place, nodes)
+        choice = choose(log_probs, hypotheses, place, state)
         state = keras.tree.map_structure(
             lambda old, new: ops.where(_expand(reading, old), old, new),
             state,
             choice.state,
         )
         if choice.parents is not None:
-            hypotheses = Hypotheses(*(_pick(x, choice.parents) for x in hypotheses))
-            logits = _pick(logits, choice.parents)
+            hypotheses = Hypotheses(*(pick(x, choice.parents) for x in hypotheses))
+            nodes = pick(nodes, choice.parents)
+            log_probs = pick(log_probs, choice.parents)
             first = ops.arange(ops.shape(place)[0], dtype="int32")[:, None] * beams
             rows = ops.reshape(first + choice.parents, (-1,))
-            cache = keras.tree.map_structure(lambda x: ops.take(x, rows, 0), cache)
+            # What a step hands on as it is, the keys and values of the encoded
+            # sequence, is the same in all hypotheses of an example.
+            cache = keras.tree.map_structure(
+                lambda old, new: new if new is old else ops.take(new, rows, axis=0),
+                old_cache,
+                cache,
+            )
         tokens, scores, running = hypotheses
         free = ops.logical_and(running, ops.logical_not(reading)[:, None])
         given = ops.sum(ops.where(prompt_positions == step, prompt, 0), axis=1)
         last = ops.where(free, choice.tokens, given[:, None])
-        log_probs = _pick(logits, choice.tokens[..., None], axis=-1)[..., 0]
-        log_probs -= ops.logsumexp(logits, axis=-1)
-        scores += ops.where(free, log_probs, 0.0)
+        taken = pick(log_probs, choice.tokens[..., None], axis=-1)[..., 0]
+        scores += ops.where(free, taken, 0.0)
+        if constraint is not None:
+            nodes = ops.where(free, constraint.advance(nodes, last), nodes)
         here = ops.equal(positions, place[:, None])[:, None, :]
         tokens = ops.where(here, last[:, :, None], tokens)
         ended = ops.logical_or(choice.ended, place[:, None] >= max_length - 1)
         running = ops.logical_and(
             running, ops.logical_not(ops.logical_and(free, ended))
         )
-        return step + 1, last, Hypotheses(tokens, scores, running), state, cache
+        return step + 1, last, Hypotheses(tokens, scores, running), nodes, state, cache
 
     # Of the right batch size even when that is unknown while tracing. Decoders start
     # from id 0, the padding id.
@@ -140,13 +168,14 @@ def decode(model, batch, max_length, choose, state=(), beams=1):
         scores=ops.cast(start, "float32"),
         running=ops.equal(start, 0),
     )
-    loop = (ops.convert_to_tensor(0, "int32"), start, hypotheses, state)
+    # The second `start` are the constraint's nodes.
+    loop = (ops.convert_to_tensor(0, "int32"), start, hypotheses, start, state)
     *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
     while length < max_steps:
         length = min(4 * length, max_steps)
         context, cache = model.grow_cache(context, cache, length)
         *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
-    _, _, hypotheses, state = loop
+    _, _, hypotheses, _, state = loop
     return hypotheses, state
 
 
@@ -160,7 +189,7 @@ def check_writes(model):
         )
 
 
-def _pick(x, index, axis=1):
+def pick(x, index, axis=1):
     """Takes along an axis of `[batch, beams, ..]`, for each example what it names."""
     return ops.take_along_axis(x, _expand(index, x), axis=axis)
 

@@ -14,7 +14,7 @@ from remixer_tf.evaluation.decoded import decode_examples
 from remixer_tf.evaluation.padding import padded_lengths
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task, word_metric
 from tests.evaluation.shift import DEV, LENGTHS, decoded, shift_engine
-from tests.models import tiny
+from tests.models.tiny import tiny_model
 
 
 def run(task, tmp_path, **kwargs):
@@ -118,11 +118,10 @@ def test_a_task_without_metrics_gives_predictions(tmp_path):
     assert (tmp_path / "eval" / "toy" / "dev" / "3" / "predictions.jsonl").exists()
 
 
-def test_sorting_and_cutting_change_no_prediction(monkeypatch):
+def test_sorting_and_cutting_change_no_prediction():
     """A model's greedy decoding, against one example at a time at full length."""
-    monkeypatch.setattr(tiny, "VOCAB_SIZE", VOCABULARY.vocab_size)
     keras.utils.set_random_seed(0)
-    model = tiny.tiny_model("remixer")
+    model = tiny_model("remixer", vocab_size=VOCABULARY.vocab_size)
     task = toy_task({"dev": rows([(1 + i % 7, 1 + i % 11) for i in range(5)])})
     examples = read_examples(task, "dev", LENGTHS)
     decode = tf.function(lambda batch: greedy_decode(model, batch, 6))

@@ -16,7 +16,7 @@ from remixer_tf.evaluation.scored import ScoredEvaluation
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task
 from tests.evaluation.shift import engine_of
 from tests.layers.harness import randomize
-from tests.models import tiny
+from tests.models.tiny import tiny_decoder, tiny_model
 
 LENGTHS = {"inputs": 8, "targets": 12}
 # Questions with as many choices as their second texts have letters.
@@ -65,10 +65,10 @@ def ranked_task():
 
 
 @pytest.fixture(params=["lm", pytest.param("remixer", marks=pytest.mark.slow)])
-def model(request, monkeypatch):
-    monkeypatch.setattr(tiny, "VOCAB_SIZE", VOCABULARY.vocab_size)
+def model(request):
+    size = {"vocab_size": VOCABULARY.vocab_size}
     is_lm = request.param == "lm"
-    model = tiny.tiny_decoder("gmlp") if is_lm else tiny.tiny_model("remixer")
+    model = tiny_decoder("gmlp", **size) if is_lm else tiny_model("remixer", **size)
     randomize(model)
     return model
 

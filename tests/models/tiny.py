@@ -40,7 +40,9 @@ OTHER_KINDS = [kind for kind in EACH_KIND if kind not in PACKING_KINDS]
 EACH_STACK = slow_on_jax(STACKS, but=["amlp"])
 
 
-def tiny_model(kind, dropout_rate=0.0, max_length=16, **kwargs):
+def tiny_model(
+    kind, dropout_rate=0.0, max_length=16, vocab_size=VOCAB_SIZE, **kwargs
+):
     """A 2+2-layer model of one of `KINDS`, built."""
 
     def stack(causal):
@@ -91,7 +93,7 @@ def tiny_model(kind, dropout_rate=0.0, max_length=16, **kwargs):
             dropout_rate=dropout_rate,
         )
 
-    model = EncoderDecoder(stack(False), stack(True), VOCAB_SIZE, d_model=8, **kwargs)
+    model = EncoderDecoder(stack(False), stack(True), vocab_size, d_model=8, **kwargs)
     model.build()
     return model
 
@@ -131,9 +133,9 @@ def tiny_encoder(kind, head=MaskedLMHead, num_token_types=2, **kwargs):
     return model
 
 
-def tiny_decoder(kind, **kwargs):
+def tiny_decoder(kind, vocab_size=VOCAB_SIZE, **kwargs):
     """A `DecoderOnly` of `tiny_stack`, built."""
-    model = DecoderOnly(tiny_stack(kind, causal=True), VOCAB_SIZE, 8, **kwargs)
+    model = DecoderOnly(tiny_stack(kind, causal=True), vocab_size, 8, **kwargs)
     model.build()
     return model
 

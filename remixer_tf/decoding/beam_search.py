@@ -1,0 +1,234 @@
+"""The likeliest answers, by Mesh TensorFlow's or by Hugging Face's rules."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from remixer_tf.decoding.constraints import Constraint
+from remixer_tf.decoding.greedy import greedy_decode
+from remixer_tf.decoding.search import Answers, Choice, Decoded, decode, pick
+
+NONE = -float("inf")  # the score of what is not there
+
+
+class T5Rules:
+    """The preset `t5`: Mesh TensorFlow's beam search, that of T5 (`beam_search.py`).
+
+    An answer y ranks by `log p(y) / ((5 + |y|) / 6) ** alpha` (Wu et al. 2016, equation
+    14), where |y| counts EOS. A row ends when its likeliest beam, even if it ended now
+    and were of full length, ranks below the worst answer found. Beams that reach the
+    maximum length are answers only where no other was found.
+
+    Args:
+        alpha: float, at least 0; more favours longer answers. T5's is 0.6, with 4
+            beams.
+
+    Raises:
+        ValueError: alpha is negative.
+    """
+
+    def __init__(self, alpha=0.6):
+        if alpha < 0:
+            raise ValueError(f"alpha must be at least 0. Received: alpha={alpha}")
+        self.alpha = alpha
+
+    def rank(self, log_probs, lengths):
+        """Ranks answers, float32 `[batch, answers]`, of lengths `[batch]`."""
+        lengths = ops.cast(lengths, "float32")[:, None]
+        return log_probs / ops.power((5.0 + lengths) / 6.0, self.alpha)
+
+    def is_answer(self, ended, cut, beams):
+        """Which of the best continuations are answers: each that ends with EOS."""
+        return ended
+
+    def finished(self, ranks, best, lengths, max_length):
+        """Whether rows have ended, bool `[batch]`.
+
+        Args:
+            ranks: float32 `[batch, beams]`, of the answers found; -inf for none.
+            best: float32 `[batch]`, the likeliest beam's log-probability.
+            lengths: int32 `[batch]`, its tokens.
+            max_length: int.
+        """
+        found = ranks > NONE
+        worst = ops.min(ops.where(found, ranks, -NONE), axis=1)
+        bound = self.rank(best[:, None], ops.full_like(lengths, max_length))[:, 0]
+        return ops.logical_and(ops.any(found, axis=1), worst > bound)
+
+
+class HuggingFaceRules:
+    """The preset `huggingface`: the beam search of Hugging Face's `generate`.
+
+    An answer y ranks by `log p(y) / |y| ** length_penalty`, where |y| counts EOS: a
+    penalty of the same size means more here than T5's alpha. EOS counts only among as
+    many best continuations as there are beams. Beams that reach the maximum length are
+    answers. (transformers 5, `generation/utils.py`, `_beam_search`.)
+
+    Args:
+        length_penalty: float; more favours longer answers.
+        early_stopping: when a row ends that has as many answers as beams: True, at
+            once; False, when the likeliest beam ranks no better than the worst of
+            them; "never", when it could not even at the maximum length.
+
+    Raises:
+        ValueError: another early_stopping.
+    """
+
+    def __init__(self, length_penalty=1.0, early_stopping=False):
+        if early_stopping not in (True, False, "never"):
+            raise ValueError(
+                "early_stopping must be True, False or 'never'. Received: "
+                f"early_stopping={early_stopping!r}"
+            )
+        self.length_penalty = length_penalty
+        self.early_stopping = early_stopping
+
+    def rank(self, log_probs, lengths):
+        """Ranks answers, see `T5Rules`."""
+        lengths = ops.cast(lengths, "float32")[:, None]
+        return log_probs / ops.power(lengths, self.length_penalty)
+
+    def is_answer(self, ended, cut, beams):
+        """Which of the best continuations, bool `[batch, continuations]`, are answers.
+
+        Args:
+            ended: bool `[batch, continuations]`, best first.
+            cut: bool `[batch]`, whether they have reached the maximum length.
+            beams: int.
+        """
+        among_beams = ops.arange(ended.shape[1]) < beams
+        return ops.logical_and(ops.logical_or(ended, cut[:, None]), among_beams)
+
+    def finished(self, ranks, best, lengths, max_length):
+        """Whether rows have ended, see `T5Rules`."""
+        worst = ops.min(ranks, axis=1)
+        full = worst > NONE
+        if self.early_stopping is True:
+            return full
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            lengths = ops.full_like(lengths, max_length)
+        return ops.logical_and(full, self.rank(best[:, None], lengths)[:, 0] <= worst)
+
+
+class _Found(NamedTuple):
+    """What the search remembers.
+
+    Attributes:
+        open: bool `[batch, beams]`, False for what is no hypothesis: at first all but
+            one, and always as many as a constraint leaves unused.
+        answers: `Answers` `[batch, beams, ..]`, those found, best first.
+        ranks: float32 `[batch, beams]`, what they are ordered by; -inf for none.
+    """
+
+    open: Any
+    answers: Any
+    ranks: Any
+
+
+def beam_search(
+    model,
+    batch,
+    max_length,
+    rules,
+    beams=4,
+    n_best=1,
+    eos_id=1,
+    min_length=0,
+    allowed=None,
+):
+    """Searches for the likeliest answers, keeping `beams` beginnings of each example.
+
+    Each row ends by itself, as if it were alone. Scores are log-probabilities, whatever
+    the rules ranked by: ranks follow from score and length.
+
+    Args:
+        model, batch, max_length: see `decode`.
+        rules: `T5Rules` or `HuggingFaceRules`. They differ in how they rank answers,
+            so that there is no default.
+        beams: int; 1 is `greedy_decode`, whatever the rules.
+        n_best: int, answers of each example, at most `beams`. With several, `Decoded`
+            has `answers`, best first. By T5's rules a row may end with fewer.
+        eos_id: int, the token that ends a sequence.
+        min_length, allowed: see `Constraint`.
+
+    Returns:
+        a `Decoded`.
+
+    Raises:
+        ValueError: the model writes no text, n_best is not in 1 .. beams, or what
+            `Constraint` raises.
+    """
+    if not 1 <= n_best <= beams:
+        raise ValueError(
+            "n_best must be at least 1, and at most the number of beams. Received: "
+            f"n_best={n_best}, beams={beams}."
+        )
+    if beams == 1:  # as both do: neither's rules are greedy with one beam
+        return greedy_decode(model, batch, max_length, eos_id, min_length, allowed)
+    positions = ops.arange(max_length, dtype="int32")
+    numbers = ops.arange(beams, dtype="int32")
+
+    def choose(log_probs, hypotheses, place, found):
+        size = log_probs.shape[-1]
+        running = ops.any(hypotheses.running, axis=1, keepdims=True)
+        written = ops.maximum(place + 1, 1)  # less while a prompt is read
+        goes_on = ops.logical_and(running, found.open)
+        totals = ops.where(goes_on, hypotheses.scores, NONE)[..., None] + log_probs
+        # Twice as many as beams: if all of these end here, others go on.
+        totals, index = ops.top_k(ops.reshape(totals, (-1, beams * size)), 2 * beams)
+        index = ops.cast(index, "int32")
+        parents, tokens = index // size, index % size
+        ended = ops.equal(tokens, eos_id)
+
+        is_answer = rules.is_answer(ended, place >= max_length - 1, beams)
+        scores = ops.where(is_answer, totals, NONE)
+        here = ops.equal(positions, place[:, None])[:, None, :]
+        texts = ops.where(here, tokens[..., None], pick(hypotheses.tokens, parents))
+        texts, scores, ranks = (
+            ops.concatenate([old, new], axis=1)
+            for old, new in zip(
+                (*found.answers, found.ranks),
+                (texts, scores, rules.rank(scores, written)),
+                strict=True,
+            )
+        )
+        ranks, best = ops.top_k(ranks, beams)
+        answers = Answers(pick(texts, best), pick(scores, best))
+
+        totals, best = ops.top_k(ops.where(ended, NONE, totals), beams)
+        found = _Found(totals > NONE, answers, ranks)
+        stop = ops.logical_or(
+            rules.finished(ranks, totals[:, 0], written, max_length),
+            ops.logical_not(ops.any(found.open, axis=1)),
+        )
+        return Choice(
+            pick(tokens, best),
+            ended=ops.repeat(stop[:, None], beams, axis=1),
+            state=found,
+            parents=ops.where(running, pick(parents, best), numbers),
+        )
+
+    # Of the right batch size even when that is unknown while tracing.
+    start = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0 + numbers
+    none = ops.full_like(start, NONE, dtype="float32")
+    found = _Found(
+        open=ops.equal(start, 0),
+        answers=Answers(start[..., None] * 0 * positions, none),
+        ranks=none,
+    )
+    cut, found = decode(
+        model,
+        batch,
+        max_length,
+        choose,
+        state=found,
+        beams=beams,
+        constraint=Constraint(eos_id, max_length, min_length, allowed),
+    )
+    has_answer = found.ranks[:, :1] > NONE
+    scores = ops.where(found.open, cut.scores, NONE)
+    scores = ops.where(has_answer, found.answers.scores, scores)[:, :n_best]
+    tokens = ops.where(has_answer[..., None], found.answers.tokens, cut.tokens)
+    tokens = ops.where(scores[..., None] > NONE, tokens[:, :n_best], 0)
+    answers = Answers(tokens, scores) if n_best > 1 else ()
+    return Decoded(tokens[:, 0], scores[:, 0], answers)

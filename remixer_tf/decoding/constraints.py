@@ -1,0 +1,131 @@
+"""What an answer may be: a minimum length, and strings to choose from."""
+
+import numpy as np
+from keras import ops
+
+
+class Constraint:
+    """Which tokens may come next in each hypothesis.
+
+    The allowed answers are a trie over token ids. A hypothesis stands on a node of it;
+    the trie's edges lie in one table, those of a node side by side, and edge `e` leads
+    to node `e + 1`.
+
+    Args:
+        eos_id: int, the token that ends an answer.
+        max_length: int, tokens of an answer at most, EOS included.
+        min_length: int, tokens of an answer at least, EOS not included.
+        allowed: None, or lists of token ids, without EOS: an answer is one of them.
+
+    Raises:
+        ValueError: no answer, or not every allowed one, fits the lengths; or allowed
+            ones have the id of padding or of EOS.
+    """
+
+    def __init__(self, eos_id, max_length, min_length=0, allowed=None):
+        if not 0 <= min_length < max_length:
+            raise ValueError(
+                "min_length must be at least 0 and less than the tokens that are "
+                f"decoded at most. Received: min_length={min_length}, "
+                f"max_length={max_length}."
+            )
+        self.eos_id = eos_id
+        self.min_length = min_length
+        self.allowed = allowed is not None
+        if self.allowed:
+            answers = {tuple(int(token) for token in answer) for answer in allowed}
+            self._check(answers, max_length)
+            self._build(answers)
+
+    def _check(self, answers, max_length):
+        lengths = {len(answer) for answer in answers}
+        if not answers or self.min_length > min(lengths) or max(lengths) >= max_length:
+            raise ValueError(
+                f"Allowed answers must have {self.min_length} to {max_length - 1} "
+                f"tokens beside EOS. Received: {len(answers)} answers of "
+                f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens. Set "
+                "min_length and max_decode_length."
+            )
+        tokens = set().union(*answers)
+        if min(tokens, default=1) < 1 or self.eos_id in tokens:
+            raise ValueError(
+                "Allowed answers are token ids above 0 (padding) without EOS "
+                f"({self.eos_id}). Received: {sorted(tokens)[:3]}, .."
+            )
+
+    def _build(self, answers):
+        root = {}
+        for answer in sorted(answers):
+            node = root
+            for token in (*answer, self.eos_id):
+                node = node.setdefault(token, {})
+        nodes, first, last, tokens = [root], [], [], []
+        for number, node in enumerate(nodes):  # it grows: breadth first
+            # After its end an answer stays where it is, on EOS.
+            first.append(len(tokens) if node else number - 1)
+            tokens.extend(node)
+            last.append(len(tokens) - 1 if node else number - 1)
+            nodes.extend(node.values())
+        self._first, self._last = np.array(first, "int32"), np.array(last, "int32")
+        self._tokens = np.array(tokens, "int32")
+        self._width = int((self._last - self._first).max()) + 1
+
+    def mask(self, log_probs, place, nodes):
+        """Sets what may not come next to -inf.
+
+        Args:
+            log_probs: float32 `[batch, beams, vocab_size]`, of the next tokens.
+            place: int32 `[batch]`, how many tokens are written.
+            nodes: int32 `[batch, beams]`, 0 at first.
+
+        Returns:
+            float32 `[batch, beams, vocab_size]`.
+
+        Raises:
+            ValueError: an allowed answer has an id that the model lacks.
+        """
+        size = log_probs.shape[-1]
+        if self.allowed:
+            if self._tokens.max() >= size:
+                raise ValueError(
+                    f"Allowed answers have the id {self._tokens.max()}, and the model "
+                    f"{size} ids. Encode them with the model's vocabulary."
+                )
+            _, children = self._children(nodes)
+            children = ops.reshape(children, (-1, self._width))
+            flat = ops.reshape(log_probs, (-1, size))
+            rows = ops.arange(ops.shape(flat)[0], dtype="int32")[:, None]
+            index = ops.stack([rows + ops.zeros_like(children), children], axis=-1)
+            allowed = ops.take_along_axis(flat, children, axis=1)
+            flat = ops.scatter_update(
+                ops.full_like(flat, -float("inf")),
+                ops.reshape(index, (-1, 2)),
+                ops.reshape(allowed, (-1,)),
+            )
+            log_probs = ops.reshape(flat, ops.shape(log_probs))
+        if self.min_length:
+            early = (place < self.min_length)[:, None, None]
+            ends = ops.arange(size, dtype="int32") == self.eos_id
+            log_probs = ops.where(
+                ops.logical_and(early, ends), -float("inf"), log_probs
+            )
+        return log_probs
+
+    def advance(self, nodes, tokens):
+        """The nodes after these tokens, int32 `[batch, beams]`."""
+        if not self.allowed:
+            return nodes
+        edges, children = self._children(nodes)
+        taken = ops.cast(ops.equal(children, tokens[..., None]), "int32")
+        which = ops.cast(ops.argmax(taken, axis=-1), "int32")
+        return ops.take_along_axis(edges, which[..., None], axis=-1)[..., 0] + 1
+
+    def _children(self, nodes):
+        """The edges of nodes, and their tokens: int32 `[batch, beams, width]`.
+
+        Where a node has fewer than others, its last edge is repeated.
+        """
+        first = ops.take(self._first, nodes, axis=0)[..., None]
+        last = ops.take(self._last, nodes, axis=0)[..., None]
+        edges = ops.minimum(first + ops.arange(self._width, dtype="int32"), last)
+        return edges, ops.take(self._tokens, edges, axis=0)

@@ -1,0 +1,77 @@
+"""Answers of a minimum length, and from a given set, in every search."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from remixer_tf.decoding import (
+    HuggingFaceRules,
+    T5Rules,
+    beam_search,
+    greedy_decode,
+)
+from tests.decoding.recurrent import EOS, Recurrent, inputs
+from tests.decoding.test_beam_search import check, cut_at_eos, run, search
+
+# One begins another, one is empty, and one is there twice.
+ALLOWED = [[2], [2, 3], [2, 3, 4, 5], [5, 2], [], [4, 4, 4], [5, 2]]
+SEARCHES = {
+    "greedy": greedy_decode,
+    "t5": functools.partial(beam_search, rules=T5Rules(), beams=2),
+    "huggingface": functools.partial(beam_search, rules=HuggingFaceRules(), beams=2),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_answers_are_of_the_set(name):
+    model, batch = Recurrent(reads_prompt=True), inputs()
+    decoded = run(SEARCHES[name], model, batch, 6, allowed=ALLOWED)
+    assert decoded.answers == ()
+    texts = [cut_at_eos(row.tolist()) for row in np.array(decoded.tokens)]
+    assert all(text[-1] == EOS and text[:-1] in ALLOWED for text in texts)
+    assert len(set(map(tuple, texts))) > 1
+    for row, text, score in zip(
+        batch["encoder_input_tokens"], texts, decoded.scores, strict=True
+    ):  # of the model, not of what the set leaves
+        np.testing.assert_allclose(score, model.log_prob(row, text), atol=1e-4)
+
+
+@pytest.mark.parametrize("rules", [T5Rules(alpha=0.0), HuggingFaceRules(0.0, "never")])
+def test_with_enough_beams_the_whole_set_is_ranked(rules):
+    """There are more beams than answers; those that are none are not given."""
+    model, batch = Recurrent(), inputs(rows=2)
+    found = search(model, batch, 6, rules=rules, beams=9, n_best=9, allowed=ALLOWED)
+    for row, answers in zip(batch["encoder_input_tokens"], found, strict=True):
+        texts = [[*text, EOS] for text in ALLOWED[:-1]]
+        expected = sorted(((model.log_prob(row, x), x) for x in texts), reverse=True)
+        check(answers, expected[: len(answers)])
+        assert len(answers) == len(texts) or isinstance(rules, T5Rules)
+
+
+@pytest.mark.parametrize("name", ["greedy", "t5"])
+def test_minimum_length(name):
+    model, batch = Recurrent(reads_prompt=True), inputs()
+    free, late = (
+        np.array(run(SEARCHES[name], model, batch, 6, min_length=length).tokens)
+        for length in (0, 2)
+    )
+    assert (free[:, :2] == EOS).any()
+    assert not (late[:, :2] == EOS).any() and (late[:, 2:] == EOS).any()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"min_length": 6}, "min_length=6, max_length=6"),
+        ({"allowed": []}, "0 answers"),
+        ({"allowed": [[2] * 6]}, "0 to 5 tokens beside EOS. .* of 6 to 6 tokens"),
+        ({"allowed": [[2], [2, 3]], "min_length": 2}, "2 to 5 .* of 1 to 2 tokens"),
+        ({"allowed": [[2, EOS]]}, r"without EOS \(1\). Received: \[1, 2\]"),
+        ({"allowed": [[2, 0]]}, r"above 0 .* Received: \[0, 2\]"),
+        ({"allowed": [[2, 9]]}, "have the id 9, and the model 6 ids"),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        greedy_decode(Recurrent(), inputs(), 6, **options)

@@ -243,6 +243,15 @@ def test_language_model(model, texts, tmp_path):
     run(tmp_path, *arguments, steps=40)
     first, last = (result["metrics"] for result in results(tmp_path))
     assert last["loss"] < first["loss"] < np.log(262)
+    # It goes on with a text: half of the 32 tokens are for the prompt.
+    gin.clear_config()
+    prompt, answer = tmp_path / "prompt", tmp_path / "answer"
+    prompt.write_text("one sheep\n")
+    arguments = [f"--model_dir={tmp_path}", f"--input={prompt}", f"--output={answer}"]
+    infer.main(arguments)
+    assert 0 < len(answer.read_bytes()) <= 1 + 3 * 16
+    with pytest.raises(ValueError, match="must be less. Received: 32"):
+        infer.main([*arguments, "--gin.text_to_text.max_decode_length=32"])
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ _MEASURED_STEPS = 5
 
 @dataclasses.dataclass
 class Part:
-    """Parameters and forward FLOPs of a part of a model; see `op_flops`."""
+    """Parameters and FLOPs of a part of a model forward in training; see `op_flops`."""
 
     parameters: int = 0
     matmul_flops: int = 0
@@ -90,8 +90,8 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
         optimizer.build(model.trainable_variables)
     arguments = _call_specs(model, batch_size, feature_lengths)
 
-    def forward(weights, states, batch):
-        return model.stateless_call(weights, states, batch)[0]
+    def forward(weights, states, batch):  # As in training: mixtures differ there.
+        return model.stateless_call(weights, states, batch, training=True)[0]
 
     batch = arguments[-1]
     lengths = {

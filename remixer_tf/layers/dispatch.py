@@ -168,7 +168,9 @@ def gather(x, choices, plan, num_experts, apply):
     rows = _take(
         ops.reshape(x, (-1, d_model)), token, by_token(plan.row), by_token(plan.kept)
     )
-    blocks = num_experts if plan.block_experts is None else plan.block_experts.shape[0]
+    blocks = num_experts
+    if plan.block_experts is not None:
+        (blocks,) = ops.shape(plan.block_experts)
     rows = ops.reshape(rows, (blocks, -1, d_model))
     rows = ops.reshape(apply(rows, plan.block_experts), (-1, d_model))
     y = _take(

@@ -41,6 +41,8 @@ def text_to_text(
         dtype_policy: "float32" or "mixed_bfloat16".
         vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
+            Where a task has targets alone, as raw text, prompt and answer share that
+            length, half of it each unless this says otherwise.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
 
     Returns:
@@ -49,21 +51,39 @@ def text_to_text(
     Raises:
         FileNotFoundError: there is no such checkpoint.
         ValueError: the checkpoint is of another model or vocabulary, the model writes
-            no text, or the task is unknown or has no inputs and targets.
+            no text, the task is unknown or has no targets, or `max_decode_length`
+            leaves no room for a prompt.
     """
     task = get_task(task, vocabulary)
     check_vocabularies(model_dir, describe_vocabularies(task))
     model = build_model(model, dtype_policy)
     check_writes(model)
     step = reading.restore_model(model_dir, model, step)
+    input_length, max_decode_length = _lengths(
+        task, feature_lengths, max_decode_length
+    )
     answer = TextToText(
         model,
         task,
-        input_length=feature_lengths["inputs"],
-        max_decode_length=max_decode_length or feature_lengths["targets"],
+        input_length=input_length,
+        max_decode_length=max_decode_length,
         decode_fn=decode_fn,
     )
     return answer, step
+
+
+def _lengths(task, feature_lengths, max_decode_length):
+    """The tokens of a prompt and of an answer, at most."""
+    length = feature_lengths["targets"]
+    if "inputs" in task.output_features:
+        return feature_lengths["inputs"], max_decode_length or length
+    max_decode_length = max_decode_length or length // 2
+    if not max_decode_length < length:
+        raise ValueError(
+            f"Prompt and answer share the {length} tokens of a text of {task.name}, so "
+            f"max_decode_length must be less. Received: {max_decode_length}"
+        )
+    return length - max_decode_length, max_decode_length
 
 
 class TextToText(tf.Module):
@@ -72,12 +92,14 @@ class TextToText(tf.Module):
     A string becomes what evaluation makes of a task's `inputs`: the vocabulary's ids,
     EOS if the feature has it, padding up to `input_length`. A longer one is cut there
     and loses its EOS, unless the task's preprocessors have `append_eos_after_trim`.
-    Any bytes have an answer: a vocabulary of bytes reads them as they are, and
-    SentencePiece reads what is not UTF-8 as unknown characters.
+    Where a task has targets alone, as raw text, the string is the beginning of a text
+    to go on with, and has no EOS. Any bytes have an answer: a vocabulary of bytes reads
+    them as they are, and SentencePiece reads what is not UTF-8 as unknown characters.
 
     Args:
         model: a built and restored model that `decode_fn` can decode with.
-        task: a `seqio.Task` or `seqio.Mixture` with the features inputs and targets.
+        task: a `seqio.Task` or `seqio.Mixture` with the feature targets, and inputs if
+            it is not of a language model.
         input_length: int, the tokens that the model reads, EOS included.
         max_decode_length: int, tokens decoded at most.
         decode_fn: `(model, batch, max_length) -> Decoded`.
@@ -90,7 +112,7 @@ class TextToText(tf.Module):
         the log-probability of the answer's tokens.
 
     Raises:
-        ValueError: the task lacks one of the features.
+        ValueError: the task has no targets.
     """
 
     def __init__(
@@ -104,18 +126,19 @@ class TextToText(tf.Module):
     ):
         super().__init__(name="text_to_text")
         features = task.output_features
-        if not {"inputs", "targets"} <= features.keys():
+        if "targets" not in features:
             raise ValueError(
                 f"{task.name} has the features {', '.join(features)}. Answering needs "
-                "a task with inputs and targets."
+                "a task with targets."
             )
         self.input_length = input_length
-        self._add_eos = features["inputs"].add_eos
+        self._add_eos = "inputs" in features and features["inputs"].add_eos
         self._keep_eos = self._add_eos and any(
             seqio.preprocessors.append_eos_after_trim in subtask.preprocessors
             for subtask in seqio.get_subtasks(task)
         )
-        reads, writes = (features[name].vocabulary for name in ("inputs", "targets"))
+        writes = features["targets"].vocabulary
+        reads = features["inputs"].vocabulary if "inputs" in features else writes
         self._reads = _with_one_tokenizer(reads)
         self._writes = self._reads if writes == reads else _with_one_tokenizer(writes)
         self._decode = lambda batch: decode_fn(model, batch, max_decode_length)

@@ -1,0 +1,22 @@
+"""Mixtures of experts in graphs of any number of rows, as exports have them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf.layers import Context
+from tests.layers.test_mixture import TOKENS, D, X, mixture
+
+
+@pytest.mark.parametrize("router", ["switch", "gshard", "hash"])
+@pytest.mark.parametrize("length", [8, 1])
+def test_any_number_of_rows(router, length):
+    layer = mixture(router)
+    specs = tf.TensorSpec([None, length, D]), tf.TensorSpec([None, length], tf.int32)
+    call = tf.function(
+        lambda x, tokens: layer(x, context=Context(tokens=tokens)), specs
+    )
+    for rows in (1, 3):
+        x, tokens = X[:rows, :length], TOKENS[:rows, :length]
+        expected = layer(x, context=Context(tokens=tokens))
+        np.testing.assert_allclose(call(x, tokens), expected, atol=1e-5)

@@ -11,7 +11,13 @@ import pytest
 from tests.backend_outputs import NAMES, outputs
 
 # Between them they have attention, every kind of mixing, and both kinds of decoders.
-FEW = ["encoder-decoder remixer", "encoder-decoder mixer", "decoder amlp"]
+FEW = [
+    "encoder-decoder remixer",
+    "decoder amlp",
+    "TokenMixingMLP(d_tokens=10, gated=True, max_length=8)",
+    "SlidingTokenMLP(d_tokens=10, gated=True, window=3)",
+    "BlockTokenMLP(d_tokens=6, gated=True, window=3)",
+]
 
 
 @pytest.mark.parametrize(

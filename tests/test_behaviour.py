@@ -1,8 +1,11 @@
 """A claim of the gMLP paper; `benchmarks.behaviour` has the others."""
 
+import pytest
+
 from benchmarks.behaviour import losses_from
 
 
+@pytest.mark.slow
 def test_gmlp_learns_faster_from_spatial_weights_near_zero():
     """gMLP section 3.1, with b = 1: the loss after 150 steps."""
     near_zero, far = (1e-6, 1.0), (0.2, 1.0)

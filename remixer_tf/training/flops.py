@@ -1,5 +1,6 @@
 """FLOPs and memory of a traced function, and the machine's matmul rate."""
 
+import functools
 import math
 import time
 from typing import NamedTuple
@@ -161,8 +162,12 @@ def variable_bytes(variables):
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
+@functools.cache
 def matmul_rate(size=1024, seconds=2.0, dtype="float32"):
-    """FLOP/s of a square product: the best of as many as fit in the time."""
+    """FLOP/s of a square product: the best of as many as fit in the time.
+
+    It is measured once in a process.
+    """
     a = tf.cast(tf.random.normal((size, size)), dtype)
     product = tf.function(lambda a: tf.matmul(a, a))
     product(a)

@@ -275,6 +275,7 @@ def test_errors_are_one_message(arguments, words):
     assert all(word in message for word in words), message
 
 
+@pytest.mark.slow
 def test_a_wrong_name_ends_with_code_2():
     command = [sys.executable, "-m", "remixer_tf.profile", "--gin_file=none.gin"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.decoding.search import FIRST_CACHE_LENGTH
 from tests.compiled import compiled, slow_on_jax
 from tests.models.tiny import EACH_KIND, tiny_batch, tiny_model
 
@@ -38,24 +39,18 @@ def greedy(model, batch, max_length, eos_id=1):
 
 
 @pytest.mark.parametrize("kind", EACH_KIND)
-def test_a_cache_that_grows_equals_one_that_does_not(kind, monkeypatch):
+def test_cached_equals_uncached(kind, monkeypatch):
+    """Also with a cache that grows: it holds 2 tokens, then 8, then 11."""
     model = tiny_model(kind)
     batch = tiny_batch(batch_size=6)
-    expected, scores = decode_without_cache(model, batch, 11, 1)
-    monkeypatch.setattr("remixer_tf.decoding.search.FIRST_CACHE_LENGTH", 2)  # 2, 8, 11
-    decoded = greedy(model, batch, 11)
-    np.testing.assert_array_equal(np.array(decoded.tokens), expected)
-    np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", EACH_KIND)
-def test_cached_equals_uncached(kind):
-    model = tiny_model(kind)
-    batch = tiny_batch(batch_size=6)
-    expected, scores = decode_without_cache(model, batch, 9, eos_id=1)
-    decoded = greedy(model, batch, 9, 1)
-    np.testing.assert_array_equal(np.array(decoded.tokens), expected)
-    np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
+    expected, scores = decode_without_cache(model, batch, 11, eos_id=1)
+    for first_length in (FIRST_CACHE_LENGTH, 2):
+        monkeypatch.setattr(
+            "remixer_tf.decoding.search.FIRST_CACHE_LENGTH", first_length
+        )
+        decoded = greedy(model, batch, 11)
+        np.testing.assert_array_equal(np.array(decoded.tokens), expected)
+        np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", slow_on_jax(["t5_1_1", "remixer"], but=["remixer"]))

@@ -41,9 +41,14 @@ EACH_STACK = slow_on_jax(STACKS, but=["amlp"])
 
 
 def tiny_model(
-    kind, dropout_rate=0.0, max_length=16, vocab_size=VOCAB_SIZE, **kwargs
+    kind,
+    dropout_rate=0.0,
+    max_length=16,
+    vocab_size=VOCAB_SIZE,
+    num_layers=2,
+    **kwargs,
 ):
-    """A 2+2-layer model of one of `KINDS`, built."""
+    """An encoder-decoder of one of `KINDS`, each stack of `num_layers`, built."""
 
     def stack(causal):
         attention = {"num_heads": 2, "d_kv": 4, "dropout_rate": dropout_rate}
@@ -87,7 +92,7 @@ def tiny_model(
         return functools.partial(
             TransformerStack,
             sublayers,
-            num_layers=2,
+            num_layers=num_layers,
             position_bias=position_bias if attends else None,
             norm=LayerNorm if gmlp else RMSNorm,
             dropout_rate=dropout_rate,

@@ -23,7 +23,7 @@ from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.train_step import TrainStep
 from tests.training import toy
 
-NUM_STEPS = 20
+NUM_STEPS = 8
 
 
 def run(strategy_name, optimizer, steps_per_call, jit_compile):

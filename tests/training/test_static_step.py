@@ -19,7 +19,7 @@ OPS = pathlib.Path(__file__).parents[1] / "testdata" / "train_step_ops.txt"
 
 
 def make_step(kind, dtype, **options):
-    model = tiny_model(kind, dtype=dtype, dropout_rate=0.1)
+    model = tiny_model(kind, dtype=dtype, dropout_rate=0.1, num_layers=1)
     batch = {k: tf.constant([v, v]) for k, v in tiny_batch().items()}
     step = TrainStep(
         model,

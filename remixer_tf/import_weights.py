@@ -19,12 +19,12 @@ def main(arguments):
         "step 0, and the configuration that infer, eval, train and export read.",
         _add_arguments,
     )
+    from remixer_tf.checkpoints.name_table import name_table
     from remixer_tf.data.pipeline import get_task
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.models.build import build_model
     from remixer_tf.weights import formats, run
     from remixer_tf.weights.source import take
-    from remixer_tf.weights.table import name_table
 
     run.check_new(options.model_dir)
     source = formats.read_source(options.source)

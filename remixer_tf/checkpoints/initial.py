@@ -3,9 +3,11 @@
 import os
 import re
 
+import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
+from remixer_tf.checkpoints.name_table import name_table
 from remixer_tf.layers.arguments import check_paths
 
 
@@ -22,12 +24,15 @@ class InitialCheckpoint:
             regular expression `pattern` matches a part, has that part replaced to give
             the path in the checkpoint. The first rule that matches counts. A
             replacement of None leaves the variable fresh.
+        fresh: list of (pattern, value), for variables that are not taken: one whose
+            path `pattern` matches a part of is set to `value`, a number, or a function
+            of the shape such as `identity_mixing`.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
     """
 
-    def __init__(self, path, rules=()):
+    def __init__(self, path, rules=(), fresh=()):
         check_paths(path=path)
         directory = reading.checkpoint_directory(path)
         steps = reading.available_steps(directory)
@@ -40,6 +45,7 @@ class InitialCheckpoint:
                 "one of its checkpoints, such as RUN/checkpoints/1000."
             )
         self._rules = [(re.compile(pattern), name) for pattern, name in rules]
+        self._values = [(re.compile(pattern), value) for pattern, value in fresh]
 
     def __call__(self, model):
         """Sets the model's weights.
@@ -48,7 +54,8 @@ class InitialCheckpoint:
             model: a built `keras.Model`.
 
         Returns:
-            str, which variables were taken, fresh, and left over in the checkpoint.
+            str, which variables were taken, fresh, and left over in the checkpoint,
+            and a table of what came from where.
 
         Raises:
             ValueError: no variable could be taken.
@@ -59,7 +66,7 @@ class InitialCheckpoint:
         prefix = os.path.commonpath(
             [name for name in saved if not reading.is_random_state(name)]
         ).partition("/")[0]
-        taken, fresh = {}, []
+        taken, fresh, origins = {}, [], {}
         for path, variable in variables.items():
             name = self._name(f"{prefix}/{path.partition('/')[2]}")
             if name not in saved:
@@ -81,6 +88,8 @@ class InitialCheckpoint:
         for path, name in taken.items():
             key = reading.tensor_name("model", name)
             variables[path].assign(reader.get_tensor(key))
+        for path, variable in variables.items():
+            origins[path] = taken.get(path) or self._set_fresh(path, variable)
         left = [
             name
             for name in sorted(saved.keys() - set(taken.values()))
@@ -92,8 +101,20 @@ class InitialCheckpoint:
                 f"  {len(taken)} variables taken",
                 f"  {len(fresh)} fresh: {reading.shorten(fresh)}",
                 f"  {len(left)} skipped: {reading.shorten(left)}",
+                name_table(origins),
             ]
         )
+
+    def _set_fresh(self, path, variable):
+        """Sets a variable that the checkpoint lacks; returns to what."""
+        for pattern, value in self._values:
+            if pattern.search(path):
+                if callable(value):
+                    variable.assign(value(tuple(variable.shape)))
+                    return getattr(value, "__name__", str(value))
+                variable.assign(np.full(variable.shape, value))
+                return str(value)
+        return "fresh"
 
     def _name(self, path):
         """Returns the path in the checkpoint, or None."""
@@ -101,3 +122,27 @@ class InitialCheckpoint:
             if pattern.search(path):
                 return None if name is None else pattern.sub(name, path)
         return path
+
+
+def identity_mixing(shape, gain=12.0):
+    """A mixing matrix H of which each token sees itself: softmax(H) is nearly 1.
+
+    With alpha near 0 a Remixer block then computes what T5.1.1's feed-forward layer of
+    the same matrices does: X_S = X', so that X_C = 0 and Y = X' W_3 ("Remixers",
+    section 3, where the residual is added before W_3).
+
+    Args:
+        shape: of `LengthMixing`'s weights, `[heads, n, n]` or `[heads, 2n - 1]`.
+        gain: float, on the diagonal; zeros elsewhere. A token's weight for itself is
+            e^gain / (e^gain + n - 1).
+
+    Returns:
+        float32, of that shape.
+    """
+    columns = shape[-1]
+    matrix = np.zeros(shape, "float32")
+    if len(shape) == 2:
+        matrix[:, columns // 2] = gain
+    else:
+        matrix[:] = gain * np.eye(columns)
+    return matrix

@@ -50,7 +50,7 @@ NAMES = {
     "remixer_tf.evaluation.evaluate": ("evaluate",),
     "remixer_tf.evaluation.loss": ("ImageEvaluation", "LossEvaluation"),
     "remixer_tf.evaluation.scored": ("ScoredEvaluation",),
-    "remixer_tf.checkpoints.initial": ("InitialCheckpoint",),
+    "remixer_tf.checkpoints.initial": ("InitialCheckpoint", "identity_mixing"),
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.training.tensorflow_engine": ("TensorFlowEngine",),
     "remixer_tf.serving.text_to_text": ("text_to_text",),

@@ -1,12 +1,14 @@
 """Weights out of another run's checkpoint."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints.initial import InitialCheckpoint
-from tests.models.tiny import tiny_model
+from tests.models.tiny import tiny_batch, tiny_model
 from tests.training import toy
 
 
@@ -19,11 +21,9 @@ def save(model, model_dir, step=1):
     checkpoints.wait()
 
 
-def rules_of_the_gin_file():
+def of_the_gin_file(name):
     configuration.parse_gin(["runs/from_t5_1_1.gin"], ["INITIAL_CHECKPOINT = 'unused'"])
-    import gin
-
-    return gin.query_parameter("InitialCheckpoint.rules")
+    return configuration.get_value(f"InitialCheckpoint.{name}")
 
 
 def test_a_remixer_starts_from_a_t5(tmp_path):
@@ -32,7 +32,7 @@ def test_a_remixer_starts_from_a_t5(tmp_path):
     keras.utils.set_random_seed(5)
     remixer = tiny_model("remixer")
     fresh = {v.path: v.numpy() for v in remixer.trainable_variables}
-    report = InitialCheckpoint(str(tmp_path), rules_of_the_gin_file())(remixer)
+    report = InitialCheckpoint(str(tmp_path), of_the_gin_file("rules"))(remixer)
     old = {v.path: v.numpy() for v in t5.trainable_variables}
     mixing = 0
     for variable in remixer.trainable_variables:
@@ -47,6 +47,29 @@ def test_a_remixer_starts_from_a_t5(tmp_path):
     assert mixing
     assert f"{len(fresh) - mixing} variables taken" in report
     assert f"{mixing} fresh: " in report and "0 skipped" in report
+
+
+@pytest.mark.parametrize("toeplitz", [False, True])
+def test_a_remixer_starts_with_the_function_of_its_t5(tmp_path, toeplitz):
+    t5 = tiny_model("t5_1_1")
+    save(t5, tmp_path)
+    rules, fresh = of_the_gin_file("rules"), of_the_gin_file("fresh")
+    remixer = tiny_model(
+        "remixer", remixer={"alpha": "learned_scalar", "toeplitz": toeplitz}
+    )
+    batch = tiny_batch()
+    expected = np.array(t5(batch))
+
+    def distance():
+        return np.std(np.array(remixer(batch)) - expected) / np.std(expected)
+
+    InitialCheckpoint(str(tmp_path), rules)(remixer)
+    assert distance() > 0.1
+    report = InitialCheckpoint(str(tmp_path), rules, fresh)(remixer)
+    assert distance() < 0.01
+    assert re.search(r"remixer/alpha_logit +<-  -6.0  \(2\)", report)
+    assert re.search(r"mixing_matrix +<-  identity_mixing  \(2\)", report)
+    assert re.search(r"layer_\*_remixer/norm/scale +<-  .*_feed_forward/norm", report)
 
 
 def test_reports_shapes_that_differ_and_what_is_left_over(tmp_path):

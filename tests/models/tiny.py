@@ -46,16 +46,23 @@ def tiny_model(
     max_length=16,
     vocab_size=VOCAB_SIZE,
     num_layers=2,
+    remixer=None,
     **kwargs,
 ):
-    """An encoder-decoder of one of `KINDS`, each stack of `num_layers`, built."""
+    """An encoder-decoder of one of `KINDS`, each stack of `num_layers`, built.
+
+    `remixer`: options of its Remixer blocks.
+    """
+    options = remixer or {}
 
     def stack(causal):
         attention = {"num_heads": 2, "d_kv": 4, "dropout_rate": dropout_rate}
         limit = {"max_length": max_length}
         self_attention = functools.partial(SelfAttention, causal=causal, **attention)
         cross_attention = functools.partial(CrossAttention, **attention)
-        remixer = functools.partial(RemixerBlock, width=12, causal=causal, **limit)
+        remixer = functools.partial(
+            RemixerBlock, width=12, causal=causal, **limit, **options
+        )
         gated_mlp = functools.partial(
             GatedMLP,
             d_ff=12,

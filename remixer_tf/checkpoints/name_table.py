@@ -14,7 +14,9 @@ def name_table(names):
     """
     groups = {}
     for name, origin in names.items():
-        key = tuple(re.sub(r"\d+(?=[_./])", "*", x, count=1) for x in (name, origin))
+        key = tuple(
+            re.sub(r"(?<=[_./])\d+(?=[_./])", "*", x, count=1) for x in (name, origin)
+        )
         groups[key] = groups.get(key, 0) + 1
     width = max((len(name) for name, _ in groups), default=0)
     return "\n".join(

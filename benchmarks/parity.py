@@ -1,0 +1,129 @@
+"""Compares imported and exported weights with transformers and timm themselves.
+
+    python -m benchmarks.parity [--reference_python=PYTHON]
+
+PYTHON is of an environment with torch, transformers and timm, made for instance by
+
+    python3 -m venv reference && reference/bin/pip install torch transformers timm
+
+Each model is made with random weights by its own library, imported, and asked the same;
+the T5s are exported again and loaded by transformers. Distances are the largest of all
+logits, from the same model computed in float64, over their standard deviation.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+MODELS = ("t5_1_1", "t5_1_0", "gmlp_s16_224", "mixer_s32_224")
+_REFERENCE = os.path.join(os.path.dirname(__file__), "parity_reference.py")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--reference_python", default=sys.executable)
+    parser.add_argument("--models", default=",".join(MODELS))
+    options = parser.parse_args()
+
+    def reference(*arguments):
+        return subprocess.run(
+            [options.reference_python, _REFERENCE, *arguments],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
+    print(reference("versions", "").strip())
+    print(
+        "\n| model | parameters (M) | theirs, float32 | ours | exported again, theirs "
+        "| greedy tokens equal | of 4 beams | their scores differ by |"
+        "\n|---|---|---|---|---|---|---|---|"
+    )
+    for name in options.models.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            print(_row(name, folder, reference), flush=True)
+
+
+def _row(name, folder, reference):
+    published = os.path.join(folder, "published")
+    run = os.path.join(folder, "run")
+    reference(name, published)
+    answers = np.load(os.path.join(published, "answers.npz"))
+    model = _imported(published, run)
+    double = answers["double"]
+
+    def distance(logits):
+        return f"{np.abs(logits - double).max() / double.std():.1e}"
+
+    columns = []
+    if "inputs" in answers:
+        batch = {"encoder_input_tokens": answers["inputs"].astype("int32")}
+        columns = _decoded(model, batch, answers)
+        batch["decoder_input_tokens"] = answers["start"].astype("int32")
+        logits = np.array(model(batch))
+        columns = [distance(_exported_again(run, reference)["single"]), *columns]
+    else:
+        logits = model({"images": answers["images"].transpose(0, 2, 3, 1)})
+        logits = np.array(logits)[:, 0]
+    ours = [distance(answers["single"]), distance(logits), *columns]
+    return f"| {name} | {model.count_params() / 1e6:.2f} | {' | '.join(ours)} |"
+
+
+def _decoded(model, batch, answers):
+    """How much of what transformers decodes is decoded here."""
+    from remixer_tf.decoding import HuggingFaceRules, beam_search, greedy_decode
+
+    def share(ours, theirs):
+        return f"{(np.array(ours) == theirs).mean():.0%}"
+
+    length = answers["greedy"].shape[1]
+    greedy = greedy_decode(model, batch, length).tokens
+    rules = HuggingFaceRules()
+    beams = beam_search(model, batch, length, rules)
+    lengths = np.count_nonzero(answers["beams"], axis=1)
+    scores = np.array(rules.rank(beams.scores[:, None], lengths))[:, 0]
+    return [
+        share(greedy, answers["greedy"]),
+        share(beams.tokens, answers["beams"]),
+        f"{np.abs(scores - answers['scores']).max():.1e}",
+    ]
+
+
+def _imported(published, run):
+    """The model of an imported run, as any reader of runs restores it."""
+    from remixer_tf import configuration, import_weights
+    from remixer_tf.checkpoints.reading import restore_model
+    from remixer_tf.models.build import build_model
+
+    arguments = [f"--from={published}", f"--model_dir={run}"]
+    if os.path.exists(os.path.join(published, "generation_config.json")):  # text
+        arguments += [
+            "--gin.VOCABULARY=@byte_vocabulary()",
+            "--gin.VOCABULARY_FILE=None",
+        ]
+    with contextlib.redirect_stdout(None):
+        import_weights.main(arguments)
+    configuration.parse_gin([os.path.join(run, "operative_config.gin")], [])
+    model = build_model(configuration.get_value("train.model"), "float32")
+    restore_model(run, model)
+    return model
+
+
+def _exported_again(run, reference):
+    """What transformers answers with the export of a run."""
+    from remixer_tf import export
+
+    with contextlib.redirect_stdout(None):
+        export.main([f"--model_dir={run}", "--format=huggingface"])
+    folder = os.path.join(run, "huggingface", "0")
+    reference("again", folder)
+    return np.load(os.path.join(folder, "answers.npz"))
+
+
+if __name__ == "__main__":
+    main()

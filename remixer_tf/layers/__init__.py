@@ -10,6 +10,11 @@ from remixer_tf.layers.bert import (
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
+from remixer_tf.layers.learned_routers import (
+    ExpertsChooseRouter,
+    GShardRouter,
+    SwitchRouter,
+)
 from remixer_tf.layers.length_mixing import LengthMixing, create_toeplitz_matrix
 from remixer_tf.layers.mixture import MoE
 from remixer_tf.layers.mlp_mixer import (
@@ -24,21 +29,22 @@ from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
 from remixer_tf.layers.remixer import RemixerBlock
 from remixer_tf.layers.routers import (
-    GShardRouter,
+    BaseRouter,
     HashRouter,
     Router,
     Routing,
-    SwitchRouter,
 )
 from remixer_tf.layers.sowing import capture, sow
 
 __all__ = [
+    "BaseRouter",
     "BertFeedForward",
     "BertSelfAttention",
     "BlockTokenMLP",
     "Context",
     "CrossAttention",
     "Dropout",
+    "ExpertsChooseRouter",
     "FeedForward",
     "GatedFeedForward",
     "GatedMLP",

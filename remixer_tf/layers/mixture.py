@@ -16,7 +16,8 @@ from remixer_tf.layers.dispatch import (
     multiply,
 )
 from remixer_tf.layers.dropout import Dropout
-from remixer_tf.layers.routers import Routing, SwitchRouter
+from remixer_tf.layers.learned_routers import SwitchRouter
+from remixer_tf.layers.routers import Routing
 from remixer_tf.layers.sowing import sow
 
 DISPATCHES = ("gather", "einsum", "dense")

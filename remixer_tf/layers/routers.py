@@ -1,5 +1,6 @@
-"""Which experts compute a token: the routers of the mixtures of experts."""
+"""Which experts compute a token: what routers share, and those that balance."""
 
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers, check_numbers
-from remixer_tf.layers.dropout import ReplicaSeedGenerator
+from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.sowing import sow
 
 
@@ -82,189 +83,50 @@ class Router(keras.layers.Layer):
     def capacity(self, tokens):
         """The most choices of a group of `tokens` tokens that an expert computes."""
         share = self.capacity_factor * self.k * tokens / self.num_experts
-        return max(4, int(np.ceil(share)))
+        return max(4, math.ceil(share))
 
 
-class LearnedRouter(Router):
-    """What routers by `softmax(x W)` share; W is d_model x num_experts.
+class BaseRouter(Router):
+    """As many tokens for each expert, with the most affinity (BASE layers).
 
-    W starts as N(0, 0.02^2): choices then depend on the token from the first step on,
-    and gates start near 1 / num_experts.
+    `y = sigmoid(x . w_e) f_e(x)` (Lewis et al. 2021, Equation 2; section 3.1 for the
+    assignment, see `assign_balanced`). Within the residual `Block`, `x + y` is what
+    BASE writes as `a (x + f) + (1 - a) x`; x is normalised by the block, where BASE
+    reads it raw. The vectors w_e start orthogonal, of length 0.1, and learn through the
+    gate alone. In evaluation each token takes its best expert.
+
+    In training this is not causal: which expert has a token depends on all tokens of
+    its group, later ones too. In evaluation it is.
+
+    Sows the statistic "agreement", the share of tokens that in training have the expert
+    they would have in evaluation.
 
     Args:
-        num_experts, capacity_factor: see `Router`.
-        jitter: float. In training, what the router reads (not what experts do) is
-            multiplied by uniform numbers of [1 - jitter, 1 + jitter] (Switch,
-            section 2.4).
-        balance_weight: float, of the loss that balances the experts, sown as "balance":
-            `E sum_e f_e P_e` of each group, with f_e the share of first choices before
-            drops and P_e the mean of `softmax(x W)_e`, both of real tokens (Switch,
-            Equations 4 to 6). 1 when balanced.
-        z_weight: float, of the mean of `logsumexp(x W)^2`, sown as "router_z", which
-            keeps logits small (ST-MoE, Equation 5).
+        num_experts, capacity_factor: see `Router`; nothing is dropped from 1.0 on.
     """
 
-    def __init__(
-        self,
-        num_experts,
-        capacity_factor=1.25,
-        jitter=0.0,
-        balance_weight=0.01,
-        z_weight=0.0,
-        **kwargs,
-    ):
+    def __init__(self, num_experts, capacity_factor=1.0, **kwargs):
         super().__init__(num_experts, capacity_factor, **kwargs)
-        check_numbers(jitter=jitter, balance_weight=balance_weight, z_weight=z_weight)
-        self.jitter = jitter
-        self.balance_weight = balance_weight
-        self.z_weight = z_weight
 
     def build(self, input_shape):
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.num_experts),  # [d_model, num_experts]
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-        )
-        if self.draws:
-            self.seed_generator = ReplicaSeedGenerator(name="seed_generator")
-
-    @property
-    def draws(self):
-        """Whether random numbers are needed in training."""
-        return bool(self.jitter)
-
-    def compute_logits(self, x, training):
-        """`x W`, float32 `[groups, tokens, num_experts]`."""
-        if self.jitter and training:
-            x *= keras.random.uniform(
-                ops.shape(x),
-                1 - self.jitter,
-                1 + self.jitter,
-                dtype="float32",
-                seed=self.seed_generator,
-            )
-        return ops.matmul(x, self.kernel)
-
-    def sow_losses(self, logits, probabilities, first, token_mask):
-        """Sows the losses; `first` is each token's first choice."""
-        real = ops.cast(token_mask, "float32")
-        if self.balance_weight:
-            number = ops.maximum(ops.sum(real, axis=1, keepdims=True), 1.0)
-            mean = real[:, :, None] / number[:, :, None]
-            first = ops.one_hot(first, self.num_experts, dtype="float32")
-            share = ops.sum(first * mean, axis=1)
-            probability = ops.sum(probabilities * mean, axis=1)
-            balance = ops.mean(ops.sum(share * probability, axis=-1))
-            balance *= self.num_experts * self.balance_weight
-            sow(self, "losses", "balance", balance)
-        if self.z_weight:
-            squares = ops.square(ops.logsumexp(logits, axis=-1))
-            z = ops.sum(squares * real) / ops.maximum(ops.sum(real), 1.0)
-            sow(self, "losses", "router_z", self.z_weight * z)
-
-
-class SwitchRouter(LearnedRouter):
-    """The likeliest expert; its probability is the gate (Switch, section 2.1).
-
-    `y = p_e f_e(x)` with `p = softmax(x W)` over all experts, so that W has a gradient,
-    and e the largest.
-
-    A token's choice depends on itself alone, and its place in an expert on earlier ones
-    of its group: causal within a sequence, in training too. With full experts a row's
-    output in training still depends on the rows before it.
-
-    Args: see `LearnedRouter`.
-    """
-
-    def __init__(
-        self,
-        num_experts,
-        capacity_factor=1.25,
-        jitter=0.01,
-        balance_weight=0.01,
-        z_weight=0.0,
-        **kwargs,
-    ):
-        super().__init__(
-            num_experts, capacity_factor, jitter, balance_weight, z_weight, **kwargs
+            initializer=keras.initializers.Orthogonal(gain=0.1),
         )
 
     def call(self, x, tokens, token_mask, training=False):
-        logits = self.compute_logits(x, training)
-        probabilities = ops.softmax(logits)
-        gates, experts = ops.top_k(probabilities, 1)
-        experts = ops.cast(experts, "int32")
+        logits = ops.matmul(x, self.kernel)
+        best = experts = ops.cast(ops.argmax(logits, axis=-1), "int32")
         if training:
-            self.sow_losses(logits, probabilities, experts[..., 0], token_mask)
-        return Routing(experts, gates, logits=logits)
-
-
-class GShardRouter(LearnedRouter):
-    """The two likeliest experts, gates normalised to sum 1 (GShard, Algorithm 1).
-
-    `y = g_1 f_1(x) + g_2 f_2(x)`, `g_i = p_i / (p_1 + p_2)` with `p = softmax(x W)`,
-    normalised before drops, as Mesh TensorFlow does.
-
-    In training this is not causal where experts are full: the second choice of a token
-    has its place after the first choices of all tokens of its group, later ones too.
-    In evaluation it is, since nothing is dropped.
-
-    Args:
-        num_experts, capacity_factor, jitter, balance_weight, z_weight: see
-            `LearnedRouter`.
-        second_policy: str. "random": in training, the second expert computes a token
-            with probability `min(1, g_2 / second_threshold)`; in evaluation always, so
-            that answers are not random (Mesh TensorFlow draws there too). "all":
-            always.
-        second_threshold: float; 0.2 in Mesh TensorFlow, 0.5 in GShard.
-    """
-
-    k = 2
-
-    def __init__(
-        self,
-        num_experts,
-        capacity_factor=1.0,
-        jitter=0.0,
-        balance_weight=0.01,
-        z_weight=0.0,
-        second_policy="random",
-        second_threshold=0.2,
-        **kwargs,
-    ):
-        super().__init__(
-            num_experts, capacity_factor, jitter, balance_weight, z_weight, **kwargs
-        )
-        check_integers(2, num_experts=num_experts)
-        check_numbers(second_threshold=second_threshold)
-        if second_policy not in ("random", "all"):
-            raise ValueError(
-                'second_policy is "random" or "all". Received: '
-                f"second_policy={second_policy!r}"
-            )
-        self.second_policy = second_policy
-        self.second_threshold = second_threshold
-
-    @property
-    def draws(self):
-        return bool(self.jitter) or self.second_policy == "random"
-
-    def call(self, x, tokens, token_mask, training=False):
-        logits = self.compute_logits(x, training)
-        probabilities = ops.softmax(logits)
-        gates, experts = ops.top_k(probabilities, 2)
-        experts = ops.cast(experts, "int32")
-        gates /= ops.sum(gates, axis=-1, keepdims=True)
-        if training:
-            self.sow_losses(logits, probabilities, experts[..., 0], token_mask)
-        chosen = None
-        if training and self.second_policy == "random":
-            draws = keras.random.uniform(
-                ops.shape(gates[..., 1]), dtype="float32", seed=self.seed_generator
-            )
-            second = draws * self.second_threshold < gates[..., 1]
-            chosen = ops.stack([ops.ones_like(second), second], axis=-1)
-        return Routing(experts, gates, chosen, logits)
+            experts = assign_balanced(ops.stop_gradient(logits), token_mask)
+            real = ops.cast(token_mask, "float32")
+            agrees = ops.cast(ops.equal(experts, best), "float32")
+            number = ops.maximum(ops.sum(real), 1.0)
+            sow(self, "statistics", "agreement", ops.sum(agrees * real) / number)
+        is_expert = ops.one_hot(experts, self.num_experts, dtype="float32")
+        gates = ops.sigmoid(ops.sum(logits * is_expert, axis=-1))
+        return Routing(experts[..., None], gates[..., None], logits=logits)
 
 
 class HashRouter(Router):

@@ -1,76 +1,25 @@
-"""Mixtures of experts against NumPy, and what users of others suffer from."""
-
-import functools
+"""Mixtures of experts against NumPy, and ways to dispatch against each other."""
 
 import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import (
-    Context,
-    GShardRouter,
-    HashRouter,
-    MoE,
-    SwitchRouter,
-    capture,
+from remixer_tf.layers import BaseRouter, HashRouter
+from remixer_tf.layers.assignment import assign_balanced
+from tests.compiled import outputs_and_gradients
+from tests.layers.mixtures import (
+    MASK,
+    TOKENS,
+    D,
+    E,
+    X,
+    context,
+    mixture,
+    roomy,
+    run,
 )
-from tests.compiled import compiled, outputs_and_gradients
-from tests.layers.harness import randomize
 
-E, D, D_FF, VOCAB_SIZE = 4, 12, 10, 40
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(3, 8, D)).astype("float32")
-TOKENS = RNG.integers(0, VOCAB_SIZE, (3, 8)).astype("int32")
-MASK = np.ones((3, 8), "int32")
-MASK[1, 5:] = 0
-# Without anything random, and of a capacity as small as can be: 4.
-ROUTERS = {
-    "switch": functools.partial(SwitchRouter, jitter=0.0, capacity_factor=0.1),
-    "gshard": functools.partial(GShardRouter, second_policy="all", capacity_factor=0.1),
-    "hash": functools.partial(HashRouter, vocab_size=VOCAB_SIZE, capacity_factor=0.1),
-}
-
-
-def context(mask=MASK, tokens=TOKENS):
-    mask = None if mask is None else ops.convert_to_tensor(mask)
-    return Context(tokens=ops.convert_to_tensor(tokens), token_mask=mask)
-
-
-def mixture(router, group_size=12, **kwargs):
-    """A built layer of random weights, large enough to tell experts apart."""
-    router = ROUTERS.get(router, router)
-    layer = MoE(E, D_FF, router, group_size=group_size, name="moe", **kwargs)
-    layer.build((None, None, D))
-    randomize(layer)
-    return layer
-
-
-def roomy(router, **kwargs):
-    """A router under which nothing is dropped."""
-    return functools.partial(ROUTERS[router], capacity_factor=float(E), **kwargs)
-
-
-def run(layer, x=X, training=True, **fields):
-    """The output, and what was sown: {(collection, name): value}."""
-    sown = {}
-
-    def call(x, context):
-        seen = {}
-
-        def receiver(collection):
-            def receive(_, name, value):
-                seen[collection, name] = ops.convert_to_tensor(value)
-
-            return receive
-
-        with capture("losses", receiver("losses")):
-            with capture("statistics", receiver("statistics")):
-                y = layer(x, context=context, training=training)
-        return y, list(seen.values()), sown.update(dict.fromkeys(seen))
-
-    y, values, _ = compiled(call, layer)(ops.convert_to_tensor(x), context(**fields))
-    values = [np.array(value) for value in values]
-    return np.array(ops.cast(y, "float32")), dict(zip(sown, values, strict=True))
+TAKE_WHAT_THEY_LIKE = ["switch", "gshard", "hash"]  # whatever others take
 
 
 def softmax(x):
@@ -83,7 +32,10 @@ def numpy_route(layer, x, tokens):
     router = layer.router
     if isinstance(router, HashRouter):
         return [(int(ops.convert_to_numpy(router.table)[tokens]), 1.0)]
-    p = softmax(x @ ops.convert_to_numpy(router.kernel))
+    logits = x @ ops.convert_to_numpy(router.kernel)
+    if isinstance(router, BaseRouter):
+        return [(logits.argmax(), 1 / (1 + np.exp(-logits.max())))]
+    p = softmax(logits)
     best = np.argsort(-p)[: router.k]
     gates = p[best] / p[best].sum() if router.k == 2 else p[best]
     return list(zip(best, gates, strict=True))
@@ -110,7 +62,7 @@ def numpy_mixture(layer, capacity, groups=2):
 
 
 @pytest.mark.parametrize("dispatch", ["gather", "einsum"])
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", TAKE_WHAT_THEY_LIKE)
 def test_training_equals_numpy(router, dispatch):
     """With full experts, two groups and padding."""
     layer = mixture(router, dispatch=dispatch)
@@ -122,7 +74,7 @@ def test_training_equals_numpy(router, dispatch):
     np.testing.assert_allclose(sown["statistics", "dropped"], share, rtol=1e-5)
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", [*TAKE_WHAT_THEY_LIKE, "base"])
 def test_evaluation_equals_numpy(router):
     layer = mixture(router)
     expected, dropped = numpy_mixture(layer, capacity=99)
@@ -132,7 +84,7 @@ def test_evaluation_equals_numpy(router):
     assert not [name for name in sown if name[0] == "losses"]
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", TAKE_WHAT_THEY_LIKE)
 def test_dispatches_agree_where_nothing_drops(router):
     """In outputs and gradients, in training and in evaluation."""
     x = ops.convert_to_tensor(X)
@@ -155,3 +107,46 @@ def test_dispatches_agree_where_nothing_drops(router):
         for name, gradient in gradients.items():
             assert np.abs(gradient).max() > 1e-3, name
             np.testing.assert_allclose(grads[name], gradient, atol=1e-4, err_msg=name)
+
+
+def expert_outputs(layer):
+    """What each expert makes of each token, `[E, 24, D]`."""
+    wi, wo = (ops.convert_to_numpy(weight) for weight in (layer.wi[0], layer.wo))
+    return np.maximum(X.reshape(-1, D) @ wi, 0) @ wo
+
+
+def test_base_in_training_equals_numpy():
+    """Given the assignment, which `test_assignment` tests: no expert computes more."""
+    layer = mixture("base", group_size=24)
+    logits = X.reshape(-1, D) @ ops.convert_to_numpy(layer.router.kernel)
+    mask = MASK.reshape(-1)
+    experts = assign_balanced(
+        ops.convert_to_tensor(logits[None]), ops.convert_to_tensor(mask[None])
+    )
+    experts = ops.convert_to_numpy(experts)[0]
+    assert np.bincount(experts[mask > 0]).max() == -(-mask.sum() // E)
+    each = np.arange(24)
+    gates = mask / (1 + np.exp(-logits[each, experts]))
+    expected = gates[:, None] * expert_outputs(layer)[experts, each]
+    y, sown = run(layer)
+    np.testing.assert_allclose(y, expected.reshape(X.shape), atol=1e-4)
+    agrees = (experts == logits.argmax(1))[mask > 0].mean()
+    assert 0.2 < agrees < 1
+    np.testing.assert_allclose(sown["statistics", "agreement"], agrees, rtol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_experts_choose_equals_numpy(training):
+    layer = mixture("experts_choose", group_size=24)
+    p = softmax(X.reshape(-1, D) @ ops.convert_to_numpy(layer.router.kernel))
+    mask = MASK.reshape(-1)
+    gates = np.zeros((24, E))
+    for group in np.split(np.arange(24), 1 if training else 3):
+        real = group[mask[group] > 0]
+        for expert in range(E):
+            best = real[np.argsort(-p[real, expert])][: -(-len(real) // E)]
+            gates[best, expert] = p[best, expert]
+    assert ((gates > 0).sum(1)[mask > 0] == 0).any()  # a token without an expert
+    expected = np.einsum("te,etd->td", gates, expert_outputs(layer))
+    y, _ = run(layer, training=training)
+    np.testing.assert_allclose(y, expected.reshape(X.shape), atol=1e-4)

@@ -4,6 +4,7 @@ import functools
 import itertools
 
 from remixer_tf.layers import (
+    BaseRouter,
     BertFeedForward,
     BertSelfAttention,
     BlockTokenMLP,
@@ -12,10 +13,12 @@ from remixer_tf.layers import (
     GatedFeedForward,
     GatedMLP,
     LengthMixing,
+    MoE,
     PositionalAttention,
     RemixerBlock,
     SelfAttention,
     SlidingTokenMLP,
+    SwitchRouter,
     TokenMixingMLP,
 )
 
@@ -61,6 +64,9 @@ def _variants():
     yield CrossAttention, heads, {"causal": True, "reads_encoder": True}
     for cls in (FeedForward, GatedFeedForward, BertFeedForward):
         yield cls, {"d_ff": 10}, {"mixes_tokens": False}
+    for router in (BaseRouter, SwitchRouter):
+        mixture = {"num_experts": 3, "d_ff": 10, "router": router, "gated": True}
+        yield MoE, mixture, {"mixes_tokens": False}
     for num_heads, toeplitz, softmax in itertools.product((1, 3), _BOOL, _BOOL):
         mixing = {"num_heads": num_heads, "toeplitz": toeplitz, "softmax": softmax}
         limit = {"max_length": 9}

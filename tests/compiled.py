@@ -10,10 +10,13 @@ from keras import ops
 
 
 def slow_on_jax(values, but):
-    """Parameters of tests: on JAX all are marked slow, `but` these."""
+    """Parameters of tests, a tuple for several: on JAX all are slow, `but` these."""
     on_jax = keras.backend.backend() == "jax"
     return [
-        pytest.param(value, marks=[pytest.mark.slow] * (on_jax and value not in but))
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=[pytest.mark.slow] * (on_jax and value not in but),
+        )
         for value in values
     ]
 

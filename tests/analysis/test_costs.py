@@ -185,8 +185,15 @@ def test_language_models(tmp_path):
     np.testing.assert_allclose(rate, steps * tokens, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype_policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("optimizer", [Adafactor, keras.optimizers.AdamW])
+@pytest.mark.parametrize(
+    ("optimizer", "dtype_policy"),
+    [
+        (Adafactor, "mixed_bfloat16"),
+        (keras.optimizers.AdamW, "float32"),
+        pytest.param(Adafactor, "float32", marks=pytest.mark.slow),
+        pytest.param(keras.optimizers.AdamW, "mixed_bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
     bindings = [x[len("--gin.") :] for x in TINY if x.startswith("--gin.")]
     configuration.parse_gin(

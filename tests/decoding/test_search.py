@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from remixer_tf.decoding import greedy_decode
-from tests.compiled import compiled
+from tests.compiled import compiled, slow_on_jax
 from tests.decoding.searches import beam_search, sample
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_batch, tiny_decoder, tiny_model
@@ -14,7 +14,10 @@ from tests.models.tiny import tiny_batch, tiny_decoder, tiny_model
 LENGTH = 6
 
 
-@pytest.fixture(params=["encoder_decoder", "decoder_only"], scope="module")
+@pytest.fixture(
+    params=slow_on_jax(["encoder_decoder", "decoder_only"], but=["encoder_decoder"]),
+    scope="module",
+)
 def model(request):
     if request.param == "decoder_only":
         model = tiny_decoder("amlp")

@@ -141,7 +141,7 @@ def test_errors_name_the_numbers():
         layer.init_cache(2, 8, Context())
 
 
-@pytest.mark.parametrize("dtype, tol", [("float32", 1e-5), ("mixed_bfloat16", 0.03)])
+@DTYPES
 @pytest.mark.parametrize("num_heads", [1, 3])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [1, 5, 8])

@@ -33,6 +33,7 @@ ORDER = [
         "pictures",
         "profile",
         "quickstart",
+        "score",
         "train_vocabulary",
     ],
 ]

@@ -53,6 +53,7 @@ NAMES = {
     "remixer_tf.checkpoints.initial": ("InitialCheckpoint", "identity_mixing"),
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.training.tensorflow_engine": ("TensorFlowEngine",),
+    "remixer_tf.serving.text_scorer": ("text_scorer",),
     "remixer_tf.serving.text_to_text": ("text_to_text",),
     "remixer_tf.analysis.paper": ("PaperRow",),
     "remixer_tf.analysis.drawing": ("ImagePictures", "Pictures"),

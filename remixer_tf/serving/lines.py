@@ -1,7 +1,8 @@
-"""Answering lines of a file, of standard input, or of a terminal."""
+"""Answering or scoring lines of a file, of standard input, or of a terminal."""
 
 import contextlib
 import itertools
+import math
 import os
 import sys
 
@@ -39,6 +40,66 @@ def answer_lines(model, lines, output, *, batch_size, scores=False):
             f"{model.input_length} tokens: only their beginning was read.",
             file=sys.stderr,
         )
+
+
+def read_pairs(scorer, lines):
+    """Yields the ids of lines of inputs, a tab and targets; see `TextScorer.encode`.
+
+    Args:
+        scorer: a `TextScorer`.
+        lines: iterable of bytes.
+
+    Raises:
+        ValueError: a line has no tab.
+    """
+    for number, line in enumerate(lines, start=1):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        inputs, tab, targets = line.partition(b"\t")
+        if not tab:
+            raise ValueError(
+                f"line {number} has no tab. Expected: inputs (or nothing), a tab, and "
+                f"the targets to score. Received: {line[:200]!r}"
+            )
+        yield scorer.encode(inputs, targets)
+
+
+def write_scores(scores, output):
+    """Writes a line for each score: the sum, the number of tokens, 1 if greedy, else 0.
+
+    Targets that the model could not read whole, or not with all their inputs, are
+    reported on standard error.
+
+    Args:
+        scores: iterable of what `TextScorer.score` yields.
+        output: a binary file.
+    """
+    total, over = 0, 0
+    for value, num_tokens, greedy, cut in scores:
+        output.write(b"%.4f\t%d\t%d\n" % (value, num_tokens, greedy))
+        total += 1
+        over += cut
+    if over:
+        print(
+            f"warning: {over:,} of {total:,} lines are longer than the model reads: "
+            "they were cut.",
+            file=sys.stderr,
+        )
+
+
+def write_perplexity(scores, num_bytes, output):
+    """Writes a line: log-likelihood, tokens, perplexity of a token, bits per byte.
+
+    Args:
+        scores: iterable of what `TextScorer.score` yields, of all parts of a text.
+        num_bytes: int, the length of the text.
+        output: a binary file.
+    """
+    sums, counts, *_ = zip(*scores, strict=True)
+    loss, tokens = -math.fsum(sums), sum(counts)
+    mean = loss / max(tokens, 1)
+    perplexity = math.exp(mean) if mean < 700 else math.inf
+    bits = loss / math.log(2) / max(num_bytes, 1)
+    output.write(b"%.4f\t%d\t%.4f\t%.4f\n" % (-loss, tokens, perplexity, bits))
 
 
 def open_input(path):

@@ -133,10 +133,7 @@ class TextToText(tf.Module):
             )
         self.input_length = input_length
         self._add_eos = "inputs" in features and features["inputs"].add_eos
-        self._keep_eos = self._add_eos and any(
-            seqio.preprocessors.append_eos_after_trim in subtask.preprocessors
-            for subtask in seqio.get_subtasks(task)
-        )
+        self._keep_eos = self._add_eos and keeps_eos(task, "inputs")
         writes = features["targets"].vocabulary
         reads = features["inputs"].vocabulary if "inputs" in features else writes
         self._reads = _with_one_tokenizer(reads)
@@ -185,6 +182,14 @@ class TextToText(tf.Module):
             ids = tf.concat([ids, [self._reads.eos_id]], axis=0)
         ids = ids[: self.input_length]
         return tf.pad(ids, [[0, self.input_length - tf.size(ids)]])
+
+
+def keeps_eos(task, feature):
+    """Whether a feature of a task that is cut keeps its EOS."""
+    return task.output_features[feature].add_eos and any(
+        seqio.preprocessors.append_eos_after_trim in subtask.preprocessors
+        for subtask in seqio.get_subtasks(task)
+    )
 
 
 class _OneTokenizer(seqio.SentencePieceVocabulary):

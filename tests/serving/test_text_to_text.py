@@ -70,11 +70,11 @@ def test_reads_what_evaluation_reads(last):
     assert model.count_tokens(tf.constant(texts)).numpy().tolist() == whole
 
 
-def test_a_task_without_inputs_is_an_error():
+def test_a_task_without_targets_is_an_error():
     task = toy_task({})
-    targets = {"targets": task.output_features["targets"]}
-    with pytest.raises(ValueError, match="toy has the features targets. Answering"):
-        echo_model(task.replace(output_features=targets))
+    inputs = {"inputs": task.output_features["inputs"]}
+    with pytest.raises(ValueError, match="toy has the features inputs. Answering"):
+        echo_model(task.replace(output_features=inputs))
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 64])

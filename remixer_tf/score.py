@@ -1,0 +1,81 @@
+"""Scores targets, given inputs: python -m remixer_tf.score --model_dir=DIR ..."""
+
+from remixer_tf import configuration
+
+
+def main(arguments):
+    """Parses the command line and scores."""
+    options = configuration.parse_run(
+        arguments,
+        "Writes the log-likelihood of targets, given inputs: lines of the sum, the "
+        "number of tokens, and 1 if greedy decoding would write them or else 0, with "
+        "tabs between. Lines of --input are inputs, a tab, targets.",
+        _add_arguments,
+    )
+    if options.batch_size < 1:
+        raise configuration.UserError(
+            f"--batch_size must be at least 1. Received: {options.batch_size}."
+        )
+    if options.split and (options.input or options.stride):
+        raise configuration.UserError(
+            "--split scores a task. Give it without --input and --stride."
+        )
+    from remixer_tf.serving import lines
+
+    with (
+        lines.open_input(options.input or "-") as file,
+        lines.open_output(options.output) as output,
+    ):
+        scorer, _ = configuration.call(
+            "text_scorer", options.model_dir, step=options.step
+        )
+        if options.stride:
+            text = file.read()
+            pairs = scorer.windows(text, options.stride)
+            scores = scorer.score(pairs, options.batch_size)
+            lines.write_perplexity(scores, len(text), output)
+            return
+        if options.split:
+            pairs = scorer.read(options.split)
+        else:
+            pairs = lines.read_pairs(scorer, file)
+        lines.write_scores(scorer.score(pairs, options.batch_size), output)
+
+
+def _add_arguments(parser):
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="text file; standard input if not given, or '-'",
+    )
+    parser.add_argument(
+        "--split",
+        metavar="NAME",
+        help="score this split of the run's task (or of --gin.text_scorer.task) "
+        "instead",
+    )
+    parser.add_argument(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="take --input for one text, and score a language model on N tokens at a "
+        "time, given those before: one line with the log-likelihood, the tokens, the "
+        "perplexity and the bits per byte",
+    )
+    parser.add_argument(
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="written when all is scored; standard output if not given, or '-'",
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="lines scored together (64); it changes the speed, not the scores",
+    )
+
+
+if __name__ == "__main__":
+    configuration.run_binary(main)

@@ -59,6 +59,15 @@ def compiled(function, layer=None):
     return call
 
 
+def in_graph(function, layer=None):
+    """As `compiled`, and a graph on TensorFlow: loops take long there without one."""
+    if keras.backend.backend() == "jax":
+        return compiled(function, layer)
+    import tensorflow as tf
+
+    return tf.function(function)
+
+
 def outputs_and_gradients(function, layer):
     """Differentiates a sum over the outputs of `function()` by the layer's weights.
 

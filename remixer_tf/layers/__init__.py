@@ -35,6 +35,7 @@ from remixer_tf.layers.routers import (
     Routing,
 )
 from remixer_tf.layers.sowing import capture, sow
+from remixer_tf.layers.sparse_gate import SparseGatedMLP, SparseSpatialGate
 
 __all__ = [
     "BaseRouter",
@@ -64,6 +65,8 @@ __all__ = [
     "Routing",
     "SelfAttention",
     "SlidingTokenMLP",
+    "SparseGatedMLP",
+    "SparseSpatialGate",
     "SpatialGatingUnit",
     "Sublayer",
     "SwitchRouter",

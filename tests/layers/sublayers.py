@@ -18,6 +18,7 @@ from remixer_tf.layers import (
     RemixerBlock,
     SelfAttention,
     SlidingTokenMLP,
+    SparseGatedMLP,
     SwitchRouter,
     TokenMixingMLP,
 )
@@ -77,6 +78,8 @@ def _variants():
         yield RemixerBlock, {"width": 16, **choice, **causal, **limit}, limit
     for choice, causal in itertools.product(_GATED_MLPS, _CAUSAL):
         yield GatedMLP, {"d_ff": 16, **choice, **causal, **limit}, limit
+    for causal in _CAUSAL:
+        yield SparseGatedMLP, {"d_ff": 16, "num_experts": 4, **causal, **limit}, limit
     for gated in _BOOL:
         mixing = {"d_tokens": 10, "gated": gated}
         yield TokenMixingMLP, {**mixing, **limit}, {**limit, "packs": False}

@@ -3,20 +3,27 @@
 import functools
 
 import numpy as np
+import pytest
 
 from remixer_tf.layers import (
+    BaseRouter,
     BertFeedForward,
     BertSelfAttention,
     BlockTokenMLP,
     CrossAttention,
     GatedFeedForward,
     GatedMLP,
+    GShardRouter,
+    HashRouter,
     LayerNorm,
+    MoE,
     PositionEmbedding,
     RelativePositionBias,
     RemixerBlock,
     RMSNorm,
     SelfAttention,
+    SparseGatedMLP,
+    SwitchRouter,
     TokenMixingMLP,
 )
 from remixer_tf.models import (
@@ -32,12 +39,24 @@ VOCAB_SIZE = 40
 # As the architectures under gin/architectures, of stacks those of `tiny_stack`.
 KINDS = ["t5_1_1", "remixer", "gmlp", "amlp", "mixer", "mixer_encoder"]
 STACKS = ["bert", "gmlp", "amlp"]
+# Language models with mixtures of experts, see `tiny_mixture`.
+MIXTURES = ["switch", "gshard", "base", "hash", "smlp", "gmlp_tmoe"]
 # For tests that go through them. On JAX one of each is quick; tests/layers has every
 # layer there by itself.
 EACH_KIND = slow_on_jax(KINDS, but=["remixer"])
 PACKING_KINDS = [kind for kind in EACH_KIND if "mixer" not in kind.values[0][:5]]
 OTHER_KINDS = [kind for kind in EACH_KIND if kind not in PACKING_KINDS]
 EACH_STACK = slow_on_jax(STACKS, but=["amlp"])
+EACH_MIXTURE = slow_on_jax(MIXTURES, but=["smlp"])
+EACH_DECODER = slow_on_jax([*STACKS, *MIXTURES], but=["amlp", "smlp"])
+# For what takes longer.
+SOME_DECODERS = [
+    *slow_on_jax([*STACKS, "hash", "smlp"], but=["amlp", "smlp"]),
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("switch", "gshard", "base", "gmlp_tmoe")
+    ),
+]
 
 
 def tiny_model(
@@ -145,9 +164,49 @@ def tiny_encoder(kind, head=MaskedLMHead, num_token_types=2, **kwargs):
     return model
 
 
+def tiny_mixture(
+    kind,
+    max_length=24,
+    routing="deterministic",
+    vocab_size=VOCAB_SIZE,
+    **experts,
+):
+    """A factory of 2 causal layers, the second with a mixture; see `MIXTURES`.
+
+    `experts` are arguments of `MoE`.
+    """
+    router = {
+        "switch": SwitchRouter,
+        "gshard": GShardRouter,
+        "hash": functools.partial(HashRouter, vocab_size=vocab_size),
+    }.get(kind, BaseRouter)
+    experts = {"num_experts": 3, "d_ff": 12, "router": router, **experts}
+    experts = {"token_experts": functools.partial(MoE, **experts)}
+    gate = {"d_ff": 12, "max_length": max_length, "causal": True}
+    dense = {"gmlp": functools.partial(GatedMLP, **gate)}
+    if kind == "smlp":
+        gate |= {"num_experts": 3, "routing": routing}
+        spatial = {"spatial_experts": functools.partial(SparseGatedMLP, **gate)}
+        layers = [dense, {**experts, **spatial}]
+    elif kind == "gmlp_tmoe":
+        layers = [dense, {**experts, **dense}]
+    else:
+        attention = functools.partial(
+            BertSelfAttention, num_heads=2, d_kv=4, causal=True
+        )
+        feed_forward = {"feed_forward": functools.partial(BertFeedForward, d_ff=12)}
+        attention = {"self_attention": attention}
+        layers = [{**attention, **feed_forward}, {**attention, **experts}]
+    return functools.partial(TransformerStack, layers, num_layers=2, norm=LayerNorm)
+
+
 def tiny_decoder(kind, vocab_size=VOCAB_SIZE, **kwargs):
-    """A `DecoderOnly` of `tiny_stack`, built."""
-    model = DecoderOnly(tiny_stack(kind, causal=True), vocab_size, 8, **kwargs)
+    """A `DecoderOnly` of `tiny_stack` or `tiny_mixture`, built."""
+    if kind in MIXTURES:
+        stack = tiny_mixture(kind, vocab_size=vocab_size)
+    else:
+        stack = tiny_stack(kind, causal=True)
+    model = DecoderOnly(stack, vocab_size, 8, **kwargs)
     model.build()
     return model
 

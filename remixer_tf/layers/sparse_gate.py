@@ -1,0 +1,228 @@
+"""sMLP's spatial experts: each channel is gated by one of several spatial layers.
+
+Source: Yu et al. 2022, "Efficient Language Modeling with Sparse all-MLP", section 3.2.
+Neither its code nor its full text was at hand; what it leaves open is our choice, and
+said to be.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.assignment import assign_balanced
+from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
+from remixer_tf.layers.sowing import sow
+
+# The share of the positions that decide where a channel goes.
+ROUTINGS = {"deterministic": 0.0, "partial": 0.2, "naive": 1.0}
+
+
+class SparseSpatialGate(SpatialGatingUnit):
+    """`Z_1 * f(Z_2)`, where each channel of Z_2 goes to one of N spatial experts.
+
+    `f_e(C) = W_e LayerNorm(C) + b_e`, with a W and a b for each expert e, of which each
+    takes as many channels. The work is that of one gate, whatever N is. Who goes where:
+
+    - deterministic (section 3.2.1): the first channels to the first expert, and so on:
+      a `SpatialGatingUnit` with N heads. Causal if W is.
+    - partial (section 3.2.2): the first fifth of `max_length` positions decide, for
+      each example. `S = V W_r` over these positions V of the normalised Z_2, and the
+      channels are assigned in balance by S. Only later positions are causal, so only
+      these are to be scored.
+    - naive: all positions decide. It leaks the future, and is here for the test that
+      shows the leak.
+
+    Where the channels are routed, their f is multiplied by `N softmax(S)` of their
+    expert, through which W_r learns (ours: N, so that the gate starts as without a
+    router, and the balance).
+
+    Args:
+        max_length: int, each W is `max_length x max_length`.
+        num_experts: int, N; it divides the channels of Z_2.
+        routing: str, one of those above.
+        toeplitz, causal, spatial_stddev, spatial_bias_value: see `SpatialGatingUnit`.
+
+    Call arguments and returns: see `SpatialGatingUnit`, with the variant "split".
+
+    Raises:
+        ValueError: for an unknown routing, experts that do not divide the channels;
+            and, unless deterministic, for packed examples and for decoding step by
+            step, which has not read the positions that decide.
+    """
+
+    def __init__(
+        self,
+        max_length,
+        num_experts,
+        routing="deterministic",
+        toeplitz=False,
+        causal=False,
+        spatial_stddev=None,
+        spatial_bias_value=None,
+        **kwargs,
+    ):
+        check_integers(max_length=max_length, num_experts=num_experts)
+        if routing not in ROUTINGS:
+            raise ValueError(
+                f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
+            )
+        super().__init__(
+            max_length,
+            "split",
+            toeplitz,
+            causal,
+            spatial_stddev,
+            spatial_bias_value,
+            num_heads=num_experts,
+            **kwargs,
+        )
+        self.num_experts = num_experts
+        self.routing = routing
+        # Less than a millionth of a position is rounding: 0.2 * 35 > 7.
+        self.num_deciding = math.ceil(ROUTINGS[routing] * max_length - 1e-6)
+
+    def build(self, input_shape):
+        width = input_shape[-1] // 2
+        if width % self.num_experts:
+            raise ValueError(
+                "Spatial experts share the channels equally, so num_experts has to "
+                f"divide half of d_ff. Received: num_experts={self.num_experts}, "
+                f"d_ff={input_shape[-1]}"
+            )
+        super().build(input_shape)
+        if self.num_deciding:
+            self.router = self.add_weight(
+                name="router",
+                shape=(self.num_deciding, self.num_experts),
+                initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+                autocast=False,
+            )
+
+    def init_cache(self, batch_size, max_length, context):
+        if self.num_deciding:
+            raise ValueError(
+                f'Spatial experts with routing="{self.routing}" cannot decode step by '
+                f"step: the first {self.num_deciding} positions decide where channels "
+                f"go, all at once. Received: layer '{self.path}'. Decode with "
+                'routing="deterministic".'
+            )
+        return super().init_cache(batch_size, max_length, context)
+
+    def _mix(self, x, context):
+        if not self.num_deciding:
+            return super()._mix(x, context)
+        if context.segment_ids is not None:
+            raise ValueError(
+                f'Spatial experts with routing="{self.routing}" route the channels of '
+                "a whole row, so they cannot tell packed examples apart. Received: "
+                f"segment_ids in layer '{self.path}'. Train with packing off."
+            )
+        order, probability = self._route(x, context)
+        mixed = super()._mix(_take_channels(x, order), context)
+        mixed = _take_channels(mixed, ops.argsort(order))
+        return mixed * ops.cast(self.num_experts * probability, mixed.dtype)[:, None]
+
+    def _route(self, x, context):
+        """Returns the channels in the order of their experts, and their probability.
+
+        Both `[batch, channels]`, int and float32.
+        """
+        x = ops.cast(x[:, : self.num_deciding], "float32")
+        mask = context.token_mask
+        if mask is None:
+            mask = context.padding_mask
+        if mask is not None:
+            x *= ops.cast(mask[:, : self.num_deciding], "float32")[:, :, None]
+        router = ops.convert_to_tensor(self.router)[: x.shape[1]]
+        logits = ops.einsum("btc,te->bce", x, router)
+        probabilities = ops.softmax(logits)
+        everyone = ops.ones_like(logits[..., 0], dtype="int32")
+        experts = assign_balanced(ops.stop_gradient(logits), everyone)
+        taken = ops.one_hot(experts, self.num_experts, dtype="float32")
+        probability = ops.sum(probabilities * taken, axis=-1)
+        sow(
+            self,
+            "statistics",
+            "agreement",
+            lambda: _mean(ops.equal(experts, ops.argmax(logits, axis=-1))),
+        )
+        sow(self, "statistics", "gate", lambda: ops.mean(probability))
+        return ops.argsort(experts), probability
+
+
+def _take_channels(x, order):
+    """Each row's channels in its order: `[batch, length, channels]` to the same.
+
+    Args:
+        x: float `[batch, length, channels]`.
+        order: int `[batch, channels]`.
+    """
+    length, channels = x.shape[1:]
+    rows = ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, length))
+    order = ops.cast(order, "int32")
+    first = channels * ops.arange(ops.shape(order)[0], dtype="int32")[:, None]
+    rows = ops.take(rows, ops.reshape(first + order, (-1,)), axis=0)
+    return ops.transpose(ops.reshape(rows, (-1, channels, length)), (0, 2, 1))
+
+
+def _mean(condition):
+    return ops.mean(ops.cast(condition, "float32"))
+
+
+class SparseGatedMLP(GatedMLP):
+    """sMLP's sMoE: gMLP's block, gated by spatial experts (see `SparseSpatialGate`).
+
+    `Y = s(act(X U + b_U)) V + b_V`; norm of X and residual are the `Block`'s. The
+    projections U and V are dense (our reading).
+
+    Args:
+        d_ff: int, channels of `X U`; the experts share half of them.
+        max_length, num_experts, routing, toeplitz, causal, spatial_stddev,
+            spatial_bias_value: see `SparseSpatialGate`.
+        activation: str, see `get_activation`.
+
+    Call arguments and returns: see `Sublayer`.
+
+    Raises:
+        ValueError: as `SparseSpatialGate` does.
+    """
+
+    def __init__(
+        self,
+        d_ff,
+        max_length,
+        num_experts,
+        routing="deterministic",
+        toeplitz=False,
+        causal=False,
+        spatial_stddev=None,
+        spatial_bias_value=None,
+        activation="gelu_exact",
+        **kwargs,
+    ):
+        self.num_experts = num_experts
+        self.routing = routing
+        super().__init__(
+            d_ff,
+            max_length,
+            toeplitz=toeplitz,
+            causal=causal,
+            spatial_stddev=spatial_stddev,
+            spatial_bias_value=spatial_bias_value,
+            activation=activation,
+            **kwargs,
+        )
+
+    def _make_gating(self, **kwargs):
+        return SparseSpatialGate(
+            self.max_length,
+            self.num_experts,
+            self.routing,
+            self.toeplitz,
+            self.causal,
+            self.spatial_stddev,
+            self.spatial_bias_value,
+            **kwargs,
+        )

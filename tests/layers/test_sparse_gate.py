@@ -1,0 +1,149 @@
+"""sMLP's spatial experts against NumPy, and what they see of the future."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import (
+    Context,
+    SparseGatedMLP,
+    SparseSpatialGate,
+    SpatialGatingUnit,
+)
+from remixer_tf.layers.assignment import assign_balanced
+from tests.compiled import compiled, in_graph, outputs_and_gradients
+from tests.layers.harness import randomize
+from tests.layers.test_gmlp import layer_norm, softmax
+
+LENGTH, CHANNELS, EXPERTS = 10, 24, 3  # twelve channels are gated, four by each expert
+
+
+def make(routing, max_length=LENGTH, cls=SparseSpatialGate, **kwargs):
+    layer = cls(max_length, EXPERTS, routing, causal=True, name="gate", **kwargs)
+    layer.build((None, None, CHANNELS))
+    randomize(layer)
+    return layer
+
+
+def inputs(seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(2, LENGTH, CHANNELS)).astype("float32")
+
+
+def test_deterministic_routing_is_a_spatial_gate_with_heads():
+    layer = make("deterministic", spatial_stddev=0.1, spatial_bias_value=0.5)
+    unit = SpatialGatingUnit(
+        LENGTH,
+        causal=True,
+        num_heads=EXPERTS,
+        spatial_stddev=0.1,
+        spatial_bias_value=0.5,
+        name="gate",
+    )
+    unit.build((None, None, CHANNELS))
+    assert [v.path for v in layer.variables] == [v.path for v in unit.variables]
+    unit.set_weights(layer.get_weights())
+    z = inputs()
+    np.testing.assert_array_equal(
+        np.array(compiled(layer)(z, context=Context())),
+        np.array(compiled(unit)(z, context=Context())),
+    )
+
+
+@pytest.mark.parametrize("routing, deciding", [("partial", 2), ("naive", 10)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_equations(routing, deciding, padded):
+    layer = make(routing)
+    w = {
+        v.path.split("/", 1)[1]: ops.convert_to_numpy(v)
+        for v in layer.trainable_weights
+    }
+    assert w["router"].shape == (deciding, EXPERTS)
+    z = inputs()
+    # A row that is shorter than what decides: padding says nothing.
+    mask = np.array([[1] * LENGTH, [1] + [0] * (LENGTH - 1)], "int32")
+    left, right = np.split(z, 2, axis=-1)
+    right = layer_norm(right, w["norm/gamma"], w["norm/beta"])
+    read = right * mask[:, :, None] if padded else right
+    logits = np.einsum("btc,te->bce", read[:, :deciding], w["router"])
+    # Which channels go together is the assignment's, which has tests of its own.
+    everyone = ops.ones(logits.shape[:2], "int32")
+    experts = np.array(assign_balanced(ops.convert_to_tensor(logits), everyone))
+    expected = np.empty_like(left)
+    for row in range(2):
+        np.testing.assert_array_equal(np.bincount(experts[row]), [4, 4, 4])
+        for channel, expert in enumerate(experts[row]):
+            f = np.tril(w["mixing/mixing_matrix"][expert]) @ right[row, :, channel]
+            f += w["mixing/spatial_bias"][expert]
+            f *= EXPERTS * softmax(logits[row, channel])[expert]
+            expected[row, :, channel] = left[row, :, channel] * f
+    context = Context(token_mask=mask if padded else None)
+    y = np.array(compiled(layer)(z, context=context))
+    np.testing.assert_allclose(y, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("routing", ["deterministic", "partial", "naive"])
+def test_a_fresh_gate_lets_its_input_through(routing):
+    layer = SparseSpatialGate(LENGTH, EXPERTS, routing, causal=True, name="gate")
+    layer.build((None, None, CHANNELS))
+    z = inputs()
+    y = np.array(compiled(layer)(z, context=Context()))
+    # N softmax(S) is near 1, as S is near 0.
+    np.testing.assert_allclose(y, z[..., : CHANNELS // 2], rtol=0.25, atol=1e-3)
+
+
+def changes_before(routing):
+    """The largest change of outputs before each t when the input at t changes."""
+    call = in_graph(make(routing))
+    z, other = inputs(), inputs(seed=1)
+    y = np.array(call(z, context=Context()))
+    changes = []
+    for t in range(1, LENGTH):
+        changed = z.copy()
+        changed[:, t] = other[:, t]
+        changed = np.array(call(changed, context=Context()))
+        changes.append(np.abs(changed - y)[:, :t].max())
+    return np.array(changes)
+
+
+def test_what_leaks():
+    assert changes_before("deterministic").max() < 1e-5
+    assert changes_before("naive").min() > 0.01
+    partial = changes_before("partial")
+    # The first two positions decide: the second is told to the first.
+    assert partial[0] > 0.01 and partial[1:].max() < 1e-5
+
+
+def test_the_router_learns():
+    layer = make("partial")
+    z = ops.convert_to_tensor(inputs())
+    _, gradients = outputs_and_gradients(lambda: layer(z, context=Context()), layer)
+    assert all(np.abs(gradient).max() > 0 for gradient in gradients.values())
+    assert len(gradients) == 5
+
+
+def test_the_block_passes_its_arguments_on():
+    layer = SparseGatedMLP(12, 8, 3, "partial", True, True, 0.1, 0.5, name="block")
+    layer.build((None, None, 6))
+    gate = layer.gating
+    assert isinstance(gate, SparseSpatialGate)
+    assert (gate.num_experts, gate.routing, gate.num_deciding) == (3, "partial", 2)
+    assert gate.mixing.toeplitz and gate.mixing.causal
+    assert ops.convert_to_numpy(gate.mixing.mixing_matrix).std() > 0.05
+    assert (ops.convert_to_numpy(gate.mixing.spatial_bias) == 0.5).all()
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="routing='learned'"):
+        SparseSpatialGate(8, 2, "learned")
+    with pytest.raises(ValueError, match="num_experts=5, d_ff=24"):
+        SparseSpatialGate(8, 5).build((None, None, 24))
+    layer = make("partial")
+    with pytest.raises(ValueError, match="first 2 positions decide.*deterministic"):
+        layer.init_cache(2, LENGTH, Context())
+    packed = Context(
+        segment_ids=np.ones((2, LENGTH), "int32"),
+        positions=np.arange(LENGTH, dtype="int32")[None].repeat(2, 0),
+    )
+    with pytest.raises(ValueError, match="packing off"):
+        layer(inputs(), context=packed)

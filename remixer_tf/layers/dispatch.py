@@ -219,12 +219,15 @@ def multiply(x, choices, plan, num_experts, apply):
     row = plan.row // (groups * capacity) * capacity + plan.row % capacity
     row = ops.where(plan.kept, row, -1)  # -1 has no one
     places = ops.one_hot(row, num_experts * capacity, dtype=x.dtype)  # [G, k, S, E C]
-    rows = ops.einsum("gkse,gsd->egd", places, x)
-    rows = ops.reshape(rows, (num_experts, capacity, groups, d_model))
-    rows = apply(ops.reshape(rows, (num_experts, capacity * groups, d_model)), None)
-    rows = ops.reshape(rows, (num_experts * capacity, groups, d_model))
-    places *= ops.cast(choices.gates, x.dtype)[..., None]
-    return ops.cast(ops.einsum("gkse,egd->gsd", places, rows), "float32")
+    rows = ops.matmul(ops.transpose(ops.sum(places, axis=1), (0, 2, 1)), x)
+    rows = ops.reshape(rows, (groups, num_experts, capacity, d_model))
+    rows = ops.transpose(rows, (1, 0, 2, 3))
+    rows = apply(ops.reshape(rows, (num_experts, groups * capacity, d_model)), None)
+    rows = ops.reshape(rows, (num_experts, groups, capacity, d_model))
+    rows = ops.transpose(rows, (1, 0, 2, 3))
+    rows = ops.reshape(rows, (groups, num_experts * capacity, d_model))
+    gates = ops.cast(choices.gates, x.dtype)[..., None]
+    return ops.cast(ops.matmul(ops.sum(places * gates, axis=1), rows), "float32")
 
 
 def compute_all(x, choices, num_experts, apply):

@@ -21,6 +21,9 @@ from remixer_tf.layers.routers import Routing
 from remixer_tf.layers.sowing import sow
 
 DISPATCHES = ("gather", "einsum", "dense")
+# Up to so many, in decoding, all experts take less time than copying the weights of
+# those chosen, see `benchmarks.mixtures`.
+FEW_TOKENS = 128
 
 
 class MoE(Sublayer):
@@ -193,16 +196,18 @@ class MoE(Sublayer):
         def apply(rows, block_experts):
             return self._apply_experts(rows, block_experts, training)
 
-        if self.dispatch == "dense":
+        tokens = x.shape[0] and x.shape[0] * x.shape[1]  # None if unknown
+        dropless = not (training or self.router.bounded)
+        few = dropless and tokens and self.num_experts < tokens <= FEW_TOKENS
+        if self.dispatch == "dense" or few:
             y = compute_all(x, choices, self.num_experts, apply)
             return y, choices.chosen
-        move = gather
-        if training or self.router.bounded:
+        if dropless:
+            plan, move = dropless_plan(choices, self.num_experts), gather
+        else:
             capacity = self.router.capacity(x.shape[1])
             plan = capacity_plan(choices, self.num_experts, capacity)
             move = multiply if self.dispatch == "einsum" else gather
-        else:
-            plan = dropless_plan(choices, self.num_experts)
         return move(x, choices, plan, self.num_experts, apply), plan.kept
 
     def _apply_experts(self, x, block_experts, training):

@@ -76,9 +76,13 @@ def test_training_equals_numpy(router, dispatch):
 
 
 @pytest.mark.parametrize("router", [*INDEPENDENT, *slow_on_jax(["base"], but=[])])
-def test_evaluation_equals_numpy(router):
+def test_evaluation_equals_numpy(router, monkeypatch):
+    """Sorted into blocks, and by all experts, as for few tokens."""
     layer = mixture(router)
     expected, dropped = numpy_mixture(layer, capacity=99)
+    y, _ = run(layer, training=False)
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+    monkeypatch.setattr("remixer_tf.layers.mixture.FEW_TOKENS", 0)
     y, sown = run(layer, training=False)
     np.testing.assert_allclose(y, expected, atol=1e-4)
     assert sown["statistics", "dropped"] == dropped == 0
@@ -86,8 +90,9 @@ def test_evaluation_equals_numpy(router):
 
 
 @pytest.mark.parametrize("router", INDEPENDENT)
-def test_dispatches_agree_where_nothing_drops(router):
+def test_dispatches_agree_where_nothing_drops(router, monkeypatch):
     """In outputs and gradients, in training and in evaluation."""
+    monkeypatch.setattr("remixer_tf.layers.mixture.FEW_TOKENS", 0)
     x = ops.convert_to_tensor(X)
     results = []
     for dispatch in ("dense", "gather", "einsum"):

@@ -23,6 +23,7 @@ are Few-Shot Learners", 2020, section 2.4.
 """
 
 import collections
+import functools
 
 import numpy as np
 import seqio
@@ -36,9 +37,13 @@ from remixer_tf.tasks.t5_tasks import t5
 def choices(targets, scores):
     """A metric of scores: on how many questions the likeliest choice is correct.
 
+    A question of which some choices are missing, as the last of `max_examples` can be,
+    is left out.
+
     Args:
         targets: list of tuples, as T5's postprocessor `rank_classification` makes them:
-            (question, choice), whether it is correct, and others.
+            (question, choice), whether it is correct, a weight and a length, which are
+            not read, and the number of the question's choices.
         scores: list of float, the log-likelihoods.
 
     Returns:
@@ -46,19 +51,27 @@ def choices(targets, scores):
         correct ones to expect of guessing) and questions. Of equals the first counts.
 
     Raises:
-        ValueError: no choice of a question is correct.
+        ValueError: no question is whole.
     """
-    questions = collections.defaultdict(list)
-    for (index, is_correct, *_), score in zip(targets, scores, strict=True):
-        questions[index[0]].append((index[1], bool(is_correct), score))
+    found = collections.defaultdict(list)
+    sizes = {}
+    for ((question, choice), is_correct, _, _, size), score in zip(
+        targets, scores, strict=True
+    ):
+        found[question].append((choice, bool(is_correct), score))
+        sizes[question] = size
+    questions = [
+        zip(*sorted(rows), strict=True)
+        for question, rows in found.items()
+        if len(rows) == sizes[question]
+    ]
+    if not questions:
+        raise ValueError(
+            "No question has all of its choices. Received: "
+            f"{len(targets)} of {targets[0][-1]}. Raise max_examples."
+        )
     correct, chance = 0, 0.0
-    for number, found in questions.items():
-        _, labels, likelihoods = zip(*sorted(found), strict=True)
-        if not any(labels):
-            raise ValueError(
-                f"No choice of question {number} is correct. max_examples may have cut "
-                "it in two: set another number."
-            )
+    for _, labels, likelihoods in questions:
         correct += labels[int(np.argmax(likelihoods))]
         chance += sum(labels) / len(labels)
     return {
@@ -80,7 +93,7 @@ def keep_end(dataset, output_features, sequence_length=None):
 def _source(files, running_text):
     def read_rows(split):
         return [
-            (question.inputs, choice, [number, i], correct)
+            (question.inputs, choice, [number, i], correct, len(question.choices))
             for number, question in enumerate(files.read(split, running_text))
             for i, (choice, correct) in enumerate(
                 zip(question.choices, question.correct, strict=True)
@@ -88,7 +101,8 @@ def _source(files, running_text):
             if correct or split != "train"
         ]
 
-    return RowSource(read_rows, SPLITS, ("inputs", "targets", "idx", "is_correct"))
+    names = ("inputs", "targets", "idx", "is_correct", "num_choices")
+    return RowSource(read_rows, SPLITS, names)
 
 
 def _add_task(name, files, running_text):
@@ -102,7 +116,10 @@ def _add_task(name, files, running_text):
             seqio.preprocessors.append_eos_after_trim,
         ],
         output_features={"inputs": feature, "targets": feature},
-        postprocess_fn=t5.data.postprocessors.rank_classification,
+        postprocess_fn=functools.partial(
+            t5.data.postprocessors.rank_classification,
+            passthrough_feature_keys=["num_choices"],
+        ),
         metric_fns=[choices],
     )
 

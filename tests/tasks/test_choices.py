@@ -207,8 +207,12 @@ def test_right_beside_chance(folder):
         found = compute_metrics(task, [examples[i] for i in places], shuffled.outputs())
         expected = {"accuracy": 50, "correct": 1, "chance": 0.75, "questions": 2}
         assert found == expected
-    with pytest.raises(ValueError, match="No choice of question 1 is correct.*max_ex"):
-        choices([((1, 0), False, 1.0, 3)], [-1.0])
+    # max_examples may cut the last question.
+    cut = scored._replace(sums=scores[:5])
+    found = compute_metrics(task, examples[:5], cut.outputs())
+    assert (found["correct"], found["chance"], found["questions"]) == (1, 0.25, 1)
+    with pytest.raises(ValueError, match="No question has all .* 1 of 3"):
+        choices([((1, 0), True, 1.0, 7, 3)], [-1.0])
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def _row(name, folder, reference):
     def distance(logits):
         return f"{np.abs(logits - double).max() / double.std():.1e}"
 
-    columns = []
+    columns = ["-"] * 4
     if "inputs" in answers:
         batch = {"encoder_input_tokens": answers["inputs"].astype("int32")}
         columns = _decoded(model, batch, answers)

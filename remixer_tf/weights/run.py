@@ -1,10 +1,10 @@
 """Makes a run of published weights."""
 
 import os
-import shutil
 
 from remixer_tf.checkpoints.vocabularies import remember_vocabularies
 from remixer_tf.checkpoints.writing import write_start
+from remixer_tf.weights.whole_folder import whole_folder
 
 
 def run_gin(source, vocabulary=None):
@@ -68,20 +68,9 @@ def write_run(model_dir, model, configuration, vocabularies):
         OSError: it cannot be written.
     """
     check_new(model_dir)
-    path = os.path.abspath(model_dir)
-    temporary = f"{path}.importing-{os.getpid()}"
-    try:
-        os.makedirs(temporary)
-        write_start(temporary, model)
-        with open(os.path.join(temporary, "operative_config.gin"), "w") as file:
+    with whole_folder(model_dir) as folder:
+        write_start(folder, model)
+        with open(os.path.join(folder, "operative_config.gin"), "w") as file:
             file.write(configuration)
         if vocabularies:
-            remember_vocabularies(temporary, vocabularies, continues=False)
-        if os.path.isdir(path):
-            os.rmdir(path)
-        os.rename(temporary, path)
-    except OSError as error:
-        raise OSError(f"Cannot write {model_dir}: {error.strerror}.") from error
-    finally:
-        if os.path.isdir(temporary):
-            shutil.rmtree(temporary)
+            remember_vocabularies(folder, vocabularies, continues=False)

@@ -20,6 +20,7 @@ from remixer_tf.models import EncoderDecoder
 from remixer_tf.models.stack import Block
 from remixer_tf.weights.hugging_face import ACTIVATIONS
 from remixer_tf.weights.names import HUGGING_FACE_T5, find_name
+from remixer_tf.weights.whole_folder import whole_folder
 
 _LAYERS = {
     "encoder": [SelfAttention, (FeedForward, GatedFeedForward)],
@@ -51,36 +52,28 @@ def export_hugging_face(model, task, folder):
     config = t5_config(model)
     vocabulary = _one_vocabulary(task)
     tokenizer = _tokenizer_config(vocabulary)
-    temporary = f"{folder}.writing-{os.getpid()}"
-    try:
-        os.makedirs(temporary)
+    generation = {
+        name: config[name]
+        for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    }
+    with whole_folder(folder) as place:
         save_file(
             named_arrays(model),
-            os.path.join(temporary, "model.safetensors"),
+            os.path.join(place, "model.safetensors"),
             {"format": "pt"},
         )
-        generation = {
-            name: config[name]
-            for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-        }
         for name, content in (
             ("config.json", config),
             ("generation_config.json", generation),
             ("tokenizer_config.json", tokenizer),
         ):
-            with open(os.path.join(temporary, name), "w") as file:
+            with open(os.path.join(place, name), "w") as file:
                 json.dump(content, file, indent=2)
         if isinstance(vocabulary, seqio.SentencePieceVocabulary):
             shutil.copyfile(
                 vocabulary.sentencepiece_model_file,
-                os.path.join(temporary, "spiece.model"),
+                os.path.join(place, "spiece.model"),
             )
-        os.rename(temporary, folder)
-    except OSError as error:
-        raise OSError(f"Cannot write {folder}: {error.strerror}.") from error
-    finally:
-        if os.path.exists(temporary):
-            shutil.rmtree(temporary)
     return folder
 
 

@@ -49,7 +49,9 @@ def test_a_remixer_starts_from_a_t5(tmp_path):
     assert f"{mixing} fresh: " in report and "0 skipped" in report
 
 
-@pytest.mark.parametrize("toeplitz", [False, True])
+@pytest.mark.parametrize(
+    "toeplitz", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_a_remixer_starts_with_the_function_of_its_t5(tmp_path, toeplitz):
     t5 = tiny_model("t5_1_1")
     save(t5, tmp_path)

@@ -18,7 +18,9 @@ def values(model):
     return {v.path: v.numpy() for v in model.trainable_variables}
 
 
-@pytest.mark.parametrize("tied_logits", [False, True])
+@pytest.mark.parametrize(
+    "tied_logits", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_round_trip(tmp_path, tied_logits):
     model = tiny_model("t5_1_1", tied_logits=tied_logits)
     folder = str(tmp_path / "1")

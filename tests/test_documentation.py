@@ -5,8 +5,12 @@ import math
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import seqio
+import tensorflow as tf
+
+from remixer_tf.layers import Context, MoE
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
@@ -48,9 +52,9 @@ def test_names_and_links(page):
     assert [x for x in files if not (ROOT / x).exists()] == []
 
 
-def code_of(heading):
-    """The first Python of a section of the README."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split(heading)[1]
+def code_of(heading, page="README.md"):
+    """The first Python of a section of a page."""
+    section = (ROOT / page).read_text(encoding="utf-8").split(heading)[1]
     return re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
 
 
@@ -77,6 +81,24 @@ def test_a_task_of_your_own(tmp_path, monkeypatch):
     assert example["inputs_pretokenized"] == b"double 21"
     assert example["targets"].tolist() == [*vocabulary.encode("42"), 1]
     seqio.TaskRegistry.remove("my_task")
+
+
+def test_a_router_of_your_own():
+    names = {}
+    code = code_of("## A router of one's own", "docs/guides/mixtures.md")
+    exec(code.replace("@gin.register\n", ""), names)
+    layer = MoE(4, 16, names["SigmoidRouter"], dispatch="dense")
+    layer.build((None, None, 8))
+    x = tf.random.normal((2, 6, 8))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(x, context=Context(), training=True))
+    gradient = tape.gradient(loss, layer.router.kernel.value)
+    assert float(tf.reduce_max(tf.abs(gradient))) > 0
+    for dispatch in ("gather", "einsum"):
+        layer.dispatch = dispatch
+        layer.router.capacity_factor = 4.0  # drops nothing
+        y = layer(x, context=Context(), training=True)
+        np.testing.assert_allclose(tf.reduce_sum(y), loss, rtol=1e-4)
 
 
 def test_every_package_has_a_page():

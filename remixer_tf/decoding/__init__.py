@@ -11,6 +11,7 @@ from remixer_tf.decoding.beam_search import (
 from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.encoders import best_span, classify
 from remixer_tf.decoding.greedy import greedy_decode
+from remixer_tf.decoding.sampling import sample
 from remixer_tf.decoding.scoring import Scores, score
 from remixer_tf.decoding.search import (
     Answers,
@@ -36,5 +37,6 @@ __all__ = [
     "classify",
     "decode",
     "greedy_decode",
+    "sample",
     "score",
 ]

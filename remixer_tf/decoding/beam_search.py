@@ -7,6 +7,7 @@ from keras import ops
 from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode, pick
+from remixer_tf.layers.arguments import check_numbers
 
 NONE = -float("inf")  # the score of what is not there
 
@@ -28,8 +29,7 @@ class T5Rules:
     """
 
     def __init__(self, alpha=0.6):
-        if alpha < 0:
-            raise ValueError(f"alpha must be at least 0. Received: alpha={alpha}")
+        check_numbers(alpha=alpha)
         self.alpha = alpha
 
     def rank(self, log_probs, lengths):
@@ -65,7 +65,7 @@ class HuggingFaceRules:
     answers. (transformers 5, `generation/utils.py`, `_beam_search`.)
 
     Args:
-        length_penalty: float; more favours longer answers.
+        length_penalty: float; more favours longer answers. Hugging Face's is 1.
         early_stopping: when a row ends that has as many answers as beams: True, at
             once; False, when the likeliest beam ranks no better than the worst of
             them; "never", when it could not even at the maximum length.

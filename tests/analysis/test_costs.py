@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from remixer_tf import configuration, profile
 from remixer_tf.analysis.costs import count, count_activations
-from remixer_tf.layers import LengthMixing
+from remixer_tf.layers import Context, LengthMixing, MoE, SwitchRouter
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.flops import matmul_flops, op_flops
@@ -60,6 +60,22 @@ def test_flops_of_each_operation():
     products = 2 * 2 * 3 * 5 + 2 * 2 * 2 * 5 + 2 * (2 * 2 * 7) * (2 * 2 * 3)
     assert matmul_flops(traced) == products
     assert sum(op.rest for op in op_flops(traced)) == 10 + 5 * 4 + 4 + 2 * 3 * 60
+
+
+@pytest.mark.parametrize("dispatch", ["gather", "dense"])
+def test_flops_of_a_mixture(dispatch):
+    """Those of the rows that its experts have; its router's come on top."""
+    layer = MoE(4, 16, SwitchRouter, dispatch=dispatch)
+    layer.build((None, None, 8))
+
+    def forward(x):
+        return layer(x, context=Context(), training=True)
+
+    traced = tf.function(forward).get_concrete_function(tf.TensorSpec((2, 32, 8)))
+    rows = 4 * (20 if dispatch == "gather" else 64)  # 20: 1.25 of an even share
+    combine = 2 * 4 * 64 * 8 if dispatch == "dense" else 0
+    router = 2 * 64 * 8 * 4
+    assert matmul_flops(traced) == 2 * rows * 2 * 8 * 16 + router + combine
 
 
 def count_row(name, target_length):

@@ -10,7 +10,9 @@ from remixer_tf.decoding import (
     T5Rules,
     beam_search,
     greedy_decode,
+    sample,
 )
+from tests.compiled import slow_on_jax
 from tests.decoding.recurrent import EOS, Recurrent, inputs
 from tests.decoding.test_beam_search import check, cut_at_eos, run, search
 
@@ -20,10 +22,11 @@ SEARCHES = {
     "greedy": greedy_decode,
     "t5": functools.partial(beam_search, rules=T5Rules(), beams=2),
     "huggingface": functools.partial(beam_search, rules=HuggingFaceRules(), beams=2),
+    "sample": functools.partial(sample, temperature=3.0, top_k=5, top_p=0.9),
 }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", slow_on_jax(SEARCHES, but=["t5", "sample"]))
 def test_answers_are_of_the_set(name):
     model, batch = Recurrent(reads_prompt=True), inputs()
     decoded = run(SEARCHES[name], model, batch, 6, allowed=ALLOWED)
@@ -37,19 +40,20 @@ def test_answers_are_of_the_set(name):
         np.testing.assert_allclose(score, model.log_prob(row, text), atol=1e-4)
 
 
-@pytest.mark.parametrize("rules", [T5Rules(alpha=0.0), HuggingFaceRules(0.0, "never")])
-def test_with_enough_beams_the_whole_set_is_ranked(rules):
+@pytest.mark.parametrize("preset", slow_on_jax(["t5", "huggingface"], but=["t5"]))
+def test_with_enough_beams_the_whole_set_is_ranked(preset):
     """There are more beams than answers; those that are none are not given."""
+    rules = T5Rules(0.0) if preset == "t5" else HuggingFaceRules(0.0, "never")
     model, batch = Recurrent(), inputs(rows=2)
     found = search(model, batch, 6, rules=rules, beams=9, n_best=9, allowed=ALLOWED)
     for row, answers in zip(batch["encoder_input_tokens"], found, strict=True):
         texts = [[*text, EOS] for text in ALLOWED[:-1]]
         expected = sorted(((model.log_prob(row, x), x) for x in texts), reverse=True)
         check(answers, expected[: len(answers)])
-        assert len(answers) == len(texts) or isinstance(rules, T5Rules)
+        assert len(answers) == len(texts) or preset == "t5"
 
 
-@pytest.mark.parametrize("name", ["greedy", "t5"])
+@pytest.mark.parametrize("name", slow_on_jax(["greedy", "t5"], but=["t5"]))
 def test_minimum_length(name):
     model, batch = Recurrent(reads_prompt=True), inputs()
     free, late = (

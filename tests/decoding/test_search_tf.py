@@ -3,7 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.decoding.searches import beam_search, sample
+from remixer_tf.decoding import T5Rules, beam_search, sample
+from tests.decoding.recurrent import Recurrent
 from tests.models.tiny import tiny_batch, tiny_decoder
 
 
@@ -17,11 +18,12 @@ def check(function, expected):
 
 
 def test_beams_are_compiled_by_xla():
-    model = tiny_decoder("gmlp")
+    allowed = {"allowed": [[2], [3, 4], [3, 5, 2]]}
 
     def search(tokens):
         batch = {"encoder_input_tokens": tokens}
-        return beam_search(model, batch, 5, beams=2)[0][:2]
+        options = {"beams": 2, "n_best": 2, **allowed}
+        return beam_search(Recurrent(), batch, 5, T5Rules(), **options).answers
 
     check(tf.function(search, jit_compile=True), search(prompts()))
 
@@ -32,7 +34,8 @@ def test_a_sampler_in_a_saved_model(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int32)])
     def search(tokens):
         batch = {"encoder_input_tokens": tokens}
-        return sample(model, batch, 5, seeds=tokens[:, 0])[0][:2]
+        options = {"top_k": 9, "top_p": 0.8, "allowed": [[2], [3, 4], [3, 5, 2]]}
+        return sample(model, batch, 5, num_samples=3, **options).answers
 
     module = tf.Module()
     module.weights = [weight.value for weight in model.weights]

@@ -56,6 +56,27 @@ PARAMETERS = {
     "mixer_base": 212.19,
     "mixer_encoder_tiny": 9.37,
     "mixer_encoder_base": 233.42,
+    "base_lm_3b": 3474.67,
+    "base_lm_9b": 9230.60,
+    "base_lm_tiny": 6.73,
+    "gmlp_1_head_lm_tiny": 4.91,
+    "gmlp_8_heads_lm_tiny": 5.72,
+    "gmlp_tmoe_lm_tiny": 6.78,
+    "gshard_lm_3b": 3474.67,
+    "gshard_lm_9b": 9230.60,
+    "gshard_lm_tiny": 6.73,
+    "hash_lm_3b": 3474.28,
+    "hash_lm_9b": 9230.08,
+    "hash_lm_tiny": 6.72,
+    "smlp_3b": 3884.13,
+    "smlp_9b": 9478.48,
+    "smlp_partial_tiny": 7.01,
+    "smlp_tiny": 7.01,
+    "switch_lm_3b": 3474.67,
+    "switch_lm_9b": 9230.60,
+    "switch_lm_tiny": 6.72,
+    "switch_remixer_tiny": 10.23,
+    "switch_t5_tiny": 10.10,
 }
 TINY = str(pathlib.Path(__file__).parents[1] / "testdata" / "tiny.gin")
 
@@ -159,8 +180,13 @@ VISION_MODELS = ["gmlp_ti", "gmlp_s", "gmlp_b", "gmlp_vision_tiny", "mixer_b16"]
 # Its layers differ, so that the one layer of tiny.gin is too few for it.
 LAYERS_DIFFER = "amlp_upper_tiny_mlm"
 TEXT_MODELS = [
-    name for name in PARAMETERS if name not in (*VISION_MODELS, LAYERS_DIFFER)
+    # Models of paper size shrink to the tiny ones.
+    pytest.param(name, marks=[pytest.mark.slow] * name.endswith(("_3b", "_9b")))
+    for name in PARAMETERS
+    if name not in (*VISION_MODELS, LAYERS_DIFFER)
 ]
+# Of a pattern of two layers, which the one layer of tiny.gin does not have.
+TWO_LAYERS = [f"NUM_{stack}LAYERS = 2" for stack in ("", "ENCODER_", "DECODER_")]
 
 
 @pytest.mark.parametrize("name", VISION_MODELS)
@@ -190,7 +216,8 @@ def test_remixer_small_at_the_parameters_of_t5_1_1_small():
 @pytest.mark.parametrize("name", [*TEXT_MODELS, "architectures/t5_1_0"])
 def test_model_runs_when_shrunk(name):
     file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
-    configuration.parse_gin([file, TINY], [])
+    mixture = name.startswith(("switch", "gshard", "base", "hash", "smlp", "gmlp_tmoe"))
+    configuration.parse_gin([file, TINY], TWO_LAYERS if mixture else [])
     model = configured_model()
     model.build()
     logits = check_rows_stand_alone(model, tiny_batch())

@@ -16,6 +16,7 @@ from remixer_tf.objectives import losses
 from remixer_tf.objectives.batches import targets_and_weights
 from tests.configuration.test_gin_files import (
     TINY,
+    TWO_LAYERS,
     configured_model,
     count_parameters,
     model_bindings,
@@ -156,7 +157,8 @@ def test_task_is_registered_and_fits_the_model(file):
 
 @pytest.mark.parametrize("file", ROWS)
 def test_runs_and_trains_when_shrunk(file):
-    configuration.parse_gin([str(PAPERS / file), TINY], [], complete=False)
+    layers = TWO_LAYERS if file.startswith("smlp/") else []
+    configuration.parse_gin([str(PAPERS / file), TINY], layers, complete=False)
     optimizer = configuration.get_value("train.optimizer")
     bound = model_bindings(), optimizer.__name__
     if bound in _trained:

@@ -15,6 +15,7 @@ from remixer_tf.checkpoints.reading import (
     restore_model,
     variables_by_path,
 )
+from remixer_tf.checkpoints.writing import write_start
 from tests.training import toy
 
 
@@ -55,6 +56,25 @@ def test_restores_variables_slots_random_state_step_and_data(tmp_path):
             np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.path)
     for key, value in next(iterator).items():
         np.testing.assert_array_equal(value, following[key])
+
+
+def test_step_0_is_where_a_run_starts(tmp_path):
+    model = make_model()
+    write_start(str(tmp_path), model)
+    other = make_model(seed=1)
+    states = [v.numpy() for v in other.variables if "seed_generator" in v.path]
+    checkpoints, _, _ = make_checkpoints(tmp_path, other)
+    assert checkpoints.has_start and checkpoints.restore() == 0
+    for a, b in zip(model.trainable_variables, other.trainable_variables, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.path)
+    after = [v.numpy() for v in other.variables if "seed_generator" in v.path]
+    np.testing.assert_array_equal(states, after)
+    assert restore_model(str(tmp_path), make_model(seed=2)) == 0
+
+    wide = make_model(width=4)
+    checkpoints, _, _ = make_checkpoints(tmp_path, wide)
+    with pytest.raises(ValueError, match="of another shape"):
+        checkpoints.restore()
 
 
 def test_nothing_to_restore_is_step_0(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf import configuration, infer, pictures, train
+from remixer_tf import configuration, infer, pictures, score, train
 from remixer_tf import eval as eval_binary
 from remixer_tf.checkpoints import reading
 from remixer_tf.evaluation.results import read_results
@@ -281,3 +281,60 @@ def test_a_language_model_answers_after_a_prompt(tmp_path):
         [f"--model_dir={tmp_path}", f"--input={questions}"] + [f"--output={answers}"]
     )
     assert len(tf.io.gfile.GFile(str(answers), "rb").read().splitlines()) == 2
+
+
+@pytest.fixture
+def copa(tmp_path):
+    """The argument that names a folder with two of COPA's questions."""
+    row = {"premise": "Ann ran.", "choice1": "Hi.", "choice2": "She fell.", "label": 1}
+    rows = [row | {"question": asked} for asked in ("cause", "effect")]
+    (tmp_path / "val.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return f"--gin.copa.directory='{tmp_path}'"
+
+
+@pytest.mark.slow
+def test_a_language_model_of_raw_text_chooses_and_is_scored(texts, copa, tmp_path):
+    model_dir = tmp_path / "run"
+    arguments = [
+        "--gin_file=models/gmlp_lm_tiny.gin",
+        "--gin_file=runs/lm.gin",
+        "--gin.FEATURE_LENGTHS={'targets': 32}",
+        "--gin.train.evaluations=[@ScoredEvaluation()]",
+        "--gin.ScoredEvaluation.period=1",
+        "--gin.ScoredEvaluation.task='copa_choices_lm'",
+        "--gin.ScoredEvaluation.feature_lengths={'inputs': 20, 'targets': 12}",
+        "--gin.WarmupLinearDecay.total_steps=10",
+        *texts,
+        copa,
+    ]
+    run(model_dir, *arguments, steps=1)
+    (scored,) = results(model_dir, "score")
+    assert (scored["task"], scored["examples"]) == ("copa_choices_lm", 4)
+    metrics = scored["metrics"]
+    assert (metrics["questions"], metrics["chance"]) == (2, 1)
+    assert metrics["accuracy"] == 50 * metrics["correct"]
+
+    gin.clear_config()
+    output = tmp_path / "output"
+    options = [f"--model_dir={model_dir}", f"--output={output}"]
+    score.main(
+        [
+            *options,
+            "--split=validation",
+            "--gin.text_scorer.task='copa_choices_lm'",
+            "--gin.text_scorer.feature_lengths={'inputs': 20, 'targets': 12}",
+        ]
+    )
+    (path,) = (model_dir / "eval").rglob("scores.jsonl")
+    sums = [json.loads(line)["score"] for line in path.read_text().splitlines()]
+    found = [line.split("\t") for line in output.read_text().splitlines()]
+    np.testing.assert_allclose([float(row[0]) for row in found], sums, atol=1e-2)
+
+    gin.clear_config()
+    book = tmp_path / "book"
+    book.write_text("one sheep and two sheep. " * 8)
+    score.main([*options, f"--input={book}", "--stride=8"])
+    loss, tokens, perplexity, bits = map(float, output.read_text().split())
+    assert tokens == 200
+    np.testing.assert_allclose(perplexity, np.exp(-loss / tokens), rtol=1e-3)
+    np.testing.assert_allclose(bits, np.log2(perplexity), rtol=1e-3)

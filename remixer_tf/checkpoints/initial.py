@@ -55,7 +55,7 @@ class InitialCheckpoint:
 
         Returns:
             str, which variables were taken, fresh, and left over in the checkpoint,
-            and a table of what came from where.
+            and a table of what did not come from its own path.
 
         Raises:
             ValueError: no variable could be taken.
@@ -101,9 +101,9 @@ class InitialCheckpoint:
                 f"  {len(taken)} variables taken",
                 f"  {len(fresh)} fresh: {reading.shorten(fresh)}",
                 f"  {len(left)} skipped: {reading.shorten(left)}",
-                name_table(origins),
+                name_table({path: o for path, o in origins.items() if path != o}),
             ]
-        )
+        ).rstrip()
 
     def _set_fresh(self, path, variable):
         """Sets a variable that the checkpoint lacks; returns to what."""

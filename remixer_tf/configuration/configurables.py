@@ -26,6 +26,7 @@ NAMES = {
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
     "remixer_tf.data.spans": ("SpanFeatureConverter",),
     "remixer_tf.data.suffix_lm": ("SuffixLMFeatureConverter",),
+    "remixer_tf.data.answers": ("allowed_answers",),
     "remixer_tf.data.augmentation": (
         "RandAugment",
         "normalize",

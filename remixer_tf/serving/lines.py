@@ -12,6 +12,9 @@ import tensorflow as tf
 def answer_lines(model, lines, output, *, batch_size, scores=False):
     """Writes the answer to each line, in order.
 
+    Where the model gives several, each has a line of its own, those of a question one
+    after the other: as many for each, an empty line where a search found fewer.
+
     A line break in an answer is written as `\\n` or `\\r`, so that lines stay aligned.
     Lines that the model could not read whole are reported on standard error.
 
@@ -26,9 +29,11 @@ def answer_lines(model, lines, output, *, batch_size, scores=False):
     while batch := list(itertools.islice(lines, batch_size)):
         texts = tf.constant([x.removesuffix(b"\n").removesuffix(b"\r") for x in batch])
         answers = model(texts)
-        for text, score in zip(
-            answers["outputs"].numpy(), answers["scores"].numpy(), strict=True
-        ):
+        texts_and_scores = (
+            answers.get(f"all_{name}", answers[name]).numpy().ravel()
+            for name in ("outputs", "scores")
+        )
+        for text, score in zip(*texts_and_scores, strict=True):
             text = text.replace(b"\n", rb"\n").replace(b"\r", rb"\r")
             output.write(text + (b"\t%.4f" % score if scores else b"") + b"\n")
         output.flush()

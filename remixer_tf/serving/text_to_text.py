@@ -59,9 +59,7 @@ def text_to_text(
     model = build_model(model, dtype_policy)
     check_writes(model)
     step = reading.restore_model(model_dir, model, step)
-    input_length, max_decode_length = _lengths(
-        task, feature_lengths, max_decode_length
-    )
+    input_length, max_decode_length = _lengths(task, feature_lengths, max_decode_length)
     answer = TextToText(
         model,
         task,
@@ -109,7 +107,8 @@ class TextToText(tf.Module):
 
     Returns:
         dictionary with `outputs`, string `[batch]`, and `scores`, float32 `[batch]`,
-        the log-probability of the answer's tokens.
+        the log-probability of the answer's tokens. Where `decode_fn` gives several
+        answers, also `all_outputs` and `all_scores`, `[batch, answers]`.
 
     Raises:
         ValueError: the task has no targets.
@@ -156,10 +155,17 @@ class TextToText(tf.Module):
             fn_output_signature=tf.TensorSpec([self.input_length], tf.int32),
         )
         decoded = self._decode({"encoder_input_tokens": tokens})
-        return {
+        answers = {
             "outputs": self._writes.decode_tf(decoded.tokens),
             "scores": decoded.scores,
         }
+        if decoded.answers:
+            _, number, length = decoded.answers.tokens.shape
+            texts = tf.reshape(decoded.answers.tokens, [-1, length])
+            texts = self._writes.decode_tf(texts)
+            answers["all_outputs"] = tf.reshape(texts, [-1, number])
+            answers["all_scores"] = decoded.answers.scores
+        return answers
 
     @tf.function(input_signature=[_STRINGS])
     def count_tokens(self, inputs):

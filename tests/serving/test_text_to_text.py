@@ -15,7 +15,7 @@ from keras import ops
 from remixer_tf import configuration, infer
 from remixer_tf import eval as eval_binary
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.decoding import Choice, Decoded, decode
+from remixer_tf.decoding import Answers, Choice, Decoded, decode
 from remixer_tf.serving import text_to_text
 from remixer_tf.serving.lines import answer_lines, open_input, open_output
 from tests.data.toy_tasks import toy_task
@@ -40,13 +40,13 @@ def echo(model, batch, max_length):
     return Decoded(tokens, ends)
 
 
-def echo_model(task=None, length=8):
+def echo_model(task=None, length=8, decode_fn=echo):
     return text_to_text.TextToText(
         keras.Sequential(),
         task or toy_task({}),
         input_length=length,
         max_decode_length=length,
-        decode_fn=echo,
+        decode_fn=decode_fn,
     )
 
 
@@ -94,6 +94,25 @@ def test_scores_and_over_long_lines(capsys):
     assert answers(echo_model(), lines, scores=True) == expected
     assert "2 of 4 lines are longer than 8 tokens" in capsys.readouterr().err
     assert answers(echo_model(), [b"a"]) == b"a\n" and not capsys.readouterr().err
+
+
+def test_several_answers_have_a_line_each():
+    """The second is the question without its first letter; of "a" there is none."""
+
+    def echo_twice(model, batch, max_length):
+        first = echo(model, batch, max_length)
+        second = ops.pad(first.tokens[:, 1:], [(0, 0), (0, 1)])
+        there = second[:, :1] > 1
+        tokens = ops.stack([first.tokens, ops.where(there, second, 0)], axis=1)
+        scores = ops.where(there[:, 0], first.scores, -float("inf"))
+        return first._replace(
+            answers=Answers(tokens, ops.stack([first.scores, scores], 1))
+        )
+
+    model = echo_model(decode_fn=echo_twice)
+    assert answers(model, [b"abc", b"a", b"b\nc"]) == b"abc\nbc\na\n\nb\\nc\n\\nc\n"
+    expected = b"a\t1.0000\n\t-inf\nab\t1.0000\nb\t1.0000\n"
+    assert answers(model, [b"a", b"ab"], scores=True) == expected
 
 
 def test_no_lines():

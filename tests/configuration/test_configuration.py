@@ -98,7 +98,7 @@ def test_search_path(tmp_path, monkeypatch):
     ("arguments", "words"),
     [
         (["--gin_file=runs/mini_cog.gin"], ["runs/mini_cog.gin", "runs/mini_cogs.gin"]),
-        (["--gin.trian.seed=1"], ["'trian'", "Nearest: train."]),
+        (["--gin.trian.seed=1"], ["'trian'", "Nearest: train"]),
         (["--gin.train.optimizer=@Adafacto"], ["'Adafacto'", "Nearest: Adafactor"]),
         (["--gin.train.model=@EncodrDecoder()"], ["'EncodrDecoder'", "EncoderDecoder"]),
         (["--gin.train.train_step=1"], ["'train_step'", "Nearest: train_steps"]),

@@ -15,11 +15,11 @@ import statistics
 import time
 
 import gin
-import keras
 import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf.layers import Context
+from remixer_tf.models.build import declare
 from remixer_tf.training.flops import matmul_flops
 
 LENGTHS, TOKENS, LAYERS = (128, 512, 2048), 2048, 4
@@ -54,8 +54,7 @@ def make_encoder(name, length, d_ff):
 
 def count(name, length, d_ff):
     """An encoder's parameters, without making them."""
-    with keras.StatelessScope(initialize_variables=False):
-        encoder = make_encoder(name, length, d_ff)
+    encoder = declare(lambda: make_encoder(name, length, d_ff))
     return sum(math.prod(v.shape) for v in encoder.trainable_variables)
 
 

@@ -39,6 +39,7 @@ def register_configurables():
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
     gin.config.register_finalize_hook(_check_parameters)
     gin.config.register_finalize_hook(_check_layers)
+    gin.config.register_finalize_hook(_check_booleans)
     gin.config.register_file_reader(lambda path: open(_find(path)), _find)
     # gin's own reader logs an error for a file that is in another folder.
     logging.getLogger().addFilter(
@@ -226,6 +227,37 @@ def _check_parameters(config):
                 raise UserError(unknown_parameter(name, parameter, known))
 
 
+def _check_booleans(config):
+    """A finalize hook: checks that what is True or False by default is one of them.
+
+    Python would take any other value for one of the two, as 'no' for True.
+    """
+    for (_, selector), bindings in config.items():
+        function = gin.get_configurable(selector)
+        booleans = {
+            name
+            for name, parameter in _parameters(function).items()
+            if isinstance(parameter.default, bool)
+        }
+        for name in booleans.intersection(bindings):
+            value = _without_macros(bindings[name], config)
+            if not isinstance(value, (bool, gin.config.ConfigurableReference)):
+                name = f"{selector.rpartition('.')[2]}.{name}"
+                raise UserError(
+                    f"{name} must be True or False. Received: {name}={value!r}"
+                )
+
+
+def _without_macros(value, config):
+    """What a macro stands for; a value that is none, or not set, as it is."""
+    while repr(value).startswith("%"):
+        macro = config.get((repr(value)[1:], "gin.macro"))
+        if macro is None:
+            break
+        value = macro["value"]
+    return value
+
+
 def _check_layers(config):
     """A finalize hook: checks that layers are registered in a way that Keras bears.
 
@@ -254,16 +286,16 @@ def _parameters_of_all():
 
 
 def _parameters(function):
-    """Returns the parameters' names, those of a class's base classes too."""
+    """Returns {name: parameter}, of a class with those of its base classes."""
     functions = [function]
     if inspect.isclass(function):
         functions = [
             vars(base)["__init__"]
-            for base in function.__mro__[:-1]
+            for base in reversed(function.__mro__[:-1])
             if "__init__" in vars(base)
         ]
     return {
-        parameter.name
+        parameter.name: parameter
         for function in functions
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)

@@ -128,8 +128,8 @@ def whole_lengths(task, feature_lengths):
     return None
 
 
-def check_feature_lengths(feature_lengths):
-    """Raises a ValueError unless it is a dictionary of positive integers."""
+def check_feature_lengths(feature_lengths, feature_converter):
+    """Raises a ValueError unless it has a positive integer for each feature read."""
     if not isinstance(feature_lengths, Mapping):
         raise ValueError(
             "feature_lengths must be a dictionary such as {'inputs': 64, 'targets': "
@@ -137,6 +137,13 @@ def check_feature_lengths(feature_lengths):
             f"Received: feature_lengths={feature_lengths!r}"
         )
     check_integers(**{f"feature_lengths[{k!r}]": n for k, n in feature_lengths.items()})
+    read = getattr(feature_converter, "TASK_FEATURES", {})
+    if missing := [name for name in read if name not in feature_lengths]:
+        raise ValueError(
+            f"feature_lengths must have a length for each of {', '.join(read)}: it has "
+            f"none for {', '.join(missing)}. Received: "
+            f"feature_lengths={dict(feature_lengths)!r}"
+        )
 
 
 class LengthBuckets:

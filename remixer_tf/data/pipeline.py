@@ -166,7 +166,7 @@ def train_dataset(
             divide among the hosts, or buckets with several hosts.
     """
     task = get_task(task)
-    check_feature_lengths(feature_lengths)
+    check_feature_lengths(feature_lengths, feature_converter)
     check_integers(batch_size=batch_size, steps_per_call=steps_per_call)
     num_hosts = shard_info.num_shards if shard_info else 1
     if batch_size % num_hosts:

@@ -11,7 +11,11 @@ from absl import logging
 
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.lengths import count_over_length, has_split
+from remixer_tf.data.lengths import (
+    check_feature_lengths,
+    count_over_length,
+    has_split,
+)
 from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.evaluation.results import (
@@ -27,6 +31,7 @@ from remixer_tf.evaluation.settings import (
     hash_weights,
 )
 from remixer_tf.evaluation.splits import default_splits, first_examples, have_labels
+from remixer_tf.layers.arguments import check_integers
 
 
 class Evaluation:
@@ -214,6 +219,10 @@ class TextEvaluation(Evaluation):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_feature_lengths(feature_lengths, feature_converter)
+        check_integers(batch_size=batch_size)
+        if max_examples is not None:
+            check_integers(max_examples=max_examples)
         self.task = get_task(task, vocabulary)
         self.vocabularies = describe_vocabularies(self.task)
         self.feature_lengths = dict(feature_lengths)

@@ -34,3 +34,20 @@ def build_model(model, dtype_policy):
     finally:
         keras.config.set_dtype_policy(previous)
     return model
+
+
+def declare(make):
+    """Makes a layer or model whose variables are declared and never made, to count.
+
+    It clears Keras' session, since the next stateless call would make them after all.
+
+    Args:
+        make: a function of no arguments that returns it, built.
+
+    Returns:
+        what `make` returns. Its variables have shapes and no values.
+    """
+    with keras.StatelessScope(initialize_variables=False):
+        made = make()
+    keras.utils.clear_session(free_memory=False)
+    return made

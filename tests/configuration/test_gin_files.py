@@ -11,6 +11,7 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.models import EncoderOnly
+from remixer_tf.models.build import declare
 from remixer_tf.optimizers import Adafactor
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, check_rows_stand_alone, tiny_batch
@@ -107,11 +108,13 @@ def model_bindings():
 
 def declared_model():
     """The configured model at full size; its variables are declared and never made."""
-    with keras.StatelessScope(initialize_variables=False):
+
+    def make():
         model = configured_model()
         model.build()
-    keras.utils.clear_session(free_memory=False)  # Else the next stateless call would.
-    return model
+        return model
+
+    return declare(make)
 
 
 _counted = {}  # The parameters of a model, by its bindings.

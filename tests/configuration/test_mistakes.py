@@ -19,10 +19,10 @@ def read(arguments):
     configuration.parse_gin(options.gin_file, options.gin_bindings)
 
 
-def message_of(function, *arguments):
+def message_of(function, *arguments, **options):
     """The line that a binary would show for what `function` raises."""
     with pytest.raises(Exception) as error:
-        function(*arguments)
+        function(*arguments, **options)
     assert configuration.is_users_error(error.value), repr(error.value)
     message = configuration.plain_message(error.value)
     assert "\n" not in message
@@ -79,6 +79,16 @@ def test_of_a_model(arguments, words):
             "FEATURE_LENGTHS={'inputs': '64', 'targets': 16}",
             ["feature_lengths['inputs']", "integer", "'64'"],
         ),
+        (
+            "FEATURE_LENGTHS={'inputs': 64}",
+            ["inputs, targets", "none for targets", "{'inputs': 64}"],
+        ),
+        (
+            "DecodedEvaluation.feature_lengths={'targets': 16}",
+            ["inputs, targets", "none for inputs", "{'targets': 16}"],
+        ),
+        ("DecodedEvaluation.batch_size=-8", ["at least 1", "batch_size=-8"]),
+        ("LossEvaluation.max_examples=0", ["at least 1", "max_examples=0"]),
         ("LENGTH_BUCKETS=3", ["list of dictionaries", "length_buckets=3"]),
         ("VOCABULARY='bytes'", ["@byte_vocabulary()", "'bytes'"]),
         ("VOCABULARY=3", ["seqio.Vocabulary", "Received: 3"]),
@@ -101,10 +111,28 @@ def test_of_a_model(arguments, words):
 )
 def test_of_a_run(binding, words, tmp_path):
     path = ["--gin.InitialCheckpoint.path=3"] if "Initial" in binding else []
+    evaluations = "[@DecodedEvaluation(), @LossEvaluation()]"
+    path += [f"--gin.train.evaluations={evaluations}"] * ("Evaluation." in binding)
     read([*BYTES, *SIZES, *TINY, *path, f"--gin.{binding}"])
-    message = message_of(configuration.call, "train", str(tmp_path))
+    message = message_of(configuration.call, "train", str(tmp_path), dry_run=True)
     for word in words:
         assert word in message, message
+
+
+@pytest.mark.parametrize(
+    ("bindings", "name", "value"),
+    [
+        (["train_dataset.pack='yes'"], "train_dataset.pack", "'yes'"),
+        (["train.dry_run=0"], "train.dry_run", "0"),
+        (["SelfAttention.causal='no'"], "SelfAttention.causal", "'no'"),
+        (["encoder/SelfAttention.causal=None"], "SelfAttention.causal", "None"),
+        (["PACK=1", "train_dataset.pack=%PACK"], "train_dataset.pack", "1"),
+    ],
+)
+def test_what_is_no_boolean(bindings, name, value):
+    bindings = [f"--gin.{binding}" for binding in bindings]
+    message = message_of(read, [*BYTES, *bindings])
+    assert message == f"{name} must be True or False. Received: {name}={value}"
 
 
 @pytest.mark.parametrize(

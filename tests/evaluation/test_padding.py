@@ -8,11 +8,13 @@ import seqio
 
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.decoding import Decoded, classify
-from remixer_tf.evaluation.decoded import decode_examples
+from remixer_tf.evaluation.decoded import DecodedEvaluation, decode_examples
 from remixer_tf.evaluation.padding import padded_lengths
 from remixer_tf.models import ClassificationHead
+from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.evaluation.shift import engine_of
 from tests.layers.harness import randomize
+from tests.models.test_padding import remixer_encoder
 from tests.models.tiny import VOCAB_SIZE, tiny_encoder, tiny_model
 
 LENGTHS = {"inputs": 12, "targets": 4}
@@ -66,3 +68,28 @@ def test_a_class_is_that_at_full_length(mask_padding):
     inputs = np.stack([np.pad(row["inputs"], (0, 12))[:12] for row in rows])
     expected = classify(model, {"encoder_input_tokens": inputs}, 1)
     np.testing.assert_allclose(decoded.scores, expected.scores, atol=1e-4)
+
+
+def test_without_renormalising_an_evaluation_decodes_at_full_length(tmp_path):
+    """Shorter rows would leave less of a mixing matrix's mass on padding."""
+    model = remixer_encoder(renormalize=False, vocab_size=VOCABULARY.vocab_size)
+    randomize(model)
+    found = []
+
+    def keep(targets, predictions, aux_values):
+        found.extend(aux_values["scores"])
+        return {"kept": len(found)}
+
+    texts = ["a", "bc", "abcd"]
+    evaluation = DecodedEvaluation(
+        toy_task({"dev": [(text, "x") for text in texts]}, metric_fns=[keep]),
+        feature_lengths=LENGTHS,
+        batch_size=1,
+        max_decode_length=1,
+        decode_fn=classify,
+    )
+    evaluation.run(str(tmp_path), engine_of(model), 1)
+    rows = [[*VOCABULARY.encode(text), 1] for text in texts]
+    inputs = np.array([row + [0] * (12 - len(row)) for row in rows])
+    expected = classify(model, {"encoder_input_tokens": inputs}, 1)
+    np.testing.assert_allclose(found, expected.scores, atol=1e-5)

@@ -15,12 +15,12 @@ from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_encoder
 HEAD = functools.partial(ClassificationHead, 4)
 
 
-def remixer_encoder(**kwargs):
+def remixer_encoder(vocab_size=VOCAB_SIZE, **kwargs):
     block = functools.partial(RemixerBlock, max_length=24, **kwargs)
     encoder = functools.partial(
         TransformerStack, {"remixer": block}, num_layers=1, norm=RMSNorm
     )
-    model = EncoderOnly(encoder, HEAD, VOCAB_SIZE, 8)
+    model = EncoderOnly(encoder, HEAD, vocab_size, 8)
     model.build()
     return model
 

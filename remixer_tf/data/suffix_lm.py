@@ -44,7 +44,7 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
     def _convert_example(self, features):
         example = dict(super()._convert_example(features))
         weights = example["decoder_loss_weights"]
-        # Less than a millionth of a position is rounding: 0.2 * 35 > 7.
+        # Less than a millionth of a position is rounding: 0.55 * 100 > 55.
         first = math.ceil(self._first_share * weights.shape[0] - 1e-6)
         predicted = tf.range(weights.shape[0]) >= first
         example["decoder_loss_weights"] = weights * tf.cast(predicted, weights.dtype)

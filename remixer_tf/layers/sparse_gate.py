@@ -80,8 +80,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         )
         self.num_experts = num_experts
         self.routing = routing
-        # Less than a millionth of a position is rounding: 0.2 * 35 > 7.
-        self.num_deciding = math.ceil(ROUTINGS[routing] * max_length - 1e-6)
+        self.num_deciding = math.ceil(ROUTINGS[routing] * max_length)
 
     def build(self, input_shape):
         width = input_shape[-1] // 2

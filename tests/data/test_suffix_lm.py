@@ -63,7 +63,7 @@ def test_only_the_first_positions_lose_their_weight(task, pack):
 
 
 @pytest.mark.parametrize(
-    "share, length, first", [(0.0, 5, 0), (0.2, 35, 7), (0.2, 36, 8), (0.5, 3, 2)]
+    "share, length, first", [(0.0, 5, 0), (0.2, 35, 7), (0.2, 36, 8), (0.55, 100, 55)]
 )
 def test_the_share_is_rounded_up(share, length, first):
     converter = SuffixLMFeatureConverter(first_share=share, pack=False)

@@ -192,7 +192,8 @@ OTHERS = {
 def test_rules(name):
     """Each row has a prompt of its own, and ends by itself, whatever the others do."""
     make, reference, settings = (REFERENCES | OTHERS)[name]
-    model, batch = Recurrent(reads_prompt=True), inputs()
+    # Of these, going on where a rule stops changes what several rows answer.
+    model, batch = Recurrent(reads_prompt=True), inputs(seed=5)
     found = search(model, batch, 7, rules=make(**settings))
     settings = {key.replace("length_", ""): x for key, x in settings.items()}
     lengths = set()

@@ -72,7 +72,8 @@ def report(group, results):
     lines.append("")
     for better, worse in neighbours(group):
         if better in losses and worse in losses:
-            lines.append(runs.verdict_line(better, worse, losses))
+            verdict = runs.verdict_text(losses[better], losses[worse])
+            lines.append(f"- {better} better than {worse}: {verdict}.")
     return "\n".join(lines) + "\n"
 
 

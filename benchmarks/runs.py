@@ -193,19 +193,11 @@ def verdict(better, worse):
     return ("supported" if gap > 0 else "contradicted"), gap
 
 
-def verdict_line(better, worse, losses):
-    """A sentence in Markdown: whether `better` is better than `worse`.
-
-    Args:
-        better, worse: names.
-        losses: dictionary of names to lists of floats.
-    """
-    word, deviations = verdict(losses[better], losses[worse])
-    gap = statistics.mean(losses[worse]) - statistics.mean(losses[better])
-    return (
-        f"- {better} better than {worse}: {word} (gap {gap:+.4f}, "
-        f"{deviations:+.1f} deviations)."
-    )
+def verdict_text(better, worse):
+    """`verdict` in words, with the gap of the means."""
+    word, deviations = verdict(better, worse)
+    gap = statistics.mean(worse) - statistics.mean(better)
+    return f"{word} (gap {gap:+.4f}, {deviations:+.1f} deviations)"
 
 
 def unigram_loss(text):

@@ -8,6 +8,7 @@ from benchmarks import ablation, runs
 from benchmarks.ablation_variants import GROUPS, VARIANTS
 from remixer_tf import configuration
 from remixer_tf.models.build import declare
+from tests.tiny_run import write_text
 
 TINY = [
     "TRAIN_STEPS = 4",
@@ -81,10 +82,7 @@ def test_gmlp_variants_have_equal_parameters():
 
 @pytest.mark.slow
 def test_command(tmp_path, capfd):
-    text = tmp_path / "text"
-    text.mkdir()
-    words = "to be or not to be that is the question "
-    (text / "a.txt").write_text("\n\n".join([words * 20] * 40))
+    text = write_text(tmp_path / "text")
     output = tmp_path / "output"
     output.mkdir()
     names = ["gmlp_split", "remixer_none"]

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import smlp
 from benchmarks.smlp_models import MODELS
 from benchmarks.smlp_report import Comparison
+from tests.tiny_run import write_text
 
 TINY = [
     "D_MODEL = 16",
@@ -15,7 +16,6 @@ TINY = [
     "NUM_EXPERTS = 2",
     "BATCH_SIZE = 2",
     "MAX_LENGTH = 20",
-    "FEATURE_LENGTHS = {'targets': 20}",
     "TRAIN_STEPS = 4",
     "WARMUP_STEPS = 1",
     "LossEvaluation.period = 2",
@@ -97,10 +97,7 @@ def test_models_have_equal_flops():
 
 @pytest.mark.slow
 def test_command(tmp_path, capfd):
-    text = tmp_path / "text"
-    text.mkdir()
-    words = "to be or not to be that is the question "
-    (text / "a.txt").write_text("\n\n".join([words * 20] * 40))
+    text = write_text(tmp_path / "text")
     arguments = [f"--text={text}", f"--output={tmp_path}", "--seeds=1", "--rounds=2"]
     arguments += ["--variants=^(smlp|switch)$", *(f"--gin={value}" for value in TINY)]
     smlp.main([*arguments, "--time"])

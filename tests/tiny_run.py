@@ -53,3 +53,11 @@ def train_run(model_dir, vocabulary):
         train_vocabulary(TEXTS, file, model_type="word")
         arguments = [*WORDS, f"--gin.VOCABULARY_FILE='{file}'"]
     train.main([f"--model_dir={model_dir}", *arguments, *TINY])
+
+
+def write_text(folder):
+    """Makes a folder with a file of text in it, and returns the folder."""
+    folder.mkdir()
+    words = "to be or not to be that is the question "
+    (folder / "a.txt").write_text("\n\n".join([words * 20] * 40))
+    return folder

@@ -5,7 +5,7 @@ from keras import ops
 from remixer_tf.layers.base import MASKED
 
 ROUNDS = 16  # of the prices
-HALVINGS = 14  # of the interval where a threshold is looked for
+HALVINGS = 10  # of the interval where a threshold is looked for
 
 
 def assign_balanced(affinities, mask):

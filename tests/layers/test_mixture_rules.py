@@ -179,6 +179,7 @@ def test_random_numbers_are_drawn_in_training_alone():
         layer.router.kernel.assign(layer.router.kernel * 0.2)
         draws = [run(layer)[0] for _ in range(2)]
         assert np.abs(draws[0] - draws[1]).max() > 1e-3
+        np.testing.assert_array_equal(draws[0][MASK == 0], 0)
         calm = [run(layer, training=False)[0] for _ in range(2)]
         np.testing.assert_array_equal(*calm)
     # The second expert is kept as often as its gate says.

@@ -1,8 +1,9 @@
-"""Trains a tiny Remixer on one and on two logical CPU devices; prints JSON.
+"""Trains tiny models on one and on two logical CPU devices; prints JSON.
 
 A process of its own, since logical devices are set before TensorFlow starts.
 """
 
+import functools
 import json
 import os
 
@@ -12,20 +13,34 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.layers import BaseRouter, SwitchRouter
+from remixer_tf.models import DecoderOnly
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.train_step import TrainStep
-from tests.models.tiny import tiny_batch, tiny_model
+from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_mixture, tiny_model
 from tests.training import toy
 
 NUM_STEPS = 4
 
 
-def make(strategy_name, dropout_rate):
+def remixer(dropout_rate=0.0):
+    return tiny_model("remixer", dropout_rate=dropout_rate)
+
+
+def mixture(kind, router):
+    """A group of tokens is a row: it is in one replica, whatever their number."""
+    stack = tiny_mixture(kind, router=router, group_size=7)
+    model = DecoderOnly(stack, VOCAB_SIZE, 8)
+    model.build()
+    return model
+
+
+def make(strategy_name, make_model):
     """Returns a model's train step, and all variables."""
     keras.utils.set_random_seed(0)
     strategy = get_strategy(strategy_name)
     with strategy.scope():
-        model = tiny_model("remixer", dropout_rate=dropout_rate)
+        model = make_model()
         optimizer = keras.optimizers.AdamW(0.01)
     step = TrainStep(model, optimizer, strategy, clip_norm=1.0)
     return step, [*model.variables, *optimizer.variables]
@@ -43,9 +58,14 @@ def train(step, variables, batches):
 def differences():
     """Returns how far apart runs end that should, or should not, be equal."""
     batches = [tiny_batch(batch_size=4, seed=seed) for seed in range(NUM_STEPS)]
-    one, two = (train(*make(s, 0.0), batches) for s in ("single", "mirrored"))
 
-    step, variables = make("mirrored", 0.3)
+    def between_one_and_two(make_model, batches=batches):
+        return _difference(
+            *(train(*make(s, make_model), batches) for s in ("single", "mirrored"))
+        )
+
+    switch = functools.partial(SwitchRouter, jitter=0.0, balance_weight=1.0)
+    step, variables = make("mirrored", functools.partial(remixer, 0.3))
     train(step, variables, batches[:2])
     saved = [variable.numpy() for variable in variables]
 
@@ -57,7 +77,9 @@ def differences():
     went_on = train(step, variables, batches[2:])
     swapped = {key: np.roll(x, 2, axis=0) for key, x in batches[2].items()}
     return {
-        "two devices, no dropout": _difference(one, two),
+        "two devices, no dropout": between_one_and_two(remixer),
+        "switch": between_one_and_two(lambda: mixture("switch", switch), batches[:2]),
+        "base": between_one_and_two(lambda: mixture("base", BaseRouter), batches[:2]),
         "restored": _difference(went_on, go_on(batches[2:])),
         # Each replica with the other's rows: with equal masks, the same loss.
         "masks": abs(went_on[0][0] - go_on([swapped])[0][0]),

@@ -1,5 +1,4 @@
-"""A Remixer with dropout on two devices: as on one, restorable, with two masks."""
-
+"""A Remixer and mixtures on two devices: as on one, restorable, with two masks."""
 
 import pytest
 
@@ -15,6 +14,12 @@ def differences():
 
 def test_a_remixer_trains_alike_on_one_device_and_two(differences):
     assert differences["two devices, no dropout"] < 1e-4
+
+
+@pytest.mark.parametrize("router", ["switch", "base"])
+def test_a_mixture_trains_alike_on_one_device_and_two(differences, router):
+    """Its balance loss, weighing much, counts once."""
+    assert differences[router] < 1e-4
 
 
 def test_the_random_state_of_a_remixer_on_two_devices_is_restored(differences):

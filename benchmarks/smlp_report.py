@@ -88,7 +88,11 @@ class Comparison:
         return f"{statistics.median(ours / other for ours, other in pairs):.2f}"
 
     def loads(self):
-        """What the mixtures reported in the last log period, in Markdown."""
+        """What the mixtures reported in the last log period, in Markdown.
+
+        All are means over steps. So is the load whose largest share is told: steps in
+        which experts differ show in "dropped" and "unused" first.
+        """
         rows = {}  # (model, layer) -> {statistic: values of the runs}
         for name, found in self.results.items():
             for run in found:
@@ -128,7 +132,7 @@ class Comparison:
         return _markdown(["question", "", "at equal FLOPs", "at equal time"], rows)
 
     def draw(self, path):
-        """Draws perplexity against steps and time, and the loads, as a PNG.
+        """Draws perplexity against steps and time, and what is dropped, as a PNG.
 
         A line is the mean over the runs; the band is from the best to the worst run.
         Lines of models without experts are dashed.
@@ -136,7 +140,7 @@ class Comparison:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(14, 4.6), layout="constrained")
-        by_steps, by_time, loads = figure.subplots(1, 3)
+        by_steps, by_time, dropped = figure.subplots(1, 3)
         for i, (name, found) in enumerate(self.results.items()):
             mixture = bool(found[0]["statistics"])
             style = {"color": f"C{i % 10}", "linestyle": "-" if mixture else "--"}
@@ -156,20 +160,20 @@ class Comparison:
                 curve
                 for run in found
                 for path_, curve in run["statistics"].items()
-                if path_.endswith("/load_largest_over_mean")
+                if path_.endswith("/dropped")
             ]
             if curves:
                 curves = np.array(curves)
-                loads.plot(
+                dropped.plot(
                     curves[0, :, 0], curves[:, :, 1].mean(0), label=name, **style
                 )
         by_time.axvline(self.seconds, color="grey", linewidth=0.8, linestyle=":")
         by_steps.set(xlabel="steps", ylabel="perplexity of a byte")
         by_time.set(xlabel="seconds of one core", ylabel="perplexity of a byte")
-        loads.set(xlabel="steps", ylabel="largest load / mean load")
-        for axis in (by_steps, loads):
+        dropped.set(xlabel="steps", ylabel="share of choices dropped")
+        for axis in (by_steps, dropped):
             axis.legend(fontsize=7)
-        for axis in (by_steps, by_time, loads):
+        for axis in (by_steps, by_time, dropped):
             axis.grid(alpha=0.3)
         figure.savefig(path, dpi=90)
 

@@ -40,6 +40,7 @@ class DecodedEvaluation(TextEvaluation):
     """
 
     kind = "metrics"
+    any_rows = True  # Inference's graph, for inference's answers.
 
     def __init__(
         self,

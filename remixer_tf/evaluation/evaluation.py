@@ -49,6 +49,7 @@ class Evaluation:
     """
 
     kind = None  # the name of the file of a result
+    any_rows = False  # see `Engine.compile`
     examples_file = "predictions.jsonl"  # what it says of each example
     columns = ("input", "target", "prediction")  # of them, those that TensorBoard shows
     vocabularies = None  # what `describe_vocabularies` gives, of text
@@ -182,7 +183,7 @@ class Evaluation:
         """The compiled function, kept for the next step: compiling takes long."""
         if self._compiled[0] is not engine:
             function = self.batch_function(engine.model)
-            self._compiled = engine, engine.compile(function)
+            self._compiled = engine, engine.compile(function, self.any_rows)
         return self._compiled[1]
 
 

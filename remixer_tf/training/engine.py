@@ -66,12 +66,15 @@ class Engine(abc.ABC):
         """Runs several steps; see `TrainStep` for arguments and what is returned."""
 
     @abc.abstractmethod
-    def compile(self, function):
+    def compile(self, function, any_rows=False):
         """Compiles a function of a batch that calls the model, for evaluation.
 
         Args:
             function: takes a dictionary of tensors [rows, ...], and returns a structure
                 of tensors that have a leading axis too.
+            any_rows: bool, whether the number of rows is unknown while tracing, as it
+                is in `TextToText`: an operation of known shape may be another one, that
+                rounds otherwise. One graph then serves batches of all sizes.
 
         Returns:
             a function that takes such a batch, and computes with the weights of the

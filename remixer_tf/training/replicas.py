@@ -6,7 +6,7 @@ import tensorflow as tf
 from remixer_tf.training.strategy import get_host
 
 
-def compile_on_replicas(function, strategy, jit_compile):
+def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
     """A function of a batch as a graph, each replica of this host on its rows.
 
     No replica waits for another, nor for another host: of several hosts, one may call
@@ -17,6 +17,8 @@ def compile_on_replicas(function, strategy, jit_compile):
             tensors that have a leading axis too.
         strategy: the `tf.distribute.Strategy` of the model.
         jit_compile: bool, whether XLA compiles the function.
+        any_rows: see `Engine.compile`. XLA, which needs static shapes, still compiles
+            the one graph for each number of rows.
 
     Returns:
         a function that takes such a batch, and returns the structure with NumPy arrays:
@@ -26,14 +28,24 @@ def compile_on_replicas(function, strategy, jit_compile):
     compiled = tf.function(function, jit_compile=jit_compile, autograph=False)
     replicas = strategy.num_replicas_in_sync // get_host(strategy).count
 
+    def compute(batch):
+        if not any_rows:
+            return compiled(batch)
+        specs = {
+            name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
+            for name, x in batch.items()
+        }
+        return compiled.get_concrete_function(specs)(batch)
+
     def run_replica(batch):
         context = tf.distribute.get_replica_context()
         index = context.replica_id_in_sync_group
-        return compiled(rows_of_replica(batch, index, replicas))
+        return compute(rows_of_replica(batch, index, replicas))
 
-    @tf.function(autograph=False)
-    def run(batch):
-        return strategy.run(run_replica, (batch,)) if replicas > 1 else compiled(batch)
+    run_replicas = tf.function(
+        lambda batch: strategy.run(run_replica, (batch,)), autograph=False
+    )
+    run = compute if replicas == 1 else run_replicas
 
     def call(batch):
         if _num_rows(batch) % replicas:

@@ -64,8 +64,10 @@ class TensorFlowEngine(Engine):
     def step(self, superbatch, stop=False):
         return self._train_step(superbatch, stop=stop)
 
-    def compile(self, function):
-        return compile_on_replicas(function, self._strategy, self._jit_compile)
+    def compile(self, function, any_rows=False):
+        return compile_on_replicas(
+            function, self._strategy, self._jit_compile, any_rows
+        )
 
     def values(self):
         return {

@@ -147,7 +147,7 @@ class TextToText(tf.Module):
         self._tokenizers = [vocabulary.tf_tokenizer for vocabulary in models]
         self.vocabulary_files = sorted({v.sentencepiece_model_file for v in models})
 
-    @tf.function(input_signature=[_STRINGS])
+    @tf.function(input_signature=[_STRINGS], autograph=False)
     def __call__(self, inputs):
         tokens = tf.map_fn(
             self._encode,

@@ -16,9 +16,11 @@ from remixer_tf import configuration, infer
 from remixer_tf import eval as eval_binary
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import Answers, Choice, Decoded, decode
+from remixer_tf.models import DecoderOnly
 from remixer_tf.serving import text_to_text
 from remixer_tf.serving.lines import answer_lines, open_input, open_output
 from tests.data.toy_tasks import toy_task
+from tests.models.tiny import VOCAB_SIZE, tiny_mixture
 
 QUESTIONS = [
     b"A cat .",
@@ -236,3 +238,16 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     assert sum(map(len, clear)) > sum(map(len, outputs)) / 10
     for start, output, prediction in zip(clear, outputs, predictions, strict=True):
         assert output.startswith(start) and prediction.startswith(start)
+
+
+def test_a_model_that_cannot_decode_says_so_in_one_line():
+    """Errors of our own reach the binaries as such, though raised while tracing."""
+    stack = tiny_mixture("smlp", routing="partial")
+    model = DecoderOnly(stack, VOCAB_SIZE, 8)
+    model.build()
+    answer = text_to_text.TextToText(
+        model, toy_task({"train": []}), input_length=4, max_decode_length=4
+    )
+    with pytest.raises(ValueError, match="cannot decode step by step") as error:
+        answer(tf.constant(["a"]))
+    assert configuration.is_users_error(error.value)

@@ -10,6 +10,7 @@ from benchmarks.smlp_report import Comparison
 from tests.tiny_run import write_text
 
 TINY = [
+    "NUM_LAYERS = 2",
     "D_MODEL = 16",
     "D_FF = 32",
     "EXPERT_D_FF = 16",

@@ -102,6 +102,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_what_is_trimmed(tmp_path, capsys):
     count = "--gin.train_dataset.count_limit=50"
     train.main([*arguments(tmp_path, 8), count, "--dry_run"])

@@ -184,6 +184,7 @@ def test_t5_at_512_targets():
     np.testing.assert_allclose(found.total.matmul_flops, 3.29e13, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_language_models(tmp_path):
     """The products of rows of `target_length` tokens, by hand; no inputs."""
     sizes = [x for x in TINY if "CODER" not in x]
@@ -205,7 +206,7 @@ def test_language_models(tmp_path):
     ("optimizer", "dtype_policy"),
     [
         (Adafactor, "mixed_bfloat16"),
-        (keras.optimizers.AdamW, "float32"),
+        pytest.param(keras.optimizers.AdamW, "float32", marks=pytest.mark.slow),
         pytest.param(Adafactor, "float32", marks=pytest.mark.slow),
         pytest.param(keras.optimizers.AdamW, "mixed_bfloat16", marks=pytest.mark.slow),
     ],

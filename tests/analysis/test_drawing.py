@@ -214,6 +214,7 @@ def read_images(model_dir):
     return images
 
 
+@pytest.mark.slow
 def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     gin.clear_config()
     has_mixing = tiny_run.name.startswith("words")

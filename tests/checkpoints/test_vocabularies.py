@@ -61,6 +61,7 @@ def test_extra_ids_make_another_vocabulary():
     assert describe_vocabularies(task) != describe_vocabularies(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("binary", [eval_binary, infer, export])
 def test_another_vocabulary_is_refused(words_run, binary):
     model_dir, other = words_run

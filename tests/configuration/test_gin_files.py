@@ -162,7 +162,13 @@ def test_every_model_file_is_listed():
     assert {path.stem for path in MODELS.glob("*.gin")} == set(PARAMETERS)
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (millions > 120))
+        for name, millions in PARAMETERS.items()
+    ],
+)
 def test_parameters_at_full_size(name):
     file = MODELS / f"{name}.gin"
     millions = count_parameters(file) / 1e6

@@ -18,6 +18,7 @@ TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
+@pytest.mark.slow
 def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(TESTDATA))
     train.main([f"--model_dir={tmp_path}", f"--gin_file={TESTDATA / 'my_run.gin'}"])

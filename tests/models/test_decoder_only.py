@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.decoding import greedy_decode
-from tests.compiled import compiled
+from tests.compiled import compiled, in_graph
 from tests.layers.harness import randomize
 from tests.models.tiny import (
     EACH_DECODER,
@@ -72,7 +72,7 @@ def test_packed_examples_give_what_they_give_alone(kind):
 
 def continue_without_cache(model, prompt, max_length, eos_id):
     """Runs the whole model once for each token of each row."""
-    call = compiled(model)
+    call = in_graph(model)
     written, score = [], 0.0
     while len(written) < max_length and eos_id not in written:
         tokens = [0, *prompt, *written]
@@ -94,7 +94,7 @@ def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
         prompts[row, length:] = 0
     prompts[1, 2] = eos_id = 5  # an EOS inside a prompt ends nothing
     decode = functools.partial(greedy_decode, model, max_length=8, eos_id=eos_id)
-    decoded = compiled(decode, model)({"encoder_input_tokens": prompts})
+    decoded = in_graph(decode, model)({"encoder_input_tokens": prompts})
     for row, prompt in enumerate(prompts):
         prompt = prompt[prompt > 0].tolist()
         expected, score = continue_without_cache(model, prompt, 8, eos_id)

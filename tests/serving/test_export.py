@@ -51,6 +51,7 @@ def exported(tiny_run):
     return path
 
 
+@pytest.mark.slow
 def test_a_fresh_process_answers_what_infer_answers(exported, tiny_run, tmp_path):
     questions = [*QUESTIONS, b"the dog saw a cake in the house .", b"Emma \xc0 slept"]
     process = subprocess.run(

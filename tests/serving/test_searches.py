@@ -30,6 +30,7 @@ def ask(run, preset, questions, number, folder, *more):
     return [rows[i : i + number] for i in range(0, len(rows), number)]
 
 
+@pytest.mark.slow
 def test_the_n_best_of_given_strings(tiny_run, tmp_path):
     strings = ["cat", "a cake", "dog", "the dog slept"]
     options = (

@@ -8,7 +8,6 @@ task: of the T5, and of the Remixer before its first step, with and without what
 `runs/from_t5_1_1.gin` sets beside the matrices it takes.
 """
 
-
 import numpy as np
 
 from remixer_tf import configuration

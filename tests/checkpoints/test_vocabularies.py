@@ -70,6 +70,7 @@ def test_another_vocabulary_is_refused(words_run, binary):
     assert "words.model" in str(error.value) and "other.model" in str(error.value)
 
 
+@pytest.mark.slow
 def test_going_on_with_another_vocabulary_is_refused(words_run):
     model_dir, other = words_run
     arguments = [f"--model_dir={model_dir}", *WORDS, *TINY, "--gin.TRAIN_STEPS=2"]
@@ -77,6 +78,7 @@ def test_going_on_with_another_vocabulary_is_refused(words_run):
         train.main([*arguments, f"--gin.VOCABULARY_FILE='{other}'"])
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_vocabulary_is_no_other(words_run, tmp_path):
     model_dir, _ = words_run
     copy = shutil.copy(model_dir / "words.model", tmp_path / "copy.model")

@@ -8,13 +8,13 @@ import pytest
 
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.decoding.search import FIRST_CACHE_LENGTH
-from tests.compiled import compiled, slow_on_jax
+from tests.compiled import compiled, in_graph, slow_on_jax
 from tests.models.tiny import EACH_KIND, tiny_batch, tiny_model
 
 
 def decode_without_cache(model, batch, max_length, eos_id):
     """Runs the whole model once for each token."""
-    call = compiled(model)
+    call = in_graph(model)
     rows = len(batch["encoder_input_tokens"])
     tokens = np.zeros((rows, max_length), "int32")
     scores = np.zeros(rows)
@@ -35,7 +35,7 @@ def greedy(model, batch, max_length, eos_id=1):
     decode = functools.partial(
         greedy_decode, model, max_length=max_length, eos_id=eos_id
     )
-    return compiled(decode, model)(batch)
+    return in_graph(decode, model)(batch)
 
 
 @pytest.mark.parametrize("kind", EACH_KIND)

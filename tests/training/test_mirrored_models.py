@@ -8,8 +8,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def differences():
-    return run_module("tests.training.mirrored_models")
+def differences(tmp_path_factory):
+    return run_module("tests.training.mirrored_models", tmp_path_factory)
 
 
 def test_a_remixer_trains_alike_on_one_device_and_two(differences):

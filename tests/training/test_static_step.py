@@ -44,12 +44,9 @@ def op_types(graph):
     return types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        pytest.param("t5_1_1", "float32", marks=pytest.mark.slow),
-        ("remixer", "mixed_bfloat16"),
-    ],
+    ("kind", "dtype"), [("t5_1_1", "float32"), ("remixer", "mixed_bfloat16")]
 )
 def test_whole_step_compiles_with_static_shapes(kind, dtype):
     step, batch = make_step(kind, dtype, micro_batches=1)

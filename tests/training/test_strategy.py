@@ -1,6 +1,5 @@
 """One device and two give the same numbers."""
 
-
 import keras
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from tests.training.two_devices import run_module
 
 
 @pytest.fixture(scope="module")
-def runs():
-    return run_module("tests.training.mirrored_worker")
+def runs(tmp_path_factory):
+    return run_module("tests.training.mirrored_worker", tmp_path_factory)
 
 
 @pytest.mark.parametrize("jit", [False, True])

@@ -262,6 +262,7 @@ class Plain(keras.Model):
         return ops.one_hot(batch["decoder_input_tokens"], 4)
 
 
+@pytest.mark.slow
 def test_errors_are_one_message(tmp_path, tiny_run):
     task = toy_task({"train": rows([(2, 2)]), "dev": rows([(3, 2), (4, 5)])})
     drawer = Pictures(task, period=1, feature_lengths=LENGTHS)

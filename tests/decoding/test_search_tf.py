@@ -1,6 +1,7 @@
 """Searches as graphs: compiled by XLA, and in a SavedModel for any batch size."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from remixer_tf.decoding import T5Rules, beam_search, sample
@@ -28,6 +29,7 @@ def test_beams_are_compiled_by_xla():
     check(tf.function(search, jit_compile=True), search(prompts()))
 
 
+@pytest.mark.slow
 def test_a_sampler_in_a_saved_model(tmp_path):
     model = tiny_decoder("gmlp")
 

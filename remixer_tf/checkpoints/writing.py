@@ -28,9 +28,9 @@ from remixer_tf.checkpoints.reading import (
     checkpoint_directory,
     checkpoint_path,
     is_random_state,
-    named_variables,
     read_all,
     shorten,
+    variables_by_path,
 )
 
 
@@ -311,7 +311,7 @@ def write_start(model_dir, model):
     folder = checkpoint_path(checkpoint_directory(model_dir), 0)
     tf.train.Checkpoint(
         step=tf.Variable(0, dtype=tf.int64),
-        model={name: v.value for name, v in named_variables(model.variables).items()},
+        model=variables_by_path(model.variables),
     ).write(os.path.join(folder, "state"))
 
 

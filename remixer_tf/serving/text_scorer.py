@@ -7,15 +7,11 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import count_over_length
-from remixer_tf.data.pipeline import get_task
-from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes, score
 from remixer_tf.models import DecoderOnly
-from remixer_tf.models.build import build_model
-from remixer_tf.serving.text_to_text import keeps_eos
+from remixer_tf.serving.text_to_text import build_for_run, keeps_eos
 
 
 def text_scorer(
@@ -42,9 +38,7 @@ def text_scorer(
         ValueError: the checkpoint is of another model or vocabulary, or what
             `TextScorer` raises.
     """
-    task = get_task(task, vocabulary)
-    check_vocabularies(model_dir, describe_vocabularies(task))
-    model = build_model(model, dtype_policy)
+    model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
     scorer = TextScorer(model, task, feature_lengths)
     return scorer, reading.restore_model(model_dir, model, step)
 

@@ -54,10 +54,7 @@ def text_to_text(
             no text, the task is unknown or has no targets, or `max_decode_length`
             leaves no room for a prompt.
     """
-    task = get_task(task, vocabulary)
-    check_vocabularies(model_dir, describe_vocabularies(task))
-    model = build_model(model, dtype_policy)
-    check_writes(model)
+    model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
     step = reading.restore_model(model_dir, model, step)
     input_length, max_decode_length = _lengths(task, feature_lengths, max_decode_length)
     answer = TextToText(
@@ -68,6 +65,25 @@ def text_to_text(
         decode_fn=decode_fn,
     )
     return answer, step
+
+
+def build_for_run(model_dir, model, task, dtype_policy, vocabulary):
+    """Builds a model that writes text, to be restored from a run.
+
+    Args: see `text_to_text`.
+
+    Returns:
+        the built `keras.Model`, and the `seqio.Task` or `seqio.Mixture`.
+
+    Raises:
+        ValueError: the run has another vocabulary, the model writes no text, or the
+            task is unknown.
+    """
+    task = get_task(task, vocabulary)
+    check_vocabularies(model_dir, describe_vocabularies(task))
+    model = build_model(model, dtype_policy)
+    check_writes(model)
+    return model, task
 
 
 def _lengths(task, feature_lengths, max_decode_length):

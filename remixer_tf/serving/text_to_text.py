@@ -13,6 +13,7 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes, greedy_decode
 from remixer_tf.models.build import build_model
+from remixer_tf.serving.token_graph import TokenGraph
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 
@@ -28,6 +29,7 @@ def text_to_text(
     vocabulary=None,
     max_decode_length=None,
     decode_fn=greedy_decode,
+    weights="float32",
 ):
     """Restores a checkpoint of a run as a `TextToText`.
 
@@ -44,6 +46,7 @@ def text_to_text(
             Where a task has targets alone, as raw text, prompt and answer share that
             length, half of it each unless this says otherwise.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
+        weights: str, the type that an export stores them in, see `StoredWeights`.
 
     Returns:
         the `TextToText`, and the checkpoint's step, an int.
@@ -63,6 +66,7 @@ def text_to_text(
         input_length=input_length,
         max_decode_length=max_decode_length,
         decode_fn=decode_fn,
+        weights=weights,
     )
     return answer, step
 
@@ -115,8 +119,7 @@ class TextToText(tf.Module):
         task: a `seqio.Task` or `seqio.Mixture` with the feature targets, and inputs if
             it is not of a language model.
         input_length: int, the tokens that the model reads, EOS included.
-        max_decode_length: int, tokens decoded at most.
-        decode_fn: `(model, batch, max_length) -> Decoded`.
+        max_decode_length, decode_fn, weights: see `TokenGraph`, which is `tokens`.
 
     Call arguments:
         inputs: string `[batch]`.
@@ -138,6 +141,7 @@ class TextToText(tf.Module):
         input_length,
         max_decode_length,
         decode_fn=greedy_decode,
+        weights="float32",
     ):
         super().__init__(name="text_to_text")
         features = task.output_features
@@ -146,6 +150,13 @@ class TextToText(tf.Module):
                 f"{task.name} has the features {', '.join(features)}. Answering needs "
                 "a task with targets."
             )
+        self.tokens = TokenGraph(
+            model,
+            input_length=input_length,
+            max_decode_length=max_decode_length,
+            decode_fn=decode_fn,
+            weights=weights,
+        )
         self.input_length = input_length
         self._add_eos = "inputs" in features and features["inputs"].add_eos
         self._keep_eos = self._add_eos and keeps_eos(task, "inputs")
@@ -153,10 +164,7 @@ class TextToText(tf.Module):
         reads = features["inputs"].vocabulary if "inputs" in features else writes
         self._reads = _with_one_tokenizer(reads)
         self._writes = self._reads if writes == reads else _with_one_tokenizer(writes)
-        self._decode = lambda batch: decode_fn(model, batch, max_decode_length)
-        # A SavedModel holds what is an attribute here. The model is none, since Keras
-        # would save it a second time in its own way; its weights are.
-        self._weights = [weight.value for weight in model.weights]
+        # A SavedModel holds what is an attribute here.
         models = [
             v for v in (self._reads, self._writes) if isinstance(v, _OneTokenizer)
         ]
@@ -170,7 +178,7 @@ class TextToText(tf.Module):
             inputs,
             fn_output_signature=tf.TensorSpec([self.input_length], tf.int32),
         )
-        decoded = self._decode({"encoder_input_tokens": tokens})
+        decoded = self.tokens.decode(tokens)
         answers = {
             "outputs": self._writes.decode_tf(decoded.tokens),
             "scores": decoded.scores,

@@ -1,0 +1,72 @@
+"""A trained model from ids to ids: the graph that every export is built on."""
+
+import tensorflow as tf
+
+from remixer_tf.decoding import greedy_decode
+from remixer_tf.serving.stored_weights import StoredWeights
+
+
+class TokenGraph(tf.Module):
+    """Decodes ids, the whole search with its cache in one graph.
+
+    `tf.saved_model.save(graph, folder, {"predict_tokens": graph.function()})` saves it.
+    No operation in it is of tensorflow-text.
+
+    Args:
+        model: a built and restored model that `decode_fn` can decode with.
+        input_length: int, the ids that the model reads.
+        max_decode_length: int, ids decoded at most.
+        decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
+        weights: str, the type they are stored in, see `StoredWeights`.
+
+    Raises:
+        ValueError: what `StoredWeights` raises.
+    """
+
+    def __init__(
+        self,
+        model,
+        *,
+        input_length,
+        max_decode_length,
+        decode_fn=greedy_decode,
+        weights="float32",
+    ):
+        super().__init__(name="token_graph")
+        self.input_length = input_length
+        self.weights = StoredWeights(model, weights)
+        self._decode = lambda batch: decode_fn(model, batch, max_decode_length)
+
+    def decode(self, tokens):
+        """Decodes int32 `[batch, input_length]`, padded with 0: a `Decoded`."""
+        with self.weights.reading():
+            return self._decode({"encoder_input_tokens": tokens})
+
+    def function(self, batch_size=None):
+        """Returns the graph, which is traced when it is first called or saved.
+
+        Args:
+            batch_size: int; None for any.
+
+        Returns:
+            a `tf.function` of `inputs`, int32 `[batch, input_length]`, padded with 0.
+            It returns a dictionary of `outputs`, int32 `[batch, max_decode_length]`, 0
+            after EOS, and `scores`, float32 `[batch]`; where `decode_fn` gives several
+            answers also `all_outputs`, `[batch, answers, max_decode_length]`, and
+            `all_scores`, `[batch, answers]`. What they are: see `Decoded`.
+        """
+        shape = [batch_size, self.input_length]
+
+        @tf.function(
+            input_signature=[tf.TensorSpec(shape, tf.int32, name="inputs")],
+            autograph=False,
+        )
+        def predict_tokens(inputs):
+            decoded = self.decode(inputs)
+            answers = {"outputs": decoded.tokens, "scores": decoded.scores}
+            if decoded.answers:
+                answers["all_outputs"] = decoded.answers.tokens
+                answers["all_scores"] = decoded.answers.scores
+            return answers
+
+        return predict_tokens

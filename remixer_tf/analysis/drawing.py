@@ -265,7 +265,9 @@ class Pictures(_Pictures):
             ),
             autograph=False,
         )
-        answer = decode(tf.constant([ids], tf.int32)).numpy()[0]
+        # As long as in evaluation: not every model masks its padding.
+        padded = ids + [0] * (lengths["inputs"] - len(ids))
+        answer = decode(tf.constant([padded], tf.int32)).numpy()[0]
         example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
         (batch,) = batch_examples(
             [example], batch_size=1, **self._options

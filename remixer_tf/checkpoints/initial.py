@@ -61,7 +61,7 @@ class InitialCheckpoint:
             ValueError: no variable could be taken.
         """
         saved = reading.saved_shapes(self._path)["model"]
-        variables = reading.variables_by_path(model.trainable_variables)
+        variables = reading.named_variables(model.trainable_variables)
         # A model of another name has the same layers.
         prefix = os.path.commonpath(
             [name for name in saved if not reading.is_random_state(name)]

@@ -80,11 +80,6 @@ def assign_all(path, groups):
             variable.assign(reader.get_tensor(tensor_name(group, name)))
 
 
-def variables_by_path(variables):
-    """Returns {path: tf.Variable}; see `named_variables`."""
-    return {name: v.value for name, v in named_variables(variables).items()}
-
-
 def named_variables(variables):
     """Returns {path: `keras.Variable`}.
 

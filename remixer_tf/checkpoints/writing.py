@@ -28,9 +28,9 @@ from remixer_tf.checkpoints.reading import (
     checkpoint_directory,
     checkpoint_path,
     is_random_state,
+    named_variables,
     read_all,
     shorten,
-    variables_by_path,
 )
 
 
@@ -55,7 +55,7 @@ class Checkpoints:
     Attributes:
         best_step: int, a step whose checkpoint stays, or None.
         has_start: bool, whether the folder has a checkpoint of step 0, see
-            `write_start`.
+            `write_weights`.
     """
 
     def __init__(
@@ -301,17 +301,19 @@ class Checkpoints:
             )
 
 
-def write_start(model_dir, model):
-    """Writes the checkpoint of step 0, from which a run of this model starts.
+def write_weights(model_dir, model, step=0):
+    """Writes a checkpoint of a model alone. A run can start from that of step 0.
 
     Args:
-        model_dir: folder of the run, without checkpoints.
+        model_dir: folder of the run.
         model: a built `keras.Model`.
+        step: int, of which there is no checkpoint.
     """
-    folder = checkpoint_path(checkpoint_directory(model_dir), 0)
+    folder = checkpoint_path(checkpoint_directory(model_dir), step)
+    variables = named_variables(model.variables)
     tf.train.Checkpoint(
-        step=tf.Variable(0, dtype=tf.int64),
-        model=variables_by_path(model.variables),
+        step=tf.Variable(step, dtype=tf.int64),
+        model={name: variable.value for name, variable in variables.items()},
     ).write(os.path.join(folder, "state"))
 
 

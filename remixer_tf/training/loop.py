@@ -5,21 +5,27 @@ import os
 import time
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints.vocabularies import remember_vocabularies
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
-from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
-from remixer_tf.objectives.metrics import summarize_steps
-from remixer_tf.training import experts
+from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.training.checks import (
+    check_evaluations,
+    check_ids,
+    check_no_results,
+    check_periods,
+    check_writable,
+)
+from remixer_tf.training.evaluator import Evaluator
 from remixer_tf.training.overview import Overview
-from remixer_tf.training.progress import Progress, Speed, format_seconds
+from remixer_tf.training.progress import Progress, format_seconds
 from remixer_tf.training.run_lock import RunLock
 from remixer_tf.training.run_log import RunLog
+from remixer_tf.training.step_loop import StepLoop
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
-from remixer_tf.training.watch import PREEMPTED, FiniteWatch, StopSignal
+from remixer_tf.training.watch import FiniteWatch, StopSignal
 
 
 def train(
@@ -106,7 +112,7 @@ def train(
         FloatingPointError: loss or gradient is not finite.
         OSError: a checkpoint could not be written, none could be read, or another run
             lives in `model_dir`.
-        SystemExit: SIGTERM came. Everything is saved; the code is `PREEMPTED`.
+        SystemExit: SIGTERM came. Everything is saved; the code is `watch.PREEMPTED`.
     """
     start_time = time.perf_counter()
     check_factories(model=model, optimizer=optimizer, dataset=dataset)
@@ -114,15 +120,15 @@ def train(
     check_integers(0, seed=seed, max_skipped_steps=max_skipped_steps)
     if clip_norm is not None:
         check_numbers(clip_norm=clip_norm)
-    _check_evaluations(evaluations, best)
-    _check_arguments(
+    check_evaluations(evaluations, best)
+    check_periods(
         steps_per_call=steps_per_call,
         train_steps=train_steps,
         log_period=log_period,
         checkpoint_period=checkpoint_period,
         **{f"period of evaluation {i}": e.period for i, e in enumerate(evaluations)},
     )
-    _check_writable(model_dir)
+    check_writable(model_dir)
     engine = engine()  # First: several hosts connect here.
     host = engine.host
     with RunLock(model_dir, enabled=host.index == 0 and not dry_run) as lock:
@@ -156,7 +162,7 @@ def train(
         progress = Progress(step, train_steps, silent=host.index > 0)
         from_scratch = not step and not checkpoints.has_start
         if from_scratch:
-            _check_no_results(model_dir)
+            check_no_results(model_dir)
             if initial_checkpoint:
                 progress.message(initial_checkpoint(engine.model))
 
@@ -164,35 +170,12 @@ def train(
         if vocabularies and host.index == 0 and not dry_run:
             remember_vocabularies(model_dir, vocabularies, not from_scratch)
         host.barrier()
-        for evaluation in evaluations:
-            evaluation.check(model_dir, evaluations)
+        evaluator = Evaluator(
+            model_dir, engine, evaluations, best, checkpoints, progress, train_steps
+        )
+        evaluator.check()
 
-        def due_evaluations():
-            return [
-                evaluation
-                for evaluation in evaluations
-                if step and (step % evaluation.period == 0 or step == train_steps)
-            ]
-
-        def evaluate():
-            """Runs what is due at `step`, and says whether to stop early."""
-            due = due_evaluations()
-            for evaluation in due:
-                if host.index == 0:
-                    with progress.paused():
-                        evaluation.run(model_dir, engine, step)
-            if due:
-                host.barrier()
-            if best is None:
-                return False
-            checkpoints.best_step, value, stop = best.find(
-                model_dir, evaluations, engine.model
-            )
-            if due and host.index == 0 and value is not None:
-                best.write(model_dir, checkpoints.best_step, value)
-            return stop
-
-        stopped_early = False if dry_run else evaluate()
+        stopped_early = not dry_run and evaluator.run(step)
         if step >= train_steps or stopped_early:
             progress.message(
                 f"{model_dir} is at step {step} of {train_steps}"
@@ -203,7 +186,7 @@ def train(
 
         # What will run.
         batch = next(iterator)
-        _check_ids(batch, engine.model)
+        check_ids(batch, engine.model)
         overview = Overview(engine, dtype_policy)
         over_length = getattr(data, "over_length", None)
         progress.message(overview.text(batch, over_length))
@@ -237,71 +220,36 @@ def train(
         )
         log.start(step, text, hyperparameters)
         watch = FiniteWatch(model_dir, max_skipped_steps, text)
-        speed = Speed(throughput_unit(batch))
-        known_shapes = set()
-        sums = None
         with progress, log, checkpoints, StopSignal() as signal:
-            while step < train_steps and not stopped_early:
-                start = time.perf_counter()
-                if batch is None:
-                    batch = next(iterator)
-                waited = time.perf_counter() - start
-                shapes = tuple(tuple(value.shape) for value in batch.values())
-                if shapes not in known_shapes:
-                    _check_ids(batch, engine.model)
-                new = engine.step(batch, stop=signal.received)
-                step += steps_per_call
-                watch.add(step, batch, new)
-                if shapes in known_shapes:
-                    flops = engine.cost(batch).flops * steps_per_call
-                    speed.step(steps_per_call, flops, waited)
-                else:  # The call has traced and compiled.
-                    known_shapes.add(shapes)
-                    speed.skip(time.perf_counter() - start, float(new["tokens"]))
-                batch = None
-                sums = {key: sums[key] + new[key] for key in new} if sums else new
-                progress.advance(step)
-                checkpoints.check()
-                lock.check()
-
-                if step % log_period == 0 or step == train_steps:
-                    watch.flush()
-                    values = summarize_steps(sums)
-                    values |= speed.lap(float(sums["tokens"]))
-                    progress.report(step, values)
-                    if problem := experts.warning(values):
-                        progress.message(problem)
-                    log.scalars(step, values, engine, watch.skipped)
-                    sums = None
-
-                pause = time.perf_counter()
-                due = step == train_steps or step % checkpoint_period == 0
-                if due or due_evaluations() or watch.stop:
-                    watch.flush()
-                    checkpoints.save(step)
-                if watch.stop:
-                    checkpoints.wait()
-                    progress.message(
-                        f"SIGTERM: saved step {step}. The same command goes on from it."
-                    )
-                    raise SystemExit(PREEMPTED)
-                if due_evaluations():
-                    stopped_early = evaluate()
-                speed.skip(time.perf_counter() - pause)
+            loop = StepLoop(
+                engine,
+                iterator,
+                step,
+                train_steps=train_steps,
+                steps_per_call=steps_per_call,
+                log_period=log_period,
+                checkpoint_period=checkpoint_period,
+                progress=progress,
+                log=log,
+                watch=watch,
+                checkpoints=checkpoints,
+                evaluator=evaluator,
+                lock=lock,
+                signal=signal,
+            )
+            stopped_early = loop.run(batch)
         checkpoints.wait()
         host.barrier()
-        if sums:  # Stopped between two log lines.
-            values = summarize_steps(sums)
-
+        values = loop.values()
         summary = {
             "parameters": overview.parameters,
-            "steps": step,
+            "steps": loop.step,
             **{
                 name: values[name]
                 for name in ("objective", "loss", "accuracy")
                 if name in values
             },
-            **speed.mean(),
+            **loop.speed.mean(),
             "skipped_steps": watch.skipped,
             "seconds": time.perf_counter() - start_time,
         }
@@ -309,78 +257,8 @@ def train(
             with tf.io.gfile.GFile(summary_path, "w") as file:
                 json.dump(summary, file, indent=2)
         progress.message(
-            f"{'stopped early' if stopped_early else 'trained'} at step {step} after "
-            f"{format_seconds(summary['seconds'])}; checkpoints are in {model_dir}"
+            f"{'stopped early' if stopped_early else 'trained'} at step {loop.step} "
+            f"after {format_seconds(summary['seconds'])}; checkpoints are in "
+            f"{model_dir}"
         )
         return summary
-
-
-def _check_evaluations(evaluations, best):
-    """Raises ValueError unless it is a list of evaluations, and a `Best` or None."""
-    if not isinstance(evaluations, (list, tuple)) or not all(
-        hasattr(evaluation, "period") for evaluation in evaluations
-    ):
-        raise ValueError(
-            "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
-            f"its brackets). Received: evaluations={evaluations!r}"
-        )
-    if best is not None and not hasattr(best, "metric"):
-        raise ValueError(f"best must be None or @Best(). Received: best={best!r}")
-
-
-def _check_arguments(*, steps_per_call, **periods):
-    """Raises ValueError unless all numbers fit together."""
-    check_integers(steps_per_call=steps_per_call, **periods)
-    for name, value in periods.items():
-        if value % steps_per_call:
-            raise ValueError(
-                f"{name}={value} is not a multiple of steps_per_call={steps_per_call}. "
-                "Steps are run in groups of steps_per_call: change one of the two."
-            )
-
-
-def _check_ids(superbatch, model):
-    """Raises ValueError if the model lacks a token, or a class, of the data."""
-    for key, value in superbatch.items():
-        if key.endswith("_tokens"):
-            what, size = "token id", "vocab_size"
-        elif key == "labels" and value.dtype.is_integer:
-            what, size = "class", "num_classes"
-        else:
-            continue
-        limit, largest = getattr(model, size, None), int(np.max(value))
-        if limit is not None and largest >= limit:
-            raise ValueError(
-                f"The data holds the {what} {largest}, but the model's {size} is "
-                f"{limit}. Set {size.upper()} to {largest + 1} at least."
-            )
-
-
-def _check_writable(model_dir):
-    """Makes the folder of the run.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
-    try:
-        tf.io.gfile.makedirs(model_dir)
-        path = os.path.join(model_dir, f".writable-{os.getpid()}")
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write("x")
-        tf.io.gfile.remove(path)
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "message", error)
-        raise OSError(
-            f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
-            "another folder, or make room."
-        ) from None
-
-
-def _check_no_results(model_dir):
-    """Raises ValueError if there are evaluations of a run that is not there."""
-    if tf.io.gfile.exists(os.path.join(model_dir, "eval")):
-        raise ValueError(
-            f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
-            "go on from: they would count as this run's. Move the folder away, or set "
-            "another --model_dir."
-        )

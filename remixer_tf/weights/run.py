@@ -3,7 +3,7 @@
 import os
 
 from remixer_tf.checkpoints.vocabularies import remember_vocabularies
-from remixer_tf.checkpoints.writing import write_start
+from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.weights.whole_folder import whole_folder
 
 
@@ -69,7 +69,7 @@ def write_run(model_dir, model, configuration, vocabularies):
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:
-        write_start(folder, model)
+        write_weights(folder, model)
         with open(os.path.join(folder, "operative_config.gin"), "w") as file:
             file.write(configuration)
         if vocabularies:

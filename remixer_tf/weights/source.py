@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remixer_tf.checkpoints.reading import variables_by_path
+from remixer_tf.checkpoints.reading import named_variables
 from remixer_tf.weights.names import find_name
 
 _SHOWN = 10
@@ -96,7 +96,7 @@ def take(model, source):
     """
     variables = {
         path.partition("/")[2]: variable
-        for path, variable in variables_by_path(model.trainable_variables).items()
+        for path, variable in named_variables(model.trainable_variables).items()
     }
     found = match_variables(variables, source)
     for path, (name, change) in found.items():

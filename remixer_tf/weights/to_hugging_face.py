@@ -8,7 +8,7 @@ import numpy as np
 import seqio
 from safetensors.numpy import save_file
 
-from remixer_tf.checkpoints.reading import variables_by_path
+from remixer_tf.checkpoints.reading import named_variables
 from remixer_tf.layers import (
     CrossAttention,
     FeedForward,
@@ -80,7 +80,7 @@ def export_hugging_face(model, task, folder):
 def named_arrays(model):
     """The arrays of a T5 under Hugging Face's names, {name: float32}."""
     arrays = {}
-    for path, variable in variables_by_path(model.trainable_variables).items():
+    for path, variable in named_variables(model.trainable_variables).items():
         name, change = find_name(path.partition("/")[2], HUGGING_FACE_T5)
         # Contiguous: safetensors writes a transposed array as if it were not.
         arrays[name] = np.ascontiguousarray(change(variable.numpy()))

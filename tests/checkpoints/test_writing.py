@@ -12,10 +12,10 @@ import tensorflow as tf
 from remixer_tf.checkpoints.reading import (
     available_steps,
     checkpoint_directory,
+    named_variables,
     restore_model,
-    variables_by_path,
 )
-from remixer_tf.checkpoints.writing import write_start
+from remixer_tf.checkpoints.writing import write_weights
 from tests.training import toy
 
 
@@ -60,7 +60,7 @@ def test_restores_variables_slots_random_state_step_and_data(tmp_path):
 
 def test_step_0_is_where_a_run_starts(tmp_path):
     model = make_model()
-    write_start(str(tmp_path), model)
+    write_weights(str(tmp_path), model)
     other = make_model(seed=1)
     states = [v.numpy() for v in other.variables if "seed_generator" in v.path]
     checkpoints, _, _ = make_checkpoints(tmp_path, other)
@@ -292,7 +292,7 @@ def test_paths_are_unique():
     model = Twins()
     model.build()
     with pytest.raises(ValueError, match="twin/kernel"):
-        variables_by_path(model.variables)
+        named_variables(model.variables)
 
 
 def test_names_survive_the_way_tensorflow_writes_them(tmp_path):

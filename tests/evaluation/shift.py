@@ -1,10 +1,9 @@
 """A model whose answers are known, and a task to evaluate it on."""
 
 import keras
-import tensorflow as tf
 from keras import ops
 
-from remixer_tf.checkpoints.reading import variables_by_path
+from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.decoding import Decoded
 from remixer_tf.evaluation.decoded import DecodedEvaluation
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
@@ -54,9 +53,7 @@ def shift_decode(model, batch, max_length, by=0):
 
 def save(model_dir, step, shift=1.0):
     """Writes a checkpoint of the model."""
-    variables = variables_by_path(built_shift(shift).variables)
-    path = model_dir / "checkpoints" / str(step) / "state"
-    tf.train.Checkpoint(model=variables).write(str(path))
+    write_weights(str(model_dir), built_shift(shift), step)
 
 
 def decoded(task=None, **kwargs):

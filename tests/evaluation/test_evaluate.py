@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf import eval as eval_binary
-from remixer_tf.checkpoints.reading import variables_by_path
+from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.evaluation import evaluate as evaluate_module
 from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.evaluate import evaluate
@@ -186,9 +186,7 @@ def test_the_binary_reads_the_configuration_of_the_run(tmp_path, capsys):
     (tmp_path / "operative_config.gin").write_text(configuration.configuration_str())
     model = configuration.call("EncoderDecoder")
     model.build()
-    tf.train.Checkpoint(model=variables_by_path(model.variables)).write(
-        str(tmp_path / "checkpoints" / "2" / "state")
-    )
+    write_weights(str(tmp_path), model, 2)
     eval_binary.main(
         [
             f"--model_dir={tmp_path}",

@@ -1,0 +1,79 @@
+"""What is checked before a run, or before a batch of new shapes."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from remixer_tf.layers.arguments import check_integers
+
+
+def check_evaluations(evaluations, best):
+    """Raises ValueError unless it is a list of evaluations, and a `Best` or None."""
+    if not isinstance(evaluations, (list, tuple)) or not all(
+        hasattr(evaluation, "period") for evaluation in evaluations
+    ):
+        raise ValueError(
+            "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
+            f"its brackets). Received: evaluations={evaluations!r}"
+        )
+    if best is not None and not hasattr(best, "metric"):
+        raise ValueError(f"best must be None or @Best(). Received: best={best!r}")
+
+
+def check_periods(*, steps_per_call, **periods):
+    """Raises ValueError unless all numbers fit together."""
+    check_integers(steps_per_call=steps_per_call, **periods)
+    for name, value in periods.items():
+        if value % steps_per_call:
+            raise ValueError(
+                f"{name}={value} is not a multiple of steps_per_call={steps_per_call}. "
+                "Steps are run in groups of steps_per_call: change one of the two."
+            )
+
+
+def check_ids(superbatch, model):
+    """Raises ValueError if the model lacks a token, or a class, of the data."""
+    for key, value in superbatch.items():
+        if key.endswith("_tokens"):
+            what, size = "token id", "vocab_size"
+        elif key == "labels" and value.dtype.is_integer:
+            what, size = "class", "num_classes"
+        else:
+            continue
+        limit, largest = getattr(model, size, None), int(np.max(value))
+        if limit is not None and largest >= limit:
+            raise ValueError(
+                f"The data holds the {what} {largest}, but the model's {size} is "
+                f"{limit}. Set {size.upper()} to {largest + 1} at least."
+            )
+
+
+def check_writable(model_dir):
+    """Makes the folder of the run.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    try:
+        tf.io.gfile.makedirs(model_dir)
+        path = os.path.join(model_dir, f".writable-{os.getpid()}")
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("x")
+        tf.io.gfile.remove(path)
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", error)
+        raise OSError(
+            f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
+            "another folder, or make room."
+        ) from None
+
+
+def check_no_results(model_dir):
+    """Raises ValueError if there are evaluations of a run that is not there."""
+    if tf.io.gfile.exists(os.path.join(model_dir, "eval")):
+        raise ValueError(
+            f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
+            "go on from: they would count as this run's. Move the folder away, or set "
+            "another --model_dir."
+        )

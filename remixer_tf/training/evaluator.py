@@ -1,0 +1,64 @@
+"""The evaluations of a run while it trains."""
+
+
+class Evaluator:
+    """Runs what is due, finds the best step, and says when to stop early.
+
+    Args:
+        model_dir: folder of the run.
+        engine: the built `Engine`.
+        evaluations: list of `Evaluation`s and `Pictures`, each with a `period`.
+        best: a `Best`, or None.
+        checkpoints: the run's `Checkpoints`, told which step is best.
+        progress: the run's `Progress`.
+        train_steps: int, the last step, at which all are due.
+    """
+
+    def __init__(
+        self, model_dir, engine, evaluations, best, checkpoints, progress, train_steps
+    ):
+        self._model_dir = model_dir
+        self._engine = engine
+        self._evaluations = evaluations
+        self._best = best
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._train_steps = train_steps
+
+    def check(self):
+        """Raises ValueError if one of them could not run."""
+        for evaluation in self._evaluations:
+            evaluation.check(self._model_dir, self._evaluations)
+
+    def due(self, step):
+        """Returns the evaluations that are due at a step, a list."""
+        return [
+            evaluation
+            for evaluation in self._evaluations
+            if step and (step % evaluation.period == 0 or step == self._train_steps)
+        ]
+
+    def run(self, step):
+        """Runs what is due on the weights of now, which are of `step`.
+
+        All hosts call it, and wait for the first, which evaluates.
+
+        Returns:
+            bool, whether to stop early.
+        """
+        due = self.due(step)
+        host = self._engine.host
+        for evaluation in due if host.index == 0 else ():
+            with self._progress.paused():
+                evaluation.run(self._model_dir, self._engine, step)
+        if due:
+            host.barrier()
+        if self._best is None:
+            return False
+        best_step, value, stop = self._best.find(
+            self._model_dir, self._evaluations, self._engine.model
+        )
+        self._checkpoints.best_step = best_step
+        if due and host.index == 0 and value is not None:
+            self._best.write(self._model_dir, best_step, value)
+        return stop

@@ -1,0 +1,148 @@
+"""Step after step, with what happens between them."""
+
+import time
+
+from remixer_tf.objectives.batches import throughput_unit
+from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.training import experts
+from remixer_tf.training.checks import check_ids
+from remixer_tf.training.progress import Speed
+from remixer_tf.training.watch import PREEMPTED
+
+
+class StepLoop:
+    """Trains to the last step: calls, log lines, checkpoints and evaluations.
+
+    Args:
+        engine: the built `Engine`.
+        iterator: of the data.
+        step: int, the step of the weights of now.
+        train_steps, steps_per_call, log_period, checkpoint_period: see `train`.
+        progress, log, watch, checkpoints, evaluator, lock, signal: the run's
+            `Progress`, `RunLog`, `FiniteWatch`, `Checkpoints`, `Evaluator`, `RunLock`
+            and `StopSignal`.
+
+    Attributes:
+        step: int, the last step taken.
+        speed: the `Speed` of all steps.
+    """
+
+    def __init__(
+        self,
+        engine,
+        iterator,
+        step,
+        *,
+        train_steps,
+        steps_per_call,
+        log_period,
+        checkpoint_period,
+        progress,
+        log,
+        watch,
+        checkpoints,
+        evaluator,
+        lock,
+        signal,
+    ):
+        self.step = step
+        self.speed = None
+        self._engine = engine
+        self._iterator = iterator
+        self._train_steps = train_steps
+        self._steps_per_call = steps_per_call
+        self._log_period = log_period
+        self._checkpoint_period = checkpoint_period
+        self._progress = progress
+        self._log = log
+        self._watch = watch
+        self._checkpoints = checkpoints
+        self._evaluator = evaluator
+        self._lock = lock
+        self._signal = signal
+        self._known_shapes = set()
+        self._sums = None  # of the calls since the last log line
+        self._values = {}  # of the last log line
+
+    def run(self, batch):
+        """Takes the steps that are left.
+
+        Args:
+            batch: the first superbatch of the data, already read.
+
+        Returns:
+            bool, whether training stopped early.
+
+        Raises:
+            FloatingPointError, OSError, SystemExit, ValueError: see `train`.
+        """
+        self.speed = Speed(throughput_unit(batch))
+        stopped_early = False
+        while self.step < self._train_steps and not stopped_early:
+            self._call(batch)
+            batch = None
+            self._progress.advance(self.step)
+            self._checkpoints.check()
+            self._lock.check()
+            if self._ends(self._log_period):
+                self._report()
+            pause = time.perf_counter()
+            self._save_if_due()
+            if self._evaluator.due(self.step):
+                stopped_early = self._evaluator.run(self.step)
+            self.speed.skip(time.perf_counter() - pause)
+        return stopped_early
+
+    def values(self):
+        """Returns a dict, the means of the last log line, or of the steps since it."""
+        return summarize_steps(self._sums) if self._sums else self._values
+
+    def _ends(self, period):
+        return self.step % period == 0 or self.step == self._train_steps
+
+    def _call(self, batch):
+        """Reads a batch unless it is given, and takes its steps."""
+        start = time.perf_counter()
+        if batch is None:
+            batch = next(self._iterator)
+        waited = time.perf_counter() - start
+        shapes = tuple(tuple(value.shape) for value in batch.values())
+        known = shapes in self._known_shapes
+        if not known:
+            check_ids(batch, self._engine.model)
+        sums = self._engine.step(batch, stop=self._signal.received)
+        self.step += self._steps_per_call
+        self._watch.add(self.step, batch, sums)
+        if known:
+            flops = self._engine.cost(batch).flops * self._steps_per_call
+            self.speed.step(self._steps_per_call, flops, waited)
+        else:  # The call has traced and compiled.
+            self._known_shapes.add(shapes)
+            self.speed.skip(time.perf_counter() - start, float(sums["tokens"]))
+        if self._sums:
+            sums = {name: self._sums[name] + value for name, value in sums.items()}
+        self._sums = sums
+
+    def _report(self):
+        """Tells the terminal and TensorBoard of the steps since the last time."""
+        self._watch.flush()
+        values = summarize_steps(self._sums)
+        values |= self.speed.lap(float(self._sums["tokens"]))
+        self._progress.report(self.step, values)
+        if problem := experts.warning(values):
+            self._progress.message(problem)
+        self._log.scalars(self.step, values, self._engine, self._watch.skipped)
+        self._sums, self._values = None, values
+
+    def _save_if_due(self):
+        """Saves a checkpoint, also before evaluations and on SIGTERM, which ends it."""
+        due = self._ends(self._checkpoint_period) or self._evaluator.due(self.step)
+        if due or self._watch.stop:
+            self._watch.flush()
+            self._checkpoints.save(self.step)
+        if self._watch.stop:
+            self._checkpoints.wait()
+            self._progress.message(
+                f"SIGTERM: saved step {self.step}. The same command goes on from it."
+            )
+            raise SystemExit(PREEMPTED)

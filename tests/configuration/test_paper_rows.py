@@ -95,7 +95,13 @@ def test_every_file_is_listed():
     assert {f"{name}.gin" for name in SPECS} <= files
 
 
-@pytest.mark.parametrize("file", ROWS)
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, marks=[pytest.mark.slow] * (row["parameters"] > 120))
+        for file, row in ROWS.items()
+    ],
+)
 def test_parameters_at_full_size(file):
     millions = count_parameters(PAPERS / file) / 1e6
     ours, paper, fits = (

@@ -147,7 +147,13 @@ class WarmupLinearDecay(_Schedule):
     ):
         super().__init__(warmup_steps, step_offset)
         self.learning_rate = _rate("learning_rate", learning_rate)
-        self.total_steps = _steps("total_steps", total_steps, self.warmup_steps + 1)
+        self.total_steps = _steps("total_steps", total_steps, 1)
+        if self.total_steps <= self.warmup_steps:
+            raise ValueError(
+                "total_steps must be more than warmup_steps, between which the rate "
+                f"falls. Received: total_steps={total_steps}, "
+                f"warmup_steps={warmup_steps}. Train for longer, or warm up for less."
+            )
         self.end_learning_rate = _rate("end_learning_rate", end_learning_rate, True)
         if self.end_learning_rate > self.learning_rate:
             raise ValueError(

@@ -120,7 +120,7 @@ def test_an_optimizer_starts_at_step_0():
         ),
         (
             lambda: schedules.WarmupLinearDecay(1.0, 100, 100),
-            "total_steps must be an integer >= 101. Received: total_steps=100",
+            "total_steps=100, warmup_steps=100. Train for longer",
         ),
         (
             lambda: schedules.WarmupCosineDecay(1.0, 9, end_learning_rate=2.0),

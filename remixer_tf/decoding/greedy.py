@@ -4,6 +4,7 @@ from keras import ops
 
 from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.search import Choice, Decoded, decode
+from remixer_tf.layers.base import largest
 
 
 def greedy_decode(model, batch, max_length, eos_id=1, min_length=0, allowed=None):
@@ -22,7 +23,7 @@ def greedy_decode(model, batch, max_length, eos_id=1, min_length=0, allowed=None
     """
 
     def choose(log_probs, hypotheses, place, state):
-        tokens = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+        tokens = largest(log_probs)
         return Choice(tokens, ended=ops.equal(tokens, eos_id))
 
     constraint = Constraint(eos_id, max_length, min_length, allowed)

@@ -6,6 +6,7 @@ from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode
 from remixer_tf.layers.arguments import check_integers, check_numbers
+from remixer_tf.layers.base import largest
 
 
 def sample(
@@ -63,7 +64,7 @@ def sample(
 
     def choose(log_probs, hypotheses, place, state):
         if temperature == 0:
-            tokens = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+            tokens = largest(log_probs)
         else:
             here = ops.clip(place, 0, max_length - 1)[:, None, None]
             uniform = ops.take_along_axis(uniforms, here, axis=-1)

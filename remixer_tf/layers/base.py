@@ -117,6 +117,21 @@ def update_cache(cached, x, context):
     return ops.where(here, ops.cast(x, cached.dtype), cached)
 
 
+def largest(x):
+    """The index of the largest value on the last axis; of equal ones the first.
+
+    In half the time of `keras.ops.argmax`, which gives every -0.0 another value first,
+    and in operations that LiteRT and ONNX have too.
+
+    Args:
+        x: float `[..., n]`.
+
+    Returns:
+        int32 `[...]`.
+    """
+    return ops.cast(ops.top_k(x, 1)[1][..., 0], "int32")
+
+
 def get_activation(name):
     """The activation called `name`: `gelu` (tanh form), `gelu_exact` or Keras' own.
 

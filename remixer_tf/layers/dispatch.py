@@ -119,8 +119,9 @@ def dropless_plan(choices, num_experts):
     counts, starts = order.counts[0], order.starts[0]
     block = total // (2 * num_experts)
     block = max(1, block) if isinstance(block, int) else ops.maximum(1, block)
-    num_blocks = -(-(total + num_experts * (block - 1)) // block)
-    blocks = -(-counts // block)
+    num_blocks = (total + (num_experts + 1) * (block - 1)) // block
+    # Not -(-counts // block): ONNX rounds towards 0.
+    blocks = (counts + block - 1) // block
     ends = ops.cumsum(blocks)
     first_row = (ends - blocks) * block
     is_after = ops.arange(num_blocks, dtype="int32")[:, None] >= ends
@@ -244,4 +245,5 @@ def compute_all(x, choices, num_experts, apply):
     y = ops.reshape(y, (num_experts, groups, tokens, d_model))
     gates = ops.where(choices.chosen, choices.gates, 0)[..., None]
     gates *= ops.one_hot(choices.experts, num_experts, dtype="float32")
-    return ops.einsum("gkse,egsd->gsd", gates, ops.cast(y, "float32"))
+    gates = ops.transpose(ops.sum(gates, axis=1), (2, 0, 1))[..., None]
+    return ops.sum(gates * ops.cast(y, "float32"), axis=0)

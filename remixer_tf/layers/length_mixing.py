@@ -223,9 +223,10 @@ class LengthMixing(Sublayer):
             y = self._mix("hts,bshc->bthc", matrix, x, training)
         if self.softmax and self.renormalize and context.padding_mask is not None:
             mass = ops.einsum("hts,bs->bth", matrix, ops.cast(mask, "float32"))
-            scale = 1.0 / ops.maximum(mass, keras.config.epsilon() ** 4)
-            scale = ops.cast(scale, y.dtype)[..., None]
-            y = self._merge_heads(self._split_heads(y) * scale)
+            mass = ops.maximum(mass, keras.config.epsilon() ** 4)
+            # Not times 1 / mass: of that, LiteRT's converter makes a product with mass.
+            y = self._split_heads(y) / ops.cast(mass, y.dtype)[..., None]
+            y = self._merge_heads(y)
         return self._add_bias(y, lambda b: b[None, :length])
 
     def _mix_segments(self, x, context, training):

@@ -266,7 +266,9 @@ class BlockTokenMLP(_TokenMLP):
         hidden = self._activate(hidden, own_group)[:, None]  # [batch, 1, units, d]
         hidden = ops.where(here[None, :, None, None], hidden, cache["hidden"])
         wo = ops.reshape(ops.take(self.wo, place, axis=0), (self.window, -1))
-        y = ops.einsum("gu,bgud->bd", _hide(wo, seen[:, None]), hidden)[:, None]
+        wo = ops.reshape(_hide(wo, seen[:, None]), (1, 1, -1))
+        units = ops.reshape(hidden, (-1, self.d_tokens, self.width))
+        y = ops.matmul(wo, units)
         if not self.gated:
             y += ops.take(self.wo_bias, place, axis=0)
         return y, {"inputs": inputs, "hidden": hidden}

@@ -9,6 +9,7 @@ from keras import ops
 
 from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.assignment import assign_balanced
+from remixer_tf.layers.base import largest
 from remixer_tf.layers.sowing import sow
 
 
@@ -117,7 +118,7 @@ class BaseRouter(Router):
 
     def call(self, x, tokens, token_mask, training=False):
         logits = ops.matmul(x, self.kernel)
-        best = experts = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        best = experts = largest(logits)
         if training:
             experts = assign_balanced(ops.stop_gradient(logits), token_mask)
             real = ops.cast(token_mask, "float32")

@@ -8,7 +8,8 @@ layer of 4096 tokens, d_model 256, against the dense feed-forward layer of the s
 FLOPs: experts are as wide as it (half, where a token has two), the capacity factor is
 1, and hidden layers are not gated. Layers take turns within each round; the ratio to
 the dense one is the median over the rounds. The router's share is its own time, the
-experts' that of their products on rows that lie ready; the rest is dispatch.
+experts' that of their products on rows that lie ready; the rest is dispatch. Last the
+spatial experts of sMLP's blocks, against gMLP's block with one spatial gate.
 """
 
 import argparse
@@ -25,9 +26,11 @@ from remixer_tf.layers import (
     Context,
     ExpertsChooseRouter,
     FeedForward,
+    GatedMLP,
     GShardRouter,
     HashRouter,
     MoE,
+    SparseGatedMLP,
     SwitchRouter,
 )
 from remixer_tf.layers import mixture as mixtures
@@ -180,6 +183,25 @@ def print_layers(rounds, experts, jit_compile):
                 )
 
 
+def print_spatial(rounds, experts, jit_compile):
+    print("| spatial experts | number | ms/step | ratio to dense | FLOPs/token (M) |")
+    print("|---|" + "---:|" * 4)
+    dense, flops = layer_step(GatedMLP(D_FF, LENGTH, causal=True), jit_compile)
+    print(f"| (one gate) | | | 1.00 | {flops / TOKENS / 1e6:.2f} |", flush=True)
+    for routing, number in itertools.product(("deterministic", "partial"), experts):
+        layer = SparseGatedMLP(D_FF, LENGTH, number, routing, causal=True)
+        step, flops = layer_step(layer, jit_compile)
+        for each in (dense, step):
+            seconds(each)  # compiles
+        times = [(seconds(dense), seconds(step)) for _ in range(rounds)]
+        ratio = statistics.median(sparse / one for one, sparse in times)
+        print(
+            f"| {routing} | {number} | {1e3 * np.median(times, axis=0)[1]:.0f} "
+            f"| {ratio:.2f} | {flops / TOKENS / 1e6:.2f} |",
+            flush=True,
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
@@ -192,6 +214,8 @@ def main():
     print()
     experts = [int(number) for number in options.experts.split(",")]
     print_layers(options.rounds, experts, options.xla)
+    print()
+    print_spatial(options.rounds, experts, options.xla)
 
 
 if __name__ == "__main__":

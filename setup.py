@@ -27,6 +27,10 @@ def subpackages(folder):
     return sorted(".".join(["remixer_tf", *path.parts]) for path in folders)
 
 
+# Formats of `remixer_tf.export`.
+LITERT = ["ai-edge-litert>=2.3"]
+ONNX = ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"]
+
 setup(
     name="remixer_tf",
     version=VERSION,
@@ -71,7 +75,17 @@ setup(
         "scipy",
     ],
     extras_require={
-        "dev": ["packaging", "pre-commit", "pytest", "pytest-xdist", "ruff"],
+        "dev": [
+            "packaging",
+            "pre-commit",
+            "pytest",
+            "pytest-xdist",
+            "ruff",
+            *LITERT,
+            *ONNX,
+        ],
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
+        "litert": LITERT,
+        "onnx": ONNX,
     },
 )

@@ -1,0 +1,196 @@
+"""A model's graph as a file of another runtime, which is run before it is kept."""
+
+import json
+import os
+import tempfile
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from remixer_tf.serving import litert, onnx_runtime
+from remixer_tf.weights.whole_folder import whole_folder
+
+RUNTIMES = {"litert": litert, "onnx": onnx_runtime}
+MAX_BYTES = 2**31  # of either format's file
+
+
+def check_runtime(name):
+    """Raises ImportError if what a runtime of `RUNTIMES` needs is not installed."""
+    runtime = RUNTIMES[name]
+    try:
+        runtime.check_installed()
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{error.name} is missing. Install what --format={name} needs: "
+            f"python -m pip install 'remixer_tf[{runtime.EXTRA}]'"
+        ) from error
+
+
+def export_tokens(graph, task, name, folder):
+    """Writes the search of a model, from ids to ids, as a file of another runtime.
+
+    Beside it: the vocabularies' files, and `model.json`, which tells names, types and
+    shapes (null: any) of what goes in and comes out, and what the ids mean.
+
+    Args:
+        graph: a `TokenGraph` of a model in float32, with weights in float32.
+        task: the `seqio.Task` or `seqio.Mixture` whose ids these are.
+        name: str, one of `RUNTIMES`.
+        folder: str, which appears when the file has been run in its runtime, with the
+            same answers as TensorFlow's.
+
+    Raises:
+        FileExistsError: the folder is there.
+        OSError: it cannot be written.
+        ImportError: see `check_runtime`.
+        ValueError: the model cannot decode, an operation that the format lacks, weights
+            that are too large for it, or answers that are others than TensorFlow's.
+    """
+    check_runtime(name)
+    if tf.io.gfile.exists(folder):
+        raise FileExistsError(
+            f"There is an export {folder} already. Remove it, or choose another "
+            "checkpoint with --step."
+        )
+    runtime = RUNTIMES[name]
+    if graph.weights.num_bytes >= MAX_BYTES:
+        raise ValueError(
+            f"A file of {runtime.NAME} ends at {MAX_BYTES / 1e9:.1f} GB, and the "
+            f"weights take {graph.weights.num_bytes / 1e9:.1f} GB. Export a smaller "
+            "model, or a SavedModel."
+        )
+    features = task.output_features
+    features = {n: features.get(n, features["targets"]) for n in ("inputs", "targets")}
+    vocabularies = {n: feature.vocabulary for n, feature in features.items()}
+    function = graph.function(None if runtime.ANY_BATCH else 1)
+    examples = example_tokens(graph.input_length, vocabularies["inputs"].vocab_size)
+    with tempfile.TemporaryDirectory() as local, whole_folder(folder) as place:
+        path = os.path.join(local, runtime.FILE)
+        try:
+            runtime.convert(graph, function, path)
+            compare(runtime, path, function, examples)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} Nothing was written. Export a SavedModel, or another search "
+                "(text_to_text.decode_fn)."
+            ) from error
+        description = os.path.join(local, "model.json")
+        with open(description, "w") as file:
+            adds_eos = "inputs" in task.output_features and features["inputs"].add_eos
+            decoded = function.get_concrete_function().structured_outputs["outputs"]
+            content = _describe_graph(runtime, function) | {
+                "pad_id": 0,
+                "eos_id": vocabularies["targets"].eos_id,
+                "inputs_end_with_eos": adds_eos,
+                "max_input_length": graph.input_length,
+                "max_decode_length": decoded.shape[-1],
+                "vocabularies": {
+                    feature: _describe_vocabulary(vocabulary)
+                    for feature, vocabulary in vocabularies.items()
+                },
+            }
+            json.dump(content, file, indent=2)
+            file.write("\n")
+        for file in {path, description, *_files(vocabularies.values())}:
+            tf.io.gfile.copy(file, os.path.join(place, os.path.basename(file)))
+
+
+def example_tokens(length, vocab_size):
+    """Rows of random ids, from one id to as many as a row holds; the rest is padding.
+
+    Args:
+        length: int.
+        vocab_size: int.
+
+    Returns:
+        int32 `[rows, length]`.
+    """
+    lengths = sorted({1, min(2, length), (length + 1) // 2, max(length - 1, 1), length})
+    ids = np.random.default_rng(0).integers(2, vocab_size, [len(lengths), length])
+    return np.where(np.arange(length) < np.array(lengths)[:, None], ids, 0).astype(
+        "int32"
+    )
+
+
+def compare(runtime, path, function, examples):
+    """Checks that a file answers as the graph does that it was made of.
+
+    Integers are equal, and other numbers to 0.1%. Rows are given one at a time, and
+    where the file takes any number of them also all at once.
+
+    Args:
+        runtime: one of the values of `RUNTIMES`.
+        path: str, of the file.
+        function: the `tf.function` of one argument.
+        examples: `[rows, ..]`, rows of its input.
+
+    Raises:
+        ValueError: they differ; the message tells where.
+    """
+    (spec,) = function.input_signature
+    batches = [examples[row : row + 1] for row in range(len(examples))]
+    if runtime.ANY_BATCH:
+        batches.append(examples)
+    try:
+        run = runtime.load(path)
+        received = [run(**{spec.name: batch}) for batch in batches]
+    except Exception as error:  # a runtime's own, of no public class
+        raise ValueError(
+            f"{runtime.NAME} cannot run what its converter wrote: {error}"
+        ) from error
+    for batch, answers in zip(batches, received, strict=True):
+        for name, expected in function(tf.constant(batch)).items():
+            expected, answer = expected.numpy(), answers[name]
+            where = _first_difference(expected, answer)
+            if where is not None:
+                raise ValueError(
+                    f"{runtime.NAME} answers otherwise than TensorFlow: "
+                    f"{name}{list(where)} is {answer[where]}, not {expected[where]}, "
+                    f"for {spec.name} {batch.tolist()}."
+                )
+
+
+def _first_difference(expected, received):
+    """The index of the first element that differs, or None."""
+    if expected.shape != received.shape:
+        return ()
+    if expected.dtype.kind == "f":
+        equal = np.isclose(received, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
+    else:
+        equal = received == expected
+    return None if equal.all() else tuple(int(x) for x in np.argwhere(~equal)[0])
+
+
+def _describe_graph(runtime, function):
+    """The part of `model.json` on names, types and shapes."""
+    outputs = function.get_concrete_function().structured_outputs
+    (spec,) = function.input_signature
+    return {
+        "format": runtime.NAME,
+        "file": runtime.FILE,
+        **runtime.CALL,
+        "inputs": {spec.name: _describe_tensor(spec)},
+        "outputs": {name: _describe_tensor(x) for name, x in sorted(outputs.items())},
+    }
+
+
+def _describe_tensor(tensor):
+    return {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
+
+
+def _describe_vocabulary(vocabulary):
+    size = {"size": vocabulary.vocab_size, "extra_ids": vocabulary.extra_ids}
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        path = vocabulary.sentencepiece_model_file
+        return {"kind": "SentencePiece", "file": os.path.basename(path), **size}
+    return {"kind": type(vocabulary).__name__, **size}
+
+
+def _files(vocabularies):
+    """The files of vocabularies, those that have one: a set of str."""
+    return {
+        vocabulary.sentencepiece_model_file
+        for vocabulary in vocabularies
+        if isinstance(vocabulary, seqio.SentencePieceVocabulary)
+    }

@@ -1,0 +1,54 @@
+"""LiteRT, which runs models on phones: python -m pip install 'remixer_tf[litert]'."""
+
+import re
+import tempfile
+
+import tensorflow as tf
+
+NAME = "LiteRT"
+EXTRA = "litert"
+FILE = "model.tflite"
+ANY_BATCH = False
+SIGNATURE = "predict_tokens"
+CALL = {"signature": SIGNATURE}  # what model.json says beside names and shapes
+
+
+def check_installed():
+    """Raises ModuleNotFoundError unless the runtime can be imported."""
+    import ai_edge_litert.interpreter  # noqa: F401
+
+
+def convert(module, function, path):
+    """Writes a graph as a LiteRT file; the converter is TensorFlow's.
+
+    Args:
+        module: a `tf.Module` that holds the variables.
+        function: a `tf.function` with an `input_signature` of fixed shapes that
+            returns a dictionary.
+        path: str, of the file.
+
+    Raises:
+        ValueError: an operation that LiteRT lacks; it is named.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        # from_concrete_functions() writes files that do not run, or give NaN.
+        tf.saved_model.save(module, folder, {SIGNATURE: function})
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            folder, signature_keys=[SIGNATURE]
+        )
+        try:
+            content = converter.convert()
+        except Exception as error:  # the converter's own, of no public class
+            names = sorted(set(re.findall(r"'(tf\.\w+)' op", str(error))))
+            if not names:
+                raise
+            raise ValueError(f"LiteRT cannot compute {', '.join(names)}.") from error
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def load(path):
+    """Opens a file in LiteRT: a function of arrays by name, to a dictionary of them."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    return Interpreter(model_path=path).get_signature_runner(SIGNATURE)

@@ -1,0 +1,92 @@
+"""ONNX Runtime: python -m pip install 'remixer_tf[onnx]'."""
+
+import logging
+
+import numpy as np
+
+NAME = "ONNX"
+EXTRA = "onnx"
+FILE = "model.onnx"
+ANY_BATCH = True
+OPSET = 18
+CALL = {"opset": OPSET}  # what model.json says beside names and shapes
+
+
+def check_installed():
+    """Raises ModuleNotFoundError unless converter and runtime can be imported."""
+    import onnxruntime  # noqa: F401
+    import tf2onnx  # noqa: F401
+
+
+def convert(module, function, path):
+    """Writes a graph as an ONNX file.
+
+    Args:
+        module: ignored; the variables come with the function.
+        function: a `tf.function` with an `input_signature`, that returns a dictionary.
+            Names of inputs and outputs differ.
+        path: str, of the file.
+
+    Raises:
+        ValueError: an operation that ONNX lacks; it is named.
+    """
+    import onnx
+    import tf2onnx
+
+    _register_erfc()
+    # It writes operations that it does not know as they are, and logs an error.
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
+    model, _ = tf2onnx.convert.from_function(
+        function, input_signature=function.input_signature, opset=OPSET
+    )
+    if names := sorted(_unknown_operations(onnx, model.graph)):
+        raise ValueError(f"ONNX cannot compute {', '.join(names)}.")
+    onnx.save(model, path)
+
+
+def load(path):
+    """Opens a file in ONNX Runtime: a function of arrays by name, to a dictionary."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(**inputs):
+        return dict(zip(names, session.run(None, inputs), strict=True))
+
+    return run
+
+
+def _unknown_operations(onnx, graph):
+    """The types of nodes, bodies of loops included, that are not ONNX's: a set."""
+    unknown = set()
+    for node in graph.node:
+        if not onnx.defs.has(node.op_type, OPSET, node.domain):
+            unknown.add(node.op_type)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                unknown |= _unknown_operations(onnx, attribute.g)
+    return unknown
+
+
+def _register_erfc():
+    """Tells tf2onnx to write Erfc, of the exact gelu, as 1 - Erf."""
+    from tf2onnx import utils
+    from tf2onnx.handler import tf_op
+
+    @tf_op("Erfc")
+    class Erfc:
+        @classmethod
+        def version_9(cls, ctx, node, **kwargs):
+            kinds = {"shapes": node.output_shapes, "dtypes": node.output_dtypes}
+            dtype = utils.map_onnx_to_numpy_type(node.output_dtypes[0])
+            one = ctx.make_const(utils.make_name("one"), np.ones([], dtype))
+            erf = ctx.make_node("Erf", node.input, **kinds)
+            ctx.remove_node(node.name)
+            ctx.make_node(
+                "Sub",
+                [one.output[0], erf.output[0]],
+                name=node.name,
+                outputs=node.output,
+                **kinds,
+            )

@@ -1,0 +1,259 @@
+"""Files for LiteRT and ONNX Runtime: run there, and compared with TensorFlow."""
+
+import json
+import os
+import sys
+import types
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from remixer_tf import configuration, export
+from remixer_tf.layers import BlockTokenMLP, Context, LengthMixing, MoE, SwitchRouter
+from remixer_tf.serving import converted, litert, onnx_runtime
+from remixer_tf.serving.token_graph import TokenGraph
+from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
+
+RUNTIMES = pytest.mark.parametrize("runtime", [litert, onnx_runtime])
+LENGTH, D_MODEL = 6, 8
+
+
+def randomized(model):
+    """The model or layer with large random weights, so that answers vary."""
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        if "float" in weight.dtype:
+            noise = rng.normal(size=weight.shape) * 0.3
+            weight.assign(weight.numpy() + noise)
+    return model
+
+
+def token_graph(model, **options):
+    return TokenGraph(
+        randomized(model), input_length=LENGTH, max_decode_length=8, **options
+    )
+
+
+class OfTokens(tf.Module):
+    """A graph of `f(x, mask)`, where x are vectors of ids and mask tells padding."""
+
+    def __init__(self, layer, f, batch_size):
+        super().__init__()
+        self.weights = [weight.value for weight in randomized(layer).weights]
+        self.table = tf.Variable(tf.random.normal([VOCAB_SIZE, D_MODEL], seed=0))
+        spec = tf.TensorSpec([batch_size, LENGTH], tf.int32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            mask = tf.cast(inputs > 0, tf.int32)
+            return {"y": f(layer, tf.gather(self.table, inputs), mask)}
+
+        self.function = function
+
+
+def check(runtime, module, function, folder):
+    path = os.path.join(folder, runtime.FILE)
+    runtime.convert(module, function, path)
+    examples = converted.example_tokens(LENGTH, VOCAB_SIZE)
+    converted.compare(runtime, path, function, examples)
+
+
+def mix(layer, x, mask):
+    return layer(x, context=Context(padding_mask=mask))
+
+
+def step(layer, x, mask):
+    cache = layer.init_cache(1, LENGTH, Context())
+    for place in range(2):
+        y, cache = layer.decode_step(
+            x[:, place : place + 1], cache, Context(step=tf.constant(place))
+        )
+    return y
+
+
+def experts(layer, x, mask):
+    return layer(x, context=Context(token_mask=mask))
+
+
+def mixture():
+    return MoE(num_experts=2, d_ff=12, router=SwitchRouter, name="experts")
+
+
+# Forms of an equation that a converter gets wrong or lacks are no part of a layer.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "runtime, make, f",
+    [
+        (litert, lambda: LengthMixing(LENGTH, softmax=True, name="mixing"), mix),
+        (litert, lambda: BlockTokenMLP(8, window=4, gated=True, name="mlp"), step),
+        (litert, mixture, experts),
+        (onnx_runtime, mixture, experts),
+    ],
+    ids=["a_reciprocal", "two_sums_in_one", "choices_of_experts", "rounding_up"],
+)
+def test_layers(runtime, make, f, tmp_path):
+    layer = make()
+    layer.build((None, None, D_MODEL))
+    module = OfTokens(layer, f, None if runtime.ANY_BATCH else 1)
+    check(runtime, module, module.function, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "runtime, make",
+    [
+        (litert, lambda: tiny_model("t5_1_1", num_layers=1)),
+        (litert, lambda: tiny_decoder("smlp")),
+        (onnx_runtime, lambda: tiny_model("remixer", num_layers=1)),
+        (onnx_runtime, lambda: tiny_decoder("bert")),  # exact gelu
+    ],
+    ids=["litert-t5_1_1", "litert-smlp", "onnx-remixer", "onnx-exact_gelu"],
+)
+def test_the_whole_search(runtime, make, tmp_path):
+    graph = token_graph(make())
+    function = graph.function(None if runtime.ANY_BATCH else 1)
+    check(runtime, graph, function, tmp_path)
+
+
+@pytest.mark.slow
+@RUNTIMES
+def test_an_operation_that_the_format_lacks_is_named(runtime, tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([1, 2], tf.float32, name="inputs")])
+    def function(inputs):
+        return {"y": tf.math.igamma(inputs, inputs)}
+
+    with pytest.raises(ValueError, match="cannot compute (tf.)?Igamma"):
+        runtime.convert(tf.Module(), function, str(tmp_path / runtime.FILE))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clear_gin")
+def test_a_run(tiny_run):
+    export.main([f"--model_dir={tiny_run}", "--format=litert"])
+    folder = tiny_run / "litert" / "1"
+    words = (tiny_run / "words.model").exists()
+    files = ["model.json", "model.tflite", *(["words.model"] if words else [])]
+    assert sorted(os.listdir(folder)) == files
+
+    description = json.loads((folder / "model.json").read_text())
+    length = description["inputs"]["inputs"]["shape"][1]
+    assert length == description["max_input_length"] == (6 if words else 24)
+    outputs = description["outputs"]["outputs"]["shape"]
+    assert outputs == [1, description["max_decode_length"]]
+    vocabulary = description["vocabularies"]["targets"]
+    assert vocabulary.get("file") == ("words.model" if words else None)
+    assert (description["pad_id"], description["eos_id"]) == (0, 1)
+    assert description["inputs_end_with_eos"]
+
+    # A file in the run's place, whose policy is bfloat16, computes in float32.
+    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
+    model, _ = configuration.call("text_to_text", str(tiny_run), dtype_policy="float32")
+    ids = converted.example_tokens(length, vocabulary["size"])[-1:]
+    expected = model.tokens.function(1)(tf.constant(ids))
+    received = litert.load(str(folder / "model.tflite"))(inputs=ids)
+    np.testing.assert_array_equal(received["outputs"], expected["outputs"])
+
+    with pytest.raises(FileExistsError, match="litert/1 already"):
+        export.main([f"--model_dir={tiny_run}", "--format=litert"])
+
+
+def fake_graph(num_bytes=4):
+    """A `TokenGraph` that answers every question with itself."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, LENGTH], tf.int32, "inputs")])
+    def function(inputs):
+        return {"outputs": inputs, "scores": tf.zeros_like(inputs[:, 0], "float32")}
+
+    return types.SimpleNamespace(
+        input_length=LENGTH,
+        weights=types.SimpleNamespace(num_bytes=num_bytes),
+        function=lambda batch_size: function,
+    )
+
+
+def fake_runtime(function):
+    """A runtime that computes `function`, whatever was converted."""
+
+    def convert(module, traced, path):
+        with open(path, "w") as file:
+            file.write("converted")
+
+    return types.SimpleNamespace(
+        NAME="Fake",
+        EXTRA="fake",
+        FILE="model.fake",
+        CALL={},
+        ANY_BATCH=True,
+        check_installed=lambda: None,
+        convert=convert,
+        load=lambda path: function,
+    )
+
+
+def same(inputs):
+    return {"outputs": inputs, "scores": np.zeros(len(inputs), "float32")}
+
+
+def other_last_token(inputs):
+    answers = same(inputs.copy())
+    answers["outputs"][inputs[:, -1] > 0, -1] += 1
+    return answers
+
+
+def other_score(inputs):
+    return same(inputs) | {"scores": np.full(len(inputs), 0.01, "float32")}
+
+
+def one_at_a_time(inputs):
+    return same(inputs[:1])
+
+
+def fails(inputs):
+    raise RuntimeError("no kernel")
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (other_last_token, r"otherwise than TensorFlow: outputs\[0, 5\] is"),
+        (other_score, r"scores\[0\] is 0.00999"),
+        (one_at_a_time, "otherwise than TensorFlow: outputs"),
+        (fails, "cannot run what its converter wrote: no kernel"),
+    ],
+)
+def test_a_file_that_answers_otherwise_is_not_kept(
+    function, message, tmp_path, monkeypatch
+):
+    feature = seqio.Feature(seqio.ByteVocabulary())
+    task = types.SimpleNamespace(output_features={"targets": feature})
+    folder = str(tmp_path / "fake" / "1")
+
+    monkeypatch.setitem(converted.RUNTIMES, "fake", fake_runtime(function))
+    with pytest.raises(ValueError, match=message) as error:
+        converted.export_tokens(fake_graph(), task, "fake", folder)
+    assert configuration.is_users_error(error.value)
+    assert os.listdir(tmp_path / "fake") == []
+
+    monkeypatch.setitem(converted.RUNTIMES, "fake", fake_runtime(same))
+    converted.export_tokens(fake_graph(), task, "fake", folder)
+    assert sorted(os.listdir(folder)) == ["model.fake", "model.json"]
+    with pytest.raises(ValueError, match="the weights take 3.0 GB"):
+        converted.export_tokens(fake_graph(3e9), task, "fake", folder + "0")
+
+
+@RUNTIMES
+def test_a_missing_extra(runtime, monkeypatch):
+    modules = ["ai_edge_litert", "ai_edge_litert.interpreter", "onnxruntime"]
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=f"'remixer_tf.{runtime.EXTRA}.'") as error:
+        converted.check_runtime(runtime.EXTRA)
+    assert configuration.is_users_error(error.value)
+
+
+def test_examples_have_every_amount_of_padding_that_matters():
+    lengths = (converted.example_tokens(24, 100) > 0).sum(axis=1)
+    assert lengths.tolist() == [1, 2, 12, 23, 24]
+    assert converted.example_tokens(1, 100).shape == (1, 1)

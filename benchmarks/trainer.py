@@ -55,7 +55,7 @@ def main():
     from remixer_tf import configuration, train
     from remixer_tf.checkpoints import writing
     from remixer_tf.data import pipeline
-    from remixer_tf.training import loop, overview, progress, run_log
+    from remixer_tf.training import overview, progress, run_log, tensorflow_engine
     from remixer_tf.training import train_step as train_step_lib
 
     configuration.register_configurables()
@@ -63,7 +63,7 @@ def main():
     timed(configuration, "parse_gin", "gin files")
     timed(pipeline, "_check_examples", "making mini_cogs")
     timed(pipeline, "count_over_length", "counting over-long examples")
-    timed(loop, "build_model", "model")
+    timed(tensorflow_engine.TensorFlowEngine, "build", "model and optimizer")
     timed(overview.Overview, "__init__", "matmul rate")
     timed(overview.Overview, "text", "tracing")
     timed(train_step_lib.TrainStep, "__call__", "step")
@@ -100,7 +100,7 @@ def main():
         "gin files",
         "making mini_cogs",
         "counting over-long examples",
-        "model",
+        "model and optimizer",
         "matmul rate",
         "tracing",
     )

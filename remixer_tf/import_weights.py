@@ -44,7 +44,10 @@ def main(arguments):
         with open(path, "w") as file:
             file.write(run.run_gin(source, options.vocabulary))
         configuration.parse_gin(
-            [path, *options.gin_file], given, options.gin_search_paths
+            [path, *options.gin_file],
+            given,
+            options.gin_search_paths,
+            modules=options.module_import,
         )
     model = build_model(configuration.get_value("train.model"), "float32")
     vocabularies = {}

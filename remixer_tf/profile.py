@@ -51,7 +51,11 @@ def _profile(file, options):
     from remixer_tf.optimizers import Adafactor
 
     configuration.parse_gin(
-        [file], options.gin_bindings, options.gin_search_paths, complete=False
+        [file],
+        options.gin_bindings,
+        options.gin_search_paths,
+        complete=False,
+        modules=options.module_import,
     )
     model = configuration.get_value("train.model")
     if model is None:

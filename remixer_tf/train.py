@@ -11,7 +11,10 @@ def main(arguments):
         _add_arguments,
     )
     configuration.parse_gin(
-        options.gin_file, options.gin_bindings, options.gin_search_paths
+        options.gin_file,
+        options.gin_bindings,
+        options.gin_search_paths,
+        modules=options.module_import,
     )
     from remixer_tf.data.errors import data_errors
 

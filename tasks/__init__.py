@@ -6,6 +6,7 @@
 - `anli`, `conjnli`, `art`: inference (`entailment.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
+- `table_task` makes tasks of tables of one's own, by gin (`tables.py`);
 - `text_lm`, `text_mlm`, `text_documents`: text files of one's own (`text.py`);
 - `tsv_files`: questions and answers of one's own (`tsv_files.py`);
 - T5's own tasks and mixtures (`t5_tasks.py`).
@@ -18,6 +19,7 @@ from remixer_tf.tasks import (
     mini_cogs,
     squad,
     t5_tasks,
+    tables,
     text,
     tsv_files,
 )
@@ -29,6 +31,7 @@ __all__ = [
     "mini_cogs",
     "squad",
     "t5_tasks",
+    "tables",
     "text",
     "tsv_files",
 ]

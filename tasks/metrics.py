@@ -1,4 +1,4 @@
-"""Exact match, overall, by type of example and by kind of type.
+"""Exact match by type of example and kind of type, and the metrics of texts by name.
 
 seqio gives a metric the postprocessed targets and predictions and nothing else, so
 `postprocess` puts the type of the example beside the text of its target.
@@ -6,6 +6,9 @@ seqio gives a metric the postprocessed targets and predictions and nothing else,
 
 import collections
 from typing import NamedTuple
+
+from sklearn.metrics import precision_recall_fscore_support
+from t5.evaluation import metrics as t5_metrics
 
 LEXICAL = "lexical"
 STRUCTURAL = "structural"
@@ -70,3 +73,45 @@ def exact_match_by_type(kind_of_type):
         }
 
     return exact_match
+
+
+def exact_match(targets, predictions):
+    """Returns the percentage of predictions that equal their target but for blanks."""
+    pairs = zip(targets, predictions, strict=True)
+    hits = [normalize_whitespace(t) == normalize_whitespace(p) for t, p in pairs]
+    return {"exact_match": 100.0 * sum(hits) / len(hits)}
+
+
+def f1(targets, predictions):
+    """Returns SQuAD's F1 of words, in percent, of one answer to each question."""
+    return {"f1": t5_metrics.squad([[t] for t in targets], predictions)["f1"]}
+
+
+def per_class(targets, predictions):
+    """Returns precision, recall and F1 of each class, and their mean F1, in percent.
+
+    The classes are the targets that occur. A prediction that is none of them is wrong.
+    """
+    classes = sorted(set(targets))
+    rates = precision_recall_fscore_support(
+        targets, predictions, labels=classes, zero_division=0
+    )
+    numbers = {
+        f"{name}/{label}": 100.0 * float(rate)
+        for name, of_classes in zip(
+            ("precision", "recall", "f1"), rates[:3], strict=True
+        )
+        for label, rate in zip(classes, of_classes, strict=True)
+    }
+    return numbers | {"macro_f1": 100.0 * float(rates[2].mean())}
+
+
+# Metrics of texts, under the names that gin files give them.
+METRICS = {
+    "accuracy": t5_metrics.accuracy,
+    "bleu": t5_metrics.bleu,
+    "exact_match": exact_match,
+    "f1": f1,
+    "per_class": per_class,
+    "rouge": t5_metrics.rouge,
+}

@@ -3,7 +3,8 @@
 Its folder (gin: `tsv_files.directory`, else the environment variable
 REMIXER_TF_TSV_DIR) has train.tsv, validation.tsv or test.tsv, perhaps with .gz: in each
 line a question, a tab and its answer. All is held in memory. The metric is T5's
-accuracy: the percentage of answers that are equal to the file's.
+accuracy: the percentage of answers that are equal to the file's. `tables.py` reads
+other formats, by gin.
 
 Answering (`infer`, `export`) needs no file: a line is a question as it is.
 """

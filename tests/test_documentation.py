@@ -73,13 +73,13 @@ def test_a_model_in_python():
 def test_a_task_of_your_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for split in ("train", "test"):
-        (tmp_path / f"{split}.tsv").write_text("double 21\t42\n")
+        (tmp_path / f"{split}.txt").write_text("21\n")
     exec(code_of("### A task of your own"), {})
     task = seqio.get_mixture_or_task("my_task")
     (example,) = task.get_dataset(split="test", shuffle=False).as_numpy_iterator()
     vocabulary = task.output_features["targets"].vocabulary
     assert example["inputs_pretokenized"] == b"double 21"
-    assert example["targets"].tolist() == [*vocabulary.encode("42"), 1]
+    assert example["targets"].tolist() == [*vocabulary.encode("2121"), 1]
     seqio.TaskRegistry.remove("my_task")
 
 

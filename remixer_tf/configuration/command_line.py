@@ -20,8 +20,8 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
 
     Returns:
         `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths`
-        (a list), `gin_bindings` (a list such as ["train.seed = 1"]), and the binary's
-        own.
+        (a list), `gin_bindings` (a list such as ["train.seed = 1"]), `module_import`
+        (a list), and the binary's own.
 
     Raises:
         UserError: an argument is unknown or malformed.
@@ -55,6 +55,14 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
         metavar="P,Q",
         help="more folders to look for gin files, after the current one and before "
         "the package's",
+    )
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module of yours to import first, which registers tasks or parts; repeat "
+        "it for several. A run remembers it",
     )
     if add_arguments:
         add_arguments(parser)
@@ -112,7 +120,12 @@ def parse_run(arguments, description, add_arguments=None, steps=("best",)):
                 "the configuration with --gin_file."
             )
         files = [path]
-    parse_gin(files, options.gin_bindings, options.gin_search_paths)
+    parse_gin(
+        files,
+        options.gin_bindings,
+        options.gin_search_paths,
+        modules=options.module_import,
+    )
     return options
 
 

@@ -67,7 +67,7 @@ def gin_folder():
     return os.path.join(os.path.dirname(package), "gin")
 
 
-def parse_gin(files, bindings, search_paths=(), complete=True):
+def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     """Reads gin files and then bindings, in place of any configuration before.
 
     Args:
@@ -77,15 +77,20 @@ def parse_gin(files, bindings, search_paths=(), complete=True):
         search_paths: list of folders.
         complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
             missing, and is None: for who only reads the model of a run.
+        modules: names of modules to import first, as `import` lines of a file do. The
+            operative configuration has such lines for them.
 
     Raises:
-        UserError: a file is missing or malformed, a name unknown, a value not set.
+        UserError: a file or module is missing or malformed, a name unknown, a value
+            not set.
     """
     register_configurables()
     gin.clear_config()
     _search_path[:] = ["", *search_paths, gin_folder()]
     text = None
     try:
+        for module in modules:
+            gin.parse_config(f"import {module}")
         for file in files:
             gin.parse_config_file(file)
         in_files = gin.config_str()

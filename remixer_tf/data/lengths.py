@@ -10,6 +10,8 @@ import tensorflow_datasets as tfds
 
 from remixer_tf.layers.arguments import check_integers
 
+_FIRST = 5  # over-long examples that are named
+
 
 class OverLength(NamedTuple):
     """How many examples of a split are longer than the model reads.
@@ -22,6 +24,9 @@ class OverLength(NamedTuple):
         over: int, those of them with a feature longer than its length, EOS included.
         longest: dictionary of ints, the longest of each feature.
         complete: bool, False if the count stopped at its limit.
+        first: tuple of str, the first few of those over, such as "line 3": by the
+            task's feature `line`, else as examples from 1.
+        handling: str, what becomes of those over: "trimmed" or "skipped".
     """
 
     task: str
@@ -31,13 +36,16 @@ class OverLength(NamedTuple):
     over: int
     longest: dict
     complete: bool
+    first: tuple = ()
+    handling: str = "trimmed"
 
     def __str__(self):
         of = f"{self.examples:,}" if self.complete else f"the first {self.examples:,}"
         return (
             f"{self.task} {self.split}: {self.over:,} of {of} examples are longer "
             f"than {format_lengths(self.feature_lengths)} "
-            f"(longest: {format_lengths(self.longest)})"
+            f"(longest: {format_lengths(self.longest)}"
+            + (f"; first: {', '.join(self.first)})" if self.first else ")")
         )
 
 
@@ -62,7 +70,7 @@ def count_over_length(task, split, feature_lengths, limit=100_000):
     Returns:
         an `OverLength`.
     """
-    examples, over, complete = 0, 0, True
+    examples, over, complete, first = 0, 0, True, []
     longest = dict.fromkeys(feature_lengths, 0)
     limits = list(feature_lengths.values())
     for subtask in seqio.get_subtasks(task):
@@ -75,23 +83,39 @@ def count_over_length(task, split, feature_lengths, limit=100_000):
             trim_output_features=False,
             try_in_mem_cache=False,
         )
-        dataset = dataset.map(
-            lambda example: tf.stack([tf.shape(example[k])[0] for k in feature_lengths])
-        )
+        place = "line" if "line" in dataset.element_spec else "example"
+        if subtask is not task:
+            place = f"{subtask.name} {place}"
+
+        def measure(index, example):
+            lengths = [tf.shape(example[name])[0] for name in feature_lengths]
+            return tf.stack(lengths), example.get("line", index)
+
+        dataset = dataset.enumerate(1).map(measure).take(limit + 1).batch(1024)
         seen = 0
-        for lengths in dataset.take(limit + 1).batch(1024).as_numpy_iterator():
+        for lengths, places in dataset.as_numpy_iterator():
             if seen + len(lengths) > limit:
                 complete = False
                 lengths = lengths[: limit - seen]
                 if not len(lengths):
                     break
             seen += len(lengths)
-            over += int((lengths > limits).any(axis=1).sum())
+            too_long = (lengths > limits).any(axis=1)
+            over += int(too_long.sum())
+            some = places[: len(lengths)][too_long][: _FIRST - len(first)]
+            first += [f"{place} {number}" for number in some]
             for name, length in zip(feature_lengths, lengths.max(axis=0), strict=True):
                 longest[name] = max(longest[name], int(length))
         examples += seen
     return OverLength(
-        task.name, split, dict(feature_lengths), examples, over, longest, complete
+        task.name,
+        split,
+        dict(feature_lengths),
+        examples,
+        over,
+        longest,
+        complete,
+        tuple(first),
     )
 
 

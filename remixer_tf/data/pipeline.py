@@ -129,8 +129,8 @@ def train_dataset(
     Examples longer than `feature_lengths`, EOS included, are counted first and the
     count is logged. "trim" then cuts them as T5 does: whether EOS survives depends on
     the task's last preprocessor, `append_eos_after_trim` keeps it and `append_eos`
-    loses it. "refuse" raises: at once if the count met one, else when one arrives,
-    see `data_errors`.
+    loses it. "skip" leaves them out. "refuse" raises: at once if the count met one,
+    else when one arrives, see `data_errors`.
 
     Args:
         task: a registered name, or what `get_task` returns.
@@ -146,7 +146,7 @@ def train_dataset(
             short to long. An example goes to the first bucket that holds all of its
             features; the last bucket is `feature_lengths`. A bucket gives an element
             once it has collected `steps_per_call * batch_size` examples.
-        over_length: "trim" or "refuse".
+        over_length: "trim", "skip" or "refuse".
         steps_per_call: int, the leading axis. The steps of an element share a bucket.
         shard_info: None, or a `seqio.ShardInfo`: the part of the examples and of the
             batch that this host reads.
@@ -162,7 +162,8 @@ def train_dataset(
 
     Raises:
         ValueError: an unknown split or a split without examples; packing together
-            with buckets; an over-long example under "refuse"; a batch that does not
+            with buckets; an over-long example under "refuse"; no other under "skip", or
+            no count; a batch that does not
             divide among the hosts, or buckets with several hosts.
     """
     task = get_task(task)
@@ -181,9 +182,15 @@ def train_dataset(
             "length of its own, and their collectives would wait for each other "
             "forever. Set length_buckets to None, or pack=True."
         )
-    if over_length not in ("trim", "refuse"):
+    if over_length not in ("trim", "skip", "refuse"):
         raise ValueError(
-            f"over_length must be 'trim' or 'refuse'. Received: {over_length!r}."
+            f"over_length must be 'trim', 'skip' or 'refuse'. Received: "
+            f"{over_length!r}."
+        )
+    if over_length == "skip" and not count_limit:
+        raise ValueError(
+            "over_length='skip' tells how many examples it leaves out, and "
+            "count_limit=0 counts none. Set one of the two otherwise."
         )
     if pack and length_buckets:
         raise ValueError(
@@ -197,11 +204,15 @@ def train_dataset(
         count = count_over_length(task, split, feature_lengths, count_limit)
         if count.over and over_length == "refuse":
             raise ValueError(f"{count}. {_REMEDY}")
+        if over_length == "skip":
+            count = count._replace(handling="skipped")
+            if count.over == count.examples:
+                raise ValueError(f"{count}: none is left. Raise feature_lengths.")
         log = logging.warning if count.over else logging.info
-        log("%s%s", count, ": they are trimmed" if count.over else "")
+        log("%s%s", count, f": they are {count.handling}" if count.over else "")
 
-    refuse = over_length == "refuse"
-    lengths = whole_lengths(task, feature_lengths) if refuse else feature_lengths
+    trim = over_length == "trim"
+    lengths = feature_lengths if trim else whole_lengths(task, feature_lengths)
     dataset = _change_tasks(task, _for_training(feature_lengths)).get_dataset(
         lengths,
         split=split,
@@ -209,10 +220,12 @@ def train_dataset(
         seed=seed,
         shard_info=shard_info,
         num_epochs=None,
-        trim_output_features=not refuse,
+        trim_output_features=trim,
         try_in_mem_cache=False,  # its content would be part of every checkpoint
     )
-    if refuse:
+    if over_length == "skip":
+        dataset = dataset.filter(lambda example: _fits(example, feature_lengths))
+    elif not trim:
         dataset = dataset.map(_refuse_over_length(task, split, feature_lengths))
     converter = feature_converter(pack=pack)
     dataset = converter(dataset, feature_lengths)
@@ -281,7 +294,13 @@ class _FunctionSource(seqio.FunctionDataSource):
         return self._dataset_fn(split=split, shuffle_files=False)
 
 
-_REMEDY = "Raise feature_lengths, or set over_length to trim."
+_REMEDY = "Raise feature_lengths, or set over_length to trim or skip."
+
+
+def _fits(example, feature_lengths):
+    """Whether every feature is within its length, a scalar bool."""
+    lengths = [tf.shape(example[name])[0] for name in feature_lengths]
+    return tf.reduce_all(tf.stack(lengths) <= list(feature_lengths.values()))
 
 
 def _refuse_over_length(task, split, feature_lengths):
@@ -295,9 +314,9 @@ def _refuse_over_length(task, split, feature_lengths):
 
     def check(example):
         lengths = [tf.shape(example[name])[0] for name in feature_lengths]
-        fits = tf.reduce_all(tf.stack(lengths) <= list(feature_lengths.values()))
+        message = tf.strings.format(text, lengths)
         with tf.control_dependencies(
-            [fail_unless(fits, tf.strings.format(text, lengths))]
+            [fail_unless(_fits(example, feature_lengths), message)]
         ):
             return {name: tf.identity(x) for name, x in example.items()}
 

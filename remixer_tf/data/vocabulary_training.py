@@ -117,8 +117,9 @@ def train_vocabulary(
             eos_id=1,
             unk_id=2,
             bos_id=-1,
-            # By default a longer text would be left out without a word.
-            max_sentence_length=max(len(text.encode()) for text in texts) + 1,
+            # By default a longer text would be left out without a word. 10 is the
+            # least that SentencePiece takes.
+            max_sentence_length=max(10, *(len(text.encode()) + 1 for text in texts)),
             minloglevel=1,
         )
     except RuntimeError as error:
@@ -127,6 +128,36 @@ def train_vocabulary(
     with open(output, "wb") as file:
         file.write(model.getvalue())
     return sentencepiece_vocabulary(output)
+
+
+def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_ids=0):
+    """The vocabulary of a file, which is trained on a task's text if it is missing.
+
+    A file that is there is taken as it is: delete it to train another one.
+
+    Args:
+        task: what `get_task` takes; the text is that of its split "train".
+        path: str, the SentencePiece model.
+        vocab_size, model_type: see `train_vocabulary`.
+        extra_ids: int, see `sentencepiece_vocabulary`. They come after `vocab_size`.
+
+    Returns:
+        a `seqio.SentencePieceVocabulary`.
+
+    Raises:
+        ValueError: see `read_texts`, `train_vocabulary` and `sentencepiece_vocabulary`.
+    """
+    path = os.path.expanduser(path)
+    if not os.path.exists(path):
+        texts = read_texts(task)
+        trained = train_vocabulary(texts, path, vocab_size, model_type)
+        logging.warning(
+            "Trained the vocabulary %s of %d pieces on %d texts.",
+            path,
+            trained.vocab_size,
+            len(texts),
+        )
+    return sentencepiece_vocabulary(path, extra_ids)
 
 
 def _explain(error, vocab_size, model_type):

@@ -40,8 +40,7 @@ class Overview:
 
         Args:
             superbatch: the first one, [steps, batch, length].
-            over_length: the `OverLength` of the data, whose over-long examples are
-                trimmed, or None.
+            over_length: the `OverLength` of the data, or None.
         """
         steps, batch = targets_and_weights(superbatch)[0].shape[:2]
         batch *= self._engine.shard_info.num_shards
@@ -74,7 +73,7 @@ class Overview:
             "memory": f"about {cost.bytes / 1e9:.2f} GB per replica{available}",
         }
         if over_length is not None:
-            rows["trimmed"] = str(over_length)
+            rows[over_length.handling] = str(over_length)
         return "\n".join(f"{name:>10}  {text}" for name, text in rows.items())
 
     def parameter_table(self):

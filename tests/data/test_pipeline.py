@@ -224,7 +224,7 @@ def test_over_length_counts_eos_and_tells_the_longest():
     assert count.longest == {"inputs": 10, "targets": 21}
     assert str(count) == (
         "toy train: 3 of 5 examples are longer than inputs 8 / targets 12 "
-        "(longest: inputs 10 / targets 21)"
+        "(longest: inputs 10 / targets 21; first: example 2, example 3, example 5)"
     )
 
 
@@ -269,12 +269,12 @@ def test_refusing_catches_an_example_that_was_not_counted(last):
     assert str(error.value) == (
         "over-length example: an example of toy train is longer than inputs 8 / "
         "targets 12: it has inputs 8 / targets 13. Raise feature_lengths, or set "
-        "over_length to trim."
+        "over_length to trim or skip."
     )
 
 
 def test_over_length_must_be_known():
-    with pytest.raises(ValueError, match="'trim' or 'refuse'. Received: 'cut'"):
+    with pytest.raises(ValueError, match="'trim', 'skip' or 'refuse'. Received: 'cut'"):
         elements(1, over_length="cut")
 
 

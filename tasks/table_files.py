@@ -1,0 +1,249 @@
+"""Reads the files of tables: TSV, CSV, JSON lines, Arrow and Parquet.
+
+A line of a .tsv file is cut at its tabs, and quotes mean nothing there; a .csv file is
+as Python's csv module reads it, so that quoted cells may hold commas and line ends. A
+line of a .jsonl (or .ndjson) file is an object. Their names may end in .gz. A folder is
+what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
+"""
+
+import csv
+import fnmatch
+import io
+import json
+import os
+import sys
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from remixer_tf.tasks.folders import read_bytes
+
+FORMATS = ".tsv, .csv, .jsonl or .ndjson, each perhaps with .gz, .arrow or .parquet"
+
+
+class Line(NamedTuple):
+    """A row of a file.
+
+    Attributes:
+        number: int, from 1: of the line where the row starts; of a row of Arrow or
+            Parquet, of the row.
+        values: dictionary, column -> str, or None where it has no value.
+        problem: str, why there are no values; None where there are.
+    """
+
+    number: int
+    values: dict | None
+    problem: str | None = None
+
+
+def read_table(path, header=True, columns=None):
+    """Reads the rows of a table.
+
+    Args:
+        path: str, a file or a folder; a pattern with * stands for several files of
+            Arrow or Parquet.
+        header: bool, whether the first line of a TSV or CSV file names its columns.
+        columns: names of the columns of a TSV or CSV file, in place of the header's.
+
+    Returns:
+        (names, lines): the columns that there are, a list of str, and a list of `Line`.
+        The columns of TSV and CSV have numbers too, "0", "1" and so on.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is of another format, or not what its name says.
+        ImportError: it is Arrow or Parquet, and pyarrow is not installed.
+    """
+    path = os.path.expanduser(path)
+    name = path.removesuffix(".gz")
+    if name.endswith((".tsv", ".csv")):
+        return _delimited(_text(path), name.endswith(".csv"), header, columns)
+    if columns is not None:
+        raise ValueError(
+            f"columns names the columns of .tsv and .csv files; {path!r} names its own."
+        )
+    if name.endswith((".jsonl", ".ndjson")):
+        return _json(_text(path))
+    return _arrow(path)
+
+
+def _text(path):
+    """The text of a file; bytes that are not UTF-8 become lone surrogates."""
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"There is no file {path!r}.{_nearby(path)}")
+    return read_bytes(path).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+
+
+def _nearby(path):
+    """A sentence with the files of the folder where `path` was expected."""
+    folder = os.path.dirname(path) or "."
+    if not tf.io.gfile.isdir(folder):
+        return f" There is no folder {folder!r} either."
+    pattern = "*" + os.path.splitext(path.removesuffix(".gz"))[1] + "*"
+    names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))[:9]
+    return f" In its folder: {', '.join(names)}." if names else ""
+
+
+def _is_text(value):
+    """Whether a str can be written as UTF-8: its bytes were."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _lines(text):
+    """Returns the lines of a text, without their ends: LF or CR LF."""
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()  # What follows the last line's end.
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _delimited(text, quotes, header, columns):
+    records = list(_csv_records(text) if quotes else _tsv_records(text))
+    names = list(columns) if columns is not None else None
+    if header and records:
+        first = records.pop(0)[1]
+        if names is None:
+            names = first or []
+    if names is None:  # The first row tells how many there are.
+        names = [""] * len(records[0][1] or []) if records else []
+    lines = []
+    for number, cells in records:
+        if cells is None:
+            lines.append(Line(number, None, "malformed quotes"))
+        elif not all(map(_is_text, cells)):
+            lines.append(Line(number, None, "invalid UTF-8"))
+        elif len(cells) != len(names):
+            lines.append(
+                Line(number, None, f"wrong column count (expected {len(names)})")
+            )
+        else:
+            numbered = {str(i): cell for i, cell in enumerate(cells)}
+            lines.append(Line(number, numbered | dict(zip(names, cells, strict=True))))
+    return [*filter(None, names), *map(str, range(len(names)))], lines
+
+
+def _tsv_records(text):
+    for number, line in enumerate(_lines(text), 1):
+        yield number, line.split("\t")
+
+
+def _csv_records(text):
+    """Yields (number of its first line, cells) of each record; None for no cells."""
+    csv.field_size_limit(sys.maxsize)  # By default 131,072 characters.
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            yield number, next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield number, None
+
+
+def _json(text):
+    names, lines = {}, []
+    for number, line in enumerate(_lines(text), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not _is_text(line):
+            lines.append(Line(number, None, "invalid UTF-8"))
+        elif not isinstance(row, dict):
+            lines.append(Line(number, None, "malformed JSON object"))
+        else:
+            values = {name: _to_text(value) for name, value in row.items()}
+            if all(_is_text(value) for value in values.values() if value):
+                lines.append(Line(number, values))
+            else:  # It was escaped, as "\ud800".
+                lines.append(Line(number, None, "invalid UTF-8"))
+            names |= dict.fromkeys(row)
+    return list(names), lines
+
+
+def _to_text(value):
+    """Strings as they are; numbers, booleans, lists as JSON writes them."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _arrow(path):
+    lines, names = [], []
+    for file in _arrow_files(path):
+        table, classes = _read_arrow(file)
+        names = table.column_names
+        for row in table.to_pylist():
+            for name, words in classes.items():
+                label = row[name]
+                row[name] = None if label in (None, -1) else words[label]
+            values = {name: _to_text(value) for name, value in row.items()}
+            lines.append(Line(len(lines) + 1, values))
+    return names, lines
+
+
+def _arrow_files(path):
+    """The files of a folder or pattern, in the order that Hugging Face reads them."""
+    if not tf.io.gfile.isdir(path):
+        files = sorted(tf.io.gfile.glob(path))
+        if not files:
+            raise FileNotFoundError(f"There is no file {path!r}.{_nearby(path)}")
+        wrong = [file for file in files if not file.endswith((".arrow", ".parquet"))]
+        if wrong:
+            raise ValueError(
+                f"The name of {wrong[0]!r} does not tell its format. Expected a folder "
+                f"of Arrow or Parquet, or a name that ends in {FORMATS}."
+            )
+        return files
+    state = os.path.join(path, "state.json")
+    if tf.io.gfile.exists(state):  # Other files may be left from other work.
+        with tf.io.gfile.GFile(state) as file:
+            names = [part["filename"] for part in json.load(file)["_data_files"]]
+    else:
+        names = sorted(
+            name
+            for name in tf.io.gfile.listdir(path)
+            if name.endswith((".arrow", ".parquet"))
+        )
+    if not names:
+        below = ", ".join(sorted(tf.io.gfile.listdir(path))) or "nothing"
+        raise FileNotFoundError(
+            f"There is no .arrow or .parquet file in the folder {path!r}. It holds: "
+            f"{below}. Of a folder with one folder for each split, name those."
+        )
+    return [os.path.join(path, name) for name in names]
+
+
+def _read_arrow(path):
+    """Returns (`pyarrow.Table`, {column of classes: their names})."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            f"{path!r} is read with pyarrow, which is not installed. Install it with:\n"
+            "    pip install pyarrow"
+        ) from error
+    data = pyarrow.BufferReader(read_bytes(path))
+    try:
+        if path.endswith(".parquet"):
+            table = pyarrow.parquet.read_table(data)
+        else:
+            table = pyarrow.ipc.open_stream(data).read_all()
+    except pyarrow.ArrowException as error:
+        raise ValueError(
+            f"{path!r} is not the Parquet or Arrow stream its name says: {error}"
+        ) from error
+    metadata = (table.schema.metadata or {}).get(b"huggingface", b"{}")
+    features = json.loads(metadata).get("info", {}).get("features", {})
+    classes = {
+        name: feature["names"]
+        for name, feature in features.items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+    }
+    return table, classes

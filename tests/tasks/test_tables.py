@@ -1,0 +1,434 @@
+"""Tasks of one's own: tables in files, templates, splits, metrics, bad rows."""
+
+import gzip
+import json
+import logging
+
+import gin
+import numpy as np
+import pytest
+import seqio
+from t5.evaluation import metrics as t5_metrics
+
+from remixer_tf import configuration, infer, train
+from remixer_tf import eval as eval_binary
+from remixer_tf.data.pipeline import examples_per_epoch, get_task, train_dataset
+from remixer_tf.tasks import metrics
+from remixer_tf.tasks.table_files import read_table
+from remixer_tf.tasks.tables import table_task
+from tests.tiny_run import SIZES
+
+TEMPLATES = {"inputs": "{{cb}} {hypothesis}, {premise}?", "targets": "{label}"}
+CSV = 'premise,hypothesis,label\n"a ""b"", c",d,yes\ne,"f\ng",no\n'
+TSV = 'premise\thypothesis\tlabel\na "b", c\td\tyes\ne\tf g\tno\n'
+JSON = (
+    '{"premise": "a", "hypothesis": true, "label": 1, "more": []}\r\n'
+    '{"label": 0.5, "premise": "\\u00e9", "hypothesis": "f"}\n'
+)
+
+
+def examples_of(task, split="train"):
+    return list(task.get_dataset(split=split, shuffle=False).as_numpy_iterator())
+
+
+def texts_of(task, split="train"):
+    return task.source.read_rows(split)
+
+
+def write(path, content):
+    data = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("a.csv", CSV, [('{cb} d, a "b", c?', "yes", 2), ("{cb} f\ng, e?", "no", 3)]),
+        ("a.csv.gz", CSV,
+         [('{cb} d, a "b", c?', "yes", 2), ("{cb} f\ng, e?", "no", 3)]),
+        ("a.tsv", TSV, [('{cb} d, a "b", c?', "yes", 2), ("{cb} f g, e?", "no", 3)]),
+        ("a.tsv.gz", "\ufeff" + TSV.replace("\n", "\r\n"),
+         [('{cb} d, a "b", c?', "yes", 2), ("{cb} f g, e?", "no", 3)]),
+        ("a.jsonl", JSON, [("{cb} true, a?", "1", 1), ("{cb} f, é?", "0.5", 2)]),
+        ("a.ndjson.gz", JSON, [("{cb} true, a?", "1", 1), ("{cb} f, é?", "0.5", 2)]),
+    ],
+)  # fmt: skip
+def test_texts_of_each_format(tmp_path, name, content, expected):
+    file = write(tmp_path / name, content)
+    assert texts_of(table_task({"train": file}, **TEMPLATES)) == expected
+
+
+def test_an_example_is_an_exact_dictionary(tmp_path):
+    file = write(tmp_path / "a.tsv", "é\tja\n")
+    task = table_task({"dev": file}, "{0}!", "{1}", name="one", header=False)
+    (example,) = examples_of(task, "dev")
+    assert {name: np.asarray(value).tolist() for name, value in example.items()} == {
+        "inputs_pretokenized": "é!".encode(),
+        "inputs": [0xC3 + 3, 0xA9 + 3, ord("!") + 3, 1],
+        "targets_pretokenized": b"ja",
+        "targets": [ord("j") + 3, ord("a") + 3, 1],
+        "line": 1,
+    }
+    assert task.name == "one" and list(task.splits) == ["dev"]
+
+
+def test_columns_by_number_and_by_given_names(tmp_path):
+    file = write(tmp_path / "a.csv", CSV)
+    expected = [('a "b", c', "yes", 2), ("e", "no", 3)]
+    assert texts_of(table_task({"train": file}, "{0}", "{2}")) == expected
+    columns = ["x", "y.z", "w"]
+    task = table_task({"train": file}, "{y.z}", "{w}", columns=columns)
+    assert texts_of(task) == [("d", "yes", 2), ("f\ng", "no", 3)]
+    task = table_task({"train": file}, "{x}", "{w}", columns=columns, header=False)
+    assert texts_of(task) == [("premise", "label", 1), *expected]
+
+
+def hugging_face_table():
+    """(`pyarrow.Table` with classes as Hugging Face's datasets mark them, rows)."""
+    pyarrow = pytest.importorskip("pyarrow")
+    names = {"names": ["no", "yes"], "_type": "ClassLabel"}
+    features = {"text": {"dtype": "string", "_type": "Value"}, "label": names}
+    table = pyarrow.table({"text": ["a", "b", "é"], "label": [1, 0, 1]})
+    info = json.dumps({"info": {"features": features}})
+    return table.replace_schema_metadata({"huggingface": info})
+
+
+@pytest.mark.parametrize("files", ["folder", "folder/*.arrow", "folder/left.arrow"])
+def test_arrow_as_save_to_disk_writes_it(tmp_path, files):
+    table = hugging_face_table()
+    import pyarrow
+
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    parts = {"data-0.arrow": table[:2], "data-1.arrow": table[2:], "left.arrow": table}
+    for name, part in parts.items():
+        with pyarrow.ipc.new_stream(folder / name, part.schema) as file:
+            file.write_table(part)
+    state = {"_data_files": [{"filename": f"data-{i}.arrow"} for i in range(2)]}
+    (folder / "state.json").write_text(json.dumps(state))
+    task = table_task({"train": str(tmp_path / files)}, "{text}", "{label}")
+    rows = [("a", "yes", 1), ("b", "no", 2), ("é", "yes", 3)]
+    if "*" in files:  # state.json does not count.
+        rows += [(text, label, line + 3) for text, label, line in rows]
+    assert texts_of(task) == rows
+
+
+def test_parquet(tmp_path):
+    table = hugging_face_table()
+    import pyarrow.parquet
+
+    for name, part in (("train-0", table[:2]), ("train-1", table[2:]), ("dev", table)):
+        pyarrow.parquet.write_table(part, tmp_path / f"{name}.parquet")
+    task = table_task({"train": f"{tmp_path}/train-*.parquet"}, "{text}", "{label}")
+    assert texts_of(task) == [("a", "yes", 1), ("b", "no", 2), ("é", "yes", 3)]
+    names, lines = read_table(str(tmp_path))
+    assert names == ["text", "label"] and len(lines) == 6
+    (tmp_path / "dev.parquet").write_text("PAR?")
+    with pytest.raises(ValueError, match="is not the Parquet or Arrow stream"):
+        read_table(str(tmp_path / "dev.parquet"))
+
+
+def test_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"")
+    with pytest.raises(ImportError, match="pip install pyarrow") as error:
+        read_table(str(tmp_path / "a.parquet"))
+    assert configuration.is_users_error(error.value)
+
+
+def numbers(tmp_path, count=103):
+    return write(
+        tmp_path / "n.tsv", "n\n" + "".join(f"{i}\n" for i in range(1, count + 1))
+    )
+
+
+def test_fractions_are_disjoint_complete_and_stable(tmp_path):
+    shares = {"train": 0.8, "validation": 0.1, "test": 0.1}
+    options = {"inputs": "{n}", "targets": "{n}", "fractions": shares}
+    file = numbers(tmp_path)
+    task = table_task(file, **options)
+    parts = {split: [n for _, n, _ in texts_of(task, split)] for split in shares}
+    assert [len(part) for part in parts.values()] == [82, 11, 10]
+    assert sorted(map(int, sum(parts.values(), []))) == list(range(1, 104))
+    assert all(part == sorted(part, key=int) for part in parts.values())
+    # The same on every machine, and another draw by another seed.
+    assert parts["test"] == TEST_SPLIT
+    again = table_task(file, **options, name="again")
+    assert [n for _, n, _ in texts_of(again, "test")] == TEST_SPLIT
+    other = table_task(file, **options, seed=1)
+    assert [n for _, n, _ in texts_of(other, "test")] != TEST_SPLIT
+    assert examples_per_epoch(task) == 82
+
+
+TEST_SPLIT = [str(i) for i in (6, 34, 39, 50, 52, 54, 62, 63, 66, 98)]
+
+
+@pytest.fixture
+def bad_file(tmp_path):
+    content = (
+        b't,l\na,1\nb\nc,2,3\n\nd,\nf,\xff\nd, \n"x" y,2\nb,2\nc,3\nd,4\nq,"5\n6\n'
+    )
+    return write(tmp_path / "bad.csv", content)
+
+
+def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
+    report = (
+        "mine: 8 of 12 rows are bad{}:\n"
+        "  train, wrong column count (expected 2): 3 (line 3, 4, 5 of {})\n"
+        "  train, empty target: 2 (line 6, 8 of {})\n"
+        "  train, invalid UTF-8: 1 (line 7 of {})\n"
+        "  train, malformed quotes: 2 (line 9, 13 of {})"
+    )
+    options = {"inputs": "{t}", "targets": "{l}", "name": "mine"}
+    with pytest.raises(ValueError) as error:
+        texts_of(table_task({"train": bad_file}, **options))
+    assert str(error.value) == report.format("", *[bad_file] * 4) + (
+        "\nCorrect them, or leave them out with table_task.on_bad_rows = 'skip'."
+    )
+    assert configuration.is_users_error(error.value)
+
+    task = table_task({"train": bad_file}, **options, on_bad_rows="skip")
+    with caplog.at_level(logging.WARNING, "absl"):
+        assert texts_of(task) == [
+            ("a", "1", 2), ("b", "2", 10), ("c", "3", 11), ("d", "4", 12)
+        ]  # fmt: skip
+        texts_of(task)
+    (record,) = caplog.records  # Once, however often it is read.
+    assert record.getMessage() == report.format(" and skipped", *[bad_file] * 4)
+
+
+def test_bad_rows_of_json_lines(tmp_path):
+    rows = ['{"t": "a", "l": "b"}', "", "[1]", '{"t"', '{"l": "b"}', '{"t": "a"}']
+    rows += ['{"t": null, "l": "b"}', '{"t": "\\ud800", "l": "b"}']
+    file = write(tmp_path / "a.jsonl", "\n".join(rows))
+    with pytest.raises(ValueError) as error:
+        texts_of(table_task({"dev": file}, "{t}", "{l}"), "dev")
+    assert str(error.value).splitlines()[:-1] == [
+        "table: 7 of 8 rows are bad:",
+        f"  dev, malformed JSON object: 3 (line 2, 3, 4 of {file})",
+        f"  dev, no value of t: 2 (line 5, 7 of {file})",
+        f"  dev, empty target: 1 (line 6 of {file})",
+        f"  dev, invalid UTF-8: 1 (line 8 of {file})",
+    ]
+
+
+def test_a_row_of_two_splits_stays_in_the_later(tmp_path, caplog):
+    rows = {"train": "ab ac ad ae af ag ah", "dev": "ab ba", "test": "ba ae af ag ah"}
+    files = {
+        split: write(
+            tmp_path / f"{split}.csv", "\n".join(",".join(r) for r in x.split())
+        )
+        for split, x in rows.items()
+    }
+    options = {"inputs": "{0}", "targets": "{1}", "header": False}
+    with pytest.raises(ValueError) as error:
+        texts_of(table_task(files, **options), "test")
+    assert str(error.value).splitlines()[:-1] == [
+        "table: 6 of 14 rows are bad:",
+        f"  train, also in dev: 1 (line 1 of {files['train']})",
+        f"  train, also in test: 4 (line 4, 5, 6, 7 of {files['train']})",
+        f"  dev, also in test: 1 (line 2 of {files['dev']})",
+    ]
+    task = table_task(files, **options, on_bad_rows="skip")
+    with caplog.at_level(logging.WARNING, "absl"):
+        left = {split: [t for _, t, _ in texts_of(task, split)] for split in files}
+    assert left == {"train": ["c", "d"], "dev": ["b"], "test": list("aefgh")}
+    assert "6 of 14 rows are bad and skipped" in caplog.text
+
+
+def test_no_row_is_left(tmp_path):
+    file = write(tmp_path / "a.csv", "t,l\na,\n")
+    task = table_task({"train": file}, "{t}", "{l}", on_bad_rows="skip")
+    with pytest.raises(ValueError, match="train has no rows that can be used"):
+        texts_of(task)
+
+
+def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
+    file = write(tmp_path / "a.tsv", "t\tl\nabcdef\ta\nab\tb\nb\tabcde\nc\td\n")
+    task = table_task({"train": file}, "{t}", "{l}")
+    options = {"feature_lengths": {"inputs": 4, "targets": 4}, "batch_size": 2}
+    dataset = train_dataset(task, **options, over_length="skip", shuffle=False)
+    assert str(dataset.over_length) == (
+        "table train: 2 of 4 examples are longer than inputs 4 / targets 4 "
+        "(longest: inputs 7 / targets 6; first: line 2, line 4)"
+    )
+    (batch,) = dataset.take(1)
+    assert batch["encoder_input_tokens"].numpy()[0].tolist() == [
+        [100, 101, 1, 0], [102, 1, 0, 0]
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="count_limit=0 counts none"):
+        train_dataset(task, **options, over_length="skip", count_limit=0)
+    options["feature_lengths"] = {"inputs": 1, "targets": 1}
+    with pytest.raises(ValueError, match="4 of 4 .* none is left"):
+        train_dataset(task, **options, over_length="skip")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"inputs": "{text"}, "columns in braces.*expected '}'"),
+        ({"inputs": "{}"}, "name or number alone"),
+        ({"inputs": "{t:>5}"}, "name or number alone"),
+        ({"inputs": 3}, "inputs must be text"),
+        ({"targets": "yes"}, "targets must name a column"),
+        ({"metrics": ["acuracy"]}, "list of accuracy, .* Received: .'acuracy'"),
+        ({"metrics": "accuracy"}, "must be a list"),
+        ({"on_bad_rows": "ignore"}, "'raise' or 'skip'"),
+        ({"files": "a.tsv"}, "one file with fractions"),
+        ({"fractions": {"train": 1.0}}, "files must be a dictionary"),
+        ({"files": "a", "fractions": {"train": 0.8, "dev": 0.1}}, "sum to 1"),
+        ({"files": "a", "fractions": {"train": 1.5, "dev": -0.5}}, "above 0"),
+    ],
+)
+def test_arguments_that_do_not_fit(change, message):
+    arguments = {"files": {"train": "a.tsv"}, "inputs": "{t}", "targets": "{l}"}
+    with pytest.raises(ValueError, match=message) as error:
+        table_task(**arguments | change)
+    assert configuration.is_users_error(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("none.csv", {}, "There is no file .*none.csv'. In its folder: a.csv."),
+        ("no/a.csv", {}, "There is no folder"),
+        ("a.csv", {"inputs": "{u}"}, "a.csv has no column 'u'.* It has: t, l, 0, 1."),
+        ("a.txt", {}, "does not tell its format. Expected a folder"),
+        ("", {}, "no .arrow or .parquet file in the folder"),
+        ("a.jsonl", {"columns": ["t"]}, "columns names the columns of .tsv and .csv"),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path, name, options, message):
+    for file in ("a.csv", "a.txt", "a.jsonl"):
+        write(tmp_path / file, "t,l\na,b\n")
+    options = {"inputs": "{t}", "targets": "{l}"} | options
+    task = table_task({"train": str(tmp_path / name)}, **options)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        texts_of(task)
+
+
+def test_metrics_by_name():
+    targets = ["no", "a big yes", "no", "never"]
+    predictions = ["no", "the yes", "never", " never "]
+    direct = {
+        "accuracy": t5_metrics.accuracy(targets, predictions),
+        "bleu": t5_metrics.bleu(targets, predictions),
+        "rouge": t5_metrics.rouge(targets, predictions),
+        "exact_match": {"exact_match": 50.0},
+        "f1": {"f1": pytest.approx(100 * (1 + 2 / 3 + 0 + 1) / 4)},
+        # "no": one of one, of two. "never": none of one, of one; " never " is no class.
+        "per_class": {
+            "precision/a big yes": 0.0, "recall/a big yes": 0.0, "f1/a big yes": 0.0,
+            "precision/never": 0.0, "recall/never": 0.0, "f1/never": 0.0,
+            "precision/no": 100.0, "recall/no": 50.0,
+            "f1/no": pytest.approx(200 / 3), "macro_f1": pytest.approx(200 / 9),
+        },
+    }  # fmt: skip
+    task = table_task({"dev": "a.tsv"}, "{0}", "{1}", metrics=list(direct))
+    results = [metric(targets, predictions) for metric in task.metric_fns]
+    assert results[0]["accuracy"] == 25.0
+    assert sorted(metrics.METRICS) == sorted(direct)
+    for name, result in zip(direct, results, strict=True):
+        assert result == direct[name], name
+
+
+OWN = """
+include 'models/t5_1_1_tiny.gin'
+include 'runs/own_task.gin'
+table_task.name = 'words'
+table_task.fractions = {'validation': 0.2, 'train': 0.8}  # train keeps what both have
+table_task.inputs = 'say {t}'
+table_task.targets = '{l}'
+table_task.metrics = ['accuracy', 'per_class']
+VOCABULARY = @trained_vocabulary()
+trained_vocabulary.model_type = 'word'
+VOCAB_SIZE = 15
+FEATURE_LENGTHS = {'inputs': 4, 'targets': 3}
+BATCH_SIZE = 4
+TRAIN_STEPS = 2
+"""
+
+
+@pytest.fixture
+def own_run(tmp_path):
+    """A gin file of one's own, with its arguments."""
+    rows = "".join(f"{a}{b},{b}\n" for a in "abc" for b in ("x", "y", "z"))
+    rows += "ax,x\n" * 2 + "b,\n"
+    csv = write(tmp_path / "all.csv", "t,l\n" + rows)
+    file = write(tmp_path / "own.gin", OWN)
+    bindings = {
+        "FILES": repr(csv),
+        "table_task.on_bad_rows": "'skip'",
+        "trained_vocabulary.path": repr(str(tmp_path / "own.model")),
+    }
+    return file, [f"{name} = {value}" for name, value in bindings.items()]
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_gin_makes_the_same_task_again(tmp_path, own_run):
+    file, bindings = own_run
+    configuration.parse_gin([file], bindings)
+    task = configuration.call("get_task")
+    vocabulary = task.output_features["inputs"].vocabulary
+    assert isinstance(vocabulary, seqio.SentencePieceVocabulary)
+    assert vocabulary.decode(vocabulary.encode("say ax")) == "say ax"
+    before = [e["inputs"].tolist() for e in examples_of(task)]
+    trained = (tmp_path / "own.model").read_bytes()
+    written = write(
+        tmp_path / "operative_config.gin", configuration.configuration_str()
+    )
+    gin.clear_config()
+    configuration.parse_gin([written], [])
+    again = configuration.call("get_task")
+    assert [e["inputs"].tolist() for e in examples_of(again)] == before
+    assert again.name == "words" and len(before) in (8, 9)
+    assert (tmp_path / "own.model").read_bytes() == trained
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clear_gin")
+def test_a_run_of_ones_own_table(tmp_path, own_run, capsys):
+    file, bindings = own_run
+    arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
+    run = tmp_path / "run"
+    train.main([f"--model_dir={run}", f"--gin_file={file}", *arguments, *SIZES])
+    gin.clear_config()
+    eval_binary.main([f"--model_dir={run}"])
+    path = run / "eval" / "words" / "validation" / "2" / "metrics.json"
+    result = json.loads(path.read_text())
+    assert result["examples"] == 1 and "macro_f1" in result["metrics"]
+    # Answers need the vocabulary, and no table.
+    (tmp_path / "all.csv").unlink()
+    (tmp_path / "questions").write_text("say ax\nsay by\n")
+    gin.clear_config()
+    infer.main([f"--model_dir={run}", f"--input={tmp_path / 'questions'}"])
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_a_module_of_the_command_line_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path / "named_module.py", (
+        "from remixer_tf.tasks.tables import table_task\nimport seqio\n"
+        "task = table_task({'train': 'a.csv'}, '{0}', '{1}', name='of_module')\n"
+        "seqio.TaskRegistry.add_provider('of_module', task)\n"
+    ))  # fmt: skip
+    files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/train.gin"]
+    options = configuration.parse_command_line(
+        ["--model_dir=r", *files, "--module_import=named_module",
+         "--module_import=json", "--gin.TASK='of_module'"], ""
+    )  # fmt: skip
+    required = ["FEATURE_LENGTHS = {'inputs': 4}", "BATCH_SIZE = 1", "TRAIN_STEPS = 1"]
+    configuration.parse_gin(
+        options.gin_file,
+        [*options.gin_bindings, *required],
+        modules=options.module_import,
+    )
+    assert get_task("of_module").name == "of_module"
+    assert configuration.call("get_task").name == "of_module"
+    seqio.TaskRegistry.remove("of_module")
+    text = configuration.configuration_str()
+    assert "import named_module\n" in text and "import json\n" in text
+    with pytest.raises(configuration.UserError, match="no module 'no_such'.*current"):
+        configuration.parse_gin([], [], modules=["no_such"])

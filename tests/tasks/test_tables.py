@@ -388,7 +388,7 @@ def test_gin_makes_the_same_task_again(tmp_path, own_run):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
-def test_a_run_of_ones_own_table(tmp_path, own_run, capsys):
+def test_a_run_of_ones_own_table(tmp_path, own_run):
     file, bindings = own_run
     arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
     run = tmp_path / "run"
@@ -402,8 +402,9 @@ def test_a_run_of_ones_own_table(tmp_path, own_run, capsys):
     (tmp_path / "all.csv").unlink()
     (tmp_path / "questions").write_text("say ax\nsay by\n")
     gin.clear_config()
-    infer.main([f"--model_dir={run}", f"--input={tmp_path / 'questions'}"])
-    assert len(capsys.readouterr().out.splitlines()) >= 2
+    files = {"input": tmp_path / "questions", "output": tmp_path / "answers"}
+    infer.main([f"--model_dir={run}", *(f"--{k}={v}" for k, v in files.items())])
+    assert len((tmp_path / "answers").read_text().split("\n")) == 3
 
 
 @pytest.mark.usefixtures("clear_gin")

@@ -8,6 +8,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from remixer_tf.data.errors import fail_unless
 from remixer_tf.layers.arguments import check_integers
 
 _FIRST = 5  # over-long examples that are named
@@ -168,6 +169,35 @@ def check_feature_lengths(feature_lengths, feature_converter):
             f"none for {', '.join(missing)}. Received: "
             f"feature_lengths={dict(feature_lengths)!r}"
         )
+
+
+REMEDY = "Raise feature_lengths, or set over_length to trim or skip."
+
+
+def fits(example, feature_lengths):
+    """Whether every feature is within its length, a scalar bool."""
+    lengths = [tf.shape(example[name])[0] for name in feature_lengths]
+    return tf.reduce_all(tf.stack(lengths) <= list(feature_lengths.values()))
+
+
+def refuse_over_length(task, split, feature_lengths):
+    """Returns a map function that fails on an example over `feature_lengths`."""
+    text = (
+        f"over-length example: an example of {task.name} {split} is longer than "
+        f"{format_lengths(feature_lengths)}: it has "
+        + " / ".join(f"{name} {{}}" for name in feature_lengths)
+        + f". {REMEDY}"
+    )
+
+    def check(example):
+        lengths = [tf.shape(example[name])[0] for name in feature_lengths]
+        message = tf.strings.format(text, lengths)
+        with tf.control_dependencies(
+            [fail_unless(fits(example, feature_lengths), message)]
+        ):
+            return {name: tf.identity(x) for name, x in example.items()}
+
+    return check
 
 
 class LengthBuckets:

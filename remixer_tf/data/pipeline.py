@@ -23,13 +23,14 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.lengths import (
+    REMEDY,
     LengthBuckets,
     check_feature_lengths,
     count_over_length,
-    format_lengths,
+    fits,
     has_split,
+    refuse_over_length,
     whole_lengths,
 )
 from remixer_tf.data.vocabularies import describe_vocabularies
@@ -203,7 +204,7 @@ def train_dataset(
     if count_limit:
         count = count_over_length(task, split, feature_lengths, count_limit)
         if count.over and over_length == "refuse":
-            raise ValueError(f"{count}. {_REMEDY}")
+            raise ValueError(f"{count}. {REMEDY}")
         if over_length == "skip":
             count = count._replace(handling="skipped")
             if count.over == count.examples:
@@ -224,9 +225,9 @@ def train_dataset(
         try_in_mem_cache=False,  # its content would be part of every checkpoint
     )
     if over_length == "skip":
-        dataset = dataset.filter(lambda example: _fits(example, feature_lengths))
+        dataset = dataset.filter(lambda example: fits(example, feature_lengths))
     elif not trim:
-        dataset = dataset.map(_refuse_over_length(task, split, feature_lengths))
+        dataset = dataset.map(refuse_over_length(task, split, feature_lengths))
     converter = feature_converter(pack=pack)
     dataset = converter(dataset, feature_lengths)
     if length_buckets:
@@ -292,35 +293,6 @@ class _FunctionSource(seqio.FunctionDataSource):
         if "seed" in inspect.signature(self._dataset_fn).parameters:
             return self._dataset_fn(split=split, shuffle_files=shuffle, seed=seed)
         return self._dataset_fn(split=split, shuffle_files=False)
-
-
-_REMEDY = "Raise feature_lengths, or set over_length to trim or skip."
-
-
-def _fits(example, feature_lengths):
-    """Whether every feature is within its length, a scalar bool."""
-    lengths = [tf.shape(example[name])[0] for name in feature_lengths]
-    return tf.reduce_all(tf.stack(lengths) <= list(feature_lengths.values()))
-
-
-def _refuse_over_length(task, split, feature_lengths):
-    """Returns a map function that fails on an example over `feature_lengths`."""
-    text = (
-        f"over-length example: an example of {task.name} {split} is longer than "
-        f"{format_lengths(feature_lengths)}: it has "
-        + " / ".join(f"{name} {{}}" for name in feature_lengths)
-        + f". {_REMEDY}"
-    )
-
-    def check(example):
-        lengths = [tf.shape(example[name])[0] for name in feature_lengths]
-        message = tf.strings.format(text, lengths)
-        with tf.control_dependencies(
-            [fail_unless(_fits(example, feature_lengths), message)]
-        ):
-            return {name: tf.identity(x) for name, x in example.items()}
-
-    return check
 
 
 def examples_per_epoch(task, split="train"):

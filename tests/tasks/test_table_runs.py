@@ -1,0 +1,114 @@
+"""Runs on tables and modules of one's own, as gin and the command line name them."""
+
+import json
+
+import gin
+import pytest
+import seqio
+
+from remixer_tf import configuration, infer, train
+from remixer_tf import eval as eval_binary
+from remixer_tf.data.pipeline import get_task
+from tests.tasks.test_tables import examples_of, write
+from tests.tiny_run import SIZES
+
+OWN = """
+include 'models/t5_1_1_tiny.gin'
+include 'runs/own_task.gin'
+table_task.name = 'words'
+table_task.fractions = {'validation': 0.2, 'train': 0.8}  # train keeps what both have
+table_task.inputs = 'say {t}'
+table_task.targets = '{l}'
+table_task.metrics = ['accuracy', 'per_class']
+VOCABULARY = @trained_vocabulary()
+trained_vocabulary.model_type = 'word'
+VOCAB_SIZE = 15
+FEATURE_LENGTHS = {'inputs': 4, 'targets': 3}
+BATCH_SIZE = 4
+TRAIN_STEPS = 2
+"""
+
+
+@pytest.fixture
+def own_run(tmp_path):
+    """A gin file of one's own, with its arguments."""
+    rows = "".join(f"{a}{b},{b}\n" for a in "abc" for b in ("x", "y", "z"))
+    rows += "ax,x\n" * 2 + "b,\n"
+    csv = write(tmp_path / "all.csv", "t,l\n" + rows)
+    file = write(tmp_path / "own.gin", OWN)
+    bindings = {
+        "FILES": repr(csv),
+        "table_task.on_bad_rows": "'skip'",
+        "trained_vocabulary.path": repr(str(tmp_path / "own.model")),
+    }
+    return file, [f"{name} = {value}" for name, value in bindings.items()]
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_gin_makes_the_same_task_again(tmp_path, own_run):
+    file, bindings = own_run
+    configuration.parse_gin([file], bindings)
+    task = configuration.call("get_task")
+    vocabulary = task.output_features["inputs"].vocabulary
+    assert isinstance(vocabulary, seqio.SentencePieceVocabulary)
+    assert vocabulary.decode(vocabulary.encode("say ax")) == "say ax"
+    before = [e["inputs"].tolist() for e in examples_of(task)]
+    trained = (tmp_path / "own.model").read_bytes()
+    written = write(
+        tmp_path / "operative_config.gin", configuration.configuration_str()
+    )
+    gin.clear_config()
+    configuration.parse_gin([written], [])
+    again = configuration.call("get_task")
+    assert [e["inputs"].tolist() for e in examples_of(again)] == before
+    assert again.name == "words" and len(before) in (8, 9)
+    assert (tmp_path / "own.model").read_bytes() == trained
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clear_gin")
+def test_a_run_of_ones_own_table(tmp_path, own_run):
+    file, bindings = own_run
+    arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
+    run = tmp_path / "run"
+    train.main([f"--model_dir={run}", f"--gin_file={file}", *arguments, *SIZES])
+    gin.clear_config()
+    eval_binary.main([f"--model_dir={run}"])
+    path = run / "eval" / "words" / "validation" / "2" / "metrics.json"
+    result = json.loads(path.read_text())
+    assert result["examples"] == 1 and "macro_f1" in result["metrics"]
+    # Answers need the vocabulary, and no table.
+    (tmp_path / "all.csv").unlink()
+    (tmp_path / "questions").write_text("say ax\nsay by\n")
+    gin.clear_config()
+    files = {"input": tmp_path / "questions", "output": tmp_path / "answers"}
+    infer.main([f"--model_dir={run}", *(f"--{k}={v}" for k, v in files.items())])
+    assert len((tmp_path / "answers").read_text().split("\n")) == 3
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_a_module_of_the_command_line_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path / "named_module.py", (
+        "from remixer_tf.tasks.tables import table_task\nimport seqio\n"
+        "task = table_task({'train': 'a.csv'}, '{0}', '{1}', name='of_module')\n"
+        "seqio.TaskRegistry.add_provider('of_module', task)\n"
+    ))  # fmt: skip
+    files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/train.gin"]
+    options = configuration.parse_command_line(
+        ["--model_dir=r", *files, "--module_import=named_module",
+         "--module_import=json", "--gin.TASK='of_module'"], ""
+    )  # fmt: skip
+    required = ["FEATURE_LENGTHS = {'inputs': 4}", "BATCH_SIZE = 1", "TRAIN_STEPS = 1"]
+    configuration.parse_gin(
+        options.gin_file,
+        [*options.gin_bindings, *required],
+        modules=options.module_import,
+    )
+    assert get_task("of_module").name == "of_module"
+    assert configuration.call("get_task").name == "of_module"
+    seqio.TaskRegistry.remove("of_module")
+    text = configuration.configuration_str()
+    assert "import named_module\n" in text and "import json\n" in text
+    with pytest.raises(configuration.UserError, match="no module 'no_such'.*current"):
+        configuration.parse_gin([], [], modules=["no_such"])

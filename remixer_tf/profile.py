@@ -20,12 +20,10 @@ def main(arguments):
         _add_arguments,
         needs_run=False,
     )
-    from remixer_tf.analysis.cost_table import FORMATS, write_profiles
+    from remixer_tf.analysis.cost_table import write_profiles
+    from remixer_tf.analysis.tables import check_format
 
-    if options.format not in FORMATS:
-        raise UserError(
-            f"--format must be one of {', '.join(FORMATS)}. Received: {options.format}"
-        )
+    check_format(options.format)
     files = [*options.gin_file, *_files_of_tables(options)]
     if not files:
         raise UserError(

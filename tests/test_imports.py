@@ -26,8 +26,10 @@ ORDER = [
     ["configuration"],
     [
         "train",
+        "compare",
         "eval",
         "infer",
+        "inspect",
         "export",
         "import_weights",
         "pictures",

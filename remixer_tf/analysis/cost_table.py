@@ -1,13 +1,8 @@
 """Profiles as tables: for a terminal, in Markdown, or as CSV."""
 
 import csv
-import io
 
-import rich.console
-import rich.table
-
-FORMATS = ("text", "markdown", "csv")
-_WIDTH = 200  # of the terminal that a text table may need
+from remixer_tf.analysis.tables import write_table
 
 
 def write_profiles(profiles, format, file):
@@ -19,7 +14,7 @@ def write_profiles(profiles, format, file):
 
     Args:
         profiles: dictionary of names to (`Profile`, `PaperRow`).
-        format: one of `FORMATS`.
+        format: one of `remixer_tf.analysis.tables.FORMATS`.
         file: a text file to write to.
     """
     if format == "csv":
@@ -31,9 +26,8 @@ def write_profiles(profiles, format, file):
     tables += [
         (name, *_parts_table(profile)) for name, (profile, _) in profiles.items()
     ]
-    write = _write_text if format == "text" else _write_markdown
     for title, header, rows, labels in tables:
-        write(file, title, header, rows, labels)
+        write_table(file, format, title, header, rows, labels)
 
 
 def _quantities(profile, row):
@@ -107,27 +101,6 @@ def _parts_table(profile):
         for place, part in parts.items()
     ]
     return header, rows, 2
-
-
-def _write_text(file, title, header, rows, labels):
-    table = rich.table.Table(title=title or None)
-    for i, heading in enumerate(header):
-        # A word a line keeps columns narrow.
-        justify = "left" if i < labels else "right"
-        table.add_column(heading.replace(" ", "\n"), justify=justify)
-    for row in rows:
-        table.add_row(*row)
-    rich.console.Console(file=file, width=_WIDTH).print(table)
-
-
-def _write_markdown(file, title, header, rows, labels):
-    lines = io.StringIO()
-    if title:
-        lines.write(f"\n{title}\n\n")
-    rule = ["---"] * labels + ["---:"] * (len(header) - labels)
-    for row in (header, rule, *rows):
-        lines.write(f"| {' | '.join(row)} |\n")
-    file.write(lines.getvalue())
 
 
 def _millions(value):

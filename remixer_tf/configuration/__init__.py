@@ -1,5 +1,6 @@
 """What binaries know of gin: their command line, their configuration, its errors."""
 
+from remixer_tf.configuration.bindings import read_bindings
 from remixer_tf.configuration.command_line import parse_command_line, parse_run
 from remixer_tf.configuration.errors import (
     UserError,
@@ -33,6 +34,7 @@ __all__ = [
     "parse_gin",
     "parse_run",
     "plain_message",
+    "read_bindings",
     "register_configurables",
     "run_binary",
 ]

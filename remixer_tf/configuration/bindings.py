@@ -4,6 +4,7 @@ import inspect
 import re
 
 import gin
+from gin import config_parser
 
 
 def scope():
@@ -35,6 +36,44 @@ def describe_bindings(function):
             named = re.findall(r"[@%]((?:\w+[/.])*\w+)", value)
             owners += {re.split(r"[/.]", n)[-1] for n in named} - {*owners}
     return dict(sorted(bindings.items()))
+
+
+def read_bindings(path):
+    """Reads a gin file without registering, importing or binding anything.
+
+    Args:
+        path: str, a file without includes, such as a run's operative_config.gin.
+
+    Returns:
+        dictionary of names, such as "a/Name.parameter" or "MACRO", to their values as
+        gin text. Of a name that is bound twice the last value counts.
+
+    Raises:
+        SyntaxError: it is no gin.
+    """
+    bindings = {}
+    with open(path, encoding="utf-8") as file:
+        for statement in config_parser.ConfigParser(file, _AsWritten()):
+            if isinstance(statement, config_parser.BindingStatement):
+                scope, selector, parameter, value, _ = statement
+                scoped = f"{scope}/{selector}" if scope else selector
+                name = f"{scoped}.{parameter}" if parameter else scoped
+                bindings[name] = repr(value)
+    return bindings
+
+
+class _AsWritten(config_parser.ParserDelegate):
+    """References and macros as the text that stands for them."""
+
+    def configurable_reference(self, scoped_configurable_name, evaluate):
+        return _Name(f"@{scoped_configurable_name}{'()' if evaluate else ''}")
+
+    def macro(self, macro_name):
+        return _Name(f"%{macro_name}")
+
+
+class _Name(str):
+    __repr__ = str.__str__
 
 
 def _origin(function):

@@ -10,7 +10,7 @@ from remixer_tf.layers.arguments import check_integers
 from remixer_tf.models import DecoderOnly
 
 
-def read_examples(task, split, feature_lengths, max_examples=None):
+def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     """Reads a split once, in its order, for evaluation.
 
     Inputs are trimmed as in training. Targets are whole, since metrics compare
@@ -21,6 +21,8 @@ def read_examples(task, split, feature_lengths, max_examples=None):
         split: str.
         feature_lengths: dictionary of ints.
         max_examples: int, only the first; None for all.
+        trim: bool, whether to trim inputs; a task that makes its examples for
+            `feature_lengths`, as span corruption does, does so in any case.
 
     Returns:
         list of dictionaries of NumPy arrays: every feature that the task makes.
@@ -34,6 +36,7 @@ def read_examples(task, split, feature_lengths, max_examples=None):
         whole_lengths(task, feature_lengths) or lengths,
         split=split,
         shuffle=False,
+        trim_output_features=trim,
         seed=0,  # random preprocessing is the same at every step
         try_in_mem_cache=False,
     )
@@ -110,17 +113,8 @@ def batch_examples(
     check_integers(batch_size=batch_size)
     fill = -len(order) % batch_size
     rows = [examples[i] for i in order + order[-1:] * fill]
-    dataset = tf.data.Dataset.from_tensor_slices(
-        {
-            name: tf.RaggedTensor.from_row_lengths(
-                np.concatenate([row[name][:length] for row in rows]),
-                [len(row[name][:length]) for row in rows],
-            )
-            for name, length in feature_lengths.items()
-        }
-    ).map(lambda row: {k: x[: tf.size(x)] for k, x in row.items()})
     dataset = tf.data.Dataset.zip(
-        converter(dataset, feature_lengths),
+        converter(in_memory(rows, feature_lengths), feature_lengths),
         tf.data.Dataset.from_tensor_slices(np.array(order + [-1] * fill, np.int32)),
     ).batch(batch_size, drop_remainder=True)
 
@@ -135,6 +129,28 @@ def batch_examples(
         return {**batch, "example_index": index}
 
     return dataset.map(finish).prefetch(2)
+
+
+def in_memory(examples, feature_lengths):
+    """Examples as seqio gives them to a feature converter, each once, in order.
+
+    Args:
+        examples: list of dictionaries, from `read_examples`; not empty.
+        feature_lengths: dictionary of ints; longer features are cut, others left out.
+
+    Returns:
+        a `tf.data.Dataset` of dictionaries of `[n]`.
+    """
+    dataset = tf.data.Dataset.from_tensor_slices(
+        {
+            name: tf.RaggedTensor.from_row_lengths(
+                np.concatenate([example[name][:length] for example in examples]),
+                [len(example[name][:length]) for example in examples],
+            )
+            for name, length in feature_lengths.items()
+        }
+    )
+    return dataset.map(lambda row: {k: x[: tf.size(x)] for k, x in row.items()})
 
 
 def _bucket_and_lengths(example, buckets):

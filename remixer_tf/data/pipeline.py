@@ -64,8 +64,8 @@ def get_task(name, vocabulary=None):
         task = seqio.get_mixture_or_task(name)
     if not isinstance(task, (seqio.Task, seqio.Mixture)):
         raise ValueError(
-            "A task must be the name of a registered one, or a seqio.Task or "
-            f"seqio.Mixture. Received: {task!r}"
+            "A task must be the name of a registered one (TASK in gin), or a "
+            f"seqio.Task or seqio.Mixture. Received: {task!r}"
         )
     if vocabulary is None:
         return task

@@ -63,7 +63,7 @@ def write_result(model_dir, kind, result, texts=None):
     tf.io.gfile.makedirs(folder)
     logger = seqio.TensorBoardLogger(os.path.join(model_dir, "tensorboard"))
     logger(
-        task_name="_".join(["eval", *_names(result)]).replace("/", "_"),
+        task_name="_".join(["eval", *result_names(result)]).replace("/", "_"),
         step=result["step"],
         metrics={
             name: seqio.metrics.Scalar(value)
@@ -94,13 +94,14 @@ def read_results(model_dir, kind="metrics"):
     return results
 
 
-def _names(result):
-    """The names that tell a result from others of its kind and step."""
-    return filter(None, (result.get("evaluation"), result["task"], result["split"]))
+def result_names(result):
+    """The names that tell a result from others of its kind and step, a list."""
+    names = (result.get("evaluation"), result["task"], result["split"])
+    return [name for name in names if name]
 
 
 def _result_folder(model_dir, result):
-    return os.path.join(model_dir, "eval", *_names(result), str(result["step"]))
+    return os.path.join(model_dir, "eval", *result_names(result), str(result["step"]))
 
 
 def print_table(name, step, results):

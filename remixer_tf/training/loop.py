@@ -244,6 +244,7 @@ def train(
         summary = {
             "parameters": overview.parameters,
             "steps": loop.step,
+            "flops_per_step": engine.cost(batch).flops,
             **{
                 name: values[name]
                 for name in ("objective", "loss", "accuracy")

@@ -1,0 +1,285 @@
+"""A task's examples, written for a terminal: see `remixer_tf.inspect`."""
+
+import numpy as np
+import seqio
+
+from remixer_tf.analysis import data_statistics as statistics
+from remixer_tf.analysis.tables import write_table
+from remixer_tf.data.classification import ClassNames
+from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.lengths import format_lengths, has_split, whole_lengths
+
+_BAR = 40  # characters
+_SHOWN_IDS = 64
+
+
+def write_task(
+    task,
+    file,
+    *,
+    split="train",
+    feature_lengths=None,
+    feature_converter=seqio.EncDecFeatureConverter,
+    length_buckets=None,
+    max_examples=10_000,
+    shown_examples=3,
+):
+    """Writes what the examples of a task are; of a mixture, of each of its tasks.
+
+    Args:
+        task: a `seqio.Task` or `seqio.Mixture`.
+        file: a text file to write to.
+        split: str.
+        feature_lengths: dictionary of ints; None to go by the suggested lengths.
+        feature_converter, length_buckets: see `train_dataset`.
+        max_examples: int, how many examples of a task to read at most.
+        shown_examples: int.
+
+    Raises:
+        ValueError: an unknown split or one without examples, a task without the
+            features that the converter reads, or one that makes its examples for
+            lengths that are not given.
+    """
+    subtasks = seqio.get_subtasks(task)
+    if isinstance(task, seqio.Mixture):
+        rates = [float(task.get_rate(subtask)) for subtask in subtasks]
+        rows = [
+            [subtask.name, f"{rate:,.6g}", _percent(rate / sum(rates))]
+            for subtask, rate in zip(subtasks, rates, strict=True)
+        ]
+        write_table(file, "text", task.name, ["task", "rate", "share"], rows)
+    for subtask in subtasks:
+        sizes = statistics.split_sizes(subtask, max_examples)
+        rows = [
+            [name, f"{size:,}{'' if whole else ' or more'}"]
+            for name, (size, whole) in sizes.items()
+        ]
+        header = ["split", "examples"]
+        write_table(file, "text", subtask.name, header, rows)
+        if not has_split(subtask, split) and len(subtasks) > 1:
+            file.write(f"{subtask.name} has no split {split!r}.\n\n")
+            continue
+        _TaskReport(
+            subtask, split, feature_lengths, feature_converter, length_buckets,
+            max_examples,
+        ).write(file, shown_examples)  # fmt: skip
+
+
+class _TaskReport:
+    """What a split of a task is, read once. Arguments: see `write_task`."""
+
+    def __init__(
+        self, task, split, feature_lengths, converter, length_buckets, max_examples
+    ):
+        self._task, self._split, self._converter = task, split, converter
+        self._fits = whole_lengths(task, feature_lengths or {}) is not None
+        if self._fits and not feature_lengths:
+            raise ValueError(
+                f"{task.name} makes its examples for the lengths of a run. Name the "
+                "run with --gin_file, or set --gin.FEATURE_LENGTHS=\"{'inputs': 512, "
+                "'targets': 512}\"."
+            )
+        names = list(feature_lengths or converter.TASK_FEATURES)
+        examples = read_examples(
+            task, split, feature_lengths or {}, max_examples + 1, trim=False
+        )
+        self._complete = len(examples) <= max_examples
+        self._examples = examples[:max_examples]
+        if missing := [name for name in names if name not in self._examples[0]]:
+            raise ValueError(
+                f"{task.name} has no feature {', '.join(missing)}, which "
+                f"{converter.__name__} reads. Name the run with --gin_file, or set "
+                "--gin.train_dataset.feature_converter: a language model's is "
+                "@LMFeatureConverter."
+            )
+        self._lengths = {
+            name: np.array([len(example[name]) for example in self._examples])
+            for name in names
+        }
+        self._text = [n for n in names if statistics.is_text(task.output_features[n])]
+        self._suggested = {
+            name: statistics.suggest_length(lengths)
+            if name in self._text
+            else int(lengths.max())
+            for name, lengths in self._lengths.items()
+        }
+        self._given = feature_lengths
+        self._buckets = length_buckets
+
+    def write(self, file, shown_examples):
+        """Writes it all."""
+        count = len(self._examples)
+        read = f"all {count:,}" if self._complete else f"a sample, the first {count:,},"
+        file.write(f"{self._task.name} {self._split}: {read} examples were read.\n\n")
+        for number, example in enumerate(self._examples[:shown_examples], 1):
+            self._write_example(file, number, example)
+        self._write_lengths(file)
+        for name in self._lengths:
+            if name in self._text:
+                file.write(f"\n{name}: tokens, examples\n")
+                write_histogram(file, self._lengths[name])
+            elif isinstance(self._task.output_features[name].vocabulary, ClassNames):
+                self._write_classes(file, name)
+        self._write_rows(file)
+        self._write_suggestions(file)
+
+    def _write_example(self, file, number, example):
+        file.write(f"example {number}\n")
+        for name in self._lengths:
+            ids = example[name]
+            vocabulary = self._task.output_features[name].vocabulary
+            if name not in self._text:
+                file.write(f"  {name}: {_shorten(map(str, ids.tolist()))}\n")
+                continue
+            text = example.get(f"{name}_pretokenized")
+            if isinstance(text, bytes):
+                file.write(f"  {name}: {text.decode(errors='replace')}\n")
+            pieces = statistics.pieces(ids, vocabulary)
+            pairs = (f"{piece}:{i}" for piece, i in zip(pieces, ids, strict=True))
+            file.write(f"  {name}, piece:id: {_shorten(pairs)}\n")
+        file.write("\n")
+
+    def _write_lengths(self, file):
+        header = ["feature", "mean"]
+        header += ["longest" if p == 100 else f"{p}%" for p in statistics.PERCENTILES]
+        header += ["unknown pieces", "examples with them"]
+        header += ["run's length", "trimmed"] * bool(self._given)
+        rows = []
+        for name in self._text:
+            lengths = self._lengths[name]
+            row = [name, f"{lengths.mean():.1f}"]
+            row += [
+                f"{statistics.percentile(lengths, p):,}" for p in statistics.PERCENTILES
+            ]
+            ids = [example[name] for example in self._examples]
+            vocabulary = self._task.output_features[name].vocabulary
+            row += map(_percent, statistics.unknown(ids, vocabulary))
+            if self._given:
+                length = self._given[name]
+                row += [f"{length:,}", _percent(np.mean(lengths > length))]
+            rows.append(row)
+        title = "Lengths in tokens, EOS included"
+        write_table(file, "text", title, header, rows)
+        if self._given:
+            share = _percent(statistics.share_over(self._lengths, self._given))
+            file.write(
+                f"{share} of the examples are longer than "
+                f"{format_lengths(self._given)} in a feature, and are trimmed.\n"
+            )
+
+    def _write_classes(self, file, name):
+        vocabulary = self._task.output_features[name].vocabulary
+        classes = [vocabulary.decode(e[name].tolist()) for e in self._examples]
+        file.write("\n")
+        write_classes(file, classes)
+
+    def _write_rows(self, file):
+        lengths = self._given or self._suggested
+        whose = "of the run"
+        buckets = self._buckets
+        if not buckets:
+            whose = "suggested below"
+            buckets = statistics.suggest_buckets(self._lengths, lengths)
+        ways = {"one example a row": {}}
+        if self._converter.PACKING_FEATURE_DTYPES:
+            ways["packed"] = {"pack": True}
+        if buckets:
+            ways[f"in {len(buckets)} length buckets, {whose}, and the longest"] = {
+                "length_buckets": buckets
+            }
+        rows = []
+        for way, arguments in ways.items():
+            share, number = statistics.share_of_padding(
+                self._examples, lengths, self._converter, **arguments
+            )
+            rows.append([way, f"{number:,}", _percent(share)])
+        title = f"Rows of {format_lengths(lengths)}"
+        file.write("\n")
+        write_table(file, "text", title, ["way", "rows", "padding"], rows)
+
+    def _write_suggestions(self, file):
+        if self._fits:
+            file.write("The task makes its examples for the lengths of the run.\n\n")
+            return
+        share = _percent(statistics.share_over(self._lengths, self._suggested))
+        file.write(
+            f"FEATURE_LENGTHS = {self._suggested}\n"
+            "# suggested: the 99th percentile, rounded up to a multiple of 8; "
+            f"{share} of the examples are longer\n"
+        )
+        lengths = self._given or self._suggested
+        if buckets := statistics.suggest_buckets(self._lengths, lengths):
+            file.write(
+                f"LENGTH_BUCKETS = {buckets}\n"
+                "# suggested: the 50th, 75th and 90th percentile, rounded up likewise\n"
+            )
+        file.write("\n")
+
+
+def write_images(source, file, *, split="train", max_examples=10_000):
+    """Writes the splits, classes and sizes of images.
+
+    Args:
+        source: an `ImageFolder` or `TfdsImages`.
+        file: a text file to write to.
+        split: str.
+        max_examples: int, how many images to read at most, drawn at random.
+
+    Raises:
+        ValueError: see `source`.
+    """
+    rows = [[name, f"{source.num_examples(name):,}"] for name in source.splits]
+    write_table(file, "text", source.name, ["split", "images"], rows)
+    size = source.num_examples(split)
+    count = min(size, max_examples)
+    heights, widths, classes = [], [], []
+    # Drawn, since a folder's images are in the order of their classes.
+    for example in source.draw(split).take(count).as_numpy_iterator():
+        height, width, _ = example["image"].shape
+        heights.append(height)
+        widths.append(width)
+        classes.append(source.class_names[example["label"]])
+    read = f"all {count:,}" if count == size else f"a sample, {count:,} at random,"
+    file.write(f"{source.name} {split}: {read} images were read.\n\n")
+    write_classes(file, classes, source.class_names)
+    for name, pixels in (("height", heights), ("width", widths)):
+        file.write(f"\n{name}: pixels, images\n")
+        write_histogram(file, pixels)
+
+
+def write_histogram(file, values):
+    """Writes a line for each bin of `statistics.histogram`, with a bar of '#'."""
+    bins = statistics.histogram(values)
+    most = max(count for _, _, count in bins)
+    width = len(f"{bins[-1][1]:,}")
+    for first, last, count in bins:
+        bar = "#" * round(_BAR * count / most)
+        label = f"{first:>{width},}-{last:>{width},}"
+        file.write(f"  {label} |{bar:<{_BAR}}| {count:,}\n")
+
+
+def write_classes(file, classes, names=()):
+    """Writes a table of how often each class is.
+
+    Args:
+        file: a text file to write to.
+        classes: list of str, not empty.
+        names: list of str, the classes to count even if there is none of them.
+    """
+    counts = dict.fromkeys([*names, *sorted(set(classes))], 0)
+    for name in classes:
+        counts[name] += 1
+    rows = [[n, f"{k:,}", _percent(k / len(classes))] for n, k in counts.items()]
+    write_table(file, "text", "", ["class", "examples", "share"], rows)
+
+
+def _percent(share):
+    return f"{100 * share:.2f}%"
+
+
+def _shorten(words):
+    words = list(words)
+    more = len(words) - _SHOWN_IDS
+    return " ".join(words[:_SHOWN_IDS]) + (
+        f" ... and {more:,} more" if more > 0 else ""
+    )

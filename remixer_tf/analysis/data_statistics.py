@@ -1,0 +1,185 @@
+"""What the examples of a task are: lengths, unknown pieces, padding."""
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.eval_batches import in_memory
+from remixer_tf.data.lengths import LengthBuckets
+from remixer_tf.data.pipeline import with_seed
+from remixer_tf.objectives.batches import throughput_tensors
+
+PERCENTILES = (50, 90, 95, 99, 100)
+_MULTIPLE = 8  # of suggested lengths
+_BUCKET_PERCENTILES = (50, 75, 90)
+_MOST_BINS = 16
+
+
+def percentile(values, percent):
+    """The smallest of `values` that `percent` % of them do not exceed, an int."""
+    return int(np.percentile(values, percent, method="inverted_cdf"))
+
+
+def histogram(values):
+    """Counts in bins of equal width, a power of two, so that there are at most 16.
+
+    Args:
+        values: int array `[n]`, n > 0, of at least 0.
+
+    Returns:
+        list of (first, last, count), from the bin of the least value to that of the
+        greatest; both ends of a bin belong to it.
+    """
+    values = np.asarray(values)
+    width = 1
+    while values.max() // width - values.min() // width >= _MOST_BINS:
+        width *= 2
+    first = int(values.min()) // width
+    counts = np.bincount(values // width - first)
+    return [
+        ((first + i) * width, (first + i + 1) * width - 1, int(count))
+        for i, count in enumerate(counts)
+    ]
+
+
+def suggest_length(lengths, percent=99):
+    """A percentile of the lengths, rounded up to a multiple of 8."""
+    return -(-percentile(lengths, percent) // _MULTIPLE) * _MULTIPLE
+
+
+def suggest_buckets(lengths, feature_lengths):
+    """Length buckets at the 50th, 75th and 90th percentile of every feature.
+
+    Args:
+        lengths: dictionary of int arrays `[n]`.
+        feature_lengths: dictionary of ints, which no bucket exceeds.
+
+    Returns:
+        list of dictionaries of ints, as `train_dataset` takes them; those that are
+        equal to another or to `feature_lengths` are left out.
+    """
+    buckets = []
+    for percent in _BUCKET_PERCENTILES:
+        bucket = {
+            name: min(suggest_length(lengths[name], percent), length)
+            for name, length in feature_lengths.items()
+        }
+        if bucket not in [*buckets, feature_lengths]:
+            buckets.append(bucket)
+    return buckets
+
+
+def share_over(lengths, feature_lengths):
+    """The share of examples that have a feature longer than `feature_lengths`.
+
+    Args:
+        lengths: dictionary of int arrays `[n]`.
+        feature_lengths: dictionary of ints.
+    """
+    over = [lengths[name] > length for name, length in feature_lengths.items()]
+    return float(np.mean(np.any(over, axis=0)))
+
+
+def unknown(sequences, vocabulary):
+    """Shares of what the vocabulary does not know.
+
+    Args:
+        sequences: list of int arrays `[n]`, of token ids.
+        vocabulary: a `seqio.Vocabulary`.
+
+    Returns:
+        (share of the ids, EOS included, that are `vocabulary.unk_id`; share of the
+        sequences that have one).
+    """
+    found = [np.count_nonzero(ids == vocabulary.unk_id) for ids in sequences]
+    ids = sum(len(ids) for ids in sequences)
+    return sum(found) / max(ids, 1), float(np.mean(np.array(found) > 0))
+
+
+def share_of_padding(
+    examples, feature_lengths, feature_converter, pack=False, length_buckets=None
+):
+    """The share of the positions that a model reads in vain.
+
+    Args:
+        examples: list of dictionaries of int arrays `[n]`, not empty.
+        feature_lengths: dictionary of ints; longer features are cut.
+        feature_converter: a `seqio.FeatureConverter` class.
+        pack, length_buckets: see `train_dataset`.
+
+    Returns:
+        (share of the positions that are padding, number of rows).
+    """
+    converter = feature_converter(pack=pack)
+    buckets = LengthBuckets(length_buckets, feature_lengths, converter)
+
+    def count(row):
+        if length_buckets:
+            row = buckets.cut(row, buckets.index(row))
+        tensors = throughput_tensors(row)
+        used = sum(tf.math.count_nonzero(x, dtype=tf.int64) for x in tensors)
+        return used, sum(tf.size(x, tf.int64) for x in tensors)
+
+    dataset = converter(in_memory(examples, feature_lengths), feature_lengths)
+    counts = np.array(list(dataset.map(count).as_numpy_iterator()))
+    used, positions = counts.sum(axis=0)
+    return 1 - used / positions, len(counts)
+
+
+def split_sizes(task, limit):
+    """How many examples the source of a task has, before its preprocessors.
+
+    Args:
+        task: a `seqio.Task`.
+        limit: int, how many to read at most of a split whose source does not tell.
+
+    Returns:
+        dictionary split -> (examples, whether these are all).
+    """
+    sizes = {}
+    for split in task.splits:
+        size = task.source.num_input_examples(split)
+        if size is None:
+            source = with_seed(task).source
+            dataset = source.get_dataset(split=split, shuffle=False)
+            size = int(dataset.take(limit + 1).reduce(0, lambda n, _: n + 1))
+            sizes[split] = min(size, limit), size <= limit
+        else:
+            sizes[split] = size, True
+    return sizes
+
+
+def is_text(feature):
+    """Whether a `seqio.Feature` holds the ids of a text."""
+    vocabulary = getattr(feature, "vocabulary", None)
+    return vocabulary is not None and not isinstance(
+        vocabulary, seqio.PassThroughVocabulary
+    )
+
+
+def pieces(ids, vocabulary):
+    """What stands for each id, a list of str: '▁cat', 'a', '<0xE2>', '</s>'.
+
+    Args:
+        ids: int array `[n]`; negative ones, where nothing is predicted, are '-'.
+        vocabulary: a `seqio.Vocabulary` of text.
+    """
+    return ["-" if i < 0 else _piece(int(i), vocabulary) for i in ids]
+
+
+def _piece(i, vocabulary):
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return vocabulary.tokenizer.IdToPiece(i)
+    if isinstance(vocabulary, seqio.ByteVocabulary):
+        special = ("<pad>", "</s>", "<unk>")
+        if i < len(special):
+            return special[i]
+        byte = i - len(special)
+        if byte >= 256:
+            return f"<extra_id_{vocabulary.vocab_size - 1 - i}>"
+        return (
+            chr(byte)
+            if chr(byte).isascii() and chr(byte).isprintable()
+            else (f"<0x{byte:02X}>")
+        )
+    return vocabulary.decode([i])

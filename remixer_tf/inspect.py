@@ -1,0 +1,99 @@
+"""Shows a task's data: python -m remixer_tf.inspect --gin.TASK="'mini_cogs'" ..."""
+
+import os
+import sys
+
+from remixer_tf import configuration
+from remixer_tf.configuration.errors import UserError
+
+
+def main(arguments):
+    """Parses the command line, reads a split and writes what it is."""
+    options = configuration.parse_command_line(
+        arguments,
+        "Shows the data of a run or a task: its splits, examples as text and as ids, "
+        "lengths, what is trimmed, unknown and padding, and lengths that would do. "
+        "--gin.TASK, --gin.VOCABULARY and --gin.FEATURE_LENGTHS name the data where "
+        "neither --gin_file nor --model_dir does.",
+        _add_arguments,
+        needs_run=False,
+    )
+    if options.max_examples < 1 or options.examples < 0:
+        raise UserError(
+            "--max_examples must be at least 1, --examples at least 0. Received: "
+            f"{options.max_examples}, {options.examples}."
+        )
+    configuration.parse_gin(
+        _files(options), options.gin_bindings, options.gin_search_paths, complete=False
+    )
+    dataset = configuration.get_value("train.dataset")
+    given = {"max_examples": options.max_examples}
+    if getattr(dataset, "__name__", None) == "image_dataset":
+        from remixer_tf.analysis.data_report import write_images
+
+        split = options.split or configuration.get_value("image_dataset.split", "train")
+        source = configuration.get_value("image_dataset.source")
+        write_images(source, sys.stdout, split=split, **given)
+        return
+    if getattr(dataset, "__name__", None) != "train_dataset":
+        raise UserError(
+            "this shows the data of train_dataset and image_dataset. The configuration "
+            f"has train.dataset = {dataset}."
+        )
+    from remixer_tf.analysis.data_report import write_task
+
+    for name in ("feature_converter", "feature_lengths", "length_buckets"):
+        value = configuration.get_value(f"train_dataset.{name}")
+        if value is not None:
+            given[name] = value
+    split = options.split or configuration.get_value("train_dataset.split", "train")
+    write_task(
+        configuration.get_value("train_dataset.task"),
+        sys.stdout,
+        split=split,
+        shown_examples=options.examples,
+        **given,
+    )
+
+
+def _files(options):
+    """The gin files that name the data."""
+    if options.gin_file and options.model_dir:
+        raise UserError("give --gin_file or --model_dir, not both.")
+    if not options.model_dir:
+        return options.gin_file or ["runs/train.gin"]
+    path = os.path.join(options.model_dir, "operative_config.gin")
+    if not os.path.exists(path):
+        raise UserError(
+            f"there is no {path}. Set --model_dir to the folder of a run, or name the "
+            "data with --gin_file."
+        )
+    return [path]
+
+
+def _add_arguments(parser):
+    parser.add_argument(
+        "--model_dir", metavar="DIR", help="folder of a run whose data to show"
+    )
+    parser.add_argument(
+        "--split", metavar="NAME", help="what to read; default: as in training"
+    )
+    parser.add_argument(
+        "--max_examples",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="read no more examples of a task (10000): of a larger split the numbers "
+        "are those of a sample, and say so",
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=3,
+        metavar="N",
+        help="examples to show (3)",
+    )
+
+
+if __name__ == "__main__":
+    configuration.run_binary(main)

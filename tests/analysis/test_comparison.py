@@ -1,0 +1,171 @@
+"""`python -m remixer_tf.compare`, on folders that look like those of runs."""
+
+import csv
+import json
+
+import pytest
+
+from remixer_tf import compare
+from remixer_tf.analysis.comparison import last_and_best
+
+GIN = """\
+# A comment.
+LENGTHS = {'inputs': 8, 'targets': 4}
+train.seed = 1
+a/Stack.sublayers = \\
+    {'attention': @SelfAttention,
+     'feed_forward': @wide/FeedForward()}
+Stack.num_layers = %NUM_LAYERS
+NUM_LAYERS = 2
+"""
+# The same in another order, a value given twice; two others.
+OTHER = """\
+NUM_LAYERS = 4
+Stack.num_layers = %NUM_LAYERS
+a/Stack.sublayers = {'attention': @SelfAttention, 'feed_forward': @wide/FeedForward()}
+train.seed = 2
+train.seed = 1
+Stack.norm = @RMSNorm
+LENGTHS = {
+    'inputs': 8,  # tokens
+    'targets': 4,
+}
+"""
+SUMMARY = {
+    "parameters": 1234567,
+    "steps": 2000,
+    "flops_per_step": 2500000000,
+    "loss": 0.5,
+    "steps_per_second": 4.0,
+    "tokens_per_second": 1000.0,
+    "flops_per_second": 1e10,
+    "seconds": 3661.4,
+}
+
+
+def write_result(folder, kind, step, metrics, **names):
+    names = {"task": "cogs", "split": "test", **names}
+    path = folder.joinpath("eval", *names.values(), str(step))
+    path.mkdir(parents=True, exist_ok=True)
+    result = {**names, "step": step, "metrics": metrics}
+    (path / f"{kind}.json").write_text(json.dumps(result))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Paths of a finished run, one that is still training, and one never evaluated."""
+    done, training, fresh = (tmp_path / name for name in ("done", "training", "fresh"))
+    for folder in (done, training, fresh):
+        folder.mkdir()
+    (done / "operative_config.gin").write_text(GIN)
+    (done / "train_summary.json").write_text(json.dumps(SUMMARY))
+    best = {"metric": "cogs/test/loss", "step": 1000, "value": 0.25}
+    (done / "best.json").write_text(json.dumps(best))
+    write_result(done, "loss", 1000, {"loss": 0.25, "accuracy": 0.75})
+    write_result(done, "loss", 2000, {"loss": 0.5, "accuracy": 0.875})
+    write_result(done, "metrics", 2000, {"accuracy": 50.0, "text": "no number"})
+    (training / "operative_config.gin").write_text(OTHER)
+    write_result(training, "loss", 1000, {"loss": 0.125, "accuracy": float("nan")})
+    (fresh / "train_summary.json").write_text('{"parameters": 10, "steps": 1}')
+    return [str(folder) for folder in (done, training, fresh)]
+
+
+MARKDOWN = """\
+|  | done | training | fresh |
+| --- | ---: | ---: | ---: |
+| parameters | 1,234,567 |  | 10 |
+| FLOPs per step | 2.50e+09 |  |  |
+| FLOPs per token | 1.00e+07 |  |  |
+| steps | 2,000 |  | 1 |
+| time | 1:01:01 |  |  |
+| steps per second | 4 |  |  |
+| step of the best checkpoint | 1,000 |  |  |
+
+Metrics
+
+| metric | file |  | done | training | fresh |
+| --- | --- | --- | ---: | ---: | ---: |
+| cogs/test/accuracy | loss.json | last | 0.875 at 2,000 |  |  |
+| cogs/test/accuracy | loss.json | best | 0.875 at 2,000 |  |  |
+| cogs/test/accuracy | metrics.json | last | 50 at 2,000 |  |  |
+| cogs/test/accuracy | metrics.json | best | 50 at 2,000 |  |  |
+| cogs/test/loss | loss.json | last | 0.5 at 2,000 | 0.125 at 1,000 |  |
+| cogs/test/loss | loss.json | best | 0.25 at 1,000 | 0.125 at 1,000 |  |
+
+What differs in gin (empty: not set)
+
+| binding | done | training | fresh |
+| --- | --- | --- | --- |
+| NUM_LAYERS | 2 | 4 |  |
+| Stack.norm |  | @RMSNorm |  |
+
+- training: no train_summary.json: it is still training, or was broken off
+- training: no best.json: it has no train.best, or no evaluation yet
+- fresh: no operative_config.gin: its configuration cannot be compared
+- fresh: no best.json: it has no train.best, or no evaluation yet
+- fresh: no results in eval: it was never evaluated
+"""
+
+
+def test_markdown_and_text_tell_the_same(runs, capsys, tmp_path):
+    path = tmp_path / "table.md"
+    compare.main([*runs, "--format=markdown", f"--output={path}"])
+    assert path.read_text() == MARKDOWN
+    compare.main(runs)
+    shown = capsys.readouterr().out
+    words = shown.translate(str.maketrans("│┃", "  ")).split()
+    for line in MARKDOWN.splitlines():
+        if line.startswith("| ") and "---" not in line and "at" not in line.split():
+            cells = line.replace("|", " ").split()
+            starts = range(len(words) - len(cells) + 1)
+            assert any(words[i : i + len(cells)] == cells for i in starts), line
+        if line.startswith("- "):
+            assert f"\n{line[2:]}\n" in shown
+
+
+def test_csv(runs, capsys):
+    compare.main([*runs, "--format=csv"])
+    table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert list(table[0]) == ["section", "name", "run", "value"]
+    values = {(row["section"], row["name"], row["run"]): row["value"] for row in table}
+    assert len(values) == len(table)
+    assert values["run", "flops_per_step", "done"] == "2500000000"
+    assert float(values["run", "flops_per_token", "done"]) == 1e7
+    assert values["run", "best_step", "done"] == "1000"
+    assert values["best", "cogs/test/loss (loss.json)", "done"] == "0.25"
+    assert values["best_step", "cogs/test/loss (loss.json)", "done"] == "1000"
+    assert values["last", "cogs/test/loss (loss.json)", "done"] == "0.5"
+    assert ("run", "parameters", "training") not in values
+    gin = {key[1:]: value for key, value in values.items() if key[0] == "gin"}
+    assert gin == {
+        ("NUM_LAYERS", "done"): "2",
+        ("NUM_LAYERS", "training"): "4",
+        ("Stack.norm", "training"): "@RMSNorm",
+    }
+    why = values["missing", "no train_summary.json", "training"]
+    assert why == "it is still training, or was broken off"
+
+
+def test_equal_configurations(runs, tmp_path, capsys):
+    twin = tmp_path / "elsewhere" / "done"
+    twin.mkdir(parents=True)
+    (twin / "operative_config.gin").write_text(
+        GIN.replace("train.seed", "\ntrain.seed")
+    )
+    compare.main([runs[0], str(twin), "--format=markdown"])
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"|  | {runs[0]} | {twin} |\n")  # one name, two folders
+    assert "\nNothing differs in gin.\n" in shown and "What differs" not in shown
+
+
+def test_best_is_the_first_of_equals():
+    assert last_and_best("a/loss", {1: 3.0, 2: 2.0, 3: 2.0}) == ((3, 2.0), (2, 2.0))
+    assert last_and_best("a/loss/f1", {1: 3.0, 2: 2.0}) == ((2, 2.0), (1, 3.0))
+
+
+def test_what_is_no_run(runs, tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match=f"'{folder}' is not the folder of a run"):
+            compare.main([runs[0], str(folder)])
+    with pytest.raises(ValueError, match="--format must be one of text, markdown, csv"):
+        compare.main([*runs, "--format=html"])

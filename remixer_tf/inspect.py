@@ -24,7 +24,11 @@ def main(arguments):
             f"{options.max_examples}, {options.examples}."
         )
     configuration.parse_gin(
-        _files(options), options.gin_bindings, options.gin_search_paths, complete=False
+        _files(options),
+        options.gin_bindings,
+        options.gin_search_paths,
+        modules=options.module_import,
+        complete=False,
     )
     dataset = configuration.get_value("train.dataset")
     given = {"max_examples": options.max_examples}

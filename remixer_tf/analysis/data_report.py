@@ -143,7 +143,7 @@ class _TaskReport:
         header = ["feature", "mean"]
         header += ["longest" if p == 100 else f"{p}%" for p in statistics.PERCENTILES]
         header += ["unknown pieces", "examples with them"]
-        header += ["run's length", "trimmed"] * bool(self._given)
+        header += ["run's length", "longer"] * bool(self._given)
         rows = []
         for name in self._text:
             lengths = self._lengths[name]
@@ -164,7 +164,8 @@ class _TaskReport:
             share = _percent(statistics.share_over(self._lengths, self._given))
             file.write(
                 f"{share} of the examples are longer than "
-                f"{format_lengths(self._given)} in a feature, and are trimmed.\n"
+                f"{format_lengths(self._given)} in a feature: they are trimmed, unless "
+                "train_dataset.over_length says otherwise.\n"
             )
 
     def _write_classes(self, file, name):

@@ -97,6 +97,8 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
     parameters = 16 * 8 + 8 * 16 + 16
     assert (summary["parameters"], summary["steps"]) == (parameters, 12)
     assert summary["steps_per_second"] > 0 and summary["tokens_per_second"] > 0
+    mean = summary["flops_per_second"] / summary["steps_per_second"]
+    assert summary["flops_per_step"] == pytest.approx(mean) and mean > 0
     assert f"{parameters} parameters" in output
     assert "8 in all, 8 per replica, 2 step(s) per call" in output
     assert "inputs 6 / targets 6" in output

@@ -30,6 +30,7 @@ def subpackages(folder):
 # Formats of `remixer_tf.export`.
 LITERT = ["ai-edge-litert>=2.3"]
 ONNX = ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"]
+SERVING = ["tensorflow-serving-api>=2.20,<2.22"]  # of tensorflow's own minor version
 
 setup(
     name="remixer_tf",
@@ -83,9 +84,11 @@ setup(
             "ruff",
             *LITERT,
             *ONNX,
+            *SERVING,
         ],
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
         "litert": LITERT,
         "onnx": ONNX,
+        "serving": SERVING,
     },
 )

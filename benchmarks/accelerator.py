@@ -55,7 +55,7 @@ def make_model(gin_file, bindings=()):
     gin.parse_config_files_and_bindings(
         [f"models/{gin_file}.gin"],
         list(bindings),
-        skip_unknown=["train", "evaluate", "text_to_text"],
+        skip_unknown=["train", "evaluate", "text_to_text", "text_scorer"],
     )
     return build_model(gin.get_configurable("EncoderDecoder"), "mixed_bfloat16")
 

@@ -5,6 +5,8 @@ import os
 from remixer_tf import configuration
 
 FORMATS = ("saved_model", "huggingface", "litert", "onnx")
+# What a model is for. infer asks the last of all models, encoders too.
+KINDS = ("text_encoder", "image_to_class", "text_to_text")
 
 
 def main(arguments):
@@ -12,28 +14,47 @@ def main(arguments):
     options = configuration.parse_run(
         arguments,
         "Writes a checkpoint of --model_dir as the SavedModel <model_dir>/export/"
-        "<step>, strings in, answers and scores out; or as the folder <model_dir>/"
+        "<step>, and prints what it can be asked; or as the folder <model_dir>/"
         "<format>/<step>, for transformers, LiteRT or ONNX Runtime.",
         _add_arguments,
     )
     if options.format == "saved_model":
-        path = _saved_model(options.model_dir, options.step)
+        path = _saved_model(options)
+    elif options.weights != "float32" or options.batch_sizes or options.warm_up:
+        raise configuration.UserError(
+            "--weights, --batch_sizes and --warm_up are for a SavedModel. Received: "
+            f"--format={options.format}"
+        )
     elif options.format == "huggingface":
-        path = _hugging_face(options.model_dir, options.step)
+        path = _hugging_face(options)
     else:
-        path = _tokens(options.model_dir, options.step, options.format)
+        path = _tokens(options)
     print(path)
 
 
-def _saved_model(model_dir, step):
-    model, step = configuration.call("text_to_text", model_dir, step=step)
-    from remixer_tf.serving.saved_model import export
+def _saved_model(options):
+    kinds = [kind for kind in KINDS if configuration.is_set(f"{kind}.model")]
+    kind = kinds[0] if kinds else "text_to_text"
+    model, step = configuration.call(
+        kind, options.model_dir, step=options.step, weights=options.weights
+    )
+    from remixer_tf.serving import saved_model
 
-    folder = os.path.join(model_dir, "export")
-    return export(model, folder, step, configuration.configuration_str())
+    path, signatures = saved_model.export(
+        model,
+        os.path.join(options.model_dir, "export"),
+        step,
+        configuration.configuration_str(),
+        options.batch_sizes,
+        options.warm_up,
+    )
+    print("\n".join(saved_model.describe_signatures(signatures)))
+    size = saved_model.size_on_disk(path) / 1e6
+    print(f"{size:.1f} MB, weights in {options.weights}")
+    return path
 
 
-def _hugging_face(model_dir, step):
+def _hugging_face(options):
     from remixer_tf.checkpoints.reading import restore_model
     from remixer_tf.data.pipeline import get_task
     from remixer_tf.models.build import build_model
@@ -48,15 +69,16 @@ def _hugging_face(model_dir, step):
         )
     task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
     model = build_model(model, "float32")
-    step = restore_model(model_dir, model, step)
-    folder = os.path.join(model_dir, "huggingface", str(step))
+    step = restore_model(options.model_dir, model, options.step)
+    folder = os.path.join(options.model_dir, "huggingface", str(step))
     return export_hugging_face(model, task, folder)
 
 
-def _tokens(model_dir, step, runtime):
+def _tokens(options):
     from remixer_tf.data.pipeline import get_task
     from remixer_tf.serving.converted import check_runtime, export_tokens
 
+    model_dir, runtime = options.model_dir, options.format
     check_runtime(runtime)
     # Neither runtime computes in bfloat16 on all processors.
     precision = {"dtype_policy": "float32", "weights": "float32"}
@@ -64,7 +86,9 @@ def _tokens(model_dir, step, runtime):
         given = configuration.get_value(f"text_to_text.{name}", value)
         if given != value:
             print(f"{name} is {given} in the run, and float32 in this file")
-    model, step = configuration.call("text_to_text", model_dir, step=step, **precision)
+    model, step = configuration.call(
+        "text_to_text", model_dir, step=options.step, **precision
+    )
     task = configuration.get_value("text_to_text.task")
     task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
     folder = os.path.join(model_dir, runtime, str(step))
@@ -79,6 +103,27 @@ def _add_arguments(parser):
         default=FORMATS[0],
         help="saved_model if not given; huggingface is for T5.1.1 and T5.1.0; litert "
         "and onnx, from ids to ids, need extras of these names",
+    )
+    parser.add_argument(
+        "--weights",
+        default="float32",
+        metavar="TYPE",
+        help="type that a SavedModel stores the weights in: float32 (if not given), or "
+        "in half the size bfloat16 or float16. Computing stays as it is",
+    )
+    parser.add_argument(
+        "--batch_sizes",
+        type=lambda text: [int(size) for size in text.split(",")],
+        default=[],
+        metavar="M,N",
+        help="a SavedModel computes concurrent requests together, in batches of these "
+        "sizes, such as 1,8,32",
+    )
+    parser.add_argument(
+        "--warm_up",
+        action="store_true",
+        help="add requests that TensorFlow Serving answers before it takes others "
+        "(needs the extra: serving)",
     )
 
 

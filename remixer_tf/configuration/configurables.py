@@ -56,6 +56,8 @@ NAMES = {
     "remixer_tf.checkpoints.initial": ("InitialCheckpoint", "identity_mixing"),
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.training.tensorflow_engine": ("TensorFlowEngine",),
+    "remixer_tf.serving.image_to_class": ("image_to_class",),
+    "remixer_tf.serving.text_encoder": ("text_encoder",),
     "remixer_tf.serving.text_scorer": ("text_scorer",),
     "remixer_tf.serving.text_to_text": ("text_to_text",),
     "remixer_tf.analysis.paper": ("PaperRow",),

@@ -20,6 +20,11 @@ class ClassNames(seqio.PassThroughVocabulary):
         super().__init__(len(names))
         self._names = list(names)
 
+    @property
+    def names(self):
+        """list of str."""
+        return [*self._names]
+
     def _encode(self, s):
         return [self._names.index(s)]
 
@@ -68,27 +73,37 @@ def join_texts(dataset, sequence_length, output_features):
     @seqio.map_over_dataset
     def join(example):
         example = dict(example)
-        first, second = example["inputs"], example.pop("inputs_b", None)
-        if second is None:
-            parts = [[special.cls], first[: length - 2], [special.sep]]
-            second = tf.zeros([0], tf.int32)
-        else:
-            room = length - 3
-            kept = tf.maximum(room // 2, room - tf.size(first))
-            second = second[:kept]
-            first = first[: room - tf.size(second)]
-            second = tf.concat([second, [special.sep]], axis=0)
-            parts = [[special.cls], first, [special.sep], second]
-        inputs = tf.concat(parts, axis=0)
-        ones = tf.size(second)
-        types = tf.range(tf.size(inputs)) >= tf.size(inputs) - ones
-        return {
-            **example,
-            "inputs": inputs,
-            "token_types": tf.cast(types, tf.int32),
-        }
+        texts = example["inputs"], example.pop("inputs_b", None)
+        inputs, types = join_ids(*texts, length, special)
+        return {**example, "inputs": inputs, "token_types": types}
 
     return join(dataset)
+
+
+def join_ids(first, second, length, special):
+    """Joins the ids of one or two texts, see `join_texts`.
+
+    Args:
+        first, second: int32 `[n]`; `second` may be None.
+        length: int, of the whole at most.
+        special: `SpecialIds`.
+
+    Returns:
+        the ids and the token types, int32 `[m]`.
+    """
+    if second is None:
+        parts = [[special.cls], first[: length - 2], [special.sep]]
+        second = tf.zeros([0], tf.int32)
+    else:
+        room = length - 3
+        kept = tf.maximum(room // 2, room - tf.size(first))
+        second = second[:kept]
+        first = first[: room - tf.size(second)]
+        second = tf.concat([second, [special.sep]], axis=0)
+        parts = [[special.cls], first, [special.sep], second]
+    inputs = tf.concat(parts, axis=0)
+    types = tf.range(tf.size(inputs)) >= tf.size(inputs) - tf.size(second)
+    return inputs, tf.cast(types, tf.int32)
 
 
 class ClassifierFeatureConverter(seqio.FeatureConverter):

@@ -8,8 +8,8 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.serving import litert, onnx_runtime
-from remixer_tf.weights.whole_folder import whole_folder
 
 RUNTIMES = {"litert": litert, "onnx": onnx_runtime}
 MAX_BYTES = 2**31  # of either format's file
@@ -48,11 +48,7 @@ def export_tokens(graph, task, name, folder):
             that are too large for it, or answers that are others than TensorFlow's.
     """
     check_runtime(name)
-    if tf.io.gfile.exists(folder):
-        raise FileExistsError(
-            f"There is an export {folder} already. Remove it, or choose another "
-            "checkpoint with --step."
-        )
+    check_absent(folder)
     runtime = RUNTIMES[name]
     if graph.weights.num_bytes >= MAX_BYTES:
         raise ValueError(

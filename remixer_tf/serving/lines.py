@@ -38,11 +38,11 @@ def answer_lines(model, lines, output, *, batch_size, scores=False):
             output.write(text + (b"\t%.4f" % score if scores else b"") + b"\n")
         output.flush()
         total += len(batch)
-        over += int((model.count_tokens(texts).numpy() > model.input_length).sum())
+        over += int(answers["trimmed"].numpy().sum())
     if over:
         print(
             f"warning: {over:,} of {total:,} lines are longer than "
-            f"{model.input_length} tokens: only their beginning was read.",
+            f"{model.tokens.input_length} tokens: only their beginning was read.",
             file=sys.stderr,
         )
 

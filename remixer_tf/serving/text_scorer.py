@@ -11,7 +11,8 @@ from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.decoding import check_writes, score
 from remixer_tf.models import DecoderOnly
-from remixer_tf.serving.text_to_text import build_for_run, keeps_eos
+from remixer_tf.serving.text_to_text import build_for_run
+from remixer_tf.serving.tokenizers import keeps_eos
 
 
 def text_scorer(

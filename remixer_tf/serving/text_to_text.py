@@ -13,7 +13,10 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes, greedy_decode
 from remixer_tf.models.build import build_model
+from remixer_tf.serving.saved_model import Signatures
+from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph
+from remixer_tf.serving.tokenizers import Tokenizers, pad
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 
@@ -58,12 +61,12 @@ def text_to_text(
             leaves no room for a prompt.
     """
     model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
+    check_writes(model)
     step = reading.restore_model(model_dir, model, step)
-    input_length, max_decode_length = _lengths(task, feature_lengths, max_decode_length)
     answer = TextToText(
         model,
         task,
-        input_length=input_length,
+        feature_lengths=feature_lengths,
         max_decode_length=max_decode_length,
         decode_fn=decode_fn,
         weights=weights,
@@ -72,7 +75,7 @@ def text_to_text(
 
 
 def build_for_run(model_dir, model, task, dtype_policy, vocabulary):
-    """Builds a model that writes text, to be restored from a run.
+    """Builds a model of text, to be restored from a run.
 
     Args: see `text_to_text`.
 
@@ -80,14 +83,11 @@ def build_for_run(model_dir, model, task, dtype_policy, vocabulary):
         the built `keras.Model`, and the `seqio.Task` or `seqio.Mixture`.
 
     Raises:
-        ValueError: the run has another vocabulary, the model writes no text, or the
-            task is unknown.
+        ValueError: the run has another vocabulary, or the task is unknown.
     """
     task = get_task(task, vocabulary)
     check_vocabularies(model_dir, describe_vocabularies(task))
-    model = build_model(model, dtype_policy)
-    check_writes(model)
-    return model, task
+    return build_model(model, dtype_policy), task
 
 
 def _lengths(task, feature_lengths, max_decode_length):
@@ -105,32 +105,33 @@ def _lengths(task, feature_lengths, max_decode_length):
 
 
 class TextToText(tf.Module):
-    """Answers strings with strings; `tf.saved_model.save` can save it.
+    """Answers strings with strings; `signatures` are what an export writes.
 
     A string becomes what evaluation makes of a task's `inputs`: the vocabulary's ids,
-    EOS if the feature has it, padding up to `input_length`. A longer one is cut there
-    and loses its EOS, unless the task's preprocessors have `append_eos_after_trim`.
-    Where a task has targets alone, as raw text, the string is the beginning of a text
-    to go on with, and has no EOS. Any bytes have an answer: a vocabulary of bytes reads
-    them as they are, and SentencePiece reads what is not UTF-8 as unknown characters.
+    EOS if the feature has it, padding up to the inputs' length. A longer one is cut
+    there, see `Tokenizers`. Where a task has targets alone, as raw text, the string is
+    the beginning of a text to go on with.
 
     Args:
         model: a built and restored model that `decode_fn` can decode with.
         task: a `seqio.Task` or `seqio.Mixture` with the feature targets, and inputs if
             it is not of a language model.
-        input_length: int, the tokens that the model reads, EOS included.
-        max_decode_length, decode_fn, weights: see `TokenGraph`, which is `tokens`.
+        feature_lengths: dictionary of ints, as in training.
+        max_decode_length: int, see `text_to_text`.
+        decode_fn, weights: see `TokenGraph`, which is the attribute `tokens`.
 
     Call arguments:
         inputs: string `[batch]`.
 
     Returns:
-        dictionary with `outputs`, string `[batch]`, and `scores`, float32 `[batch]`,
-        the log-probability of the answer's tokens. Where `decode_fn` gives several
+        dictionary with `outputs`, string `[batch]`; `scores`, float32 `[batch]`, the
+        log-probability of the answer's tokens; and `trimmed`, bool `[batch]`, whether
+        the model could not read the input whole. Where `decode_fn` gives several
         answers, also `all_outputs` and `all_scores`, `[batch, answers]`.
 
     Raises:
-        ValueError: the task has no targets.
+        ValueError: the task has no targets, or `max_decode_length` leaves no room for a
+            prompt.
     """
 
     def __init__(
@@ -138,8 +139,8 @@ class TextToText(tf.Module):
         model,
         task,
         *,
-        input_length,
-        max_decode_length,
+        feature_lengths,
+        max_decode_length=None,
         decode_fn=greedy_decode,
         weights="float32",
     ):
@@ -150,6 +151,9 @@ class TextToText(tf.Module):
                 f"{task.name} has the features {', '.join(features)}. Answering needs "
                 "a task with targets."
             )
+        input_length, max_decode_length = _lengths(
+            task, feature_lengths, max_decode_length
+        )
         self.tokens = TokenGraph(
             model,
             input_length=input_length,
@@ -157,88 +161,70 @@ class TextToText(tf.Module):
             decode_fn=decode_fn,
             weights=weights,
         )
-        self.input_length = input_length
-        self._add_eos = "inputs" in features and features["inputs"].add_eos
-        self._keep_eos = self._add_eos and keeps_eos(task, "inputs")
-        writes = features["targets"].vocabulary
-        reads = features["inputs"].vocabulary if "inputs" in features else writes
-        self._reads = _with_one_tokenizer(reads)
-        self._writes = self._reads if writes == reads else _with_one_tokenizer(writes)
-        # A SavedModel holds what is an attribute here.
-        models = [
-            v for v in (self._reads, self._writes) if isinstance(v, _OneTokenizer)
-        ]
-        self._tokenizers = [vocabulary.tf_tokenizer for vocabulary in models]
-        self.vocabulary_files = sorted({v.sentencepiece_model_file for v in models})
+        self.tokenizers = Tokenizers(task)
+        self._make_scores = lambda: ScoreGraph(
+            model, feature_lengths, self.tokenizers, self.tokens.weights
+        )
 
     @tf.function(input_signature=[_STRINGS], autograph=False)
     def __call__(self, inputs):
-        tokens = tf.map_fn(
-            self._encode,
-            inputs,
-            fn_output_signature=tf.TensorSpec([self.input_length], tf.int32),
-        )
+        tokens, trimmed = self.read(inputs)
         decoded = self.tokens.decode(tokens)
+        vocabulary = self.tokenizers.vocabulary("targets")
         answers = {
-            "outputs": self._writes.decode_tf(decoded.tokens),
+            "outputs": vocabulary.decode_tf(decoded.tokens),
             "scores": decoded.scores,
+            "trimmed": trimmed,
         }
         if decoded.answers:
             _, number, length = decoded.answers.tokens.shape
             texts = tf.reshape(decoded.answers.tokens, [-1, length])
-            texts = self._writes.decode_tf(texts)
+            texts = vocabulary.decode_tf(texts)
             answers["all_outputs"] = tf.reshape(texts, [-1, number])
             answers["all_scores"] = decoded.answers.scores
         return answers
 
-    @tf.function(input_signature=[_STRINGS])
-    def count_tokens(self, inputs):
-        """Counts the tokens of strings `[batch]`, EOS included: int32 `[batch]`.
+    def read(self, texts):
+        """What the model reads of strings `[batch]`.
 
-        Of more than `input_length`, a call reads only the first.
+        Returns:
+            int32 `[batch, length of the inputs]`, and bool `[batch]`, whether it is
+            not all.
         """
-        return tf.map_fn(
-            lambda text: tf.size(self._reads.encode_tf(text)) + int(self._add_eos),
-            inputs,
-            fn_output_signature=tf.int32,
+        length = self.tokens.input_length
+        ids = self.tokenizers.encode("inputs", texts)
+        cut = self.tokenizers.cut("inputs", ids, length)
+        return pad(cut, length), ids.row_lengths() > length
+
+    def signatures(self):
+        """What an export has: `Signatures`.
+
+        `serving_default` is a call. Where answers need not be UTF-8, their names are
+        `outputs_bytes` and `all_outputs_bytes`: TensorFlow Serving's REST interface
+        encodes outputs of such names in base64, and others must be UTF-8.
+        """
+        is_bytes = isinstance(
+            self.tokenizers.vocabulary("targets"), seqio.ByteVocabulary
         )
 
-    def _encode(self, text):
-        """One string to its ids, cut and padded: int32 `[input_length]`."""
-        ids = self._reads.encode_tf(text)
-        if self._keep_eos:
-            ids = ids[: self.input_length - 1]
-        if self._add_eos:
-            ids = tf.concat([ids, [self._reads.eos_id]], axis=0)
-        ids = ids[: self.input_length]
-        return tf.pad(ids, [[0, self.input_length - tf.size(ids)]])
+        @tf.function(input_signature=[_STRINGS], autograph=False)
+        def answer(inputs):
+            return {
+                f"{name}_bytes" if is_bytes and name.endswith("outputs") else name: x
+                for name, x in self(inputs).items()
+            }
 
-
-def keeps_eos(task, feature):
-    """Whether a feature of a task that is cut keeps its EOS."""
-    return task.output_features[feature].add_eos and any(
-        seqio.preprocessors.append_eos_after_trim in subtask.preprocessors
-        for subtask in seqio.get_subtasks(task)
-    )
-
-
-class _OneTokenizer(seqio.SentencePieceVocabulary):
-    """A SentencePiece vocabulary that always gives the same TensorFlow tokenizer.
-
-    seqio's makes another one in every call: in a graph, one that cannot be saved.
-    """
-
-    def __init__(self, vocabulary):
-        self.__setstate__(vocabulary.__getstate__())
-        self._tokenizer = vocabulary.tf_tokenizer
-
-    @property
-    def tf_tokenizer(self):
-        return self._tokenizer
-
-
-def _with_one_tokenizer(vocabulary):
-    """Returns the vocabulary such that `TextToText` can save it."""
-    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-        return _OneTokenizer(vocabulary)
-    return vocabulary
+        functions = {
+            "serving_default": answer,
+            "score": self._make_scores().function(),
+            "predict_tokens": self.tokens.function(),
+        }
+        missing = {}
+        if reason := self.tokens.cannot_decode():
+            missing = {n: reason for n in ("serving_default", "predict_tokens")}
+        return Signatures(
+            {n: f for n, f in functions.items() if n not in missing},
+            missing,
+            [self.tokens.weights, self.tokenizers],
+            files=self.tokenizers.files,
+        )

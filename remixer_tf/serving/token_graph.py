@@ -36,6 +36,15 @@ class TokenGraph(tf.Module):
         self.input_length = input_length
         self.weights = StoredWeights(model, weights)
         self._decode = lambda batch: decode_fn(model, batch, max_decode_length)
+        self._start = lambda batch: model.start_decoding(batch, max_decode_length)
+
+    def cannot_decode(self):
+        """Why the model cannot decode step by step, a str; "" if it can."""
+        try:
+            self._start({"encoder_input_tokens": tf.zeros([1, 2], tf.int32)})
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def decode(self, tokens):
         """Decodes int32 `[batch, input_length]`, padded with 0: a `Decoded`."""

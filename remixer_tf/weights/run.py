@@ -3,8 +3,8 @@
 import os
 
 from remixer_tf.checkpoints.vocabularies import remember_vocabularies
+from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
-from remixer_tf.weights.whole_folder import whole_folder
 
 
 def run_gin(source, vocabulary=None):

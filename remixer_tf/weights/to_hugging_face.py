@@ -9,6 +9,7 @@ import seqio
 from safetensors.numpy import save_file
 
 from remixer_tf.checkpoints.reading import named_variables
+from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.layers import (
     CrossAttention,
     FeedForward,
@@ -20,7 +21,6 @@ from remixer_tf.models import EncoderDecoder
 from remixer_tf.models.stack import Block
 from remixer_tf.weights.hugging_face import ACTIVATIONS
 from remixer_tf.weights.names import HUGGING_FACE_T5, find_name
-from remixer_tf.weights.whole_folder import whole_folder
 
 _LAYERS = {
     "encoder": [SelfAttention, (FeedForward, GatedFeedForward)],
@@ -44,11 +44,7 @@ def export_hugging_face(model, task, folder):
         FileExistsError: the folder is there.
         OSError: it cannot be written.
     """
-    if os.path.exists(folder):
-        raise FileExistsError(
-            f"There is an export {folder} already. Remove it, or choose another "
-            "checkpoint with --step."
-        )
+    check_absent(folder)
     config = t5_config(model)
     vocabulary = _one_vocabulary(task)
     tokenizer = _tokenizer_config(vocabulary)

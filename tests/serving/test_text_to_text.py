@@ -46,8 +46,7 @@ def echo_model(task=None, length=8, decode_fn=echo):
     return text_to_text.TextToText(
         keras.Sequential(),
         task or toy_task({}),
-        input_length=length,
-        max_decode_length=length,
+        feature_lengths={"inputs": length, "targets": length},
         decode_fn=decode_fn,
     )
 
@@ -65,11 +64,10 @@ def test_reads_what_evaluation_reads(last):
     task = toy_task(splits, last=getattr(seqio.preprocessors, last))
     examples = read_examples(task, "dev", {"inputs": 8, "targets": 8})
     model = echo_model(task)
-    ids = [model._encode(tf.constant(text)).numpy() for text in texts]
-    for example, row in zip(examples, ids, strict=True):
+    ids, trimmed = model.read(tf.constant(texts))
+    for example, row in zip(examples, ids.numpy(), strict=True):
         assert row.tolist() == np.pad(example["inputs"], (0, 8))[:8].tolist()
-    whole = [len(text.encode()) + 1 for text in texts]
-    assert model.count_tokens(tf.constant(texts)).numpy().tolist() == whole
+    assert trimmed.numpy().tolist() == [len(text.encode()) + 1 > 8 for text in texts]
 
 
 def test_a_task_without_targets_is_an_error():
@@ -224,8 +222,9 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     model, step = configuration.call("text_to_text", str(tiny_run))
     assert step == 1
     inputs = tf.constant([record["input"] for record in records])
-    assert (model.count_tokens(inputs).numpy() > model.input_length).any()
-    outputs = [text.decode() for text in model(inputs)["outputs"].numpy()]
+    answers = model(inputs)
+    assert answers["trimmed"].numpy().any()
+    outputs = [text.decode() for text in answers["outputs"].numpy()]
     assert len(set(outputs)) > 1
     predictions = [record["prediction"] for record in records]
     if tiny_run.name.startswith("bytes"):
@@ -246,7 +245,7 @@ def test_a_model_that_cannot_decode_says_so_in_one_line():
     model = DecoderOnly(stack, VOCAB_SIZE, 8)
     model.build()
     answer = text_to_text.TextToText(
-        model, toy_task({"train": []}), input_length=4, max_decode_length=4
+        model, toy_task({"train": []}), feature_lengths={"inputs": 4, "targets": 4}
     )
     with pytest.raises(ValueError, match="cannot decode step by step") as error:
         answer(tf.constant(["a"]))

@@ -1,0 +1,108 @@
+"""Exports: their size, and how soon a fresh process answers with them.
+
+    python -m benchmarks.export [--models=t5_1_1_tiny,remixer_tiny] [--rounds=20]
+
+Random weights, a question of 64 bytes, 64 tokens of answer, batch 1, greedy. Loading is
+`tf.saved_model.load`, after TensorFlow is imported.
+"""
+
+import argparse
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+
+import seqio
+
+from remixer_tf import configuration
+from remixer_tf.decoding import greedy_decode
+from remixer_tf.serving import saved_model
+from remixer_tf.serving.text_to_text import TextToText
+
+MODELS = "t5_1_1_tiny,remixer_tiny,t5_1_1_small,remixer_small"
+LENGTH = 64
+ASK = """\
+import json, statistics, sys, time
+import tensorflow as tf
+import tensorflow_text
+
+def seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+def load():
+    global model
+    model = tf.saved_model.load(sys.argv[1])
+
+def ask():
+    answer = model.signatures["serving_default"]
+    answer(inputs=tf.constant(["a" * int(sys.argv[2])]))["scores"].numpy()
+
+load, first = seconds(load), seconds(ask)
+steady = statistics.median(seconds(ask) for _ in range(int(sys.argv[3])))
+print(json.dumps([load, first, steady]))
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    print(
+        "| model | weights | size (MB) | export (s) | load (s) | first answer (s) "
+        "| steady (ms) |"
+    )
+    print("|---" * 7 + "|")
+    for name in options.models.split(","):
+        configuration.parse_gin([f"models/{name}.gin"], [])
+        model = configuration.call("EncoderDecoder")
+        model.build()
+        for weights in ("float32", "bfloat16"):
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                path, _ = saved_model.export(servable(model, weights), folder, 1, "")
+                seconds = time.perf_counter() - start
+                size = saved_model.size_on_disk(path) / 1e6
+                load, first, steady = ask(path, options.rounds)
+            print(
+                f"| {name} | {weights} | {size:.1f} | {seconds:.1f} | {load:.2f} "
+                f"| {first:.2f} | {1000 * steady:.0f} |",
+                flush=True,
+            )
+
+
+def servable(model, weights):
+    """A `TextToText` over bytes. No token ends an answer."""
+    text = seqio.Feature(seqio.ByteVocabulary())
+    task = seqio.Task(
+        "export_benchmark",
+        source=seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=[]),
+        output_features={"inputs": text, "targets": text},
+        preprocessors=[],
+    )
+    return TextToText(
+        model,
+        task,
+        feature_lengths={"inputs": LENGTH, "targets": LENGTH},
+        decode_fn=functools.partial(greedy_decode, eos_id=-1),
+        weights=weights,
+    )
+
+
+def ask(path, rounds):
+    """Seconds that a fresh process takes to load, to answer first, and then."""
+    process = subprocess.run(
+        [sys.executable, "-c", ASK, path, str(LENGTH), str(rounds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()

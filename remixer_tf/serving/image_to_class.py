@@ -1,0 +1,103 @@
+"""A trained image classifier from images to classes, preprocessing included."""
+
+import tensorflow as tf
+
+from remixer_tf.checkpoints import reading
+from remixer_tf.data.seeds import Seeds
+from remixer_tf.models.build import build_model
+from remixer_tf.serving.saved_model import Signatures
+from remixer_tf.serving.stored_weights import StoredWeights
+from remixer_tf.serving.text_encoder import class_answers
+
+
+def image_to_class(
+    model_dir,
+    model,
+    transforms,
+    *,
+    step=None,
+    dtype_policy="float32",
+    weights="float32",
+):
+    """Restores a checkpoint of a run as an `ImageToClass`.
+
+    Args:
+        model_dir, model, step, dtype_policy, weights: see `text_to_text`.
+        transforms: list of functions, see `ImageToClass`.
+
+    Returns:
+        the `ImageToClass`, and the checkpoint's step, an int.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+        ValueError: the checkpoint is of another model.
+    """
+    model = build_model(model, dtype_policy)
+    step = reading.restore_model(model_dir, model, step)
+    return ImageToClass(model, transforms, weights), step
+
+
+class ImageToClass(tf.Module):
+    """Says the class of images.
+
+    Args:
+        model: a built and restored `ImageClassifier`.
+        transforms: list of functions, those of evaluation, see
+            `remixer_tf.data.augmentation`: they resize, crop and normalize.
+        weights: str, the type they are stored in, see `StoredWeights`.
+    """
+
+    def __init__(self, model, transforms, weights="float32"):
+        super().__init__(name="image_to_class")
+        self.weights = StoredWeights(model, weights)
+        size = model.image_size
+        self._image_spec = tf.TensorSpec([size, size, 3], tf.float32)
+        self._model = lambda images: model({"images": images}, training=False)
+
+        def prepare(image):
+            image, seeds = tf.cast(image, tf.float32), Seeds(0, 0, 0)
+            for transform in transforms:
+                image = transform(image, seeds)
+            return image
+
+        self._prepare = prepare
+
+    def signatures(self):
+        """What an export has: `Signatures`. Evaluation's transforms are in the graph.
+
+        - `classify`, also the default: `images`, uint8 `[batch, height, width, 3]`, of
+          any size;
+        - `classify_bytes`: `image_bytes`, string `[batch]`, JPEG or PNG, of sizes that
+          may differ.
+
+        Both return `probabilities`, float32 `[batch, classes]`, and `class_ids`, int32
+        `[batch]`, the likeliest.
+        """
+        pixels = tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")
+        files = tf.TensorSpec([None], tf.string, name="image_bytes")
+
+        @tf.function(input_signature=[pixels], autograph=False)
+        def classify(images):
+            return self._classify(images, self._prepare)
+
+        @tf.function(input_signature=[files], autograph=False)
+        def classify_bytes(image_bytes):
+            def decode(data):
+                image = tf.io.decode_image(data, channels=3, expand_animations=False)
+                return self._prepare(tf.ensure_shape(image, [None, None, 3]))
+
+            return self._classify(image_bytes, decode)
+
+        functions = {
+            "serving_default": classify,
+            "classify": classify,
+            "classify_bytes": classify_bytes,
+        }
+        black = tf.io.encode_png(tf.zeros([32, 32, 3], tf.uint8)).numpy()
+        return Signatures(functions, {}, [self.weights], example=black)
+
+    def _classify(self, images, prepare):
+        images = tf.map_fn(prepare, images, fn_output_signature=self._image_spec)
+        with self.weights.reading():
+            logits = self._model(images)
+        return class_answers(logits[:, 0])

@@ -1,0 +1,164 @@
+"""A trained encoder from strings to classes and vectors, tokenizer included."""
+
+import tensorflow as tf
+from keras import ops
+
+from remixer_tf.checkpoints import reading
+from remixer_tf.data.classification import ClassNames, join_ids
+from remixer_tf.data.vocabularies import special_ids
+from remixer_tf.models import EncoderOnly
+from remixer_tf.serving.saved_model import Signatures
+from remixer_tf.serving.stored_weights import StoredWeights
+from remixer_tf.serving.text_to_text import build_for_run
+from remixer_tf.serving.tokenizers import Tokenizers
+
+
+def text_encoder(
+    model_dir,
+    model,
+    task,
+    *,
+    feature_lengths,
+    step=None,
+    dtype_policy="float32",
+    vocabulary=None,
+    weights="float32",
+):
+    """Restores a checkpoint of a run as a `TextEncoder`.
+
+    Args: see `text_to_text`.
+
+    Returns:
+        the `TextEncoder`, and the checkpoint's step, an int.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+        ValueError: the checkpoint is of another model or vocabulary, or what
+            `TextEncoder` raises.
+    """
+    model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
+    step = reading.restore_model(model_dir, model, step)
+    return TextEncoder(model, task, feature_lengths["inputs"], weights), step
+
+
+class TextEncoder(tf.Module):
+    """Says the class of a text, or of a pair of texts, and gives its vector.
+
+    A text is read as in training: `[CLS] inputs`, or for tasks of `join_texts` BERT's
+    form of one or two texts, where an empty second text is none. What is too long is
+    cut.
+
+    Args:
+        model: a built and restored `EncoderOnly`.
+        task: a `seqio.Task` or `seqio.Mixture` with the feature inputs.
+        input_length: int, the tokens that the model reads.
+        weights: str, the type they are stored in, see `StoredWeights`.
+
+    Raises:
+        ValueError: the model is no encoder, or the task's vocabulary has no [CLS].
+    """
+
+    def __init__(self, model, task, input_length, weights="float32"):
+        super().__init__(name="text_encoder")
+        if not isinstance(model, EncoderOnly):
+            raise ValueError(
+                f"text_encoder exports an EncoderOnly. Received: {type(model).__name__}"
+            )
+        self.input_length = input_length
+        self.weights = StoredWeights(model, weights)
+        self.tokenizers = Tokenizers(task)
+        features = task.output_features
+        self._special = special_ids(features["inputs"].vocabulary)
+        self._joins = "token_types" in features
+        self._pairs = "inputs_b" in features
+        self._model = lambda batch: model(batch, training=False)
+        self._encode = model.encode
+        self._num_classes = model.num_classes
+        names = features["targets"].vocabulary if "targets" in features else None
+        self._names = names.names if isinstance(names, ClassNames) else []
+
+    def signatures(self):
+        """What an export has: `Signatures`, `classify` (also the default) and `embed`.
+
+        All take `inputs` and, if the task has pairs, `inputs_b`, strings `[batch]`, and
+        return `trimmed`, bool `[batch]`, whether they were too long.
+
+        - `classify`: `probabilities`, float32 `[batch, classes]`; `class_ids`, int32
+          `[batch]`, the likeliest; and `outputs`, string `[batch]`, its name, if the
+          task names classes.
+        - `embed`: `embeddings`, float32 `[batch, d_model]`, the mean of the encoder's
+          output over the tokens that are there.
+        """
+        classify, embed = self._function(self._classify), self._function(self._embed)
+        functions = {"serving_default": embed, "embed": embed}
+        missing = {}
+        if self._num_classes:
+            functions |= {"serving_default": classify, "classify": classify}
+        else:
+            missing["classify"] = "the model's head has no classes"
+        resources = [self.weights, self.tokenizers]
+        return Signatures(functions, missing, resources, files=self.tokenizers.files)
+
+    def _function(self, compute):
+        """A `tf.function` of strings that computes from the model's batch."""
+        names = ["inputs", "inputs_b"] if self._pairs else ["inputs"]
+        strings = [tf.TensorSpec([None], tf.string, name=name) for name in names]
+
+        @tf.function(input_signature=strings, autograph=False)
+        def function(*texts):
+            tokens, types, trimmed = tf.map_fn(
+                self._read,
+                texts,
+                fn_output_signature=(
+                    tf.TensorSpec([self.input_length], tf.int32),
+                    tf.TensorSpec([self.input_length], tf.int32),
+                    tf.TensorSpec([], tf.bool),
+                ),
+            )
+            batch = {"encoder_input_tokens": tokens, "encoder_token_types": types}
+            with self.weights.reading():
+                return {**compute(batch), "trimmed": trimmed}
+
+        return function
+
+    def _read(self, texts):
+        """One example's ids and token types, padded, and whether it was cut."""
+        length, special = self.input_length, self._special
+        first, *rest = (
+            self.tokenizers.vocabulary("inputs").encode_tf(text) for text in texts
+        )
+        second = rest[0] if rest else tf.zeros([0], tf.int32)
+        if self._joins:
+            tokens, types = tf.cond(
+                tf.size(second) > 0,
+                lambda: join_ids(first, second, length, special),
+                lambda: join_ids(first, None, length, special),
+            )
+            whole = tf.size(first) + 2 + tf.size(second)
+            whole += tf.cast(tf.size(second) > 0, tf.int32)
+        else:
+            whole = tf.size(first) + 1
+            tokens = tf.concat([[special.cls], first], axis=0)[:length]
+            types = tf.zeros_like(tokens)
+        padding = [[0, length - tf.size(tokens)]]
+        return tf.pad(tokens, padding), tf.pad(types, padding), whole > length
+
+    def _classify(self, batch):
+        answers = class_answers(self._model(batch)[:, 0])
+        if self._names:
+            answers["outputs"] = tf.gather(self._names, answers["class_ids"])
+        return answers
+
+    def _embed(self, batch):
+        x, context = self._encode(batch)
+        x = ops.cast(x, "float32")
+        mask = ops.cast(context.padding_mask, "float32")[..., None]
+        return {"embeddings": ops.sum(x * mask, axis=1) / ops.sum(mask, axis=1)}
+
+
+def class_answers(logits):
+    """Probabilities and the likeliest class of logits float32 `[batch, classes]`."""
+    return {
+        "probabilities": tf.nn.softmax(logits),
+        "class_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),
+    }

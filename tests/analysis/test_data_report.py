@@ -15,8 +15,12 @@ from remixer_tf.configuration import UserError
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.masked_lm import concat_and_split
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.vocabularies import sentencepiece_vocabulary
+from remixer_tf.data.vocabulary_training import train_vocabulary
 from tests.data.toy_images import make_folder
 from tests.data.toy_tasks import rows, toy_task
+from tests.tiny_run import TEXTS
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -167,7 +171,7 @@ def test_a_mixture_is_shown_task_by_task(task):
     file = io.StringIO()
     write_task(mixture, file, shown_examples=0, max_examples=4)
     text = " ".join(file.getvalue().replace("│", " ").split())
-    assert "toy 3 75.00% other 1 25.00%" in text
+    assert "other 1 25.00% toy 3 75.00%" in text
     assert "toy train: a sample, the first 4, examples" in text
     assert "other has no split 'train'." in text
 
@@ -210,12 +214,23 @@ def test_it_is_a_program():
 
 
 @pytest.mark.slow
-def test_the_data_of_a_run(tiny_run, capsys):
-    options = ["--split=test", "--max_examples=20", "--examples=0"]
-    inspect_binary.main([f"--model_dir={tiny_run}", *options])
+def test_the_data_of_a_run_on_words(tmp_path, capsys):
+    vocabulary = f"{tmp_path}/words.model"
+    train_vocabulary(TEXTS, vocabulary, model_type="word")
+    (tmp_path / "operative_config.gin").write_text(
+        f"include 'runs/mini_cogs.gin'\nVOCABULARY_FILE = '{vocabulary}'\n"
+    )
+    options = ["--split=test", "--max_examples=20", "--examples=1"]
+    inspect_binary.main([f"--model_dir={tmp_path}", *options])
     text = capsys.readouterr().out
     assert "mini_cogs test: a sample, the first 20, examples were read." in text
-    lengths = (
-        "inputs 24 / targets 16" if tiny_run.name.startswith("bytes") else "inputs 6"
-    )
-    assert f"Rows of {lengths}" in text and "packed" in text
+    task = get_task("mini_cogs", sentencepiece_vocabulary(vocabulary))
+    ids = [e["inputs"] for e in read_examples(task, "test", {}, 20)]
+    share = np.mean(np.concatenate(ids) == 2)
+    assert 0 < share < 1
+    row = next(line for line in text.splitlines() if line.startswith("│ inputs "))
+    assert f" {100 * share:.2f}% " in row
+    processor = task.output_features["inputs"].vocabulary.tokenizer
+    pairs = [f"{processor.IdToPiece(int(i))}:{i}" for i in ids[0]]
+    assert f"  inputs, piece:id: {' '.join(pairs)}\n" in text
+    assert "in 3 length buckets, of the run, and the longest" in text

@@ -88,6 +88,8 @@ setup(
         ],
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
         "litert": LITERT,
+        # 0.16 GB, without PyTorch: not for the other tests.
+        "lm_eval": ["lm_eval>=0.4.13"],
         "onnx": ONNX,
         "serving": SERVING,
     },

@@ -31,6 +31,8 @@ def exists(name):
             found = importlib.import_module(".".join(parts[:end]))
         except ModuleNotFoundError:
             continue
+        except ImportError:  # what an extra needs, which is not installed
+            return True
         for part in parts[end:]:
             found = getattr(found, part, None)
         return found is not None

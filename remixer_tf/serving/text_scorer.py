@@ -59,18 +59,26 @@ class TextScorer:
         task: a `seqio.Task` or `seqio.Mixture`.
         feature_lengths: dictionary of ints.
 
+    Attributes:
+        model: the model.
+        features: dictionary of `seqio.Feature`s, the task's.
+        lengths: dictionary of ints, `feature_lengths`.
+        one_row: bool, whether the model is a language model.
+        row_length: int, the tokens that a language model reads.
+
     Raises:
         ValueError: the model writes no text, or the task lacks a feature.
     """
 
     def __init__(self, model, task, feature_lengths):
         check_writes(model)
+        self.model = model
         self._task = task
-        self._features = features = task.output_features
-        self._lengths = dict(feature_lengths)
-        self._one_row = isinstance(model, DecoderOnly)
-        self._row_length = sum(self._lengths.values())
-        needed = {"targets"} if self._one_row else {"inputs", "targets"}
+        self.features = features = task.output_features
+        self.lengths = dict(feature_lengths)
+        self.one_row = isinstance(model, DecoderOnly)
+        self.row_length = sum(self.lengths.values())
+        needed = {"targets"} if self.one_row else {"inputs", "targets"}
         if not needed <= features.keys():
             raise ValueError(
                 f"{task.name} has the features {', '.join(features)}. Scoring needs "
@@ -81,10 +89,10 @@ class TextScorer:
 
     def encode(self, inputs, targets):
         """Turns two texts, bytes, into their ids: two lists of int, not cut."""
-        targets_feature = self._features["targets"]
-        feature = self._features.get("inputs", targets_feature)
-        with_eos = "inputs" in self._features
-        return _encode(inputs, feature, with_eos), _encode(
+        targets_feature = self.features["targets"]
+        feature = self.features.get("inputs", targets_feature)
+        with_eos = "inputs" in self.features
+        return encode_text(inputs, feature, with_eos), encode_text(
             targets, targets_feature, with_eos
         )
 
@@ -96,10 +104,10 @@ class TextScorer:
         Raises:
             ValueError: an unknown split, or a split without examples.
         """
-        over = count_over_length(self._task, split, self._lengths)
+        over = count_over_length(self._task, split, self.lengths)
         if over.over:
             logging.warning("%s: they are cut", over)
-        examples = read_examples(self._task, split, self._lengths)
+        examples = read_examples(self._task, split, self.lengths)
         empty = np.zeros([0], np.int32)
         return [
             (e.get("inputs", empty).tolist(), e["targets"].tolist()) for e in examples
@@ -122,13 +130,13 @@ class TextScorer:
             ValueError: the model is no language model, or the stride is longer than
                 its rows.
         """
-        length = self._row_length
-        if not self._one_row or not 1 <= stride <= length:
+        length = self.row_length
+        if not self.one_row or not 1 <= stride <= length:
             raise ValueError(
                 f"A stride is for language models, and from 1 to {length}, the tokens "
                 f"that this model reads. Received: {stride}"
             )
-        ids = _encode(text, self._features["targets"], with_eos=False)
+        ids = encode_text(text, self.features["targets"], with_eos=False)
         starts = [0, *range(length, len(ids), stride)]
         ends = [*starts[1:], len(ids)]
         return [
@@ -151,7 +159,7 @@ class TextScorer:
         while rows := list(itertools.islice(pairs, batch_size)):
             cut = [self._cut(*row) for row in rows]
             fill = [([], [])] * (batch_size - len(rows))  # of one shape, traced once
-            make_batch = self._row_batch if self._one_row else self._batch
+            make_batch = self._row_batch if self.one_row else self._batch
             results = self._function(make_batch(cut + fill))
             results = [x.numpy()[: len(rows)].tolist() for x in results]
             shortened = [a != b for a, b in zip(rows, cut, strict=True)]
@@ -159,34 +167,44 @@ class TextScorer:
 
     def _cut(self, inputs, targets):
         """A pair as the model reads it."""
-        if self._one_row:
-            targets = targets[: self._row_length]
-            over = len(inputs) + len(targets) - self._row_length
+        if self.one_row:
+            targets = targets[: self.row_length]
+            over = len(inputs) + len(targets) - self.row_length
             return inputs[max(over, 0) :], targets
         return tuple(
-            _shorten(ids, self._lengths[name], self._keeps_eos[name])
+            _shorten(ids, self.lengths[name], self._keeps_eos[name])
             for name, ids in (("inputs", inputs), ("targets", targets))
         )
 
     def _batch(self, rows):
         """What an encoder-decoder reads."""
-        inputs = _pad([row for row, _ in rows], self._lengths["inputs"])
-        targets = _pad([row for _, row in rows], self._lengths["targets"])
+        inputs = pad([row for row, _ in rows], self.lengths["inputs"])
+        targets = pad([row for _, row in rows], self.lengths["targets"])
         return _with_weights(targets, targets > 0) | {"encoder_input_tokens": inputs}
 
     def _row_batch(self, rows):
         """What a language model reads, padded to quarters of its length."""
         joined = [inputs + targets for inputs, targets in rows]
-        quarter = -(-self._row_length // 4)
+        quarter = -(-self.row_length // 4)
         quarters = max(1, *(-(-len(row) // quarter) for row in joined))
-        length = min(quarters * quarter, self._row_length)
-        tokens = _pad(joined, length)
+        length = min(quarters * quarter, self.row_length)
+        tokens = pad(joined, length)
         starts = np.array([[len(inputs)] for inputs, _ in rows])
         is_target = np.arange(tokens.shape[1]) >= starts
         return _with_weights(tokens, is_target & (tokens > 0))
 
 
-def _encode(text, feature, with_eos):
+def encode_text(text, feature, with_eos):
+    """Turns a text into ids.
+
+    Args:
+        text: bytes or str.
+        feature: a `seqio.Feature`.
+        with_eos: bool, whether EOS follows where the feature has it.
+
+    Returns:
+        list of int.
+    """
     vocabulary = feature.vocabulary
     ids = vocabulary.encode_tf(tf.constant(text)).numpy().tolist()
     return ids + [vocabulary.eos_id] * (with_eos and feature.add_eos)
@@ -198,7 +216,16 @@ def _shorten(ids, length, keeps_eos):
     return ids[:length]
 
 
-def _pad(rows, length):
+def pad(rows, length):
+    """Fills rows up with 0.
+
+    Args:
+        rows: lists of int.
+        length: int, at least that of the longest.
+
+    Returns:
+        int32 array `[len(rows), length]`.
+    """
     padded = np.zeros([len(rows), length], np.int32)
     for row, ids in zip(padded, rows, strict=True):
         row[: len(ids)] = ids

@@ -1,0 +1,1 @@
+"""The models of runs, for lm-evaluation-harness."""

@@ -1,0 +1,18 @@
+"""Without lm-evaluation-harness, which is an extra."""
+
+import importlib
+import sys
+
+import pytest
+
+from remixer_tf.configuration import is_users_error
+
+MODULE = "remixer_tf.harness.model"
+
+
+def test_who_lacks_the_harness_is_told_how_to_install_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(ImportError, match=r"pip install 'remixer_tf\[lm_eval\]'") as e:
+        importlib.import_module(MODULE)
+    assert is_users_error(e.value)

@@ -51,6 +51,7 @@ BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 FOR_TASKS = (
     "remixer_tf.tasks",
     "remixer_tf.data.classification",
+    "remixer_tf.data.context",
     "remixer_tf.data.masked_lm",
     "remixer_tf.data.spans",
     "remixer_tf.data.vocabularies",

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 import numpy as np
 from absl import logging
-from seqio.metrics import CollectingMetric
+from seqio.metrics import CollectingMetric, ModelOutputType
+
+# DecodedEvaluation gives the first two, ScoredEvaluation the last.
+EVALUATED = {
+    ModelOutputType.PREDICTION,
+    ModelOutputType.PREDICTION_WITH_AUX,
+    ModelOutputType.SCORE,
+}
 
 
 def compute_metrics(task, examples, outputs):
@@ -48,9 +55,16 @@ def metrics_of(task, kinds):
         kinds: collection of `seqio.metrics.ModelOutputType`.
 
     Raises:
-        ValueError: all metrics are of other kinds.
+        ValueError: all metrics are of other kinds, or some of a kind that no evaluation
+            gives.
     """
     metrics = list(task.metric_objs)
+    if unknown := {m.model_output_type for m in metrics} - EVALUATED:
+        raise ValueError(
+            f"A metric of {task.name} needs {min(unknown).name}, which no evaluation "
+            f"gives. They give {', '.join(sorted(kind.name for kind in EVALUATED))}: "
+            "leave it out of the task's metrics."
+        )
     found = [metric for metric in metrics if metric.model_output_type in kinds]
     if metrics and not found:
         other, wanted = (

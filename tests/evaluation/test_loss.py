@@ -1,14 +1,20 @@
 """Loss with the targets given, of every split and example."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
+import seqio
 from keras import ops
 
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import read_results
-from tests.data.toy_tasks import rows, toy_task
+from remixer_tf.tasks import text_files
+from tests.data.toy_tasks import VOCABULARY, rows, toy_task
 from tests.evaluation.shift import engine_of
+from tests.layers.harness import randomize
+from tests.models.tiny import tiny_decoder
 
 LENGTHS = {"inputs": 8, "targets": 6}
 
@@ -50,3 +56,47 @@ def test_loss_of_every_split_and_example(tmp_path):
     assert metrics["accuracy"] == np.mean(np.array(ids) == logits.argmax())
     evaluation.run(str(tmp_path), engine, 8)
     assert len(read_results(str(tmp_path), "loss")) == 4
+
+
+@pytest.fixture
+def validation_text(tmp_path):
+    """Ids of the documents that `text_lm` evaluates on."""
+    documents = [f"one sheep and {i} more" for i in range(150)]
+    lines = [json.dumps({"text": text}) for text in documents]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    text_files.set_directory(str(tmp_path))
+    documents = text_files.read_split("validation")
+    assert len(documents) == 3
+    yield sum(([*(byte + 3 for byte in text.encode()), 1] for text in documents), [])
+    text_files.set_directory(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inputs, targets", [(8, 4), (1, 11)])
+def test_perplexity_of_text_files_with_a_stride(
+    inputs, targets, validation_text, tmp_path
+):
+    """Each token once, given as many before it as fit beside its piece."""
+    model = tiny_decoder("gmlp", vocab_size=VOCABULARY.vocab_size)
+    randomize(model)
+    evaluation = LossEvaluation(
+        "text_lm_stride",
+        feature_lengths={"inputs": inputs, "targets": targets},
+        feature_converter=seqio.PrefixLMFeatureConverter,
+        batch_size=7,
+    )
+    (result,) = evaluation.run(str(tmp_path), engine_of(model), 1).values()
+    result, text = result["validation"], validation_text
+    assert result["target_tokens"] == len(text)
+    total = 0.0
+    for start in range(0, len(text), targets):
+        first, piece = max(start - inputs, 0), text[start : start + targets]
+        row = np.zeros([1, inputs + targets], "int32")
+        row[0, : start - first + len(piece)] = text[first : start + len(piece)]
+        shifted = np.pad(row, [(0, 0), (1, 0)])[:, :-1]
+        logits = keras.ops.convert_to_numpy(model({"decoder_input_tokens": shifted}))
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        places = start - first + np.arange(len(piece))
+        total += log_probs[0, places, piece].sum()
+    perplexity = np.exp(-total / len(text))
+    assert result["metrics"]["perplexity"] == pytest.approx(perplexity, rel=1e-4)

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+import seqio
 
 from remixer_tf.data.vocabulary_training import read_texts
 from remixer_tf.tasks import text_files
@@ -42,6 +43,24 @@ def test_documents(folder):
 def test_a_vocabulary_can_be_trained_from_the_documents(folder):
     texts = read_texts("text_documents", features=["targets"])
     assert texts == text_files.read_split("train")
+
+
+def test_pieces_after_what_comes_before_them(folder):
+    """Of `text_lm_stride`: each token is a target once, in the order of `text_lm`."""
+
+    def read(name, **lengths):
+        task = seqio.get_mixture_or_task(name)
+        dataset = task.get_dataset(lengths, split="validation", shuffle=False)
+        return [
+            {k: x.tolist() for k, x in e.items()} for e in dataset.as_numpy_iterator()
+        ]
+
+    text = sum((e["targets"] for e in read("text_lm", targets=512)), [])
+    pieces = read("text_lm_stride", inputs=20, targets=8)
+    assert sum((e["targets"] for e in pieces), []) == text
+    assert [len(e["targets"]) for e in pieces[:-1]] == [8] * (len(pieces) - 1)
+    for i, piece in enumerate(pieces):
+        assert piece["inputs"] == text[max(8 * i - 20, 0) : 8 * i]
 
 
 def test_errors(tmp_path, monkeypatch):

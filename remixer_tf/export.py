@@ -80,6 +80,13 @@ def _tokens(options):
 
     model_dir, runtime = options.model_dir, options.format
     check_runtime(runtime)
+    search = configuration.get_value("text_to_text.decode_fn")
+    if search is not None and search.__name__ != "greedy_decode":
+        raise configuration.UserError(
+            f"--format={runtime} is for greedy decoding: its converter makes other "
+            f"answers of {search.__name__}, or none. Add "
+            "--gin.text_to_text.decode_fn=@greedy_decode, or export a SavedModel."
+        )
     # Neither runtime computes in bfloat16 on all processors.
     precision = {"dtype_policy": "float32", "weights": "float32"}
     for name, value in precision.items():

@@ -159,6 +159,16 @@ def test_a_run(tiny_run):
         export.main([f"--model_dir={tiny_run}", "--format=litert"])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("clear_gin")
+@pytest.mark.parametrize("search", ["t5", "sampling"])
+def test_other_searches_are_refused(search, tiny_run):
+    arguments = ["--format=onnx", f"--gin_file=decoding/{search}.gin"]
+    name = {"t5": "beam_search", "sampling": "sample"}[search]
+    with pytest.raises(configuration.UserError, match=f"other answers of {name}, or"):
+        export.main([f"--model_dir={tiny_run}", *arguments])
+
+
 def fake_graph(num_bytes=4):
     """A `TokenGraph` that answers every question with itself."""
 

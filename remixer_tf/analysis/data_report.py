@@ -50,10 +50,7 @@ def write_task(
         write_table(file, "text", task.name, ["task", "rate", "share"], rows)
     for subtask in subtasks:
         sizes = statistics.split_sizes(subtask, max_examples)
-        rows = [
-            [name, f"{size:,}{'' if whole else ' or more'}"]
-            for name, (size, whole) in sizes.items()
-        ]
+        rows = [[name, size] for name, size in sizes.items()]
         header = ["split", "examples"]
         write_table(file, "text", subtask.name, header, rows)
         if not has_split(subtask, split) and len(subtasks) > 1:
@@ -135,7 +132,10 @@ class _TaskReport:
             if isinstance(text, bytes):
                 file.write(f"  {name}: {text.decode(errors='replace')}\n")
             pieces = statistics.pieces(ids, vocabulary)
-            pairs = (f"{piece}:{i}" for piece, i in zip(pieces, ids, strict=True))
+            pairs = (
+                piece if i < 0 else f"{piece}:{i}"
+                for piece, i in zip(pieces, ids, strict=True)
+            )
             file.write(f"  {name}, piece:id: {_shorten(pairs)}\n")
         file.write("\n")
 

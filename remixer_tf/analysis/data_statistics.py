@@ -134,19 +134,22 @@ def split_sizes(task, limit):
         limit: int, how many to read at most of a split whose source does not tell.
 
     Returns:
-        dictionary split -> (examples, whether these are all).
+        dictionary split -> str: "24,155", "10,000 or more", or why it cannot be read.
     """
-    sizes = {}
-    for split in task.splits:
+    return {split: _size(task, split, limit) for split in task.splits}
+
+
+def _size(task, split, limit):
+    try:
         size = task.source.num_input_examples(split)
-        if size is None:
-            source = with_seed(task).source
-            dataset = source.get_dataset(split=split, shuffle=False)
-            size = int(dataset.take(limit + 1).reduce(0, lambda n, _: n + 1))
-            sizes[split] = min(size, limit), size <= limit
-        else:
-            sizes[split] = size, True
-    return sizes
+        if size is not None:
+            return f"{size:,}"
+        source = with_seed(task).source
+        dataset = source.get_dataset(split=split, shuffle=False)
+        size = int(dataset.take(limit + 1).reduce(0, lambda n, _: n + 1))
+    except (OSError, ValueError, KeyError) as error:  # as the source raises
+        return f"cannot be read: {error}"
+    return f"{size:,}" if size <= limit else f"{limit:,} or more"
 
 
 def is_text(feature):

@@ -122,6 +122,23 @@ def test_pieces_and_unknown():
     assert statistics.unknown(sequences, vocabulary) == (2 / 6, 1 / 2)
 
 
+def test_sizes_of_splits(task):
+    def read(split, shuffle_files):
+        if split == "test":
+            raise FileNotFoundError("there is no test.tsv")
+        return task.source.get_dataset(split=split, shuffle=False)
+
+    told = "cannot be read: there is no test.tsv"
+    known = seqio.FunctionDataSource(
+        read, splits=["dev"], num_input_examples={"dev": 1234}
+    )
+    assert statistics.split_sizes(task.replace(source=known), 10) == {"dev": "1,234"}
+    source = seqio.FunctionDataSource(read, splits=["train", "test"])
+    for limit, size in ((39, "39 or more"), (40, "40")):
+        sizes = statistics.split_sizes(task.replace(source=source), limit)
+        assert sizes == {"train": size, "test": told}
+
+
 TEXT = """\
 toy train: a sample, the first 30, examples were read.
 

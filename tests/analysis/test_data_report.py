@@ -160,9 +160,17 @@ targets: tokens, examples
 
 
 def test_the_printed_text(task):
+    class Unpacked(seqio.EncDecFeatureConverter):
+        PACKING_FEATURE_DTYPES = None  # packing takes seconds to trace
+
     file = io.StringIO()
     write_task(
-        task, file, feature_lengths=FEATURE_LENGTHS, max_examples=30, shown_examples=1
+        task,
+        file,
+        feature_lengths=FEATURE_LENGTHS,
+        feature_converter=Unpacked,
+        max_examples=30,
+        shown_examples=1,
     )
     text = file.getvalue()
     assert TEXT in text and HISTOGRAM in text

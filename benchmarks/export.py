@@ -3,12 +3,14 @@
     python -m benchmarks.export [--models=t5_1_1_tiny,remixer_tiny] [--rounds=20]
 
 Random weights, a question of 64 bytes, 64 tokens of answer, batch 1, greedy. Loading is
-`tf.saved_model.load`, after TensorFlow is imported.
+`tf.saved_model.load`, after TensorFlow is imported. LiteRT and ONNX Runtime read and
+write ids; that their answers are TensorFlow's is checked, and is part of the export.
 """
 
 import argparse
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,19 +21,14 @@ import seqio
 from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.serving import saved_model
+from remixer_tf.serving.converted import RUNTIMES, export_tokens
 from remixer_tf.serving.text_to_text import TextToText
 
 MODELS = "t5_1_1_tiny,remixer_tiny,t5_1_1_small,remixer_small"
 LENGTH = 64
-ASK = """\
-import json, statistics, sys, time
+LOAD_SAVED_MODEL = """
 import tensorflow as tf
 import tensorflow_text
-
-def seconds(function):
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 def load():
     global model
@@ -40,6 +37,27 @@ def load():
 def ask():
     answer = model.signatures["serving_default"]
     answer(inputs=tf.constant(["a" * int(sys.argv[2])]))["scores"].numpy()
+"""
+LOAD_CONVERTED = """
+import numpy
+from remixer_tf.serving.converted import RUNTIMES
+
+def load():
+    global run
+    runtime = RUNTIMES[sys.argv[4]]
+    run = runtime.load(f"{sys.argv[1]}/{runtime.FILE}")
+
+def ask():
+    run(inputs=numpy.full([1, int(sys.argv[2])], 100, "int32"))
+"""
+ASK = """
+import json, statistics, sys, time
+LOAD
+
+def seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 load, first = seconds(load), seconds(ask)
 steady = statistics.median(seconds(ask) for _ in range(int(sys.argv[3])))
@@ -53,7 +71,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     print(
-        "| model | weights | size (MB) | export (s) | load (s) | first answer (s) "
+        "| model | stored as | size (MB) | export (s) | load (s) | first answer (s) "
         "| steady (ms) |"
     )
     print("|---" * 7 + "|")
@@ -61,42 +79,56 @@ def main():
         configuration.parse_gin([f"models/{name}.gin"], [])
         model = configuration.call("EncoderDecoder")
         model.build()
-        for weights in ("float32", "bfloat16"):
+        for kind in ("float32", "bfloat16", *RUNTIMES):
             with tempfile.TemporaryDirectory() as folder:
                 start = time.perf_counter()
-                path, _ = saved_model.export(servable(model, weights), folder, 1, "")
+                path = export(model, kind, folder)
                 seconds = time.perf_counter() - start
                 size = saved_model.size_on_disk(path) / 1e6
-                load, first, steady = ask(path, options.rounds)
+                load, first, steady = ask(path, options.rounds, kind)
             print(
-                f"| {name} | {weights} | {size:.1f} | {seconds:.1f} | {load:.2f} "
+                f"| {name} | {kind} | {size:.1f} | {seconds:.1f} | {load:.2f} "
                 f"| {first:.2f} | {1000 * steady:.0f} |",
                 flush=True,
             )
 
 
-def servable(model, weights):
-    """A `TextToText` over bytes. No token ends an answer."""
+def export(model, kind, folder):
+    """Writes a SavedModel with weights of a type, or a file of another runtime."""
+    if kind not in RUNTIMES:
+        return saved_model.export(servable(model, kind), folder, 1, "")[0]
+    path = os.path.join(folder, kind)
+    export_tokens(servable(model).tokens, text_task(), kind, path)
+    return path
+
+
+def text_task():
     text = seqio.Feature(seqio.ByteVocabulary())
-    task = seqio.Task(
+    return seqio.Task(
         "export_benchmark",
         source=seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=[]),
         output_features={"inputs": text, "targets": text},
         preprocessors=[],
     )
+
+
+def servable(model, weights="float32"):
+    """A `TextToText` over bytes. No token ends an answer."""
     return TextToText(
         model,
-        task,
+        text_task(),
         feature_lengths={"inputs": LENGTH, "targets": LENGTH},
         decode_fn=functools.partial(greedy_decode, eos_id=-1),
         weights=weights,
     )
 
 
-def ask(path, rounds):
+def ask(path, rounds, kind):
     """Seconds that a fresh process takes to load, to answer first, and then."""
+    load = LOAD_CONVERTED if kind in RUNTIMES else LOAD_SAVED_MODEL
+    code = ASK.replace("LOAD", load)
     process = subprocess.run(
-        [sys.executable, "-c", ASK, path, str(LENGTH), str(rounds)],
+        [sys.executable, "-c", code, path, str(LENGTH), str(rounds), kind],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -1,29 +1,51 @@
-"""Decoding speed with and without the cache.
+"""Decoding speed: with and without the cache, with and without XLA, beside others.
 
-    python -m benchmarks.decode [--rounds=3]
+    python -m benchmarks.decode [--rounds=3] [--batches=1,8,32] [--beams=1,4]
+        [--anchors=PYTHON]
 
-Greedy decoding of 64 tokens, batch 8, inputs of 128 tokens. Without the cache, the
-whole decoder runs over all positions for every new token.
+Inputs and answers of 64 tokens, and no token ends an answer. Without the cache, the
+whole decoder runs over all positions for every new token. The anchors are Hugging
+Face's `generate` and CTranslate2, both in float32, with the weights of our T5.1.1, in
+the environment of PYTHON, which has torch, transformers and ctranslate2 (what it lacks
+is left out). All take turns in each round; a rate is the median of the rounds, and
+every program has all cores. Remixer has as many parameters as T5.1.1.
 """
 
 import argparse
+import functools
+import json
+import os
 import statistics
+import subprocess
+import tempfile
 import time
 
 import numpy as np
+import seqio
 import tensorflow as tf
 
 from remixer_tf import configuration
-from remixer_tf.decoding import greedy_decode
+from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
+from remixer_tf.weights.to_hugging_face import export_hugging_face
 
-MODELS = ("models/t5_1_1_small.gin", "models/remixer_small.gin")
-BATCH, INPUTS, TARGETS = 8, 128, 64
+MODELS = {
+    "T5.1.1 small": ("t5_1_1_small", []),
+    "Remixer small, equal parameters": ("remixer_small", ["D_FF = 853"]),
+}
+LENGTH = 64
+_ANCHORS = os.path.join(os.path.dirname(__file__), "decode_anchors.py")
+
+
+def random_inputs(batch):
+    inputs = np.random.default_rng(0).integers(2, 32000, (batch, LENGTH))
+    return {"encoder_input_tokens": tf.constant(inputs, tf.int32)}
 
 
 def decode_without_cache(model, batch, max_length):
     """Greedy tokens `[batch, max_length]`, by one full pass for each position."""
     context = model.encode(batch)
-    tokens = tf.zeros((BATCH, max_length), tf.int32)
+    rows = batch["encoder_input_tokens"].shape[0]
+    tokens = tf.zeros((rows, max_length), tf.int32)
 
     def advance(step, tokens):
         shifted = tf.pad(tokens, [[0, 0], [1, 0]])[:, :-1]
@@ -39,36 +61,154 @@ def decode_without_cache(model, batch, max_length):
     return tokens
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    inputs = np.random.default_rng(0).integers(2, 32100, (BATCH, INPUTS))
-    batch = {"encoder_input_tokens": tf.constant(inputs, tf.int32)}
+def search(model, batch, beams):
+    """The tokens of greedy decoding, or of beam search; none ends an answer."""
+    if beams == 1:
+        return greedy_decode(model, batch, LENGTH, eos_id=-1).tokens
+    return beam_search(
+        model, batch, LENGTH, eos_id=-1, beams=beams, rules=T5Rules()
+    ).tokens
+
+
+class Ours:
+    """A model's search as a graph, one for each shape."""
+
+    def __init__(self, model, jit_compile):
+        self._model = model
+        self._jit_compile = jit_compile
+        self._graph = functools.cache(self._make_graph)
+
+    def _make_graph(self, batch, beams):
+        inputs = random_inputs(batch)
+        graph = tf.function(
+            lambda: search(self._model, inputs, beams), jit_compile=self._jit_compile
+        )
+        return graph.get_concrete_function()
+
+    def seconds(self, batch, beams):
+        start = time.perf_counter()
+        self._graph(batch, beams)().numpy()
+        return time.perf_counter() - start
+
+
+class Anchors:
+    """Other libraries, in a process of their own that waits for its turn."""
+
+    def __init__(self, python, folder):
+        self._process = subprocess.Popen(
+            [python, _ANCHORS, folder, str(LENGTH)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.names = json.loads(self._process.stdout.readline())
+
+    def seconds(self, name, batch, beams):
+        print(name, LENGTH, batch, beams, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def print_cache(models, rounds):
     print("| model | tokens/s with cache | without | cached/uncached | same tokens |")
     print("|---" * 5 + "|")
-    for file in MODELS:
-        configuration.parse_gin([file], [])
-        model = configuration.call("EncoderDecoder")
-        model.build()
-        # No token ends a row, so that both decode all positions.
+    batch = random_inputs(8)
+    for name, model in models.items():
         functions = [
-            tf.function(lambda m=model: greedy_decode(m, batch, TARGETS, -1).tokens),
-            tf.function(lambda m=model: decode_without_cache(m, batch, TARGETS)),
+            tf.function(lambda m=model: search(m, batch, 1)),
+            tf.function(lambda m=model: decode_without_cache(m, batch, LENGTH)),
         ]
         tokens = [function().numpy() for function in functions]
         seconds = [[], []]
-        for _ in range(options.rounds):
+        for _ in range(rounds):
             for function, times in zip(functions, seconds, strict=True):
                 start = time.perf_counter()
                 function().numpy()
                 times.append(time.perf_counter() - start)
-        cached, uncached = (BATCH * TARGETS / statistics.median(t) for t in seconds)
+        cached, uncached = (8 * LENGTH / statistics.median(t) for t in seconds)
         print(
-            f"| {file.split('/')[1][:-4]} | {cached:.0f} | {uncached:.0f} "
+            f"| {name} | {cached:.0f} | {uncached:.0f} "
             f"| {cached / uncached:.1f} | {(tokens[0] == tokens[1]).mean():.1%} |",
             flush=True,
         )
+
+
+def print_rates(contestants, batches, beam_sizes, rounds):
+    """Prints tokens/s.
+
+    Args:
+        contestants: dictionary, name -> function of (batch, beams) that gives seconds.
+        batches, beam_sizes: lists of ints.
+        rounds: int.
+    """
+    print(
+        "\n| batch | beams | who | tokens/s | ratio to the first | first call (s) |"
+        "\n|---:|---:|---|---:|---:|---:|"
+    )
+    for beams in beam_sizes:
+        for batch in batches:
+            first = {name: f(batch, beams) for name, f in contestants.items()}
+            times = [
+                {name: f(batch, beams) for name, f in contestants.items()}
+                for _ in range(rounds)
+            ]
+            leader = next(iter(contestants))
+            for name in contestants:
+                seconds = statistics.median(row[name] for row in times)
+                ratio = statistics.median(row[leader] / row[name] for row in times)
+                print(
+                    f"| {batch} | {beams} | {name} | {batch * LENGTH / seconds:.0f} "
+                    f"| {ratio:.2f} | {first[name]:.1f} |",
+                    flush=True,
+                )
+
+
+def write_for_anchors(model, folder):
+    text = seqio.Feature(seqio.ByteVocabulary())
+    task = seqio.Task(
+        "decode_benchmark",
+        source=seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=[]),
+        output_features={"inputs": text, "targets": text},
+        preprocessors=[],
+    )
+    return export_hugging_face(model, task, os.path.join(folder, "t5"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", default="1,8,32")
+    parser.add_argument("--beams", default="1,4")
+    parser.add_argument("--anchors", metavar="PYTHON")
+    options = parser.parse_args()
+    models = {}
+    for name, (file, bindings) in MODELS.items():
+        configuration.parse_gin([f"models/{file}.gin"], bindings)
+        models[name] = configuration.call("EncoderDecoder")
+        models[name].build()
+    print_cache(models, options.rounds)
+    contestants = {
+        f"{name}, XLA {'on' if jit_compile else 'off'}": Ours(
+            model, jit_compile
+        ).seconds
+        for jit_compile in (True, False)
+        for name, model in models.items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        if options.anchors:
+            path = write_for_anchors(next(iter(models.values())), folder)
+            anchors = Anchors(options.anchors, path)
+            for name in anchors.names:
+                contestants[name] = functools.partial(anchors.seconds, name)
+        sizes = (
+            [int(n) for n in x.split(",")] for x in (options.batches, options.beams)
+        )
+        print_rates(contestants, *sizes, options.rounds)
+        if options.anchors:
+            anchors.close()
 
 
 if __name__ == "__main__":

@@ -196,8 +196,8 @@ class TextEvaluation(Evaluation):
         feature_lengths: dictionary of ints, as in training; longer inputs are trimmed.
         batch_size: int, on all replicas.
         splits: list of str, also slices as `validation[:100]` of TensorFlow Datasets;
-            None for every split that has labels and a name that does not start with
-            "train".
+            None for every split that is there, has labels, and a name that does not
+            start with "train".
         vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
         max_examples: int, only the first of each split; None for all.
         feature_converter: a `seqio.FeatureConverter` class.
@@ -241,18 +241,37 @@ class TextEvaluation(Evaluation):
             check_split(self.task, split)
         self._tasks = {task.name: task for task in seqio.get_subtasks(self.task)}
         self._first = {}  # (task name, split) -> its first examples
+        self._missing = {}  # (task name, split) -> why it could not be read
         self._examples = {}  # (task name, split) -> all of them
         self._over_length = {}  # (task name, split) -> how many are
 
     def parts(self):
-        """Returns the (task name, split) pairs of the results."""
-        return [part for part in self._candidates() if self._wanted(part)]
+        """Returns the (task name, split) pairs of the results.
+
+        Raises:
+            FileNotFoundError: the files of all of them are missing.
+        """
+        parts = [part for part in self._candidates() if self._wanted(part)]
+        if not parts and self._missing:
+            raise next(iter(self._missing.values()))
+        return parts
 
     def _candidates(self):
         for task in self._tasks.values():
             for split in self._splits:
-                if has_split(task, split):
-                    yield task.name, split
+                part = task.name, split
+                if has_split(task, split) and (self._asked_for or self._is_there(part)):
+                    yield part
+
+    def _is_there(self, part):
+        """Whether a part can be read; if not, it is logged once."""
+        if part not in self._missing:
+            try:
+                self._first_examples(part)
+            except FileNotFoundError as error:
+                logging.warning("%s %s is left out: %s", *part, error)
+                self._missing[part] = error
+        return part not in self._missing
 
     def _wanted(self, part):
         """Whether a part is to be evaluated: asked for, or with labels."""

@@ -73,9 +73,8 @@ def test_flops_of_a_mixture(dispatch):
 
     traced = tf.function(forward).get_concrete_function(tf.TensorSpec((2, 32, 8)))
     rows = 4 * (20 if dispatch == "gather" else 64)  # 20: 1.25 of an even share
-    combine = 2 * 4 * 64 * 8 if dispatch == "dense" else 0
     router = 2 * 64 * 8 * 4
-    assert matmul_flops(traced) == 2 * rows * 2 * 8 * 16 + router + combine
+    assert matmul_flops(traced) == 2 * rows * 2 * 8 * 16 + router
 
 
 def count_row(name, target_length):

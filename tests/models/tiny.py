@@ -49,14 +49,18 @@ OTHER_KINDS = [kind for kind in EACH_KIND if kind not in PACKING_KINDS]
 EACH_STACK = slow_on_jax(STACKS, but=["amlp"])
 EACH_MIXTURE = slow_on_jax(MIXTURES, but=["smlp"])
 EACH_DECODER = slow_on_jax([*STACKS, *MIXTURES], but=["amlp", "smlp"])
+
+
+def _slow_but(quick, kinds):
+    return [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in quick))
+        for kind in kinds
+    ]
+
+
 # For what takes longer.
-SOME_DECODERS = [
-    *slow_on_jax([*STACKS, "hash", "smlp"], but=["amlp", "smlp"]),
-    *(
-        pytest.param(kind, marks=pytest.mark.slow)
-        for kind in ("switch", "gshard", "base", "gmlp_tmoe")
-    ),
-]
+SOME_KINDS = _slow_but(["remixer"], KINDS)
+SOME_DECODERS = _slow_but(["amlp", "smlp"], [*STACKS, *MIXTURES])
 
 
 def tiny_model(

@@ -50,7 +50,8 @@ print(json.dumps(results))
 # All that this package needs, but for TensorFlow and tensorflow-text.
 BLOCKED = "remixer_tf,keras,seqio,t5,gin,sentencepiece,tensorflow_datasets"
 
-pytestmark = pytest.mark.usefixtures("clear_gin")
+# Each export traces a whole search.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clear_gin")]
 
 
 @pytest.fixture
@@ -65,7 +66,6 @@ def exported(tiny_run, capsys):
     return path
 
 
-@pytest.mark.slow
 def test_a_fresh_process_answers_what_infer_answers(exported, tiny_run, tmp_path):
     questions = [*QUESTIONS, b"the dog saw a cake in the house .", b"Emma \xc0 slept"]
     process = subprocess.run(

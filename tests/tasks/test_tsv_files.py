@@ -6,6 +6,7 @@ import pytest
 import seqio
 
 from remixer_tf import configuration
+from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.tasks import tsv_files
 
 
@@ -35,3 +36,16 @@ def test_errors(folder):
     assert configuration.is_users_error(error.value)
     with pytest.raises(FileNotFoundError, match="no test.tsv or test.tsv.gz in"):
         tsv_files.read_rows("test")
+
+
+def test_splits_without_a_file_are_left_out_unless_asked_for(folder, caplog):
+    lengths = {"inputs": 4, "targets": 4}
+    with pytest.raises(FileNotFoundError, match="no validation.tsv"):
+        LossEvaluation("tsv_files", feature_lengths=lengths).parts()
+    (folder / "validation.tsv").write_text("a\tb\n")
+    evaluation = LossEvaluation("tsv_files", feature_lengths=lengths)
+    assert evaluation.parts() == [("tsv_files", "validation")]
+    assert "tsv_files test is left out: There is no test.tsv" in caplog.text
+    asked = LossEvaluation("tsv_files", feature_lengths=lengths, splits=["test"])
+    with pytest.raises(FileNotFoundError, match="no test.tsv"):
+        asked.check(str(folder))

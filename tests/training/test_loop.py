@@ -211,14 +211,8 @@ def test_continuing_with_data_of_another_shape_names_both(tmp_path):
     assert "decoder_target_tokens [1, 4, 6]" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "batch_size",
-        pytest.param("task", marks=pytest.mark.slow),
-        pytest.param("lengths", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["batch_size", "task", "lengths"])
 def test_the_data_may_start_anew(tmp_path, capsys, change):
     def dataset(**options):
         if change == "batch_size":

@@ -110,7 +110,7 @@ def test_a_dry_run_tells_what_is_trimmed(tmp_path, capsys):
     output = capsys.readouterr().out
     assert re.search(
         r"trimmed  mini_cogs train: \d+ of the first 50 examples are longer than "
-        r"inputs 24 / targets 24 \(longest: inputs \d+ / targets \d+\)",
+        r"inputs 24 / targets 24 \(longest: inputs \d+ / targets \d+; first: .+\)",
         output,
     )
     assert "dry run" in output and not os.listdir(tmp_path)

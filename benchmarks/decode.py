@@ -101,7 +101,10 @@ class Anchors:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.names = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{python} could not run {_ANCHORS}: see above.")
+        self.names = json.loads(line)
 
     def seconds(self, name, batch, beams):
         print(name, LENGTH, batch, beams, file=self._process.stdin, flush=True)

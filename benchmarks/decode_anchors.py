@@ -47,7 +47,6 @@ class CTranslate2:
     def __init__(self, folder, length):
         import ctranslate2
         from ctranslate2.converters import TransformersConverter
-        from transformers import T5ForConditionalGeneration
 
         class Converter(TransformersConverter):
             def load_model(self, model_class, name, **options):
@@ -59,7 +58,6 @@ class CTranslate2:
             def load_tokenizer(self, tokenizer_class, name, **options):
                 return _Pieces()
 
-        assert T5ForConditionalGeneration
         path = os.path.join(folder, "ctranslate2")
         Converter(folder).convert(path, force=True)
         self._translator = ctranslate2.Translator(
@@ -81,13 +79,16 @@ class CTranslate2:
 
 
 class _Pieces:
-    """A tokenizer with a piece for each id, as much of one as the converter asks."""
+    """A tokenizer with a piece for each id, as far as the converter asks for one."""
 
     pad_token, eos_token, unk_token, bos_token = "<0>", "<1>", "<2>", "<0>"
     pad_token_id, eos_token_id, unk_token_id = 0, 1, 2
 
     def get_vocab(self):
         return {f"<{i}>": i for i in range(32128)}
+
+    def convert_ids_to_tokens(self, token):
+        return f"<{token}>"
 
 
 def main(folder, length):

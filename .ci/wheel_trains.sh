@@ -47,13 +47,11 @@ END
 
 "$python" -m remixer_tf.train_vocabulary --task=mini_cogs --model_type=word \
   --output="$work/words.model"
-for model in t5_1_1_tiny remixer_tiny; do
-  echo "Training $model for 20 steps"
-  "$python" -m remixer_tf.train --model_dir="$work/$model" \
-    --gin_file="models/$model.gin" --gin_file=runs/mini_cogs.gin \
-    --gin.VOCABULARY_FILE="'$work/words.model'" \
-    --gin.TRAIN_STEPS=20 --gin.BATCH_SIZE=8 --gin.WARMUP_STEPS=10 \
-    --gin.train.log_period=10 --gin.train.checkpoint_period=10
-  ls "$work/$model"/checkpoints/*20* >/dev/null
-done
+echo "Training remixer_tiny for 20 steps"
+"$python" -m remixer_tf.train --model_dir="$work/run" \
+  --gin_file=models/remixer_tiny.gin --gin_file=runs/mini_cogs.gin \
+  --gin.VOCABULARY_FILE="'$work/words.model'" \
+  --gin.TRAIN_STEPS=20 --gin.BATCH_SIZE=8 --gin.WARMUP_STEPS=10 \
+  --gin.train.log_period=10 --gin.train.checkpoint_period=10
+ls "$work"/run/checkpoints/*20* >/dev/null
 echo "The wheel trains away from the repository."

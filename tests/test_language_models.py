@@ -94,6 +94,7 @@ def mlm_run(texts, tmp_path_factory):
     return model_dir
 
 
+@pytest.mark.slow
 def test_masked_language_model(mlm_run):
     first, last = (result["metrics"] for result in results(mlm_run))
     assert last["loss"] < first["loss"] < np.log(262)
@@ -110,6 +111,7 @@ def test_masked_language_model_continues_exactly(mlm_run, texts, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_pictures_of_attention_in_a_pair_of_texts(mlm_run, tmp_path):
     run_dir = shutil.copytree(mlm_run, tmp_path / "run")
     pair = ["--text=two", "--text=ten"]

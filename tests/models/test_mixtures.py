@@ -107,7 +107,7 @@ def test_experts_that_choose_leak(training):
     assert changes_before(model, training)[0].max() > 1e-2
 
 
-@pytest.mark.parametrize("training", [True, EVALUATION])
+@pytest.mark.parametrize("training", [*slow_on_jax([True], but=[]), EVALUATION])
 def test_spatial_experts(training):
     """Partial routing is causal from the first fifth of a row on, naive is not."""
     changes = {

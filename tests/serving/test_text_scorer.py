@@ -122,6 +122,7 @@ def test_a_line_without_a_tab(model):
     assert pair == ([], ids(b"b\tc"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
 def test_the_binary(tiny_run, tmp_path, capsys):
     questions, scores = tmp_path / "questions", tmp_path / "scores"

@@ -21,9 +21,9 @@ import tempfile
 import time
 
 import numpy as np
-import seqio
 import tensorflow as tf
 
+from benchmarks.export import text_task
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
 from remixer_tf.weights.to_hugging_face import export_hugging_face
@@ -170,14 +170,7 @@ def print_rates(contestants, batches, beam_sizes, rounds):
 
 
 def write_for_anchors(model, folder):
-    text = seqio.Feature(seqio.ByteVocabulary())
-    task = seqio.Task(
-        "decode_benchmark",
-        source=seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=[]),
-        output_features={"inputs": text, "targets": text},
-        preprocessors=[],
-    )
-    return export_hugging_face(model, task, os.path.join(folder, "t5"))
+    return export_hugging_face(model, text_task(), os.path.join(folder, "t5"))
 
 
 def main():

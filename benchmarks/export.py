@@ -103,6 +103,7 @@ def export(model, kind, folder):
 
 
 def text_task():
+    """A task of bytes without examples, for what is exported with random weights."""
     text = seqio.Feature(seqio.ByteVocabulary())
     return seqio.Task(
         "export_benchmark",

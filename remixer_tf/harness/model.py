@@ -10,7 +10,7 @@ from absl import logging
 from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode, sample
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.serving.text_scorer import encode_text, pad
+from remixer_tf.serving.text_scorer import encode_text, pad, quarters
 
 try:
     from lm_eval import utils
@@ -286,10 +286,7 @@ class HarnessModel(LM):
         decode = tf.function(search.decoder(scorer.model, vocabulary.eos_id, number))
         for start in range(0, len(rows), self._batch_size):
             some = rows[start : start + self._batch_size]
-            length = room
-            if scorer.one_row:  # prompts have one of four lengths: each is traced once
-                quarter = -(-room // 4)
-                length = min(room, quarter * max(1, -(-len(some[0][1]) // quarter)))
+            length = quarters(len(some[0][1]), room) if scorer.one_row else room
             fill = [some[-1]] * (self._batch_size - len(some))
             tokens = decode(pad([row for _, row in some + fill], length))
             texts = vocabulary.decode_tf(tf.reshape(tokens, [-1, search.max_length]))

@@ -185,10 +185,7 @@ class TextScorer:
     def _row_batch(self, rows):
         """What a language model reads, padded to quarters of its length."""
         joined = [inputs + targets for inputs, targets in rows]
-        quarter = -(-self.row_length // 4)
-        quarters = max(1, *(-(-len(row) // quarter) for row in joined))
-        length = min(quarters * quarter, self.row_length)
-        tokens = pad(joined, length)
+        tokens = pad(joined, quarters(max(map(len, joined)), self.row_length))
         starts = np.array([[len(inputs)] for inputs, _ in rows])
         is_target = np.arange(tokens.shape[1]) >= starts
         return _with_weights(tokens, is_target & (tokens > 0))
@@ -214,6 +211,15 @@ def _shorten(ids, length, keeps_eos):
     if keeps_eos and len(ids) > length:
         return [*ids[: length - 1], ids[-1]]
     return ids[:length]
+
+
+def quarters(longest, length):
+    """So many quarters of a length as hold the longest row, at least one: an int.
+
+    A graph is then traced for four lengths, and short rows do not wait for the longest.
+    """
+    quarter = -(-length // 4)
+    return min(length, quarter * max(1, -(-longest // quarter)))
 
 
 def pad(rows, length):

@@ -1,9 +1,9 @@
 """Shows a task's data: python -m remixer_tf.inspect --gin.TASK="'mini_cogs'" ..."""
 
-import os
 import sys
 
 from remixer_tf import configuration
+from remixer_tf.configuration.command_line import run_configuration
 from remixer_tf.configuration.errors import UserError
 
 
@@ -66,13 +66,7 @@ def _files(options):
         raise UserError("give --gin_file or --model_dir, not both.")
     if not options.model_dir:
         return options.gin_file or ["runs/train.gin"]
-    path = os.path.join(options.model_dir, "operative_config.gin")
-    if not os.path.exists(path):
-        raise UserError(
-            f"there is no {path}. Set --model_dir to the folder of a run, or name the "
-            "data with --gin_file."
-        )
-    return [path]
+    return [run_configuration(options.model_dir)]
 
 
 def _add_arguments(parser):

@@ -111,22 +111,28 @@ def parse_run(arguments, description, add_arguments=None, steps=("best",)):
         "wrote into --model_dir.",
         add_step,
     )
-    files = options.gin_file
-    if not files:
-        path = os.path.join(options.model_dir, "operative_config.gin")
-        if not os.path.exists(path):
-            raise UserError(
-                f"there is no {path}. Set --model_dir to the folder of a run, or name "
-                "the configuration with --gin_file."
-            )
-        files = [path]
     parse_gin(
-        files,
+        options.gin_file or [run_configuration(options.model_dir)],
         options.gin_bindings,
         options.gin_search_paths,
         modules=options.module_import,
     )
     return options
+
+
+def run_configuration(model_dir):
+    """Returns the path of the gin file that training wrote into a run's folder.
+
+    Raises:
+        UserError: the folder has none.
+    """
+    path = os.path.join(model_dir, "operative_config.gin")
+    if not os.path.exists(path):
+        raise UserError(
+            f"there is no {path}. Set --model_dir to the folder of a run, or name the "
+            "configuration with --gin_file."
+        )
+    return path
 
 
 def _to_binding(argument, parser):

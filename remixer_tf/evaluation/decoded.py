@@ -17,6 +17,7 @@ from remixer_tf.evaluation.evaluation import TextEvaluation
 from remixer_tf.evaluation.metrics import compute_metrics, list_predictions
 from remixer_tf.evaluation.padding import padded_lengths
 from remixer_tf.evaluation.settings import describe
+from remixer_tf.layers.arguments import check_integers
 
 
 class DecodedEvaluation(TextEvaluation):
@@ -51,7 +52,10 @@ class DecodedEvaluation(TextEvaluation):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        self.max_decode_length = max_decode_length or self.feature_lengths["targets"]
+        if max_decode_length is None:
+            max_decode_length = self.feature_lengths["targets"]
+        check_integers(max_decode_length=max_decode_length)
+        self.max_decode_length = max_decode_length
         self.decode_fn = decode_fn
         self._average = average
 

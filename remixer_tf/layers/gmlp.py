@@ -2,7 +2,7 @@
 
 import keras
 
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -84,10 +84,12 @@ class SpatialGatingUnit(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         stddev, bias = VARIANTS[variant]
         if spatial_stddev is not None:
+            check_numbers(spatial_stddev=spatial_stddev)
             stddev = spatial_stddev
         elif stddev is None:
             stddev = max_length**-0.5
         if spatial_bias_value is not None:
+            check_numbers(float("-inf"), spatial_bias_value=spatial_bias_value)
             bias = spatial_bias_value
         self.norm = LayerNorm(norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.mixing = LengthMixing(

@@ -12,6 +12,7 @@ from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes, greedy_decode
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.models.build import build_model
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
@@ -92,6 +93,8 @@ def build_for_run(model_dir, model, task, dtype_policy, vocabulary):
 
 def _lengths(task, feature_lengths, max_decode_length):
     """The tokens of a prompt and of an answer, at most."""
+    if max_decode_length is not None:
+        check_integers(max_decode_length=max_decode_length)
     length = feature_lengths["targets"]
     if "inputs" in task.output_features:
         return feature_lengths["inputs"], max_decode_length or length

@@ -118,6 +118,8 @@ def train(
     check_factories(model=model, optimizer=optimizer, dataset=dataset)
     check_integers(keep_checkpoints=keep_checkpoints, micro_batches=micro_batches)
     check_integers(0, seed=seed, max_skipped_steps=max_skipped_steps)
+    if keep_period is not None:
+        check_integers(keep_period=keep_period)
     if clip_norm is not None:
         check_numbers(clip_norm=clip_norm)
     check_evaluations(evaluations, best)

@@ -88,6 +88,7 @@ def test_of_a_model(arguments, words):
             ["inputs, targets", "none for inputs", "{'targets': 16}"],
         ),
         ("DecodedEvaluation.batch_size=-8", ["at least 1", "batch_size=-8"]),
+        ("DecodedEvaluation.max_decode_length=True", ["max_decode_length=True"]),
         ("LossEvaluation.max_examples=0", ["at least 1", "max_examples=0"]),
         ("LENGTH_BUCKETS=3", ["list of dictionaries", "length_buckets=3"]),
         ("VOCABULARY='bytes'", ["@byte_vocabulary()", "'bytes'"]),
@@ -100,6 +101,7 @@ def test_of_a_model(arguments, words):
         ("train.micro_batches=0", ["at least 1", "micro_batches=0"]),
         ("train.clip_norm='1'", ["number", "clip_norm='1'"]),
         ("train.keep_checkpoints='3'", ["integer", "keep_checkpoints='3'"]),
+        ("train.keep_period=True", ["integer", "keep_period=True"]),
         ("train.max_skipped_steps=-1", ["at least 0", "max_skipped_steps=-1"]),
         (
             "train.evaluations=[@LossEvaluation]",

@@ -172,5 +172,8 @@ def test_tiny_attention_leaves_the_position_bias_of_others_alone():
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="variant='halve'"):
         SpatialGatingUnit(8, variant="halve")
+    for name in ("spatial_stddev", "spatial_bias_value"):
+        with pytest.raises(ValueError, match=f"number.*{name}=True"):
+            SpatialGatingUnit(8, **{name: True})
     with pytest.raises(ValueError, match="7 channels"):
         GatedMLP(7, max_length=8).build((None, None, 6))

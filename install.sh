@@ -40,14 +40,15 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
 fi
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
+# Python compiles a module when it is first imported: most never are.
+install() { pip install --quiet --no-compile --constraint constraints.txt "$@"; }
 echo "Installing remixer_tf in .venv: some minutes and 3.4 GB the first time"
 rm -f $stamp
-pip install --quiet --constraint constraints.txt --editable '.[dev]'
-pip install --quiet --constraint constraints.txt --no-deps t5
+install --editable '.[dev]'
+install --no-deps t5
 if [ -n "$(nightlies)" ]; then
   echo "Replacing tfds-nightly and seqio-nightly by tensorflow-datasets and seqio"
   pip uninstall --quiet --yes tfds-nightly seqio-nightly
-  pip install --quiet --constraint constraints.txt --no-deps --force-reinstall \
-    tensorflow-datasets seqio
+  install --no-deps --force-reinstall tensorflow-datasets seqio
 fi
 touch $stamp

@@ -22,8 +22,8 @@ echo "$(basename "$wheel"): $(wc -c <"$wheel") bytes"
 echo "Installing it in an empty environment"
 "$python" -m venv "$work/venv"
 python=$work/venv/bin/python
-"$python" -m pip install --quiet --constraint constraints.txt "$wheel"
-"$python" -m pip install --quiet --constraint constraints.txt --no-deps t5
+"$python" -m pip install --quiet --no-compile --constraint constraints.txt "$wheel"
+"$python" -m pip install --quiet --no-compile --constraint constraints.txt --no-deps t5
 du -sh "$work/venv" | cut -f1
 
 cd "$work"

@@ -54,6 +54,7 @@ setup(
         "keras>=3.15",
         "tensorboard",
         "tensorflow-datasets>=4.9",
+        "importlib_resources",  # tensorflow-datasets prepares no set without it.
         "seqio==0.0.20",
         "gin-config>=0.5",
         "matplotlib>=3.9",

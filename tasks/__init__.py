@@ -3,13 +3,14 @@
 - `{copa,record,hellaswag}_choices[_lm]`: questions whose likeliest choice counts
   (`choices.py`);
 - `cogs`: the real COGS files (`cogs.py`);
-- `anli`, `conjnli`, `art`: inference (`entailment.py`);
+- `anli`, `conjnli`, `snli`, `hans`, `art`: inference (`entailment.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
 - `table_task` makes tasks of tables of one's own, by gin (`tables.py`);
 - `text_lm`, `text_mlm`, `text_documents`: text files of one's own (`text.py`);
 - `tsv_files`: questions and answers of one's own (`tsv_files.py`);
-- T5's own tasks and mixtures (`t5_tasks.py`).
+- T5's own tasks and mixtures (`t5_tasks.py`), which read GLUE, SuperGLUE and SQuAD
+  from their own files where a folder of them is named (`benchmark_files.py`).
 """
 
 from remixer_tf.tasks import (

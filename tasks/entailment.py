@@ -1,47 +1,82 @@
-"""The tasks `anli`, `conjnli`, `art`: inference as text to text, in T5's form.
+"""The tasks `anli`, `conjnli`, `snli`, `hans`, `art`: inference as text to text.
 
-    conjnli   conjnli hypothesis: H premise: P            entailment
-    anli_r1   anli hypothesis: H premise: P               neutral
+    anli_r1   anli hypothesis: H premise: P           neutral
+    conjnli   conjnli hypothesis: H premise: P        entailment
+    snli      snli hypothesis: H premise: P           contradiction
+    hans      mnli hypothesis: H premise: P           non-entailment
     art       art hypothesis_1: H hypothesis_2: I observation_1: O observation_2: P   2
 
-- `anli_r1`, `anli_r2`, `anli_r3`: the rounds of Adversarial NLI (Nie et al., 2020),
-  from tensorflow_datasets; `anli` is their mixture, in proportion to their examples,
-  and scores each by itself.
-- `conjnli`: ConjNLI (Saha et al., 2020). The folder that `conjnli.directory` (gin) or
-  REMIXER_TF_CONJNLI_DIR names, or else the folder conjnli in REMIXER_TF_DATA, has the
-  authors' files: adversarial_train_15k.tsv, conj_dev.tsv.
-- `art`: abductive NLI (Bhagavatula et al., 2020). The folder that `art.directory` or
-  REMIXER_TF_ART_DIR names, or else alphanli in REMIXER_TF_DATA, has train.jsonl,
-  train-labels.lst, dev.jsonl and dev-labels.lst.
+- `anli_r1`, `anli_r2`, `anli_r3`: the rounds of Adversarial NLI (Nie et al., 2020);
+  `anli` is their mixture, in proportion to their examples, and scores each by itself.
+  Files: R1/train.jsonl, R1/dev.jsonl, R1/test.jsonl and so on of the authors' archive.
+- `conjnli`: ConjNLI (Saha et al., 2020). Files: adversarial_train_15k.tsv,
+  conj_dev.tsv and conj_test.tsv, which has no labels.
+- `snli`: SNLI (Bowman et al., 2015). Files: snli_1.0_train.jsonl and so on.
+- `hans`: HANS (McCoy et al., 2019), asked in the words of MNLI, which models of it are
+  trained on; neutral and contradiction count as non-entailment. Files:
+  heuristics_train_set.txt and heuristics_evaluation_set.txt.
+- `art`: abductive NLI (Bhagavatula et al., 2020). Files: train.jsonl, train-labels.lst,
+  dev.jsonl and dev-labels.lst.
 
-Any file may be compressed (.gz). The metric is accuracy, in percent. Source:
-"Remixers", Table 3; the forms are ours, T5 has none of these sets.
+MNLI and QNLI are T5's `glue_mnli_v002` and `glue_qnli_v002`, see `benchmark_files.py`.
+
+A set's folder is the one that gin names (`anli.directory`, `conjnli.directory` and so
+on), or REMIXER_TF_ANLI_DIR and so on, or the folder anli, conjnli, snli,
+hans_perturbed or alphanli in REMIXER_TF_DATA. Any file may be compressed (.gz). Where
+none is named, ANLI and SNLI come from tensorflow_datasets. The metric is accuracy, in
+percent. Source: "Remixers", Table 3; the forms are ours, T5 has none of these sets.
 """
 
-import csv
 import functools
 import json
 
 import seqio
 
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.folders import DataFolder, read_bytes
+from remixer_tf.tasks.inference_files import read_pairs
 from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.t5_tasks import t5
 
 CLASSES = ["entailment", "neutral", "contradiction"]
+HANS_CLASSES = ["entailment", "non-entailment"]
+anli_folder = DataFolder("anli", "REMIXER_TF_ANLI_DIR", "anli")
 conjnli_folder = DataFolder("conjnli", "REMIXER_TF_CONJNLI_DIR", "conjnli")
+snli_folder = DataFolder("snli", "REMIXER_TF_SNLI_DIR", "snli")
+hans_folder = DataFolder("hans", "REMIXER_TF_HANS_DIR", "hans_perturbed")
 art_folder = DataFolder("art", "REMIXER_TF_ART_DIR", "alphanli")
 
+# The names that the file of a split may have; the authors' own come first.
+CONJNLI_FILES = {
+    "train": ["adversarial_train_15k.tsv"],
+    "validation": ["conj_dev.tsv"],
+    "test": ["conj_test.tsv"],
+}
+SNLI_FILES = {
+    "train": ["snli_1.0_train.jsonl", "train.jsonl"],
+    "validation": ["snli_1.0_dev.jsonl", "dev.jsonl"],
+    "test": ["snli_1.0_test.jsonl", "snli_1.0_test_hard.jsonl", "test.jsonl"],
+}
+HANS_FILES = {
+    "train": ["heuristics_train_set.txt"],
+    "validation": ["heuristics_evaluation_set.txt", "val.tsv"],
+    "test": ["eval.tsv"],
+}
 
-def set_conjnli_directory(directory=None):
-    """Names the folder of ConjNLI's files; None goes back to the environment."""
-    conjnli_folder.set(directory)
+
+def _anli_files(number):
+    return {
+        "train": [f"R{number}/train.jsonl"],
+        "validation": [f"R{number}/dev.jsonl", f"dev_r{number}.jsonl"],
+        "test": [f"R{number}/test.jsonl", "test_r1r2r3.jsonl"],
+    }
 
 
-def set_art_directory(directory=None):
-    """Names the folder of ART's files; None goes back to the environment."""
-    art_folder.set(directory)
+def read_inference(folder, files, classes, split, where=None):
+    """Returns what `read_pairs` does of the first file of a split that there is."""
+    names = [name + end for name in files[split] for end in ("", ".gz")]
+    return read_pairs(folder.find_file(*names), classes, where)
 
 
 def _read_lines(folder, name):
@@ -51,29 +86,6 @@ def _read_lines(folder, name):
         return path, read_bytes(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: {error}.") from error
-
-
-def read_conjnli(split):
-    """Returns rows (hypothesis, premise, index in `CLASSES`) of a split.
-
-    Raises:
-        FileNotFoundError: the file is not there.
-        ValueError: a line has no premise, hypothesis and label; the message names it.
-    """
-    name = {"train": "adversarial_train_15k.tsv", "validation": "conj_dev.tsv"}[split]
-    path, lines = _read_lines(conjnli_folder, name)
-    rows = []
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    for number, row in enumerate(reader, start=1):
-        if number == 1 and row == ["Premise", "Hypothesis", "Label"]:
-            continue
-        if len(row) != 3 or row[2] not in CLASSES:
-            raise ValueError(
-                f"{path}, line {number}: expected premise, hypothesis and one of "
-                f"{', '.join(CLASSES)}, separated by tabs. Received: {row}."
-            )
-        rows.append((row[1], row[0], CLASSES.index(row[2])))
-    return rows
 
 
 def read_art(split):
@@ -116,7 +128,20 @@ def _anli_names(example):
     }
 
 
-def _add_task(task, source, classes, benchmark=None, preprocessors=()):
+def _drop_disputed(dataset):
+    """Leaves out the pairs on whose class SNLI's annotators did not agree."""
+    return dataset.filter(lambda example: example["label"] >= 0)
+
+
+def _hans_class(text, **unused):
+    """The index in `HANS_CLASSES` of a class of MNLI or HANS, -1 of other text."""
+    text = "non-entailment" if text in CLASSES[1:] else text
+    return HANS_CLASSES.index(text) if text in HANS_CLASSES else -1
+
+
+def _add_task(
+    task, source, classes, benchmark=None, preprocessors=(), postprocess_fn=None
+):
     text = seqio.Feature(byte_vocabulary())
     seqio.TaskRegistry.add(
         task,
@@ -133,41 +158,71 @@ def _add_task(task, source, classes, benchmark=None, preprocessors=()):
             seqio.preprocessors.append_eos,
         ],
         output_features={"inputs": text, "targets": text},
-        postprocess_fn=functools.partial(
+        postprocess_fn=postprocess_fn
+        or functools.partial(
             t5.data.postprocessors.string_label_to_class_id, label_classes=classes
         ),
         metric_fns=[t5.evaluation.metrics.accuracy],
-        shuffle_buffer_size=200_000,  # more than any of them has
+        shuffle_buffer_size=600_000,  # more than any of them has
     )
 
 
-_ROUNDS = ["r1", "r2", "r3"]
-for _round in _ROUNDS:
+def _pairs(folder, files, classes=CLASSES, premise="premise", where=None):
+    """A source of the pairs of a set's files."""
+    read = functools.partial(read_inference, folder, files, classes, where=where)
+    return RowSource(read, tuple(files), names=("hypothesis", premise, "label"))
+
+
+def _of_round(number):
+    """Whether a row is of a round: only files of several rounds have a tag."""
+    return lambda row: row.get("tag", f"r{number}").startswith(f"r{number}")
+
+
+for _number in (1, 2, 3):
+    _tfds = seqio.TfdsDataSource(
+        f"anli/r{_number}:0.1.0", splits=["train", "validation", "test"]
+    )
+    _files = _pairs(
+        anli_folder,
+        _anli_files(_number),
+        premise="context",
+        where=_of_round(_number),
+    )
     _add_task(
-        f"anli_{_round}",
-        seqio.TfdsDataSource(
-            f"anli/{_round}:0.1.0", splits=["train", "validation", "test"]
-        ),
+        f"anli_r{_number}",
+        FilesOrTfds(_tfds, anli_folder, _files),
         CLASSES,
         benchmark="anli",
         preprocessors=[_anli_names],
     )
 seqio.MixtureRegistry.add(
     "anli",
-    [f"anli_{name}" for name in _ROUNDS],
+    [f"anli_r{number}" for number in (1, 2, 3)],
     default_rate=seqio.mixing_rate_num_examples,
 )
-_SPLITS = ("train", "validation")
+_add_task("conjnli", _pairs(conjnli_folder, CONJNLI_FILES), CLASSES)
 _add_task(
-    "conjnli",
-    RowSource(read_conjnli, _SPLITS, names=("hypothesis", "premise", "label")),
+    "snli",
+    FilesOrTfds(
+        seqio.TfdsDataSource("snli:1.1.0", splits=list(SNLI_FILES)),
+        snli_folder,
+        _pairs(snli_folder, SNLI_FILES),
+    ),
     CLASSES,
+    preprocessors=[_drop_disputed],
+)
+_add_task(
+    "hans",
+    _pairs(hans_folder, HANS_FILES, HANS_CLASSES),
+    HANS_CLASSES,
+    benchmark="mnli",
+    postprocess_fn=_hans_class,
 )
 _add_task(
     "art",
     RowSource(
         read_art,
-        _SPLITS,
+        ("train", "validation"),
         names=(
             "hypothesis_1",
             "hypothesis_2",

@@ -57,6 +57,11 @@ class RowSource(seqio.FunctionDataSource):
             )
 
         super().__init__(dataset_fn, splits)
+        self.read_rows = read_rows
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
         return super().get_dataset(split, shuffle=False, seed=seed, **kwargs)
+
+    def num_input_examples(self, split):
+        """Returns the number of rows of a split."""
+        return len(self.read_rows(split))

@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 import seqio
-import tensorflow as tf
 from absl import logging
 
 from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import squad_files
-from remixer_tf.tasks.squad_files import read_json, set_directory
+from remixer_tf.tasks.squad_files import question_source, read_json, set_directory
 from remixer_tf.tasks.t5_tasks import t5
 
 __all__ = ["add_task", "question_source", "read_json", "set_directory"]
@@ -69,35 +68,6 @@ def add_task(
         metric_fns=[squad_scores],
         shuffle_buffer_size=shuffle_buffer_size,
     )
-
-
-def question_source(read_rows, splits):
-    """A source of questions in memory, in the shape of TFDS' SQuAD.
-
-    Args:
-        read_rows: function of a split's name that returns what `read_json` does.
-            Called when the split is read.
-        splits: names of the splits.
-    """
-
-    def dataset_fn(split, shuffle_files=False, seed=None):
-        del shuffle_files, seed
-        rows = read_rows(split)
-        texts = {
-            name: tf.constant([row[name] for row in rows], tf.string)
-            for name in ("id", "question", "context")
-        }
-        answers = {
-            name: tf.ragged.constant(
-                [[answer[name] for answer in row["answers"]] for row in rows],
-                dtype=dtype,
-                ragged_rank=1,
-            )
-            for name, dtype in (("text", tf.string), ("answer_start", tf.int32))
-        }
-        return tf.data.Dataset.from_tensor_slices({**texts, "answers": answers})
-
-    return seqio.FunctionDataSource(dataset_fn, splits)
 
 
 def postprocess(span, example=None, is_target=False):

@@ -11,6 +11,9 @@ import os
 import random
 import re
 
+import seqio
+import tensorflow as tf
+
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = {"train": "train", "validation": "dev"}  # the names of files begin so
@@ -82,3 +85,32 @@ def read_json(path):
     if len({row["id"] for row in rows}) < len(rows):
         raise ValueError(f"{path}: an id must name one question, some name several.")
     return rows
+
+
+def question_source(read_rows, splits):
+    """A source of questions in memory, in the shape of TFDS' SQuAD.
+
+    Args:
+        read_rows: function of a split's name that returns what `read_json` does.
+            Called when the split is read.
+        splits: names of the splits.
+    """
+
+    def dataset_fn(split, shuffle_files=False, seed=None):
+        del shuffle_files, seed
+        rows = read_rows(split)
+        texts = {
+            name: tf.constant([row[name] for row in rows], tf.string)
+            for name in ("id", "question", "context")
+        }
+        answers = {
+            name: tf.ragged.constant(
+                [[answer[name] for answer in row["answers"]] for row in rows],
+                dtype=dtype,
+                ragged_rank=1,
+            )
+            for name, dtype in (("text", tf.string), ("answer_start", tf.int32))
+        }
+        return tf.data.Dataset.from_tensor_slices({**texts, "answers": answers})
+
+    return seqio.FunctionDataSource(dataset_fn, splits)

@@ -2,8 +2,13 @@
 
 For example `super_glue_v102_proportional` and `c4_v220_span_corruption`. They read
 their data through tensorflow_datasets and their vocabulary from `gs://t5-data` when
-they are used, not when they are registered.
+they are used, not when they are registered. GLUE, SuperGLUE and SQuAD are read from
+their own files where a folder of them is named, see `benchmark_files.py`.
 """
+
+import seqio
+
+from remixer_tf.tasks import benchmark_files
 
 try:
     import t5.data.mixtures  # imports t5.data.tasks too
@@ -19,3 +24,6 @@ except ModuleNotFoundError as error:
     raise
 
 __all__ = ["t5"]
+
+for _name in seqio.TaskRegistry.names():
+    benchmark_files.use_files(seqio.TaskRegistry.get(_name))

@@ -1,9 +1,10 @@
 """Reads the files of tables: TSV, CSV, JSON lines, Arrow and Parquet.
 
-A line of a .tsv file is cut at its tabs, and quotes mean nothing there; a .csv file is
-as Python's csv module reads it, so that quoted cells may hold commas and line ends. A
-line of a .jsonl (or .ndjson) file is an object. Their names may end in .gz. A folder is
-what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
+A line of a .tsv (or .txt) file is cut at its tabs, and quotes mean nothing there; a
+.csv file is as Python's csv module reads it, so that quoted cells may hold commas and
+line ends. A line of a .jsonl (or .ndjson) file is an object. Their names may end in
+.gz. A folder is what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet
+files.
 """
 
 import csv
@@ -18,7 +19,9 @@ import tensorflow as tf
 
 from remixer_tf.tasks.folders import read_bytes
 
-FORMATS = ".tsv, .csv, .jsonl or .ndjson, each perhaps with .gz, .arrow or .parquet"
+FORMATS = (
+    ".tsv, .txt, .csv, .jsonl or .ndjson, each perhaps with .gz, .arrow or .parquet"
+)
 
 
 class Line(NamedTuple):
@@ -56,7 +59,7 @@ def read_table(path, header=True, columns=None):
     """
     path = os.path.expanduser(path)
     name = path.removesuffix(".gz")
-    if name.endswith((".tsv", ".csv")):
+    if name.endswith((".tsv", ".txt", ".csv")):
         return _delimited(_text(path), name.endswith(".csv"), header, columns)
     if columns is not None:
         raise ValueError(

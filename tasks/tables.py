@@ -105,7 +105,11 @@ def table_task(
     )
     return seqio.Task(
         name,
-        source=_TableSource(table),
+        source=RowSource(
+            lambda split: _read(table)[split],
+            table.splits,
+            names=("inputs", "targets", "line"),
+        ),
         preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
         output_features={
             feature: seqio.Feature(byte_vocabulary())
@@ -129,19 +133,6 @@ class _Table:
     header: bool
     columns: tuple | None
     skip: bool
-
-
-class _TableSource(RowSource):
-    """The rows of a table, of which seqio can ask how many there are."""
-
-    def __init__(self, table):
-        self.read_rows = lambda split: _read(table)[split]
-        super().__init__(
-            self.read_rows, table.splits, names=("inputs", "targets", "line")
-        )
-
-    def num_input_examples(self, split):
-        return len(self.read_rows(split))
 
 
 @functools.lru_cache(maxsize=8)

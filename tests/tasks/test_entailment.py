@@ -1,6 +1,5 @@
 """Sets of inference as text: the files, the form, the score."""
 
-import collections
 import gzip
 import json
 
@@ -23,29 +22,62 @@ ART = [
 ]
 
 
+ANLI = {"uid": "u", "context": "C.", "hypothesis": "H.", "label": "c", "reason": ""}
+SNLI = [
+    {"gold_label": label, "sentence1": "P.", "sentence2": "H.", "pairID": "x"}
+    for label in ("-", "neutral")
+]
+HANS = (
+    "gold_label\tsentence1_parse\tsentence1\tsentence2\theuristic\n"
+    "non-entailment\t(P)\tP.\tH.\tsubsequence\n"
+)
+FOLDERS = (
+    entailment.anli_folder,
+    entailment.art_folder,
+    entailment.conjnli_folder,
+    entailment.hans_folder,
+    entailment.snli_folder,
+)
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 @pytest.fixture
 def folder(tmp_path):
     with gzip.open(tmp_path / "adversarial_train_15k.tsv.gz", "wt") as file:
         file.write(CONJNLI)
     (tmp_path / "conj_dev.tsv").write_text(CONJNLI)
-    (tmp_path / "dev.jsonl").write_text("\n".join(map(json.dumps, ART)) + "\n")
+    (tmp_path / "conj_test.tsv").write_text("Premise\tHypothesis\nP.\tH.\n")
+    write_lines(tmp_path / "dev.jsonl", ART)
     (tmp_path / "dev-labels.lst").write_text("1\n2\n")
-    entailment.set_conjnli_directory(str(tmp_path))
-    entailment.set_art_directory(str(tmp_path))
+    (tmp_path / "R2").mkdir()
+    write_lines(tmp_path / "R2" / "train.jsonl", [ANLI])
+    write_lines(tmp_path / "snli_1.0_dev.jsonl", SNLI)
+    (tmp_path / "heuristics_evaluation_set.txt").write_text(HANS)
+    for data_folder in FOLDERS:
+        data_folder.set(str(tmp_path))
     yield tmp_path
-    entailment.set_conjnli_directory(None)
-    entailment.set_art_directory(None)
+    for data_folder in FOLDERS:
+        data_folder.set(None)
 
 
 def read(task, split):
-    """The examples of a split as pairs of texts, and the task."""
+    """The examples of a split as pairs of texts; the rest must follow from them."""
     task = get_task(task)
-    lengths = {"inputs": 128, "targets": 32}
-    examples = task.get_dataset(lengths, split, shuffle=False).as_numpy_iterator()
-    return [
-        tuple(e[f"{name}_pretokenized"].decode() for name in ("inputs", "targets"))
-        for e in examples
-    ]
+    vocabulary = task.output_features["inputs"].vocabulary
+    texts = []
+    for example in task.get_dataset(None, split, shuffle=False).as_numpy_iterator():
+        pair = [
+            example.pop(f"{name}_pretokenized").decode()
+            for name in ("inputs", "targets")
+        ]
+        ids = [[*vocabulary.encode(text), 1] for text in pair]
+        ids = dict(zip(("inputs", "targets"), ids, strict=True))
+        assert {name: x.tolist() for name, x in example.items()} == ids
+        texts.append(tuple(pair))
+    return texts
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -68,7 +100,38 @@ def test_art(folder):
         entailment.read_art("train")
 
 
-def test_anli():
+def test_sets_of_files(folder):
+    assert read("conjnli", "test") == [
+        ("conjnli hypothesis: H. premise: P.", "<unk>")  # Without labels.
+    ]
+    assert read("anli_r2", "train") == [
+        ("anli hypothesis: H. premise: C.", "contradiction")
+    ]
+    assert read("snli", "validation") == [  # Without the pair that is disputed.
+        ("snli hypothesis: H. premise: P.", "neutral")
+    ]
+    assert read("hans", "validation") == [
+        ("mnli hypothesis: H. premise: P.", "non-entailment")
+    ]
+
+
+def test_rounds_in_one_file(folder):
+    rows = [
+        {"premise": f"P{n}", "hypothesis": "H", "label": "neutral", "tag": f"r{n}_test"}
+        for n in (1, 2, 3, 3)
+    ]
+    write_lines(folder / "test_r1r2r3.jsonl", rows)
+    sources = [get_task(f"anli_r{n}").source for n in (1, 2, 3)]
+    assert [s.num_input_examples("test") for s in sources] == [1, 1, 2]
+
+
+def test_classes_of_mnli_on_hans():
+    task = get_task("hans")
+    words = ["entailment", "neutral", "contradiction", "non-entailment", "yes"]
+    assert [task.postprocess_fn(word) for word in words] == [0, 1, 1, 1, -1]
+
+
+def test_anli_and_snli_of_tfds():
     """The rows that TFDS describes, whose files are not at hand."""
     features = tfds.builder("anli/r2:0.1.0").info.features
     assert [name[0] for name in entailment.CLASSES] == features["label"].names
@@ -87,6 +150,16 @@ def test_anli():
     assert [task.name for task in tasks] == ["anli_r1", "anli_r2", "anli_r3"]
     assert tasks[1].source.tfds_dataset.name == "anli/r2:0.1.0"
     assert set(tasks[1].splits) == {"train", "validation", "test"}
+    features = tfds.builder("snli:1.1.0").info.features
+    assert features["label"].names == entailment.CLASSES
+    rows = {"premise": ["P", "P"], "hypothesis": ["H", "H"], "label": [-1, 0]}
+    assert set(features) == set(rows)
+    source = seqio.FunctionDataSource(
+        lambda split, shuffle_files: tf.data.Dataset.from_tensor_slices(rows), ["dev"]
+    )
+    assert read(get_task("snli").replace(source=source), "dev") == [
+        ("snli hypothesis: H premise: P", "entailment")
+    ]
 
 
 def test_accuracy():
@@ -101,8 +174,9 @@ def test_accuracy():
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("conj_dev.tsv", "a\tb\n", "line 1: expected premise, hypothesis and one of"),
-        ("conj_dev.tsv", "a\tb\tneutral\nc\td\tyes\n", "line 2: .*'yes'"),
+        ("conj_dev.tsv", "a\tb\n", "no column premise or .* It has: a, b"),
+        ("conj_dev.tsv", CONJNLI + "c\td\tyes\n", "line 4: Label 'yes' is none of ent"),
+        ("conj_dev.tsv", CONJNLI + "c\td\n", "line 4: wrong column count"),
         ("dev.jsonl", "{}\n{}\n", "Line 1 of .*KeyError"),
         ("dev.jsonl", "{}\n", "dev-labels.lst has 2 lines, and .* has 1"),
         ("dev-labels.lst", "3\n1\n", "Line 1 of .*and 1 or 2"),
@@ -110,24 +184,25 @@ def test_accuracy():
 )
 def test_wrong_files(folder, name, content, words):
     (folder / name).write_text(content)
-    read = entailment.read_art if name.startswith("dev") else entailment.read_conjnli
+    task = get_task("art" if name.startswith("dev") else "conjnli")
     with pytest.raises(ValueError, match=words):
-        read("validation")
+        task.num_input_examples("validation")
 
 
 def test_not_text(folder):
-    (folder / "conj_dev.tsv").write_bytes("Prämisse".encode("latin-1"))
-    with pytest.raises(ValueError, match="conj_dev.tsv is not UTF-8"):
-        entailment.read_conjnli("validation")
+    rows = CONJNLI.encode() + "Prämisse\tH\tneutral\n".encode("latin-1")
+    (folder / "conj_dev.tsv").write_bytes(rows)
+    with pytest.raises(ValueError, match="conj_dev.tsv, line 4: invalid UTF-8"):
+        get_task("conjnli").num_input_examples("validation")
 
 
 def test_gin_names_the_folder(folder):
-    entailment.set_conjnli_directory(None)
+    entailment.conjnli_folder.set(None)
     bindings = [f"conjnli.directory = '{folder}'", "INITIAL_CHECKPOINT = 'run'"]
     files = ["models/t5_1_1_base.gin", "runs/finetune_entailment.gin"]
     try:
         configuration.parse_gin(files, [*bindings, "TASK = 'conjnli'"])
-        assert len(entailment.read_conjnli("validation")) == 2
+        assert get_task("conjnli").num_input_examples("validation") == 2
     finally:
         gin.clear_config()
 
@@ -135,17 +210,4 @@ def test_gin_names_the_folder(folder):
 def test_no_folder(monkeypatch):
     monkeypatch.delenv("REMIXER_TF_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="conjnli.directory.*CONJNLI_DIR"):
-        entailment.read_conjnli("train")
-
-
-@pytest.mark.real_data
-def test_the_real_sets(real_data_dir, monkeypatch):
-    monkeypatch.setenv("REMIXER_TF_DATA", str(real_data_dir))
-    counts = collections.Counter(row[-1] for row in entailment.read_conjnli("train"))
-    assert counts == {0: 5820, 1: 6757, 2: 2423}
-    counts = collections.Counter(
-        row[-1] for row in entailment.read_conjnli("validation")
-    )
-    assert counts == {0: 204, 1: 281, 2: 138}
-    counts = collections.Counter(row[-1] for row in entailment.read_art("validation"))
-    assert counts == {0: 781, 1: 751}
+        get_task("conjnli").num_input_examples("train")

@@ -290,13 +290,13 @@ def test_arguments_that_do_not_fit(change, message):
         ("none.csv", {}, "There is no file .*none.csv'. In its folder: a.csv."),
         ("no/a.csv", {}, "There is no folder"),
         ("a.csv", {"inputs": "{u}"}, "a.csv has no column 'u'.* It has: t, l, 0, 1."),
-        ("a.txt", {}, "does not tell its format. Expected a folder"),
+        ("a.dat", {}, "does not tell its format. Expected a folder"),
         ("", {}, "no .arrow or .parquet file in the folder"),
         ("a.jsonl", {"columns": ["t"]}, "columns names the columns of .tsv and .csv"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, name, options, message):
-    for file in ("a.csv", "a.txt", "a.jsonl"):
+    for file in ("a.csv", "a.dat", "a.jsonl"):
         write(tmp_path / file, "t,l\na,b\n")
     options = {"inputs": "{t}", "targets": "{l}"} | options
     task = table_task({"train": str(tmp_path / name)}, **options)

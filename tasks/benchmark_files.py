@@ -1,0 +1,259 @@
+"""GLUE's, SuperGLUE's and DPR's own files, in place of TensorFlow Datasets.
+
+A task of T5's reads its set from the folder that the user named, if one is named, else
+from TensorFlow Datasets (TFDS); what comes after, text, targets and metrics, is T5's in
+both cases. Below the folders are, as the benchmarks ship them and perhaps with .gz:
+
+    super_glue.directory   BoolQ, CB, COPA, MultiRC, ReCoRD, RTE, WiC, WSC, each with
+                           {train,val,test}.jsonl; AX-b/AX-b.jsonl, AX-g/AX-g.jsonl;
+                           DPR/{train,test}.c.txt (Rahman and Ng, 2012), which T5's
+                           mixture trains on beside WSC
+    glue.directory         CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE, WNLI, each
+                           with {train,dev,test}.tsv, of MNLI {dev,test}_matched.tsv and
+                           {dev,test}_mismatched.tsv; diagnostic/diagnostic.tsv
+
+`glue.directory` is a name in gin; REMIXER_TF_GLUE_DIR and REMIXER_TF_SUPER_GLUE_DIR in
+the environment stand for them, and glue and superglue in the folder REMIXER_TF_DATA. A
+set's folder may be called sst2 too, in small letters and without a hyphen. SQuAD's
+files are those of `squad_files.py`.
+"""
+
+import csv
+import functools
+import os
+import random
+import tempfile
+
+import seqio
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from absl import logging
+
+from remixer_tf.tasks import squad_files
+from remixer_tf.tasks.files_or_tfds import FilesOrTfds
+from remixer_tf.tasks.folders import DataFolder, read_bytes
+from remixer_tf.tasks.inference_files import read_pairs
+
+glue_folder = DataFolder("glue", "REMIXER_TF_GLUE_DIR", "glue")
+super_glue_folder = DataFolder("super_glue", "REMIXER_TF_SUPER_GLUE_DIR", "superglue")
+
+
+class BenchmarkFiles(seqio.FunctionDataSource):
+    """The files of a set, read as TFDS reads them. All is held in memory.
+
+    The order of the training examples is shuffled, once and for all: some files are in
+    an order that a task's buffer is too short for.
+
+    Args:
+        dataset: str, TFDS' name of the set, with its version.
+        folder: a `DataFolder`.
+        subfolders: the names that the set's folder may have.
+        names: dictionary split -> names that its file may have, without .gz; the first
+            is the benchmark's own.
+    """
+
+    def __init__(self, dataset, folder, subfolders, names):
+        def find(split):
+            paths = [
+                os.path.join(subfolder, name + end)
+                for subfolder in subfolders
+                for name in names[split]
+                for end in ("", ".gz")
+            ]
+            return folder.find_file(*dict.fromkeys(paths))
+
+        def dataset_fn(split, shuffle_files=False, seed=None):
+            del shuffle_files, seed
+            path = find(split)
+            if os.path.basename(path).removesuffix(".gz") != names[split][0]:
+                _warn_once(
+                    f"{dataset} {split} is read from {path}, not from the benchmark's "
+                    f"{names[split][0]}: scores may not compare with published ones."
+                )
+            return tf.data.Dataset.from_tensor_slices(_read(dataset, path, split))
+
+        super().__init__(dataset_fn, list(names))
+
+
+_warn_once = functools.cache(logging.warning)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(dataset, path, split):
+    """Returns the examples of a file, {feature: tensor of all}, as TFDS has them."""
+    builder = tfds.builder(dataset)
+    features = builder.info.features
+    rows = []
+    try:
+        for row in _generate(builder, path, split):
+            rows.append(features.encode_example(row))
+        if not split.startswith("test") and all(row.get("label") == -1 for row in rows):
+            raise ValueError("no example has a label")
+    except (
+        AssertionError,
+        AttributeError,
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        csv.Error,
+    ) as error:
+        raise ValueError(
+            f"{path}, after {len(rows):,} examples: this is not the file that the "
+            f"benchmark ships for {dataset} {split}, with {', '.join(features)} "
+            f"({error!r})."
+        ) from error
+    last = rows[-1].get("idx")
+    if not isinstance(last, dict) and dataset.startswith("glue") and last >= len(rows):
+        logging.warning(
+            "%s: rows with too few columns are left out, as TFDS does: %d",
+            path,
+            last + 1 - len(rows),
+        )
+    logging.info("%s %s: %d examples of %s", dataset, split, len(rows), path)
+    if split == "train":
+        random.Random(0).shuffle(rows)
+    return _stack(rows, features)
+
+
+def _generate(builder, path, split):
+    """Yields the examples of a file, dictionaries that `features` encode."""
+    if path.removesuffix(".gz").endswith(".jsonl") and builder.name == "glue":
+        labels = builder.info.features["label"].names
+        for i, (hypothesis, premise, label) in enumerate(read_pairs(path, labels)):
+            yield {
+                "hypothesis": hypothesis,
+                "premise": premise,
+                "label": label,
+                "idx": i,
+            }
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if path.endswith(".gz"):
+            copy = os.path.join(folder, "file")
+            with open(copy, "wb") as file:
+                file.write(read_bytes(path))
+            path = copy
+        if builder.builder_config and builder.builder_config.name == "mrpc":
+            yield from _mrpc(path)
+            return
+        # What TFDS' sets define to read a file.
+        takes_split = builder.name in ("glue", "super_glue")
+        examples = builder._generate_examples(path, *[split] * takes_split)
+        yield from (example for _, example in examples)
+
+
+def _mrpc(path):
+    """MRPC as GLUE's scripts divide it; TFDS reads what it was before."""
+    with open(path, encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        for i, row in enumerate(reader):
+            yield {
+                "sentence1": row["#1 String"],
+                "sentence2": row["#2 String"],
+                "label": int(row.get("Quality", -1)),
+                "idx": i,
+            }
+
+
+def _stack(rows, feature):
+    """All values of a feature as tensors, for `from_tensor_slices`."""
+    if isinstance(feature, tfds.features.FeaturesDict):
+        return {
+            name: _stack([row[name] for row in rows], feature[name]) for name in feature
+        }
+    if isinstance(feature, tfds.features.Sequence):
+        values = [list(row) for row in rows]
+        return tf.ragged.constant(values, feature.feature.tf_dtype, ragged_rank=1)
+    return tf.constant(rows, feature.tf_dtype)
+
+
+_TSV = {"train": ["train.tsv"], "validation": ["dev.tsv"], "test": ["test.tsv"]}
+_JSON = {"train": ["train.jsonl"], "validation": ["val.jsonl"], "test": ["test.jsonl"]}
+# Where there is nothing else: parts of MultiNLI in JSON lines, and FewGLUE's.
+_MATCHED = {
+    "validation": ["dev_matched.tsv", "dev_matched.jsonl"],
+    "test": ["test_matched.tsv"],
+}
+_MISMATCHED = {
+    "validation": ["dev_mismatched.tsv", "dev_mismatched_hard.jsonl"],
+    "test": ["test_mismatched.tsv"],
+}
+_MNLI = {
+    "train": ["train.tsv", "train_10k.jsonl"],
+    **{f"{split}_matched": names for split, names in _MATCHED.items()},
+    **{f"{split}_mismatched": names for split, names in _MISMATCHED.items()},
+}
+_BOOLQ = _JSON | {"train": ["train.jsonl", "train_fewglue32.jsonl"]}
+_RECORD = _BOOLQ | {"validation": ["val.jsonl", "train_fewglue_dev32.jsonl"]}
+
+# TFDS' name of a set, its folder, and the names of its files.
+_GLUE = {
+    "cola": ("CoLA", _TSV),
+    "sst2": ("SST-2", _TSV),
+    "mrpc": ("MRPC", _TSV),
+    "qqp": ("QQP", _TSV),
+    "stsb": ("STS-B", _TSV),
+    "mnli": ("MNLI", _MNLI),
+    "mnli_matched": ("MNLI", _MATCHED),
+    "mnli_mismatched": ("MNLI", _MISMATCHED),
+    "qnli": ("QNLI", _TSV),
+    "rte": ("RTE", _TSV),
+    "wnli": ("WNLI", _TSV),
+    "ax": ("diagnostic", {"test": ["diagnostic.tsv"]}),
+}
+_SUPER_GLUE = {
+    "boolq": ("BoolQ", _BOOLQ),
+    "cb": ("CB", _JSON),
+    "copa": ("COPA", _JSON),
+    "multirc": ("MultiRC", _JSON),
+    "record": ("ReCoRD", _RECORD),
+    "rte": ("RTE", _JSON),
+    "wic": ("WiC", _JSON),
+    "wsc.fixed": ("WSC", _JSON),
+    "axb": ("AX-b", {"test": ["AX-b.jsonl"]}),
+    "axg": ("AX-g", {"test": ["AX-g.jsonl"]}),
+}
+_DPR = {"train": ["train.c.txt"], "test": ["test.c.txt"]}
+
+
+def use_files(task):
+    """Lets a task that T5 registered read files, see `FilesOrTfds`, if its set has any.
+
+    The task itself changes: T5's mixtures hold the tasks, not their names.
+
+    Args:
+        task: a `seqio.Task`.
+    """
+    if not isinstance(task.source, seqio.TfdsDataSource):
+        return
+    dataset = task.source.tfds_dataset.name
+    benchmark, _, name = dataset.partition(":")[0].partition("/")
+    if benchmark == "glue":
+        folder, (subfolder, names) = glue_folder, _GLUE[name]
+    elif benchmark == "super_glue":
+        folder, (subfolder, names) = super_glue_folder, _SUPER_GLUE[name]
+    elif benchmark == "definite_pronoun_resolution":
+        folder, subfolder, names = super_glue_folder, "DPR", _DPR
+    elif dataset.startswith("squad/v1.1"):
+        files = squad_files.question_source(_read_squad, list(squad_files.SPLITS))
+        task._source = FilesOrTfds(task.source, squad_files.data_folder, files)
+        return
+    else:
+        return
+    subfolders = (subfolder, subfolder.lower().replace("-", ""))
+    files = BenchmarkFiles(dataset, folder, subfolders, names)
+    task._source = FilesOrTfds(task.source, folder, files)
+
+
+def _read_squad(split):
+    """`read_split`'s questions, all of which must have an answer."""
+    rows = squad_files.read_split(split)
+    unanswerable = sum(not row["answers"] for row in rows)
+    if unanswerable:
+        raise ValueError(
+            f"{unanswerable:,} of the {len(rows):,} questions of SQuAD's {split} have "
+            "no answer: the file is of version 2.0, and T5's task is of 1.1. Name a "
+            "folder with files of 1.1, or use the task squad_files_spans."
+        )
+    return rows

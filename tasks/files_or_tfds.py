@@ -1,0 +1,76 @@
+"""A source of a set's own files, or of TensorFlow Datasets (TFDS)."""
+
+import requests
+import seqio
+
+
+class FilesOrTfds(seqio.TfdsDataSource):
+    """A source of the files of a folder, if one is named, else of TFDS.
+
+    Args:
+        source: the `seqio.TfdsDataSource` that it takes the place of.
+        folder: a `DataFolder`.
+        files: a `seqio.DataSource` of the folder's files.
+    """
+
+    def __init__(self, source, folder, files):
+        super().__init__(source.tfds_dataset.name, splits=source._splits or None)
+        self._folder = folder
+        self._files = files
+
+    @property
+    def splits(self):
+        """All splits there are, be they at hand or not."""
+        return tuple(self._splits or self._files.splits)
+
+    def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
+        """Returns the split's raw examples, a `tf.data.Dataset`.
+
+        Raises:
+            FileNotFoundError: there is no such file, or no folder is named and TFDS has
+                not the set and no network.
+            ValueError: the file is not what the benchmark ships.
+        """
+        if self._folder.find()[0] is None:
+            self._check_tfds()
+            return super().get_dataset(split, shuffle, seed, **kwargs)
+        if split not in self.splits:
+            raise ValueError(
+                f"{self._folder.option} names files, of which whole splits are read: "
+                f"{', '.join(self.splits)}. Received: {split!r}. max_examples takes "
+                "the first of a split."
+            )
+        return self._files.get_dataset(split, shuffle=False, seed=seed)
+
+    def num_input_examples(self, split):
+        """Returns the number of raw examples, an int."""
+        if self._folder.find()[0] is None:
+            self._check_tfds()
+            return super().num_input_examples(split)
+        return int(self.get_dataset(split).cardinality())
+
+    def list_shards(self, split):
+        """Returns the names of the parts of a split: of files, one."""
+        if self._folder.find()[0] is None:
+            self._check_tfds()
+            return super().list_shards(split)
+        return [split]
+
+    def _check_tfds(self):
+        """Raises FileNotFoundError unless TFDS has the set or can download it."""
+        builder = self.tfds_dataset.builder
+        if builder.info.splits:
+            return
+        try:  # TFDS itself would try for minutes.
+            requests.head(next(iter(builder.url_infos)), timeout=10)
+        except requests.RequestException as error:
+            name = self.tfds_dataset.name
+            raise FileNotFoundError(
+                f"There is no {name} in {builder.data_dir}, and it cannot be "
+                "downloaded. Name the folder of the set's own files with "
+                f"--gin.{self._folder.option}=\"'FOLDER'\" or in "
+                f"{self._folder.variable}. Or run this where there is a network, and "
+                "name the folder of its data in TFDS_DATA_DIR:\n"
+                '    python -c "import tensorflow_datasets as tfds; '
+                f'tfds.load({name!r}, try_gcs=True)"'
+            ) from error

@@ -1,0 +1,72 @@
+"""Reads files of inference: pairs of a premise and a hypothesis, and their class.
+
+ANLI, ConjNLI, HANS, MultiNLI and SNLI ship them as JSON lines or as TSV with a header,
+each with names of its own.
+"""
+
+from absl import logging
+
+from remixer_tf.tasks.table_files import read_table
+
+# What the sets call the parts of a row.
+PREMISE = ("premise", "Premise", "sentence1", "context")
+HYPOTHESIS = ("hypothesis", "Hypothesis", "sentence2", "statement")
+LABEL = ("label", "Label", "gold_label")
+NO_LABEL = -1  # as TensorFlow Datasets has it
+
+
+def read_pairs(path, classes, where=None):
+    """Reads the pairs of a file.
+
+    Pairs labelled "-", on whose class SNLI's and MultiNLI's annotators did not agree,
+    are left out and counted in the log.
+
+    Args:
+        path: str, of a file that `read_table` reads.
+        classes: list of str, the labels; their first letters stand for them, too.
+        where: None, or a function of a row, a dictionary of str, that says whether it
+            is wanted.
+
+    Returns:
+        list of (hypothesis, premise, index in `classes`). Without a column of labels
+        the index is `NO_LABEL`.
+
+    Raises:
+        ValueError: the file has no column of one of the names, or a row that cannot be
+            used; the message names its line.
+    """
+    names, lines = read_table(path)
+    premise, hypothesis = (_find(path, names, these) for these in (PREMISE, HYPOTHESIS))
+    label = next((name for name in LABEL if name in names), None)
+    numbers = {name: i for i, name in enumerate(classes)}
+    numbers |= {name[0]: i for i, name in enumerate(classes)} | {None: NO_LABEL}
+    pairs, disputed = [], 0
+    for line in lines:
+        values = line.values or {}
+        problem = line.problem
+        word = values.get(label) if label else None
+        if not problem and label and word != "-" and (word or "") not in numbers:
+            problem = f"{label} {word!r} is none of {', '.join(classes)}"
+        if not problem and None in (values.get(premise), values.get(hypothesis)):
+            problem = f"no {premise} or no {hypothesis}"
+        if problem:
+            raise ValueError(f"{path}, line {line.number}: {problem}.")
+        if where and not where(values):
+            continue
+        if word == "-":
+            disputed += 1
+        else:
+            pairs.append((values[hypothesis], values[premise], numbers[word]))
+    if disputed:
+        logging.info("%s: %d pairs labelled '-' are left out", path, disputed)
+    return pairs
+
+
+def _find(path, names, wanted):
+    for name in wanted:
+        if name in names:
+            return name
+    raise ValueError(
+        f"{path} has no column {' or '.join(wanted)}. It has: "
+        f"{', '.join(name for name in names if not name.isdigit()) or 'none'}."
+    )

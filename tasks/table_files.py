@@ -60,18 +60,23 @@ def read_table(path, header=True, columns=None):
     path = os.path.expanduser(path)
     name = path.removesuffix(".gz")
     if name.endswith((".tsv", ".txt", ".csv")):
-        return _delimited(_text(path), name.endswith(".csv"), header, columns)
+        return _delimited(read_text(path), name.endswith(".csv"), header, columns)
     if columns is not None:
         raise ValueError(
             f"columns names the columns of .tsv and .csv files; {path!r} names its own."
         )
     if name.endswith((".jsonl", ".ndjson")):
-        return _json(_text(path))
+        return _json(read_text(path))
     return _arrow(path)
 
 
-def _text(path):
-    """The text of a file; bytes that are not UTF-8 become lone surrogates."""
+def read_text(path):
+    """Returns the text of a file; bytes that are not UTF-8 become lone surrogates.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: its name ends in .gz, and gzip cannot read it.
+    """
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"There is no file {path!r}.{_nearby(path)}")
     return read_bytes(path).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
@@ -87,7 +92,7 @@ def _nearby(path):
     return f" In its folder: {', '.join(names)}." if names else ""
 
 
-def _is_text(value):
+def is_text(value):
     """Whether a str can be written as UTF-8: its bytes were."""
     try:
         value.encode()
@@ -96,7 +101,7 @@ def _is_text(value):
     return True
 
 
-def _lines(text):
+def split_lines(text):
     """Returns the lines of a text, without their ends: LF or CR LF."""
     lines = text.split("\n")
     if not lines[-1]:
@@ -117,7 +122,7 @@ def _delimited(text, quotes, header, columns):
     for number, cells in records:
         if cells is None:
             lines.append(Line(number, None, "malformed quotes"))
-        elif not all(map(_is_text, cells)):
+        elif not all(map(is_text, cells)):
             lines.append(Line(number, None, "invalid UTF-8"))
         elif len(cells) != len(names):
             lines.append(
@@ -130,7 +135,7 @@ def _delimited(text, quotes, header, columns):
 
 
 def _tsv_records(text):
-    for number, line in enumerate(_lines(text), 1):
+    for number, line in enumerate(split_lines(text), 1):
         yield number, line.split("\t")
 
 
@@ -150,18 +155,18 @@ def _csv_records(text):
 
 def _json(text):
     names, lines = {}, []
-    for number, line in enumerate(_lines(text), 1):
+    for number, line in enumerate(split_lines(text), 1):
         try:
             row = json.loads(line)
         except ValueError:
             row = None
-        if not _is_text(line):
+        if not is_text(line):
             lines.append(Line(number, None, "invalid UTF-8"))
         elif not isinstance(row, dict):
             lines.append(Line(number, None, "malformed JSON object"))
         else:
             values = {name: _to_text(value) for name, value in row.items()}
-            if all(_is_text(value) for value in values.values() if value):
+            if all(is_text(value) for value in values.values() if value):
                 lines.append(Line(number, values))
             else:  # It was escaped, as "\ud800".
                 lines.append(Line(number, None, "invalid UTF-8"))

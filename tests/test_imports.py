@@ -27,6 +27,7 @@ ORDER = [
     ["harness"],
     [
         "train",
+        "cache",
         "compare",
         "eval",
         "infer",

@@ -8,6 +8,7 @@ from remixer_tf.analysis.tables import write_table
 from remixer_tf.data.classification import ClassNames
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import format_lengths, has_split, whole_lengths
+from remixer_tf.data.vocabularies import is_text
 
 _BAR = 40  # characters
 _SHOWN_IDS = 64
@@ -93,7 +94,7 @@ class _TaskReport:
             name: np.array([len(example[name]) for example in self._examples])
             for name in names
         }
-        self._text = [n for n in names if statistics.is_text(task.output_features[n])]
+        self._text = [n for n in names if is_text(task.output_features[n])]
         self._suggested = {
             name: statistics.suggest_length(lengths)
             if name in self._text

@@ -152,14 +152,6 @@ def _size(task, split, limit):
     return f"{size:,}" if size <= limit else f"{limit:,} or more"
 
 
-def is_text(feature):
-    """Whether a `seqio.Feature` holds the ids of a text."""
-    vocabulary = getattr(feature, "vocabulary", None)
-    return vocabulary is not None and not isinstance(
-        vocabulary, seqio.PassThroughVocabulary
-    )
-
-
 def pieces(ids, vocabulary):
     """What stands for each id, a list of str: '▁cat', 'a', '<0xE2>', '</s>'.
 

@@ -52,24 +52,36 @@ def check_vocabularies(model_dir, vocabularies):
         return
     with tf.io.gfile.GFile(_path(model_dir)) as file:
         saved = json.load(file)
-    for name in sorted(saved.keys() & vocabularies.keys()):
-        of_run, given = saved[name], vocabularies[name]
-        if _without_file(of_run) != _without_file(given):
-            raise ValueError(
-                f"The run {model_dir} was trained with another vocabulary of {name}.\n"
-                f"  trained with: {_show(of_run)}\n"
-                f"  given: {_show(given)}\n"
-                "Give the run's vocabulary (VOCABULARY, VOCABULARY_FILE), or another "
-                "--model_dir."
-            )
+    for name, of_run, of_task in compare_vocabularies(saved, vocabularies):
+        raise ValueError(
+            f"The run {model_dir} was trained with another vocabulary of {name}.\n"
+            f"  trained with: {of_run}\n"
+            f"  given: {of_task}\n"
+            "Give the run's vocabulary (VOCABULARY, VOCABULARY_FILE), or another "
+            "--model_dir."
+        )
 
 
-def _without_file(vocabulary):
-    return {key: value for key, value in vocabulary.items() if key != "file"}
+def compare_vocabularies(saved, given):
+    """Compares vocabularies by feature, leaving out features that only one has.
 
+    Args:
+        saved, given: what `describe_vocabularies` gives.
 
-def _show(vocabulary):
-    return ", ".join(f"{name} {value}" for name, value in vocabulary.items())
+    Yields:
+        (feature, text of the saved one, text of the given one) of those that differ. In
+        what file they are does not matter.
+    """
+
+    def content(vocabulary):
+        return {key: value for key, value in vocabulary.items() if key != "file"}
+
+    def show(vocabulary):
+        return ", ".join(f"{name} {value}" for name, value in vocabulary.items())
+
+    for name in sorted(saved.keys() & given.keys()):
+        if content(saved[name]) != content(given[name]):
+            yield name, show(saved[name]), show(given[name])
 
 
 def _path(model_dir):

@@ -47,6 +47,7 @@ NAMES = {
     "remixer_tf.data.vocabulary_training": ("trained_vocabulary",),
     "remixer_tf.tasks.super_glue": ("super_glue_average",),
     "remixer_tf.tasks.tables": ("table_task",),
+    "remixer_tf.tasks.text": ("text_task",),
     "remixer_tf.configuration.bindings": ("scope",),
     "remixer_tf.evaluation.best": ("Best",),
     "remixer_tf.evaluation.decoded": ("DecodedEvaluation",),

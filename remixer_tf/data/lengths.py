@@ -123,8 +123,27 @@ def count_over_length(task, split, feature_lengths, limit=100_000):
 def has_split(task, split):
     """Whether the task or mixture has `split`; of TensorFlow Datasets, slices too."""
     return any(
-        split in subtask.splits or _is_slice(subtask, split)
+        split in splits_of(subtask) or _is_slice(subtask, split)
         for subtask in seqio.get_subtasks(task)
+    )
+
+
+def splits_of(task):
+    """Returns the splits of a `seqio.Task`.
+
+    Raises:
+        FileNotFoundError: it reads a dataset of TensorFlow Datasets that is not there.
+    """
+    source = task.source
+    if not isinstance(source, seqio.TfdsDataSource) or source.splits:
+        return task.splits
+    name, folder = source.tfds_dataset.name, source.tfds_dataset.builder.data_dir
+    raise FileNotFoundError(
+        f"{task.name} reads {name} of TensorFlow Datasets, and there is no {folder}. "
+        "Run this where there is a network, and name the folder of its data in "
+        "TFDS_DATA_DIR (C4 needs pip install apache-beam):\n"
+        '    python -c "import tensorflow_datasets as tfds; '
+        f'tfds.load({name!r}, try_gcs=True)"'
     )
 
 

@@ -23,6 +23,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.data.caching import cached_task, describe_caches
 from remixer_tf.data.lengths import (
     REMEDY,
     LengthBuckets,
@@ -31,25 +32,30 @@ from remixer_tf.data.lengths import (
     fits,
     has_split,
     refuse_over_length,
+    splits_of,
     whole_lengths,
 )
-from remixer_tf.data.vocabularies import describe_vocabularies
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.data.vocabularies import describe_vocabularies, is_text
+from remixer_tf.layers.arguments import check_integers, check_paths
 
 
-def get_task(name, vocabulary=None):
+def get_task(name, vocabulary=None, cache_dir=None):
     """Returns a registered task or mixture, with another vocabulary if one is given.
 
     Args:
         name: str, or a `seqio.Task` or `seqio.Mixture`.
         vocabulary: a `seqio.Vocabulary` that takes the place of every text feature's;
             None keeps the task's own.
+        cache_dir: None, or the folder that `python -m remixer_tf.cache` wrote, which is
+            read in place of the tasks' sources.
 
     Returns:
         a `seqio.Task` or `seqio.Mixture`. The registered one is left as it is.
 
     Raises:
-        ValueError: nothing is registered under `name`.
+        ValueError: nothing is registered under `name`, or the cache is of another
+            vocabulary.
+        FileNotFoundError: there is no cache of the task.
     """
     task = name
     if isinstance(name, str):
@@ -67,8 +73,15 @@ def get_task(name, vocabulary=None):
             "A task must be the name of a registered one (TASK in gin), or a "
             f"seqio.Task or seqio.Mixture. Received: {task!r}"
         )
-    if vocabulary is None:
-        return task
+    if vocabulary is not None:
+        task = _replace_vocabulary(task, vocabulary)
+    if cache_dir is not None:
+        check_paths(cache_dir=cache_dir)
+        task = _change_tasks(task, lambda subtask: cached_task(subtask, cache_dir))
+    return task
+
+
+def _replace_vocabulary(task, vocabulary):
     if not isinstance(vocabulary, seqio.Vocabulary):
         raise ValueError(
             "vocabulary must be None or a seqio.Vocabulary (in gin: "
@@ -76,15 +89,14 @@ def get_task(name, vocabulary=None):
             f"{vocabulary!r}"
         )
 
-    def replace_vocabulary(subtask):
+    def replace(subtask):
         features = dict(subtask.output_features)
         for name, feature in features.items():
-            own = getattr(feature, "vocabulary", None)
-            if own is not None and not isinstance(own, seqio.PassThroughVocabulary):
+            if is_text(feature):
                 features[name] = dataclasses.replace(feature, vocabulary=vocabulary)
         return subtask.replace(output_features=features)
 
-    return _change_tasks(task, replace_vocabulary)
+    return _change_tasks(task, replace)
 
 
 def _change_tasks(task, change):
@@ -93,8 +105,11 @@ def _change_tasks(task, change):
         return change(task)
 
     def rate_of(subtask):
-        # Rates may need the data, so they are asked for only when mixing starts.
-        return lambda _: task.get_rate(subtask)
+        # Rates may need the data, so they are asked for only when mixing starts, and of
+        # the changed task, which knows the number of its examples if it is cached.
+        if subtask.name in task.rate_per_task_name:
+            return task.get_rate
+        return lambda _: task.get_rate(subtask)  # a mixture's in the mixture
 
     return seqio.Mixture(
         task.name,
@@ -158,8 +173,8 @@ def train_dataset(
         a `tf.data.Dataset` of dictionaries of int32
         `[steps_per_call, batch_size / num_shards, length]`. Shapes are static, but with
         buckets the lengths are known only in each element. Its attribute `over_length`
-        is the `OverLength` that was counted, or None; its attribute `vocabularies` is
-        what `describe_vocabularies` gives.
+        is the `OverLength` that was counted, or None; its attributes `vocabularies` and
+        `caches` are what `describe_vocabularies` and `describe_caches` give.
 
     Raises:
         ValueError: an unknown split or a split without examples; packing together
@@ -255,6 +270,7 @@ def train_dataset(
     dataset = dataset.with_options(options).prefetch(2)
     dataset.over_length = count
     dataset.vocabularies = describe_vocabularies(task)
+    dataset.caches = describe_caches(task, split)
     return dataset
 
 
@@ -340,7 +356,7 @@ def check_split(task, split):
     """Raises a ValueError unless `task` has `split`; it tells the nearest names."""
     if has_split(task, split):
         return
-    names = sorted(task.splits)
+    names = sorted({name for t in seqio.get_subtasks(task) for name in splits_of(t)})
     if split.partition("[")[0] in names:
         raise ValueError(
             f"{task.name} cannot read the slice {split!r}. Of TensorFlow Datasets, a "

@@ -64,6 +64,14 @@ def sentencepiece_vocabulary(path, extra_ids=0):
     return vocabulary
 
 
+def is_text(feature):
+    """Whether a `seqio.Feature` holds the ids of a text."""
+    vocabulary = getattr(feature, "vocabulary", None)
+    return vocabulary is not None and not isinstance(
+        vocabulary, seqio.PassThroughVocabulary
+    )
+
+
 def describe_vocabularies(task):
     """What tells the vocabularies of a task's text apart from others.
 
@@ -77,9 +85,9 @@ def describe_vocabularies(task):
     """
     vocabularies = {}
     for name, feature in task.output_features.items():
-        vocabulary = getattr(feature, "vocabulary", None)
-        if vocabulary is None or isinstance(vocabulary, seqio.PassThroughVocabulary):
+        if not is_text(feature):
             continue
+        vocabulary = feature.vocabulary
         vocabularies[name] = {
             "kind": type(vocabulary).__name__,
             "size": vocabulary.vocab_size,

@@ -190,8 +190,8 @@ def train(
         batch = next(iterator)
         check_ids(batch, engine.model)
         overview = Overview(engine, dtype_policy)
-        over_length = getattr(data, "over_length", None)
-        progress.message(overview.text(batch, over_length))
+        facts = (getattr(data, name, None) for name in ("over_length", "caches"))
+        progress.message(overview.text(batch, *facts))
         if from_scratch:
             progress.message(f"starting {model_dir} from scratch")
         elif step == restart_data_at:

@@ -35,12 +35,13 @@ class Overview:
         self.parameters = sum(math.prod(v.shape) for v in self._trainable)
         self.matmul_rate = engine.matmul_rate()
 
-    def text(self, superbatch, over_length=None):
+    def text(self, superbatch, over_length=None, caches=None):
         """Returns the screen.
 
         Args:
             superbatch: the first one, [steps, batch, length].
             over_length: the `OverLength` of the data, or None.
+            caches: str, which data are read from caches, or None.
         """
         steps, batch = targets_and_weights(superbatch)[0].shape[:2]
         batch *= self._engine.shard_info.num_shards
@@ -72,6 +73,8 @@ class Overview:
             f"machine does {self.matmul_rate / 1e9:,.0f} GFLOP/s",
             "memory": f"about {cost.bytes / 1e9:.2f} GB per replica{available}",
         }
+        if caches is not None:
+            rows["cached"] = caches
         if over_length is not None:
             rows[over_length.handling] = str(over_length)
         return "\n".join(f"{name:>10}  {text}" for name, text in rows.items())

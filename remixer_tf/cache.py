@@ -1,0 +1,68 @@
+"""Caches a task's data: python -m remixer_tf.cache --output_dir=DIR --gin_file=..."""
+
+from remixer_tf import configuration
+from remixer_tf.configuration.errors import UserError
+
+
+def main(arguments):
+    """Parses the command line and writes the caches of the tasks of train_dataset."""
+    options = configuration.parse_command_line(
+        arguments,
+        "Writes the tokenized examples of a run's task, or of every task of its "
+        "mixture, to disk in seqio's format. Trained with --gin.CACHE_DIR=\"'DIR'\" "
+        "the run reads them in place of the task's own source. --gin.TASK and "
+        "--gin.VOCABULARY name the data where --gin_file does not.",
+        _add_arguments,
+        needs_run=False,
+    )
+    if options.num_shards < 1:
+        raise UserError(f"--num_shards must be at least 1, not {options.num_shards}.")
+    configuration.parse_gin(
+        options.gin_file or ["runs/train.gin"],
+        options.gin_bindings,
+        options.gin_search_paths,
+        modules=options.module_import,
+        complete=False,
+    )
+    if configuration.get_value("get_task.cache_dir") is not None:
+        raise UserError(
+            "CACHE_DIR is what training reads. This writes to --output_dir, and reads "
+            "the task's own source: leave CACHE_DIR out."
+        )
+    from remixer_tf.data.caching import write_caches
+    from remixer_tf.data.pipeline import get_task
+
+    written = write_caches(
+        get_task(configuration.get_value("train_dataset.task")),
+        options.output_dir,
+        num_shards=options.num_shards,
+        splits=options.splits.split(",") if options.splits else None,
+    )
+    for folder, split, stats in written:
+        numbers = ", ".join(f"{number:,} {name}" for name, number in stats.items())
+        print(f"{folder} {split}: {numbers.replace('_', ' ')}", flush=True)
+
+
+def _add_arguments(parser):
+    parser.add_argument(
+        "--output_dir",
+        required=True,
+        metavar="DIR",
+        help="folder for the folders of the tasks",
+    )
+    parser.add_argument(
+        "--num_shards",
+        type=int,
+        default=16,
+        metavar="N",
+        help="files of each split (16): at least as many as hosts that read them",
+    )
+    parser.add_argument(
+        "--splits",
+        metavar="NAME,...",
+        help="what to cache; default: all splits of the task",
+    )
+
+
+if __name__ == "__main__":
+    configuration.run_binary(main)

@@ -1,0 +1,276 @@
+"""Tasks cached on disk, in seqio's own format, and read in place of their source.
+
+What is cached are the examples before `seqio.CacheDatasetPlaceholder`, tokenized as a
+rule; what comes after it, such as masking, is done anew in each epoch. A task's folder
+holds, as `seqio_cache_tasks` writes it (which needs Apache Beam),
+
+    info.train.json                        features and number of shards
+    stats.train.json                       examples and tokens
+    train.tfrecord-00000-of-00016, ...     `tf.train.Example`s
+    COMPLETED
+
+and vocabularies.json beside it: ids of another vocabulary would be nonsense.
+"""
+
+import contextlib
+import json
+import os
+
+import numpy as np
+import seqio
+import tensorflow as tf
+from absl import logging
+
+from remixer_tf.checkpoints.vocabularies import compare_vocabularies
+from remixer_tf.checkpoints.whole_folder import whole_folder
+from remixer_tf.data.lengths import splits_of
+from remixer_tf.data.vocabularies import describe_vocabularies, is_text
+
+_VOCABULARIES = "vocabularies.json"
+_COMPLETED = "COMPLETED"
+# Shards read in turn, an example of each. As they are dealt out in turn too, up to so
+# many shards come back in the source's order.
+_IN_TURN = 16
+
+
+def write_caches(task, directory, num_shards=16, splits=None):
+    """Writes the cached examples of a task, or of every task of a mixture.
+
+    A task's folder appears when it is complete; one that is there already is left as it
+    is. The same task gives the same files, byte by byte.
+
+    Args:
+        task: a `seqio.Task` or `seqio.Mixture`.
+        directory: str, for the folders of the tasks.
+        num_shards: int, files of each split.
+        splits: list of str; None for all of a task's.
+
+    Yields:
+        (folder, split, statistics) of what is written or was there: {"examples": int,
+        "targets_tokens": int, "targets_max_tokens": int, ...}.
+
+    Raises:
+        ValueError: a task cannot be cached or lacks a split, a split has no examples,
+            or the cache that is there is of another vocabulary.
+        OSError: a folder cannot be written.
+    """
+    for subtask in seqio.get_subtasks(task):
+        folder = _folder(directory, subtask)
+        if tf.io.gfile.exists(folder):
+            logging.warning("%s is there already, and left as it is", folder)
+            source = cached_task(subtask, directory).source
+            for split in source.splits:
+                yield folder, split, source.stats(split)
+            continue
+        _check(subtask, splits)
+        with whole_folder(folder) as temporary:
+            stats = {
+                split: _write_split(subtask, temporary, split, num_shards)
+                for split in splits or splits_of(subtask)
+            }
+            path = os.path.join(temporary, _VOCABULARIES)
+            _write_json(path, describe_vocabularies(subtask))
+            with tf.io.gfile.GFile(os.path.join(temporary, _COMPLETED), "w") as file:
+                file.write("\n")  # Nothing written, there would be no file.
+        for split, numbers in stats.items():
+            yield folder, split, numbers
+
+
+def _folder(directory, task):
+    name = seqio.get_task_dir_from_name(task.name)
+    return os.path.join(os.path.expanduser(directory), name)
+
+
+def _check(task, splits):
+    if not task.supports_caching:
+        raise ValueError(
+            f"{task.name} cannot be cached: none of its preprocessors is a "
+            "seqio.CacheDatasetPlaceholder(), which says where. Put one in after the "
+            "last step that is not random and needs no lengths."
+        )
+    there = splits_of(task)
+    if missing := [split for split in splits or () if split not in there]:
+        raise ValueError(
+            f"{task.name} has no split {', '.join(missing)}. It has: "
+            f"{', '.join(sorted(there))}."
+        )
+
+
+def cached_task(task, directory):
+    """A task that reads what `write_cache` wrote in place of its source.
+
+    Read without shuffling, up to 16 shards give the examples of the task itself, in the
+    same order and with the same random numbers.
+
+    Args:
+        task: a `seqio.Task`.
+        directory: str, with the folders of tasks.
+
+    Returns:
+        a `seqio.Task`.
+
+    Raises:
+        FileNotFoundError: there is no cache of the task.
+        ValueError: the task cannot be cached, or the cache is of another vocabulary.
+    """
+    folder = _folder(directory, task)
+    if not tf.io.gfile.exists(os.path.join(folder, _COMPLETED)):
+        raise FileNotFoundError(
+            f"{str(directory)!r} has no cache of {task.name}. Write it with the same "
+            "gin files and values:\n"
+            f"    python -m remixer_tf.cache --output_dir={directory} --gin_file=..."
+        )
+    with tf.io.gfile.GFile(os.path.join(folder, _VOCABULARIES)) as file:
+        saved = json.load(file)
+    for name, cached, given in compare_vocabularies(saved, describe_vocabularies(task)):
+        raise ValueError(
+            f"The cache {folder} was written with another vocabulary of {name}.\n"
+            f"  written with: {cached}\n"
+            f"  given: {given}\n"
+            "Give that vocabulary (VOCABULARY, VOCABULARY_FILE), or write another "
+            "cache."
+        )
+    before = task._cache_step_idx
+    # Steps that do nothing stand for those that are done: seqio counts seeds by them.
+    preprocessors = [_as_it_is] * before + list(task.preprocessors[before:])
+    return task.replace(source=CachedSource(folder), preprocessors=preprocessors)
+
+
+class CachedSource(seqio.DataSource):
+    """The examples of a task's cache, for `seqio.Task`.
+
+    Args:
+        folder: str, of the task.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        names = tf.io.gfile.listdir(folder)
+        splits = sorted(
+            name.removeprefix("info.").removesuffix(".json")
+            for name in names
+            if name.startswith("info.")
+        )
+        self._of_split = {
+            split: seqio.dataset_providers._CachedDataSource(
+                folder, split, cycle_length=_IN_TURN, block_length=1
+            )
+            for split in splits
+        }
+        super().__init__(splits=splits)
+
+    @property
+    def supports_arbitrary_sharding(self):
+        return False
+
+    def list_shards(self, split):
+        """See `seqio.DataSource`."""
+        return self._of_split[split].list_shards(split)
+
+    def get_dataset(self, split="train", shuffle=True, seed=None, shard_info=None, **_):
+        """See `seqio.DataSource`."""
+        return self._of_split[split].get_dataset(split, shuffle, seed, shard_info)
+
+    def stats(self, split):
+        """Returns the statistics of a split, see `write_caches`."""
+        with tf.io.gfile.GFile(_stats_path(self.folder, split)) as file:
+            return json.load(file)
+
+    def num_input_examples(self, split):
+        """Returns how many examples are cached."""
+        return self._of_split[split].num_input_examples(split)
+
+
+def describe_caches(task, split):
+    """Tells which tasks of a task or mixture are read from a cache, and from where.
+
+    Returns:
+        str, or None if none is.
+    """
+    sources = [(subtask.name, subtask.source) for subtask in seqio.get_subtasks(task)]
+    texts = [
+        f"{name} {split}: {source.num_input_examples(split):,} examples in "
+        f"{source.folder}"
+        for name, source in sources
+        if isinstance(source, CachedSource) and split in source.splits
+    ]
+    return "; ".join(texts) or None
+
+
+def _write_split(task, folder, split, num_shards):
+    shards = len(task.source.list_shards(split))
+    datasets = (_read_shard(task, split, i, shards) for i in range(shards))
+    stats, features = {"examples": 0}, None
+    prefix = os.path.join(folder, f"{split}.tfrecord")
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                tf.io.TFRecordWriter(f"{prefix}-{i:05d}-of-{num_shards:05d}")
+            )
+            for i in range(num_shards)
+        ]
+        for dataset in datasets:
+            features = features or _describe_features(task, dataset)
+            for example in dataset:
+                message = seqio.utils.dict_to_tfexample(example)
+                writers[stats["examples"] % num_shards].write(
+                    message.SerializeToString(deterministic=True)
+                )
+                _count(stats, task, example)
+    if not stats["examples"]:
+        raise ValueError(f"{task.name} {split} has no examples to cache.")
+    info = {
+        "num_shards": num_shards,
+        "features": features,
+        "seqio_version": seqio.__version__,
+    }
+    _write_json(os.path.join(folder, f"info.{split}.json"), info)
+    _write_json(_stats_path(folder, split), stats)
+    return stats
+
+
+def _read_shard(task, split, index, shards):
+    info = seqio.ShardInfo(index, shards) if shards > 1 else None
+    dataset = task.source.get_dataset(split=split, shuffle=False, shard_info=info)
+    return task.preprocess_precache(dataset, seed=index).prefetch(tf.data.AUTOTUNE)
+
+
+def _describe_features(task, dataset):
+    """What seqio's info tells: {feature: {"shape", "dtype"}}."""
+    features = {}
+    for name, spec in dataset.element_spec.items():
+        shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) else None
+        if shape is None or None in shape[1:]:
+            raise ValueError(
+                f"{task.name} cannot be cached: of its feature {name!r} more than the "
+                f"first dimension varies. Received: {spec}."
+            )
+        if shape:
+            shape[0] = None
+        features[name] = {"shape": shape, "dtype": spec.dtype.name}
+    return features
+
+
+def _count(stats, task, example):
+    """Adds an example to the statistics, which count neither padding nor EOS."""
+    stats["examples"] += 1
+    for name, feature in task.output_features.items():
+        if name in example and is_text(feature) and example[name].dtype.is_integer:
+            special = (feature.vocabulary.pad_id, feature.vocabulary.eos_id)
+            tokens = int(np.isin(example[name], special, invert=True).sum())
+            stats[f"{name}_tokens"] = stats.get(f"{name}_tokens", 0) + tokens
+            longest = stats.get(f"{name}_max_tokens", 0)
+            stats[f"{name}_max_tokens"] = max(longest, tokens)
+
+
+def _stats_path(folder, split):
+    return os.path.join(folder, f"stats.{split}.json")
+
+
+def _write_json(path, value):
+    with tf.io.gfile.GFile(path, "w") as file:
+        json.dump(value, file, indent=2, sort_keys=True)
+
+
+def _as_it_is(dataset):
+    return dataset

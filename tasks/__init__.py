@@ -2,7 +2,7 @@
 
 - `{copa,record,hellaswag}_choices[_lm]`: questions whose likeliest choice counts
   (`choices.py`);
-- `cogs`: the real COGS files (`cogs.py`);
+- `cogs`, `cogs_variable_free`: the real COGS files (`cogs.py`);
 - `anli`, `conjnli`, `snli`, `hans`, `art`: inference (`entailment.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);

@@ -1,21 +1,29 @@
-"""The task `cogs`: sentence to logical form, on the real files of COGS.
+"""The tasks `cogs` and `cogs_variable_free`: sentence to logical form.
 
-An example of the split gen, with the vocabulary of bytes:
+They read the real files of COGS. An example of the split gen, with the vocabulary of
+bytes:
 
     inputs_pretokenized   "cogs: A baby on a table burned ."
     targets_pretokenized  "baby ( x _ 1 ) AND baby . nmod . on ( x _ 1 , x _ 4 ) ..."
     type                  "obj_pp_to_subj_pp"
     inputs, targets       their ids, each ending in EOS
 
-`cogs_files.py` says where the files are looked for. The metric is exact match after
-whitespace normalisation: overall, by type, over the 18 lexical types, and over the 3
-structural ones.
+`cogs_variable_free` has the target "burn ( agent = baby ( nmod . on = table ) )", see
+`cogs_forms.py`. `cogs_files.py` says where the files are looked for. The metric is
+exact match after whitespace normalisation: overall, by type, over the 18 lexical types,
+and over the 3 structural ones.
 """
 
-from remixer_tf.tasks import cogs_files, metrics, rows
+from remixer_tf.tasks import cogs_files, cogs_forms, metrics, rows
 from remixer_tf.tasks.cogs_files import gen_release, set_directory
 
-__all__ = ["GEN_TYPES", "gen_release", "read_rows", "set_directory"]
+__all__ = [
+    "GEN_TYPES",
+    "gen_release",
+    "read_rows",
+    "read_variable_free_rows",
+    "set_directory",
+]
 
 # The types of the generalisation set and their kinds, as in Table 3 of the paper.
 GEN_TYPES = {
@@ -60,10 +68,22 @@ def read_rows(split):
     ]
 
 
-rows.add_task(
-    "cogs",
-    read_rows,
-    cogs_files.SPLITS,
-    GEN_TYPES,
-    shuffle_buffer_size=32_768,  # more than the 24,155 training examples
-)
+def read_variable_free_rows(split):
+    """Returns the rows of a split, their logical forms without variables."""
+    return [
+        (inputs, cogs_forms.to_variable_free(logical_form), type_)
+        for inputs, logical_form, type_ in read_rows(split)
+    ]
+
+
+for name, function in (
+    ("cogs", read_rows),
+    ("cogs_variable_free", read_variable_free_rows),
+):
+    rows.add_task(
+        name,
+        function,
+        cogs_files.SPLITS,
+        GEN_TYPES,
+        shuffle_buffer_size=32_768,  # more than the 24,155 training examples
+    )

@@ -3,6 +3,7 @@
 - `{copa,record,hellaswag}_choices[_lm]`: questions whose likeliest choice counts
   (`choices.py`);
 - `cogs`, `cogs_variable_free`: the real COGS files (`cogs.py`);
+- `{sst2,mnli,qnli,rte}_classes`: GLUE as BERT reads it (`glue_classes.py`);
 - `anli`, `conjnli`, `snli`, `hans`, `art`: inference (`entailment.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
@@ -18,6 +19,7 @@ from remixer_tf.tasks import (
     choices,
     cogs,
     entailment,
+    glue_classes,
     mini_cogs,
     squad,
     t5_tasks,
@@ -30,6 +32,7 @@ __all__ = [
     "choices",
     "cogs",
     "entailment",
+    "glue_classes",
     "mini_cogs",
     "squad",
     "t5_tasks",

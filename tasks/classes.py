@@ -23,6 +23,22 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
         shuffle_buffer_size: int; as large as the training split, it shuffles fully.
     """
     texts = ("inputs", "inputs_b") if pairs else ("inputs",)
+    source = rows.RowSource(read_rows, splits, names=(*texts, "targets"))
+    add_source(name, source, classes, shuffle_buffer_size=shuffle_buffer_size)
+
+
+def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_768):
+    """Registers a classification task of any source, as `add_task` does of rows.
+
+    Args:
+        name: str, of the task.
+        source: `seqio.DataSource`.
+        classes: list of str, the classes in the order of their ids.
+        preprocessors: functions of a dataset, which make of the source's examples
+            dictionaries of strings: "inputs", perhaps "inputs_b", and "targets", a
+            class.
+        shuffle_buffer_size: int.
+    """
     text = seqio.Feature(byte_vocabulary(extra_ids=3), add_eos=False)
     features = {
         "inputs": text,
@@ -32,8 +48,8 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
     }
     seqio.TaskRegistry.add(
         name,
-        source=rows.RowSource(read_rows, splits, names=(*texts, "targets")),
-        preprocessors=[seqio.preprocessors.tokenize, join_texts],
+        source=source,
+        preprocessors=[*preprocessors, seqio.preprocessors.tokenize, join_texts],
         output_features=features,
         metric_fns=[accuracy],
         shuffle_buffer_size=shuffle_buffer_size,

@@ -18,6 +18,13 @@ class FilesOrTfds(seqio.TfdsDataSource):
         self._folder = folder
         self._files = files
 
+    @classmethod
+    def with_labels(cls, source):
+        """The same source without its test splits, whose examples have no labels."""
+        splits = [name for name in source.splits if not name.startswith("test")]
+        tfds_source = seqio.TfdsDataSource(source.tfds_dataset.name, splits=splits)
+        return cls(tfds_source, source._folder, source._files)
+
     @property
     def splits(self):
         """All splits there are, be they at hand or not."""

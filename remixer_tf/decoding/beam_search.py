@@ -169,15 +169,20 @@ def beam_search(
     numbers = ops.arange(beams, dtype="int32")
 
     def choose(log_probs, hypotheses, place, found):
-        size = log_probs.shape[-1]
         running = ops.any(hypotheses.running, axis=1, keepdims=True)
         written = ops.maximum(place + 1, 1)  # less while a prompt is read
         goes_on = ops.logical_and(running, found.open)
-        totals = ops.where(goes_on, hypotheses.scores, NONE)[..., None] + log_probs
-        # Twice as many as beams: if all of these end here, others go on.
-        totals, index = ops.top_k(ops.reshape(totals, (-1, beams * size)), 2 * beams)
+        # Twice as many as beams: if all of these end here, others go on. The best of an
+        # example lie among as many of each beam.
+        number = min(2 * beams, log_probs.shape[-1])
+        best, tokens = ops.top_k(log_probs, number)
+        totals = ops.where(goes_on, hypotheses.scores, NONE)[..., None] + best
+        totals = ops.reshape(totals, (-1, beams * number))
+        totals, index = ops.top_k(totals, 2 * beams)
         index = ops.cast(index, "int32")
-        parents, tokens = index // size, index % size
+        parents = index // number
+        tokens = pick(ops.reshape(tokens, (-1, beams * number)), index)
+        tokens = ops.cast(tokens, "int32")
         ended = ops.equal(tokens, eos_id)
 
         is_answer = rules.is_answer(ended, place >= max_length - 1, beams)

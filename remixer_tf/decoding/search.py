@@ -108,9 +108,8 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
     positions = ops.arange(max_length, dtype="int32")
     max_steps = prompt.shape[1] + max_length
     length = min(FIRST_CACHE_LENGTH, max_steps)
-    context, cache = model.start_decoding(batch, length)
-    if beams > 1:
-        context, cache = model.repeat_rows(context, cache, beams)
+    context, cache = model.start_decoding(batch, length, beams)
+    numbers = ops.arange(beams, dtype="int32")
 
     def unfinished(step, last, hypotheses, nodes, state, cache):
         return ops.logical_and(step < length, ops.any(hypotheses.running))
@@ -134,11 +133,9 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
         if choice.parents is not None:
             hypotheses = Hypotheses(*(pick(x, choice.parents) for x in hypotheses))
             nodes = pick(nodes, choice.parents)
-            log_probs = pick(log_probs, choice.parents)
-            first = ops.arange(ops.shape(place)[0], dtype="int32")[:, None] * beams
-            rows = ops.reshape(first + choice.parents, (-1,))
+            rows = ops.reshape(flat_rows(choice.parents, beams), (-1,))
             # What a step hands on as it is, the keys and values of the encoded
-            # sequence, is the same in all hypotheses of an example.
+            # sequence, belongs to an example and not to a hypothesis.
             cache = keras.tree.map_structure(
                 lambda old, new: new if new is old else ops.take(new, rows, axis=0),
                 old_cache,
@@ -148,7 +145,11 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
         free = ops.logical_and(running, ops.logical_not(reading)[:, None])
         given = ops.sum(ops.where(prompt_positions == step, prompt, 0), axis=1)
         last = ops.where(free, choice.tokens, given[:, None])
-        taken = pick(log_probs, choice.tokens[..., None], axis=-1)[..., 0]
+        # Without making parents' log-probabilities: they are many.
+        size = log_probs.shape[-1]
+        parents = numbers if choice.parents is None else choice.parents
+        log_probs = ops.reshape(log_probs, (-1, beams * size))
+        taken = pick(log_probs, parents * size + choice.tokens)
         scores += ops.where(free, taken, 0.0)
         if constraint is not None:
             nodes = ops.where(free, constraint.advance(nodes, last), nodes)
@@ -162,7 +163,7 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
 
     # Of the right batch size even when that is unknown while tracing. Decoders start
     # from id 0, the padding id.
-    start = ops.zeros_like(prompt_lengths)[:, None] * ops.arange(beams, dtype="int32")
+    start = ops.zeros_like(prompt_lengths)[:, None] * numbers
     hypotheses = Hypotheses(
         tokens=start[:, :, None] * positions,
         scores=ops.cast(start, "float32"),
@@ -189,9 +190,22 @@ def check_writes(model):
         )
 
 
-def pick(x, index, axis=1):
-    """Takes along an axis of `[batch, beams, ..]`, for each example what it names."""
-    return ops.take_along_axis(x, _expand(index, x), axis=axis)
+def pick(x, index):
+    """Takes for each example what an index names: `[batch, m, ..]`.
+
+    Args:
+        x: `[batch, n, ..]`, all but `batch` static.
+        index: int32 `[batch, m]`, in `[0, n)`.
+    """
+    # Of rows, and not along an axis, which would cost ten operations for one.
+    rows = flat_rows(index, x.shape[1])
+    return ops.take(ops.reshape(x, (-1, *x.shape[2:])), rows, axis=0)
+
+
+def flat_rows(index, size):
+    """Where `[batch * size]` holds what an index `[batch, m]` names of each `size`."""
+    examples = ops.arange(ops.shape(index)[0], dtype="int32")
+    return examples[:, None] * size + index
 
 
 def _expand(x, like):

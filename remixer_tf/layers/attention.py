@@ -49,7 +49,7 @@ class _Attention(Sublayer):
 
     def _split_heads(self, x):
         """`[batch, length, heads * d_kv]` to `[batch, heads, length, d_kv]`."""
-        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, self.d_kv))
+        x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, self.d_kv))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _attend(self, x, key, value, bias, training=False):
@@ -71,9 +71,8 @@ class _Attention(Sublayer):
         weights = self.dropout(weights, training=training)
         mixed = ops.einsum("bhts,bhsk->bhtk", weights, value)
         mixed = ops.transpose(mixed, (0, 2, 1, 3))
-        return self.out(
-            ops.reshape(mixed, (-1, mixed.shape[1], self.num_heads * self.d_kv))
-        )
+        inner = self.num_heads * self.d_kv
+        return self.out(ops.reshape(mixed, (-1, ops.shape(mixed)[1], inner)))
 
 
 def _mask_bias(allowed):
@@ -210,8 +209,13 @@ class CrossAttention(_Attention):
         return {"key": key, "value": value}
 
     def decode_step(self, x, cache, context):
+        # Hypotheses of an example, which are successive rows, read the same keys: they
+        # are so many positions of it.
+        examples = ops.shape(cache["key"])[0]
+        queries = ops.reshape(x, (examples, -1, x.shape[-1]))
         bias = self._encoded_bias(context)
-        return self._attend(x, cache["key"], cache["value"], bias), cache
+        y = self._attend(queries, cache["key"], cache["value"], bias)
+        return ops.reshape(y, (-1, 1, x.shape[-1])), cache
 
     def _encoded_key_value(self, context):
         key = self._split_heads(self.key(context.encoded))

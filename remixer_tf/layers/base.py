@@ -79,13 +79,15 @@ class Sublayer(keras.layers.Layer):
         """Makes the empty decoding cache.
 
         Args:
-            batch_size: int or int32 scalar.
+            batch_size: int or int32 scalar, rows that are decoded: several in
+                succession, hypotheses, for each example of `context`.
             max_length: int, the number of positions that will be decoded.
             context: a `Context`, with `encoded` where there is an encoder.
 
         Returns:
-            a dictionary of tensors, all with a leading batch axis (so that a beam
-            search can reorder them).
+            a dictionary of tensors. What `decode_step` changes has a leading axis
+            `batch_size`, so that a beam search can reorder it; what it hands on as it
+            is may have one of examples.
         """
         return {}
 

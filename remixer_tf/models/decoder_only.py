@@ -97,11 +97,10 @@ class DecoderOnly(DecodingSteps, keras.Model):
         """
         return batch["encoder_input_tokens"]
 
-    def start_decoding(self, batch, max_length):
+    def start_decoding(self, batch, max_length, hypotheses=1):
         """Makes the empty cache for `max_length` tokens, the prompt included.
 
-        Returns:
-            the decoder's `Context` (without `step`) and the cache.
+        Args and returns: see `EncoderDecoder.start_decoding`.
         """
-        batch_size = ops.shape(batch["encoder_input_tokens"])[0]
-        return self._empty_cache(Context(), batch_size, max_length)
+        rows = ops.shape(batch["encoder_input_tokens"])[0] * hypotheses
+        return self._empty_cache(Context(), rows, max_length)

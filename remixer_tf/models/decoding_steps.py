@@ -1,6 +1,5 @@
 """What the models that decode step by step have in common."""
 
-import keras
 from keras import ops
 
 
@@ -20,32 +19,17 @@ class DecodingSteps:
         context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
         return context, self.decoder.grow_cache(cache, max_length, context)
 
-    def repeat_rows(self, context, cache, times):
-        """Repeats each row, for several hypotheses of one example.
-
-        Returns:
-            the `Context` and the cache, as `start_decoding` does, each row `times`
-            times in succession.
-        """
-
-        def repeat(x):
-            return None if x is None else ops.repeat(x, times, axis=0)
-
-        context = context._replace(
-            encoded=repeat(context.encoded), encoded_mask=repeat(context.encoded_mask)
-        )
-        return context, keras.tree.map_structure(repeat, cache)
-
     def decode_step(self, tokens, cache, context):
         """Logits of the next token.
 
         Args:
-            tokens: int32 `[batch]`, the decoder's input at `context.step`.
+            tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
+                decoder's input at `context.step`.
             cache: from `start_decoding` or the last step.
             context: a `Context` with `step`.
 
         Returns:
-            float32 `[batch, vocab_size]`, and the new cache.
+            float32 `[batch * hypotheses, vocab_size]`, and the new cache.
         """
         tokens = tokens[:, None]
         context = context._replace(tokens=tokens)

@@ -123,11 +123,17 @@ class EncoderDecoder(DecodingSteps, keras.Model):
         """The target tokens to go on from, int32 `[batch, 0]`: none."""
         return batch["encoder_input_tokens"][:, :0]
 
-    def start_decoding(self, batch, max_length):
+    def start_decoding(self, batch, max_length, hypotheses=1):
         """Encodes, and makes the empty cache for `max_length` target tokens.
+
+        Args:
+            batch: see `encode`.
+            max_length: int.
+            hypotheses: int, answers to each example that are written at the same time.
 
         Returns:
             the decoder's `Context` (without `step`) and the cache.
         """
         context = self.encode(batch)
-        return self._empty_cache(context, ops.shape(context.encoded)[0], max_length)
+        rows = ops.shape(context.encoded)[0] * hypotheses
+        return self._empty_cache(context, rows, max_length)

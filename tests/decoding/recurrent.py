@@ -32,15 +32,13 @@ class Recurrent:
         inputs = ops.convert_to_tensor(batch["encoder_input_tokens"])
         return inputs if self.reads_prompt else inputs[:, :0]
 
-    def start_decoding(self, batch, max_length):
+    def start_decoding(self, batch, max_length, hypotheses=1):
         inputs = ops.cast(batch["encoder_input_tokens"], "float32")
         state = ops.sin(ops.sum(inputs, axis=1, keepdims=True) * np.arange(8.0))
         if self.reads_prompt:
             state = ops.zeros_like(state)
-        return Context(), {"state": ops.cast(state, "float32")}
-
-    def repeat_rows(self, context, cache, times):
-        return context, {"state": ops.repeat(cache["state"], times, axis=0)}
+        state = ops.repeat(ops.cast(state, "float32"), hypotheses, axis=0)
+        return Context(), {"state": state}
 
     def grow_cache(self, context, cache, max_length):
         return context, cache

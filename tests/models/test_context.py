@@ -72,10 +72,9 @@ def test_what_writes_text(model_class):
     model(without)
     assert_saw(model.decoder, tokens, None)
 
-    context, cache = model.start_decoding(BATCH, max_length=4)
+    context, cache = model.start_decoding(BATCH, max_length=4, hypotheses=2)
     if model_class is EncoderDecoder:
         assert_saw(model.encoder, INPUTS, INPUTS > 0)
-    context, cache = model.repeat_rows(context, cache, times=2)
     context, cache = model.grow_cache(context, cache, max_length=6)
     last = np.arange(2, 8, dtype="int32")
     step = context._replace(step=ops.convert_to_tensor(0, "int32"))

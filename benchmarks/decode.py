@@ -1,14 +1,15 @@
 """Decoding speed: with and without the cache, with and without XLA, beside others.
 
     python -m benchmarks.decode [--rounds=3] [--batches=1,8,32] [--beams=1,4]
-        [--anchors=PYTHON]
+        [--anchors=PYTHON] [--uncached]
 
-Inputs and answers of 64 tokens, and no token ends an answer. Without the cache, the
-whole decoder runs over all positions for every new token. The anchors are Hugging
-Face's `generate` and CTranslate2, both in float32, with the weights of our T5.1.1, in
-the environment of PYTHON, which has torch, transformers and ctranslate2 (what it lacks
-is left out). All take turns in each round; a rate is the median of the rounds, and
-every program has all cores. Remixer has as many parameters as T5.1.1.
+Inputs and answers of 64 tokens, and no token ends an answer. `--uncached` compares with
+decoding without the cache, where the whole decoder runs over all positions for every
+new token: it takes minutes. The anchors are Hugging Face's `generate` and CTranslate2,
+both in float32, with the weights of our T5.1.1, in the environment of PYTHON, which has
+torch, transformers and ctranslate2 (what it lacks is left out). All take turns in each
+round; a rate is the median of the rounds, and every program has all cores. Remixer has
+as many parameters as T5.1.1.
 """
 
 import argparse
@@ -179,13 +180,15 @@ def main():
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--beams", default="1,4")
     parser.add_argument("--anchors", metavar="PYTHON")
+    parser.add_argument("--uncached", action="store_true")
     options = parser.parse_args()
     models = {}
     for name, (file, bindings) in MODELS.items():
         configuration.parse_gin([f"models/{file}.gin"], bindings)
         models[name] = configuration.call("EncoderDecoder")
         models[name].build()
-    print_cache(models, options.rounds)
+    if options.uncached:
+        print_cache(models, options.rounds)
     contestants = {
         f"{name}, XLA {'on' if jit_compile else 'off'}": Ours(
             model, jit_compile

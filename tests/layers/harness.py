@@ -97,7 +97,7 @@ def run_sublayer_test(
             _check_packing(run, x)
     if causal or not mixes_tokens:
         _check_causality(run, x, y)
-        _check_decoding(layer, x, y, context)
+        check_decoding(layer, x, y, context)
     elif mixes_tokens and not reads_encoder:
         changed = x.copy()
         changed[:, -1] += 1
@@ -186,7 +186,8 @@ def _check_causality(run, x, y):
         np.testing.assert_allclose(run(changed)[:, :t], y[:, :t], atol=1e-5)
 
 
-def _check_decoding(layer, x, y, context):
+def check_decoding(layer, x, y, context):
+    """Checks that step by step, with a cache, a layer makes the y of a whole x."""
     batch, length = x.shape[:2]
     context = context._replace(key_positions=ops.arange(length, dtype="int32"))
     cache = layer.init_cache(batch, length, context)

@@ -14,7 +14,7 @@ from remixer_tf.layers import (
 )
 from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
 from tests.compiled import compiled
-from tests.layers.harness import DTYPES, assert_equals
+from tests.layers.harness import DTYPES, assert_equals, check_decoding
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
@@ -180,3 +180,15 @@ def test_no_fft_where_the_matrix_itself_is_needed(arguments, monkeypatch):
     monkeypatch.delattr(length_mixing, "fft_toeplitz_product")
     y = np.array(compiled(layer)(x, context=Context()))
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize(("num_heads", "channels"), [(1, 4), (2, 2)])
+def test_a_cache_of_blocks_of_channels_the_last_padded(
+    num_heads, channels, monkeypatch
+):
+    monkeypatch.setattr(length_mixing, "CACHE_CHANNELS", channels)
+    layer, _, x = make(num_heads=num_heads, causal=True, softmax=True)
+    cache = layer.init_cache(2, 6, Context())
+    assert cache["inputs"].shape == (2, 2 * num_heads, 6, channels)
+    y = np.array(layer(x, context=Context()))
+    check_decoding(layer, x, y, Context())

@@ -45,7 +45,11 @@ NAMES = {
     ),
     "remixer_tf.objectives.losses": ("CrossEntropy",),
     "remixer_tf.data.vocabulary_training": ("trained_vocabulary",),
-    "remixer_tf.tasks.super_glue": ("super_glue_average",),
+    "remixer_tf.tasks.result_tables": (
+        "glue_table",
+        "inference_table",
+        "super_glue_table",
+    ),
     "remixer_tf.tasks.tables": ("table_task",),
     "remixer_tf.tasks.text": ("text_task",),
     "remixer_tf.configuration.bindings": ("scope",),

@@ -9,6 +9,7 @@ import time
 from typing import NamedTuple
 
 import numpy as np
+import seqio
 from seqio.metrics import ModelOutputType
 
 from remixer_tf.decoding import greedy_decode
@@ -16,24 +17,32 @@ from remixer_tf.evaluation.batches import call_on_examples
 from remixer_tf.evaluation.evaluation import TextEvaluation
 from remixer_tf.evaluation.metrics import compute_metrics, list_predictions
 from remixer_tf.evaluation.padding import padded_lengths
+from remixer_tf.evaluation.results import (
+    print_row,
+    read_records,
+    write_result,
+    write_submission,
+)
 from remixer_tf.evaluation.settings import describe
 from remixer_tf.layers.arguments import check_integers
+from remixer_tf.tasks.submissions import has_submission, submission
 
 
 class DecodedEvaluation(TextEvaluation):
     """The task's own metrics of decoded answers: `<task>/<split>/<metric>`.
 
     Longer inputs than `feature_lengths` are counted, reported and trimmed; targets are
-    compared whole. A split that was asked for and has no labels gets predictions only.
+    compared whole. A split that was asked for and has no labels gets predictions only,
+    and a test set of GLUE or SuperGLUE its file for the benchmark, in
+    submission/<step>.
 
     Args:
         task, feature_lengths, batch_size, splits, vocabulary, max_examples,
             feature_converter: see `TextEvaluation`.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
-        average: a function of {task name: {metric: number}} that returns a number, or
-            None where tasks are missing: printed below the tasks of a mixture. None
-            for none.
+        tables: list of what `remixer_tf.tasks.result_tables` makes, of a mixture: their
+            rows are printed, and their averages are metrics of the mixture.
         period, name: see `Evaluation`.
 
     Raises:
@@ -48,7 +57,7 @@ class DecodedEvaluation(TextEvaluation):
         *args,
         max_decode_length=None,
         decode_fn=greedy_decode,
-        average=None,
+        tables=(),
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
@@ -57,7 +66,7 @@ class DecodedEvaluation(TextEvaluation):
         check_integers(max_decode_length=max_decode_length)
         self.max_decode_length = max_decode_length
         self.decode_fn = decode_fn
-        self._average = average
+        self._tables = tables if isinstance(self.task, seqio.Mixture) else ()
 
     def settings(self, part):
         """Returns what can change a part's result, beside the model."""
@@ -68,14 +77,50 @@ class DecodedEvaluation(TextEvaluation):
             "metrics": describe(list(self._tasks[part[0]].metric_fns)),
         }
 
-    def run(self, *args, **kwargs):
-        """Evaluates, see `Evaluation`, and prints the average of a mixture's tasks."""
-        results = super().run(*args, **kwargs)
-        for split in self._splits if self._average else ():
-            metrics = {t: r[split]["metrics"] for t, r in results.items() if split in r}
-            if (average := self._average(metrics)) is not None:
-                print(f"{self.task.name} {split}: average {average:.1f}")
+    def results(self, model_dir, model):
+        """Returns the results, see `Evaluation`, and the averages of the tables."""
+        results = super().results(model_dir, model)
+        return results + self._averages(results)
+
+    def run(self, model_dir, engine, step):
+        """Evaluates, see `Evaluation`; prints tables and writes what they average."""
+        results = super().run(model_dir, engine, step)
+        of_tasks = [result for splits in results.values() for result in splits.values()]
+        for split in dict.fromkeys(result["split"] for result in of_tasks):
+            metrics = _metrics(of_tasks, split)
+            for table in self._tables:
+                print_row(f"{self.task.name} {split} at step {step}", table, metrics)
+        for average in self._averages(of_tasks):
+            write_result(model_dir, self.kind, average)
+        for result in of_tasks:
+            task = self._tasks[result["task"]]
+            if has_submission(task, result["split"]):
+                records = read_records(model_dir, result, self.examples_file)
+                write_submission(model_dir, step, *submission(task, records))
         return results
+
+    def _averages(self, results):
+        """What the tables average, as results of the mixture."""
+        averages = []
+        for step, split in dict.fromkeys((r["step"], r["split"]) for r in results):
+            metrics = _metrics((r for r in results if r["step"] == step), split)
+            values = {
+                f"{table.name}_average": average
+                for table in self._tables
+                if (average := table.average(metrics)) is not None
+            }
+            if values:
+                averages.append(
+                    {
+                        "evaluation": self.name,
+                        "task": self.task.name,
+                        "split": split,
+                        "step": step,
+                        "settings": {},
+                        "metrics": values,
+                    }
+                )
+        return averages
 
     def batch_function(self, model):
         """Returns decoding."""
@@ -106,6 +151,11 @@ class DecodedEvaluation(TextEvaluation):
             else {},
         }
         return result, list_predictions(task, examples, decoded)
+
+
+def _metrics(results, split):
+    """{task: its metrics} of a split."""
+    return {r["task"]: r["metrics"] for r in results if r["split"] == split}
 
 
 class DecodedExamples(NamedTuple):

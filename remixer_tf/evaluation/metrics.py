@@ -108,8 +108,20 @@ def text_of(task, example, feature):
     return vocabulary.decode(example[feature].tolist())
 
 
+def _idx_of(example):
+    """The numbers `idx` or `idx/...` of an example: {"" or what follows: int}."""
+    return {
+        name.removeprefix("idx").removeprefix("/"): int(value)
+        for name, value in example.items()
+        if name.split("/")[0] == "idx" and np.ndim(value) == 0
+    }
+
+
 def list_predictions(task, examples, decoded):
-    """Yields what `predictions.jsonl` says about each example, a dictionary of str.
+    """Yields what `predictions.jsonl` says about each example, a dictionary.
+
+    Its values are str, but for `idx`: the number that a benchmark gives the example, or
+    a dictionary of several.
 
     Args:
         task: a `seqio.Task`.
@@ -132,4 +144,6 @@ def list_predictions(task, examples, decoded):
         }
         if isinstance(example.get("type"), bytes):
             record["type"] = example["type"].decode("utf-8", errors="replace")
+        if idx := _idx_of(example):
+            record["idx"] = idx.get("", idx)
         yield record

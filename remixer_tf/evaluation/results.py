@@ -6,6 +6,7 @@ eval/<task>/<split>/<step>/score.json          by the targets' likelihood
 eval/<task>/<split>/<step>/predictions.jsonl   one line for each example
 eval/<task>/<split>/<step>/scores.jsonl        the same, of likelihoods
 tensorboard/eval_<task>_<split>                numbers, and the first examples
+submission/<step>/<set>.jsonl or .tsv          what GLUE's and SuperGLUE's sites take
 
 Those of an evaluation with a name lie in eval/<name>/<task>/..., and in
 tensorboard/eval_<name>_<task>_<split>.
@@ -94,6 +95,24 @@ def read_results(model_dir, kind="metrics"):
     return results
 
 
+def read_records(model_dir, result, name):
+    """Returns what `write_examples` wrote of each example, a list of dictionaries."""
+    with tf.io.gfile.GFile(
+        os.path.join(_result_folder(model_dir, result), name)
+    ) as file:
+        return [json.loads(line) for line in file]
+
+
+def write_submission(model_dir, step, name, text):
+    """Writes a file for a benchmark's site, and prints where it is."""
+    folder = os.path.join(model_dir, "submission", str(step))
+    tf.io.gfile.makedirs(folder)
+    path = os.path.join(folder, name)
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write(text)
+    print(f"Predictions for the benchmark: {path}")
+
+
 def result_names(result):
     """The names that tell a result from others of its kind and step, a list."""
     names = (result.get("evaluation"), result["task"], result["split"])
@@ -125,6 +144,29 @@ def print_table(name, step, results):
         speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results.values())
         table.add_row("decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds))
     rich.console.Console().print(table)
+
+
+def print_row(title, table, metrics):
+    """Prints the row of a `ResultTable`, unless no number of it is there.
+
+    Args:
+        title: str.
+        table: `ResultTable`.
+        metrics: dictionary task -> metric -> number.
+    """
+    row = table.row(metrics)
+    if all(number is None for cell in row.values() for number in cell):
+        return
+    average = table.average(metrics)
+    row = row | ({"Average": [average]} if table.averaged else {})
+    cells = {
+        column: "/".join("-" if x is None else f"{x:.1f}" for x in cell)
+        for column, cell in row.items()
+    }
+    widths = {column: max(len(column), len(cell)) for column, cell in cells.items()}
+    print(f"\n{title}")
+    print("  ".join(column.rjust(width) for column, width in widths.items()))
+    print("  ".join(cells[column].rjust(width) for column, width in widths.items()))
 
 
 def _cell(value):

@@ -1,0 +1,101 @@
+"""The papers' tables: a row of all sets of a benchmark, and their average.
+
+Of T5's tasks on validation sets. All numbers are percentages.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultTable:
+    """A row of sets.
+
+    Attributes:
+        name: str; the average is the metric `<name>_average`.
+        columns: dictionary, column -> the numbers in its cell, a list of pairs (task,
+            metric).
+        averaged: bool, whether there is an average: the mean of the columns, those of
+            several numbers averaged first.
+    """
+
+    name: str
+    columns: dict
+    averaged: bool = True
+
+    def row(self, metrics):
+        """Returns the numbers of the row.
+
+        Args:
+            metrics: dictionary task -> metric -> number, with other tasks or without.
+
+        Returns:
+            dictionary column -> list of numbers, None where one is missing.
+        """
+        return {
+            column: [metrics.get(task, {}).get(metric) for task, metric in cell]
+            for column, cell in self.columns.items()
+        }
+
+    def average(self, metrics):
+        """Returns the average, or None if it has none or a number is missing."""
+        cells = self.row(metrics).values()
+        if not self.averaged or any(None in cell for cell in cells):
+            return None
+        return sum(sum(cell) / len(cell) for cell in cells) / len(cells)
+
+
+def super_glue_table():
+    """SuperGLUE: "Remixers", Table 2.
+
+    The average is that of Wang et al., "SuperGLUE: A Stickier Benchmark for
+    General-Purpose Language Understanding Systems", 2019, and of the paper's "Avg".
+    """
+    sets = {
+        "BoolQ": ("boolq_v102", "accuracy"),
+        "CB": ("cb_v102", "accuracy", "mean_3class_f1"),
+        "COPA": ("copa_v102", "accuracy"),
+        "MultiRC": ("multirc_v102", "f1", "exact_match"),
+        "ReCoRD": ("record_v102", "f1", "em"),
+        "RTE": ("rte_v102", "accuracy"),
+        "WiC": ("wic_v102", "accuracy"),
+        "WSC": ("wsc_v102_simple_eval", "accuracy"),
+    }
+    return ResultTable("super_glue", _columns("super_glue_{}", sets))
+
+
+def glue_table():
+    """GLUE without WNLI: the average of Wang et al., "GLUE", 2019; MNLI counts once."""
+    sets = {
+        "CoLA": ("cola", "matthews_corrcoef"),
+        "SST-2": ("sst2", "accuracy"),
+        "MRPC": ("mrpc", "f1", "accuracy"),
+        "STS-B": ("stsb", "pearson_corrcoef", "spearman_corrcoef"),
+        "QQP": ("qqp", "f1", "accuracy"),
+    }
+    columns = _columns("glue_{}_v002", sets)
+    columns["MNLI-m/mm"] = [
+        (f"glue_mnli_{part}_v002", "accuracy") for part in ("matched", "mismatched")
+    ]
+    sets = {"QNLI": ("qnli", "accuracy"), "RTE": ("rte", "accuracy")}
+    return ResultTable("glue", columns | _columns("glue_{}_v002", sets))
+
+
+def inference_table():
+    """Entailment: "Remixers", Table 3, which has no average."""
+    columns = {
+        "MNLI-m/mm": [
+            (f"glue_mnli_{part}_v002", "accuracy") for part in ("matched", "mismatched")
+        ],
+        "AdvNLI-1/2/3": [(f"anli_r{number}", "accuracy") for number in (1, 2, 3)],
+        "ConjNLI": [("conjnli", "accuracy")],
+        "AbNLI": [("art", "accuracy")],
+        "QNLI": [("glue_qnli_v002", "accuracy")],
+    }
+    return ResultTable("inference", columns, averaged=False)
+
+
+def _columns(task, sets):
+    return {
+        column: [(task.format(name), metric) for metric in metrics]
+        for column, (name, *metrics) in sets.items()
+    }

@@ -1,0 +1,129 @@
+"""The files that GLUE's and SuperGLUE's sites take, from predictions on test sets.
+
+GLUE: a line for each example, its index, a tab and the prediction, under the header
+"index", "prediction". SuperGLUE: JSON lines, {"idx": 0, "label": "true"}; of MultiRC
+one for each paragraph, of ReCoRD one for each query. See gluebenchmark.com and
+super.gluebenchmark.com.
+"""
+
+import json
+
+from absl import logging
+
+_FALSE_TRUE = ["false", "true"]
+_NLI = ["entailment", "neutral", "contradiction"]
+_RTE = ["entailment", "not_entailment"]
+# The file, and the labels in the order of the class ids; None for the answer itself.
+_FILES = {
+    "super_glue_boolq_v102": ("BoolQ.jsonl", _FALSE_TRUE),
+    "super_glue_cb_v102": ("CB.jsonl", ["entailment", "contradiction", "neutral"]),
+    "super_glue_copa_v102": ("COPA.jsonl", [0, 1]),
+    "super_glue_multirc_v102": ("MultiRC.jsonl", [0, 1]),
+    "super_glue_record_v102": ("ReCoRD.jsonl", None),
+    "super_glue_rte_v102": ("RTE.jsonl", _RTE),
+    "super_glue_wic_v102": ("WiC.jsonl", _FALSE_TRUE),
+    "super_glue_wsc_v102_simple_eval": ("WSC.jsonl", ["False", "True"]),
+    "super_glue_axb_v102": ("AX-b.jsonl", _RTE),
+    "super_glue_axg_v102": ("AX-g.jsonl", _RTE),
+    "glue_cola_v002": ("CoLA.tsv", [0, 1]),
+    "glue_sst2_v002": ("SST-2.tsv", [0, 1]),
+    "glue_mrpc_v002": ("MRPC.tsv", [0, 1]),
+    "glue_qqp_v002": ("QQP.tsv", [0, 1]),
+    "glue_stsb_v002": ("STS-B.tsv", None),
+    "glue_mnli_matched_v002": ("MNLI-m.tsv", _NLI),
+    "glue_mnli_mismatched_v002": ("MNLI-mm.tsv", _NLI),
+    "glue_qnli_v002": ("QNLI.tsv", _RTE),
+    "glue_rte_v002": ("RTE.tsv", _RTE),
+    "glue_wnli_v002_simple_eval": ("WNLI.tsv", [0, 1]),
+    "glue_ax_v002": ("AX.tsv", _NLI),
+}
+
+
+def has_submission(task, split):
+    """Whether a split, a str, of a `seqio.Task` is a test set of GLUE or SuperGLUE."""
+    return split == "test" and task.name in _FILES
+
+
+def submission(task, records):
+    """Returns the file of a test set's predictions.
+
+    An answer that is no class counts as the first class, and one that is no number as
+    0; they are counted in a warning.
+
+    Args:
+        task: a `seqio.Task`, one that `has_submission`.
+        records: list of dictionaries, see `list_predictions`, with "idx".
+
+    Returns:
+        (name, text), both str.
+
+    Raises:
+        ValueError: there is no "idx".
+    """
+    if any("idx" not in record for record in records):
+        raise ValueError(
+            f"The predictions of {task.name} are of an earlier version, without idx. "
+            "Remove them from the run's folder eval, and evaluate again."
+        )
+    name, labels = _FILES[task.name]
+    predictions, wrong = {}, 0
+    for record in records:
+        value = task.postprocess_fn(
+            record["prediction"],
+            example={"targets_pretokenized": record["target"].encode()},
+            is_target=False,
+        )
+        value = value["value"] if isinstance(value, dict) else value
+        if labels:
+            wrong += value == -1
+            value = labels[max(value, 0)]
+        elif name == "STS-B.tsv":
+            wrong += value == -1
+            value = f"{min(max(value, 0.0), 5.0):.3f}"
+        predictions[_key(record["idx"])] = value
+    if wrong:
+        logging.warning(
+            "%s: %d of %d answers are no label; they count as the first one.",
+            name,
+            wrong,
+            len(predictions),
+        )
+    if name.endswith(".tsv"):
+        lines = ["index\tprediction"]
+        lines += [f"{idx}\t{label}" for (idx,), label in sorted(predictions.items())]
+    elif name == "MultiRC.jsonl":
+        lines = map(json.dumps, _multirc(predictions))
+    else:
+        lines = (
+            json.dumps({"idx": idx[-1], "label": label}, ensure_ascii=False)
+            for idx, label in sorted(predictions.items())
+        )
+    return name, "".join(f"{line}\n" for line in lines)
+
+
+def _key(idx):
+    """The numbers of an example, from the whole to the part, a tuple."""
+    if not isinstance(idx, dict):
+        return (idx,)
+    parts = ("paragraph", "passage", "question", "query", "answer")
+    return tuple(idx[part] for part in parts if part in idx)
+
+
+def _multirc(predictions):
+    """Returns the rows of MultiRC's file, one for each paragraph."""
+    paragraphs = {}
+    for (paragraph, question, answer), label in sorted(predictions.items()):
+        answers = paragraphs.setdefault(paragraph, {}).setdefault(question, [])
+        answers.append({"idx": answer, "label": label})
+    return [
+        {
+            "idx": paragraph,
+            "passage": {
+                "questions": [
+                    {"idx": question, "answers": answers}
+                    for question, answers in questions.items()
+                ]
+            },
+        }
+        for paragraph, questions in paragraphs.items()
+    ]

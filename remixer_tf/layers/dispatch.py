@@ -166,7 +166,7 @@ def gather(x, choices, plan, num_experts, apply):
     # Empty rows get some token, and choices without a row some output: no gradient
     # flows through either.
     token = plan.choice // (k * tokens) * tokens + plan.choice % tokens
-    rows = _take(
+    rows = take_rows(
         ops.reshape(x, (-1, d_model)), token, by_token(plan.row), by_token(plan.kept)
     )
     blocks = num_experts
@@ -174,14 +174,14 @@ def gather(x, choices, plan, num_experts, apply):
         (blocks,) = ops.shape(plan.block_experts)
     rows = ops.reshape(rows, (blocks, -1, d_model))
     rows = ops.reshape(apply(rows, plan.block_experts), (-1, d_model))
-    y = _take(
+    y = take_rows(
         rows, ops.reshape(plan.row, (-1,)), plan.choice[:, None], plan.filled[:, None]
     )
     y = ops.cast(ops.reshape(y, (groups, k, tokens, d_model)), "float32")
     return ops.sum(ops.where(plan.kept, choices.gates, 0)[..., None] * y, axis=1)
 
 
-def _take(x, index, inverse, valid):
+def take_rows(x, index, inverse, valid=None):
     """`x[index]`, whose gradient is a gather too.
 
     Args:
@@ -189,6 +189,7 @@ def _take(x, index, inverse, valid):
         index: int32 `[m]`.
         inverse: int32 `[n, r]`, the places where each row of x stands.
         valid: bool `[n, r]`, False for places where it does not, or has no gradient.
+            None if all are valid.
 
     Returns:
         `[m, d]`.
@@ -199,7 +200,9 @@ def _take(x, index, inverse, valid):
         def gradient(*args, upstream=None):
             upstream = args[0] if upstream is None else upstream
             taken = ops.take(upstream, inverse, axis=0)
-            return ops.sum(ops.where(valid[:, :, None], taken, 0), axis=1)
+            if valid is not None:
+                taken = ops.where(valid[:, :, None], taken, 0)
+            return ops.sum(taken, axis=1)
 
         return ops.take(x, index, axis=0), gradient
 

@@ -12,6 +12,7 @@ from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.assignment import assign_balanced
+from remixer_tf.layers.dispatch import take_rows
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
@@ -119,8 +120,9 @@ class SparseSpatialGate(SpatialGatingUnit):
                 f"segment_ids in layer '{self.path}'. Train with packing off."
             )
         order, probability = self._route(x, context)
-        mixed = super()._mix(_take_channels(x, order), context)
-        mixed = _take_channels(mixed, ops.argsort(order))
+        back = ops.argsort(order)
+        mixed = super()._mix(_take_channels(x, order, back), context)
+        mixed = _take_channels(mixed, back, order)
         return mixed * ops.cast(self.num_experts * probability, mixed.dtype)[:, None]
 
     def _route(self, x, context):
@@ -151,18 +153,20 @@ class SparseSpatialGate(SpatialGatingUnit):
         return ops.argsort(experts), probability
 
 
-def _take_channels(x, order):
+def _take_channels(x, order, back):
     """Each row's channels in its order: `[batch, length, channels]` to the same.
 
     Args:
         x: float `[batch, length, channels]`.
-        order: int `[batch, channels]`.
+        order, back: int `[batch, channels]`, a permutation and its inverse.
     """
     length, channels = x.shape[1:]
     rows = ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, length))
-    order = ops.cast(order, "int32")
     first = channels * ops.arange(ops.shape(order)[0], dtype="int32")[:, None]
-    rows = ops.take(rows, ops.reshape(first + order, (-1,)), axis=0)
+    order, back = (
+        ops.reshape(first + ops.cast(index, "int32"), (-1,)) for index in (order, back)
+    )
+    rows = take_rows(rows, order, back[:, None])
     return ops.transpose(ops.reshape(rows, (-1, channels, length)), (0, 2, 1))
 
 

@@ -8,6 +8,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from remixer_tf import cache as binary
+from remixer_tf.configuration.errors import UserError
 from remixer_tf.data import caching, pipeline
 from remixer_tf.tasks.text import text_task
 from tests.data.toy_tasks import rows, toy_task
@@ -150,6 +152,23 @@ def test_a_cached_mixture_mixes_by_what_is_cached(tmp_path):
     list(caching.write_caches(mixture, str(tmp_path)))
     cached = pipeline.get_task(mixture, None, str(tmp_path))
     assert [cached.get_rate(subtask) for subtask in cached.tasks] == [5, 20]
+
+
+def test_the_binary(corpus, tmp_path, capsys, clear_gin):
+    arguments = [
+        f"--output_dir={tmp_path}",
+        "--gin.TASK=@text_task()",
+        f"--gin.text_task.corpus={corpus}",
+        "--num_shards=2",
+    ]
+    binary.main(arguments)
+    stats = f"27 examples, {sum(map(len, DOCUMENTS)):,} targets tokens, 1,026 targets"
+    assert (
+        f"{tmp_path}/text_span_corruption train: {stats} max" in capsys.readouterr().out
+    )
+    assert len(list(tmp_path.glob("*/train.tfrecord-*-of-00002"))) == 2
+    with pytest.raises(UserError, match="leave CACHE_DIR out"):
+        binary.main([*arguments, "--gin.CACHE_DIR='x'"])
 
 
 def test_errors(corpus, cache, tmp_path):

@@ -337,7 +337,7 @@ def examples_per_epoch(task, split="train"):
 def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
     """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
 
-    Rounded up to whole calls. Filtered, packed and mixed examples are not foreseen.
+    Rounded up to whole calls. Filtered, packed, joined and mixed ones are not foreseen.
 
     Args:
         epochs: number.

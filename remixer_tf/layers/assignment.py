@@ -22,7 +22,8 @@ def assign_balanced(affinities, mask):
     until all have theirs.
 
     At 8 and 16 experts and 512 tokens or more, the affinity over that of a random
-    assignment is 99% or more of the best one's.
+    assignment is 99% or more of the best one's, for independent, biased and clustered
+    affinities; where many tokens are identical it may be 92%.
 
     Args:
         affinities: float32 `[groups, tokens, num_experts]`. What is not finite counts

@@ -50,6 +50,7 @@ def texts(dataset):
     return [example["targets_pretokenized"].decode() for example in examples]
 
 
+@pytest.mark.slow
 def test_a_cached_task_gives_the_examples_of_its_source(corpus, cache):
     task = text_task("span_corruption", corpus)
     cached = caching.cached_task(task, str(cache))

@@ -59,6 +59,7 @@ def export_tokens(graph, task, name, folder):
     features = task.output_features
     features = {n: features.get(n, features["targets"]) for n in ("inputs", "targets")}
     vocabularies = {n: feature.vocabulary for n, feature in features.items()}
+    graph.jit_compile = False  # Neither runtime has XLA.
     function = graph.function(None if runtime.ANY_BATCH else 1)
     examples = example_tokens(graph.input_length, vocabularies["inputs"].vocab_size)
     with tempfile.TemporaryDirectory() as local, whole_folder(folder) as place:

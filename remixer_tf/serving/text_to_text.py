@@ -34,6 +34,7 @@ def text_to_text(
     max_decode_length=None,
     decode_fn=greedy_decode,
     weights="float32",
+    jit_compile=None,
 ):
     """Restores a checkpoint of a run as a `TextToText`.
 
@@ -51,6 +52,7 @@ def text_to_text(
             length, half of it each unless this says otherwise.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         weights: str, the type that an export stores them in, see `StoredWeights`.
+        jit_compile: see `TokenGraph`. An export keeps it.
 
     Returns:
         the `TextToText`, and the checkpoint's step, an int.
@@ -71,6 +73,7 @@ def text_to_text(
         max_decode_length=max_decode_length,
         decode_fn=decode_fn,
         weights=weights,
+        jit_compile=jit_compile,
     )
     return answer, step
 
@@ -121,7 +124,7 @@ class TextToText(tf.Module):
             it is not of a language model.
         feature_lengths: dictionary of ints, as in training.
         max_decode_length: int, see `text_to_text`.
-        decode_fn, weights: see `TokenGraph`, which is the attribute `tokens`.
+        decode_fn, weights, jit_compile: see `TokenGraph`, the attribute `tokens`.
 
     Call arguments:
         inputs: string `[batch]`.
@@ -146,6 +149,7 @@ class TextToText(tf.Module):
         max_decode_length=None,
         decode_fn=greedy_decode,
         weights="float32",
+        jit_compile=None,
     ):
         super().__init__(name="text_to_text")
         features = task.output_features
@@ -163,6 +167,7 @@ class TextToText(tf.Module):
             max_decode_length=max_decode_length,
             decode_fn=decode_fn,
             weights=weights,
+            jit_compile=jit_compile,
         )
         self.tokenizers = Tokenizers(task)
         self._make_scores = lambda: ScoreGraph(

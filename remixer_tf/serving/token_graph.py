@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.serving.stored_weights import StoredWeights
+from remixer_tf.training.strategy import uses_xla
 
 
 class TokenGraph(tf.Module):
@@ -18,6 +19,8 @@ class TokenGraph(tf.Module):
         max_decode_length: int, ids decoded at most.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         weights: str, the type they are stored in, see `StoredWeights`.
+        jit_compile: whether XLA compiles the search, anew for each number of rows; None
+            for on GPUs.
 
     Raises:
         ValueError: what `StoredWeights` raises.
@@ -31,8 +34,10 @@ class TokenGraph(tf.Module):
         max_decode_length,
         decode_fn=greedy_decode,
         weights="float32",
+        jit_compile=None,
     ):
         super().__init__(name="token_graph")
+        self.jit_compile = uses_xla(jit_compile)
         self.input_length = input_length
         self.weights = StoredWeights(model, weights)
         self._decode = lambda batch: decode_fn(model, batch, max_decode_length)
@@ -48,8 +53,12 @@ class TokenGraph(tf.Module):
 
     def decode(self, tokens):
         """Decodes int32 `[batch, input_length]`, padded with 0: a `Decoded`."""
+        decode = self._decode
+        if self.jit_compile:
+            # Of each trace its own: it reads what the graph around it has cast.
+            decode = tf.function(decode, jit_compile=True, autograph=False)
         with self.weights.reading():
-            return self._decode({"encoder_input_tokens": tokens})
+            return decode({"encoder_input_tokens": tokens})
 
     def function(self, batch_size=None):
         """Returns the graph, which is traced when it is first called or saved.

@@ -55,6 +55,13 @@ def get_strategy(name="single"):
     )
 
 
+def uses_xla(jit_compile):
+    """Whether XLA compiles: what is asked for, or, of None, whether there is a GPU."""
+    if jit_compile is None:
+        return bool(tf.config.list_physical_devices("GPU"))
+    return jit_compile
+
+
 def get_host(strategy):
     """Returns the `Host` that this process is.
 

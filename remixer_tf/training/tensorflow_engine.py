@@ -14,7 +14,7 @@ from remixer_tf.training.flops import (
     variable_bytes,
 )
 from remixer_tf.training.replicas import compile_on_replicas
-from remixer_tf.training.strategy import get_host, get_strategy
+from remixer_tf.training.strategy import get_host, get_strategy, uses_xla
 from remixer_tf.training.train_step import TrainStep
 
 
@@ -23,8 +23,8 @@ class TensorFlowEngine(Engine):
 
     Args:
         strategy: str, see `get_strategy`.
-        jit_compile: whether XLA compiles forward and backward; None for on GPUs. (A TPU
-            compiles whatever it is given.)
+        jit_compile: whether XLA compiles forward and backward, and what evaluations
+            compute; None for on GPUs. (A TPU compiles whatever it is given.)
 
     Raises:
         ValueError, OSError: see `get_strategy`.
@@ -32,9 +32,7 @@ class TensorFlowEngine(Engine):
 
     def __init__(self, strategy="single", jit_compile=None):
         self._strategy = get_strategy(strategy)
-        if jit_compile is None:
-            jit_compile = bool(tf.config.list_physical_devices("GPU"))
-        self._jit_compile = jit_compile
+        self._jit_compile = uses_xla(jit_compile)
         self.host = get_host(self._strategy)
         self.num_replicas = self._strategy.num_replicas_in_sync
         self.shard_info = seqio.ShardInfo(self.host.index, self.host.count)

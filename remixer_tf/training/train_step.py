@@ -9,7 +9,11 @@ from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
 from remixer_tf.objectives.batches import targets_and_weights, throughput_tensors
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.training.replicas import rows_of_replica
-from remixer_tf.training.strategy import get_host, take_reduced_gradients
+from remixer_tf.training.strategy import (
+    get_host,
+    take_reduced_gradients,
+    uses_xla,
+)
 
 
 class TrainStep:
@@ -89,11 +93,9 @@ class TrainStep:
         self._clip_norm = clip_norm
         self._num_replicas = strategy.num_replicas_in_sync
         self._local_replicas = self._num_replicas // get_host(strategy).count
-        if jit_compile is None:
-            jit_compile = bool(tf.config.list_physical_devices("GPU"))
-        self.jit_compile = jit_compile
+        self.jit_compile = uses_xla(jit_compile)
         self._gradients = tf.function(
-            self._forward_backward, jit_compile=jit_compile, autograph=False
+            self._forward_backward, jit_compile=self.jit_compile, autograph=False
         )
         self._run_steps = tf.function(self._loop, autograph=False)
         self._shapes = {}  # of the sums, known when the model has been traced

@@ -80,6 +80,15 @@ def test_the_last_value_counts():
     assert gin.query_parameter("SEED/gin.macro.value") == 2
 
 
+@pytest.mark.parametrize("value", [None, True])
+def test_one_name_compiles_training_evaluation_and_answers(value):
+    files = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"]
+    bindings = ["VOCABULARY_FILE = ''", f"JIT_COMPILE = {value}"]
+    configuration.parse_gin(files, bindings)
+    for name in ("TensorFlowEngine", "text_to_text"):
+        assert configuration.get_value(f"{name}.jit_compile", "unset") is value
+
+
 def test_search_path(tmp_path, monkeypatch):
     (tmp_path / "there" / "runs").mkdir(parents=True)
     (tmp_path / "here").mkdir()

@@ -21,12 +21,26 @@ def model():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
-def test_a_saved_graph_answers_as_the_search_does(model, weights, tmp_path):
-    graph = TokenGraph(model, input_length=8, max_decode_length=5, weights=weights)
+@pytest.mark.parametrize(
+    ("weights", "jit_compile"),
+    [("float32", False), ("bfloat16", False), ("bfloat16", True)],
+)
+def test_a_saved_graph_answers_as_the_search_does(
+    model, weights, jit_compile, tmp_path
+):
+    graph = TokenGraph(
+        model,
+        input_length=8,
+        max_decode_length=5,
+        weights=weights,
+        jit_compile=jit_compile,
+    )
     signatures = {"any": graph.function(), "one": graph.function(batch_size=1)}
     tf.saved_model.save(graph, str(tmp_path), signatures)
     loaded = tf.saved_model.load(str(tmp_path)).signatures
+    library = loaded["any"].graph.as_graph_def().library.function
+    compiled = [function.attr["_XlaMustCompile"].b for function in library]
+    assert any(compiled) == jit_compile
     original = [weight.numpy() for weight in model.weights]
     for weight in model.weights:
         stored = tf.cast(tf.cast(weight.value, weights), "float32")

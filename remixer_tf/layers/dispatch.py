@@ -1,7 +1,9 @@
 """Moving tokens to the experts that compute them, and back.
 
 All shapes are static. Integers alone are sorted; the features move by gathers, forward
-and backward: scatters are slow under XLA on a CPU, and not deterministic on a GPU.
+and backward: scatters are slow under XLA on a CPU, and not deterministic on a GPU. Only
+where most choices have no row, as when experts choose, are rows added up: gathers would
+move far more than is computed.
 
 Letters: G groups of S tokens with k choices each, in the order `[G, k, S]`, all first
 choices before all second ones; n = k S; E experts; C rows of an expert in a group.
@@ -165,9 +167,11 @@ def gather(x, choices, plan, num_experts, apply):
 
     # Empty rows get some token, and choices without a row some output: no gradient
     # flows through either.
-    token = plan.choice // (k * tokens) * tokens + plan.choice % tokens
     rows = take_rows(
-        ops.reshape(x, (-1, d_model)), token, by_token(plan.row), by_token(plan.kept)
+        ops.reshape(x, (-1, d_model)),
+        _tokens(plan),
+        by_token(plan.row),
+        by_token(plan.kept),
     )
     blocks = num_experts
     if plan.block_experts is not None:
@@ -179,6 +183,34 @@ def gather(x, choices, plan, num_experts, apply):
     )
     y = ops.cast(ops.reshape(y, (groups, k, tokens, d_model)), "float32")
     return ops.sum(ops.where(plan.kept, choices.gates, 0)[..., None] * y, axis=1)
+
+
+def add_up(x, choices, plan, num_experts, apply):
+    """As `gather`, but each row is added to its token's output.
+
+    It moves the experts' rows alone, and not each token's k choices.
+
+    Args: see `gather`; the plan is a `capacity_plan`.
+
+    Returns:
+        float32 `[G, S, d_model]`.
+    """
+    groups, _, tokens = ops.shape(plan.row)
+    d_model = ops.shape(x)[-1]
+    token = _tokens(plan)
+    rows = ops.take(ops.reshape(x, (-1, d_model)), token, axis=0)
+    rows = apply(ops.reshape(rows, (num_experts, -1, d_model)), None)
+    gates = ops.take(ops.reshape(choices.gates, (-1,)), plan.choice)
+    gates = ops.where(plan.filled, gates, 0)[:, None]
+    rows = gates * ops.cast(ops.reshape(rows, (-1, d_model)), "float32")
+    y = ops.segment_sum(rows, token, num_segments=groups * tokens)
+    return ops.reshape(y, (groups, tokens, d_model))
+
+
+def _tokens(plan):
+    """int32 `[rows]`, each row's token, counted through all groups."""
+    _, k, tokens = ops.shape(plan.row)
+    return plan.choice // (k * tokens) * tokens + plan.choice % tokens
 
 
 def take_rows(x, index, inverse, valid=None):

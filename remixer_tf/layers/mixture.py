@@ -9,6 +9,7 @@ from keras import ops
 from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.dispatch import (
+    add_up,
     capacity_plan,
     compute_all,
     dropless_plan,
@@ -56,10 +57,11 @@ class MoE(Sublayer):
         activation: str, see `get_activation`.
         gated: bool.
         dispatch: str, how tokens come to experts in training, with equal results where
-            nothing is dropped. "gather": sorted, then gathers. "einsum": products with
-            one-hot matrices, which cost `group_size / d_ff` of the experts' own work.
-            "dense": every expert computes every token, in evaluation too, and nothing
-            is dropped; for few experts, and as a reference.
+            nothing is dropped. "gather": sorted, then gathers; sums where experts
+            choose. "einsum": products with one-hot matrices, which cost `group_size /
+            d_ff` of the experts' own work. "dense": every expert computes every token,
+            in evaluation too, and nothing is dropped; for few experts, and as a
+            reference.
         group_size: int, tokens of a group at most.
         dropout_rate: float, on the hidden units. Not shared by positions, as in
             `FeedForward`: an expert's rows are of many examples.
@@ -207,7 +209,10 @@ class MoE(Sublayer):
         else:
             capacity = self.router.capacity(x.shape[1])
             plan = capacity_plan(choices, self.num_experts, capacity)
-            move = multiply if self.dispatch == "einsum" else gather
+            few_rows = 2 * self.num_experts * capacity < self.router.k * x.shape[1]
+            move = add_up if few_rows else gather
+            if self.dispatch == "einsum":
+                move = multiply
         return move(x, choices, plan, self.num_experts, apply), plan.kept
 
     def _apply_experts(self, x, block_experts, training):

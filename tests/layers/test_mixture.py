@@ -156,3 +156,21 @@ def test_experts_choose_equals_numpy(training):
     expected = np.einsum("te,etd->td", gates, expert_outputs(layer))
     y, _ = run(layer, training=training)
     np.testing.assert_allclose(y, expected.reshape(X.shape), atol=1e-4)
+
+
+def test_adding_up_rows_equals_products():
+    """Where experts choose: in outputs and gradients, with padding."""
+    x = ops.convert_to_tensor(X)
+    (expected, gradients), (y, grads) = (
+        outputs_and_gradients(
+            lambda layer=layer: layer(x, context=context(), training=True), layer
+        )
+        for layer in (
+            mixture("experts_choose", group_size=12, dispatch=dispatch)
+            for dispatch in ("einsum", "gather")
+        )
+    )
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+    for name, gradient in gradients.items():
+        assert np.abs(gradient).max() > 1e-3, name
+        np.testing.assert_allclose(grads[name], gradient, atol=1e-4, err_msg=name)

@@ -157,7 +157,7 @@ COPA = ChoiceFiles(
     "premise, question ('cause' or 'effect'), choice1, choice2 and label (0 or 1)",
 )
 RECORD = ChoiceFiles(
-    "record",
+    "record_files",  # T5 calls a preprocessor "record"
     "superglue/ReCoRD",
     # Those of FewGLUE where there is nothing else.
     {

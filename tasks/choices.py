@@ -15,11 +15,11 @@ targets; the second is running text, for language models of text files. Of input
 than the model reads the end is kept, which is next to the choices.
 
 The files, `choice_files.py` says how they are read, are in the folders that gin names
-(`copa.directory`, `record.directory`, `hellaswag.directory`), or REMIXER_TF_COPA_DIR
-and so on; for the first two also superglue/COPA and superglue/ReCoRD in the folder
-REMIXER_TF_DATA. They are SuperGLUE's train.jsonl and val.jsonl, and HellaSwag's
-hellaswag_train.jsonl and hellaswag_val.jsonl. Source: Brown et al., "Language Models
-are Few-Shot Learners", 2020, section 2.4.
+(`copa.directory`, `record_files.directory`, `hellaswag.directory`), or
+REMIXER_TF_COPA_DIR and so on; for the first two also superglue/COPA and
+superglue/ReCoRD in the folder REMIXER_TF_DATA. They are SuperGLUE's train.jsonl and
+val.jsonl, and HellaSwag's hellaswag_train.jsonl and hellaswag_val.jsonl. Source: Brown
+et al., "Language Models are Few-Shot Learners", 2020, section 2.4.
 """
 
 import collections

@@ -92,6 +92,11 @@ def explain(error, parameters):
             f"gin knows no {name!r}{where}.{nearest(name, parameters)} Names from a "
             "module of yours need an `import` line in the gin file."
         )
+    if match := re.search(r"Ambiguous selector '(.*?)', matches \[(.*?)\]", text):
+        return (
+            f"several things are called {match[1]!r}{where}: {match[2]}. Write the "
+            "whole name of one."
+        )
     if match := re.search(r"No module named '(.*?)'", text):
         return (
             f"there is no module {match[1]!r}{where}. Modules of yours are looked "

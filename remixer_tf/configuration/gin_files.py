@@ -108,6 +108,11 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     except (ValueError, OSError, ImportError) as error:
         message = explain(error, _parameters_of_all())
         raise UserError(message or plain_message(error)) from None
+    except KeyError as error:  # gin's, of ambiguous names; others are bugs
+        message = explain(error, _parameters_of_all())
+        if message is None:
+            raise
+        raise UserError(message) from None
     except UserError as error:  # gin has added where it was raised.
         raise UserError(plain_message(error)) from None
 

@@ -137,6 +137,13 @@ def test_one_message_for_each_error(arguments, words):
         assert word in message
 
 
+def test_a_name_of_two_things():
+    for module in ("first", "second"):
+        gin.external_configurable(lambda size=1: size, "twin", module=module)
+    message = error_of("--gin.twin.size=2")
+    assert "'twin'" in message and "first.twin" in message and "whole name" in message
+
+
 def test_errors_in_files_name_file_and_line(tmp_path):
     for name, text, words in [
         ("name", "\ntrian.seed = 1\n", ["'trian'", "line 2"]),

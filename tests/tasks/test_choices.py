@@ -252,3 +252,13 @@ def test_the_real_files(real_data_dir):
             assert questions in (None, len(found)) and len(found) >= 32
             assert sizes in (None, {len(question.choices) for question in found})
             assert all(sum(q.correct) == 1 for q in found if files is COPA)
+
+
+@pytest.mark.parametrize("name", ["copa", "record_files", "hellaswag"])
+def test_gin_knows_the_folders_name(name, tmp_path, clear_gin):
+    import gin
+
+    gin.parse_config(f"{name}.directory = '{tmp_path}'")  # T5 has a "record" too
+    files = {"copa": COPA, "record_files": RECORD, "hellaswag": HELLASWAG}[name]
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        files.read("train", False)

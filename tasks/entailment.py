@@ -35,11 +35,10 @@ import seqio
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.folders import DataFolder, read_bytes
-from remixer_tf.tasks.inference_files import read_pairs
+from remixer_tf.tasks.inference_files import THREE_CLASSES, read_pairs
 from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.t5_tasks import t5
 
-CLASSES = ["entailment", "neutral", "contradiction"]
 HANS_CLASSES = ["entailment", "non-entailment"]
 anli_folder = DataFolder("anli", "REMIXER_TF_ANLI_DIR", "anli")
 conjnli_folder = DataFolder("conjnli", "REMIXER_TF_CONJNLI_DIR", "conjnli")
@@ -135,7 +134,7 @@ def _drop_disputed(dataset):
 
 def _hans_class(text, **unused):
     """The index in `HANS_CLASSES` of a class of MNLI or HANS, -1 of other text."""
-    text = "non-entailment" if text in CLASSES[1:] else text
+    text = "non-entailment" if text in THREE_CLASSES[1:] else text
     return HANS_CLASSES.index(text) if text in HANS_CLASSES else -1
 
 
@@ -167,7 +166,7 @@ def _add_task(
     )
 
 
-def _pairs(folder, files, classes=CLASSES, premise="premise", where=None):
+def _pairs(folder, files, classes=THREE_CLASSES, premise="premise", where=None):
     """A source of the pairs of a set's files."""
     read = functools.partial(read_inference, folder, files, classes, where=where)
     return RowSource(read, tuple(files), names=("hypothesis", premise, "label"))
@@ -191,7 +190,7 @@ for _number in (1, 2, 3):
     _add_task(
         f"anli_r{_number}",
         FilesOrTfds(_tfds, anli_folder, _files),
-        CLASSES,
+        THREE_CLASSES,
         benchmark="anli",
         preprocessors=[_anli_names],
     )
@@ -200,7 +199,7 @@ seqio.MixtureRegistry.add(
     [f"anli_r{number}" for number in (1, 2, 3)],
     default_rate=seqio.mixing_rate_num_examples,
 )
-_add_task("conjnli", _pairs(conjnli_folder, CONJNLI_FILES), CLASSES)
+_add_task("conjnli", _pairs(conjnli_folder, CONJNLI_FILES), THREE_CLASSES)
 _add_task(
     "snli",
     FilesOrTfds(
@@ -208,7 +207,7 @@ _add_task(
         snli_folder,
         _pairs(snli_folder, SNLI_FILES),
     ),
-    CLASSES,
+    THREE_CLASSES,
     preprocessors=[_drop_disputed],
 )
 _add_task(

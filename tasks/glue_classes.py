@@ -20,21 +20,17 @@ import tensorflow as tf
 
 from remixer_tf.tasks import classes
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
+from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
 from remixer_tf.tasks.t5_tasks import t5
 
 __all__ = ["SETS", "t5"]
 
-_ENTAILMENT = ["entailment", "not_entailment"]
 # T5's task, the texts of an example, and the classes in the order of GLUE's labels.
 SETS = {
     "sst2": ("glue_sst2_v002", ("sentence",), ["negative", "positive"]),
-    "mnli": (
-        "glue_mnli_v002",
-        ("premise", "hypothesis"),
-        ["entailment", "neutral", "contradiction"],
-    ),
-    "qnli": ("glue_qnli_v002", ("question", "sentence"), _ENTAILMENT),
-    "rte": ("glue_rte_v002", ("sentence1", "sentence2"), _ENTAILMENT),
+    "mnli": ("glue_mnli_v002", ("premise", "hypothesis"), THREE_CLASSES),
+    "qnli": ("glue_qnli_v002", ("question", "sentence"), TWO_CLASSES),
+    "rte": ("glue_rte_v002", ("sentence1", "sentence2"), TWO_CLASSES),
 }
 
 

@@ -13,6 +13,9 @@ PREMISE = ("premise", "Premise", "sentence1", "context")
 HYPOTHESIS = ("hypothesis", "Hypothesis", "sentence2", "statement")
 LABEL = ("label", "Label", "gold_label")
 NO_LABEL = -1  # as TensorFlow Datasets has it
+# Classes in the order of their ids, as GLUE and TensorFlow Datasets have it.
+THREE_CLASSES = ["entailment", "neutral", "contradiction"]
+TWO_CLASSES = ["entailment", "not_entailment"]
 
 
 def read_pairs(path, classes, where=None):

@@ -10,9 +10,9 @@ import json
 
 from absl import logging
 
+from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
+
 _FALSE_TRUE = ["false", "true"]
-_NLI = ["entailment", "neutral", "contradiction"]
-_RTE = ["entailment", "not_entailment"]
 # The file, and the labels in the order of the class ids; None for the answer itself.
 _FILES = {
     "super_glue_boolq_v102": ("BoolQ.jsonl", _FALSE_TRUE),
@@ -20,22 +20,22 @@ _FILES = {
     "super_glue_copa_v102": ("COPA.jsonl", [0, 1]),
     "super_glue_multirc_v102": ("MultiRC.jsonl", [0, 1]),
     "super_glue_record_v102": ("ReCoRD.jsonl", None),
-    "super_glue_rte_v102": ("RTE.jsonl", _RTE),
+    "super_glue_rte_v102": ("RTE.jsonl", TWO_CLASSES),
     "super_glue_wic_v102": ("WiC.jsonl", _FALSE_TRUE),
     "super_glue_wsc_v102_simple_eval": ("WSC.jsonl", ["False", "True"]),
-    "super_glue_axb_v102": ("AX-b.jsonl", _RTE),
-    "super_glue_axg_v102": ("AX-g.jsonl", _RTE),
+    "super_glue_axb_v102": ("AX-b.jsonl", TWO_CLASSES),
+    "super_glue_axg_v102": ("AX-g.jsonl", TWO_CLASSES),
     "glue_cola_v002": ("CoLA.tsv", [0, 1]),
     "glue_sst2_v002": ("SST-2.tsv", [0, 1]),
     "glue_mrpc_v002": ("MRPC.tsv", [0, 1]),
     "glue_qqp_v002": ("QQP.tsv", [0, 1]),
     "glue_stsb_v002": ("STS-B.tsv", None),
-    "glue_mnli_matched_v002": ("MNLI-m.tsv", _NLI),
-    "glue_mnli_mismatched_v002": ("MNLI-mm.tsv", _NLI),
-    "glue_qnli_v002": ("QNLI.tsv", _RTE),
-    "glue_rte_v002": ("RTE.tsv", _RTE),
+    "glue_mnli_matched_v002": ("MNLI-m.tsv", THREE_CLASSES),
+    "glue_mnli_mismatched_v002": ("MNLI-mm.tsv", THREE_CLASSES),
+    "glue_qnli_v002": ("QNLI.tsv", TWO_CLASSES),
+    "glue_rte_v002": ("RTE.tsv", TWO_CLASSES),
     "glue_wnli_v002_simple_eval": ("WNLI.tsv", [0, 1]),
-    "glue_ax_v002": ("AX.tsv", _NLI),
+    "glue_ax_v002": ("AX.tsv", THREE_CLASSES),
 }
 
 

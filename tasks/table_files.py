@@ -92,7 +92,7 @@ def _nearby(path):
     return f" In its folder: {', '.join(names)}." if names else ""
 
 
-def is_text(value):
+def is_utf8(value):
     """Whether a str can be written as UTF-8: its bytes were."""
     try:
         value.encode()
@@ -122,7 +122,7 @@ def _delimited(text, quotes, header, columns):
     for number, cells in records:
         if cells is None:
             lines.append(Line(number, None, "malformed quotes"))
-        elif not all(map(is_text, cells)):
+        elif not all(map(is_utf8, cells)):
             lines.append(Line(number, None, "invalid UTF-8"))
         elif len(cells) != len(names):
             lines.append(
@@ -160,13 +160,13 @@ def _json(text):
             row = json.loads(line)
         except ValueError:
             row = None
-        if not is_text(line):
+        if not is_utf8(line):
             lines.append(Line(number, None, "invalid UTF-8"))
         elif not isinstance(row, dict):
             lines.append(Line(number, None, "malformed JSON object"))
         else:
             values = {name: _to_text(value) for name, value in row.items()}
-            if all(is_text(value) for value in values.values() if value):
+            if all(is_utf8(value) for value in values.values() if value):
                 lines.append(Line(number, values))
             else:  # It was escaped, as "\ud800".
                 lines.append(Line(number, None, "invalid UTF-8"))

@@ -25,7 +25,7 @@ from absl import logging
 
 from remixer_tf.tasks.bad_rows import BadRows
 from remixer_tf.tasks.folders import DataFolder
-from remixer_tf.tasks.table_files import is_text, read_table, read_text, split_lines
+from remixer_tf.tasks.table_files import is_utf8, read_table, read_text, split_lines
 
 SPLITS = ("train", "validation")
 _DOCUMENT = 10_000  # characters
@@ -162,10 +162,10 @@ def _read_rows(path, add_bad):
 def _read_plain(path, add_bad):
     """Yields the documents of a .txt file."""
     text = read_text(path)
-    if not is_text(text):
+    if not is_utf8(text):
         good = []
         for number, line in enumerate(split_lines(text), 1):
-            if is_text(line):
+            if is_utf8(line):
                 good.append(line)
             else:
                 add_bad("invalid UTF-8", number)

@@ -25,7 +25,6 @@ from remixer_tf.evaluation.results import (
 )
 from remixer_tf.evaluation.settings import describe
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.tasks.submissions import has_submission, submission
 
 
 class DecodedEvaluation(TextEvaluation):
@@ -84,6 +83,9 @@ class DecodedEvaluation(TextEvaluation):
 
     def run(self, model_dir, engine, step):
         """Evaluates, see `Evaluation`; prints tables and writes what they average."""
+        # Not at the top: all tasks come with it, and t5, which takes seconds.
+        from remixer_tf.tasks.submissions import has_submission, submission
+
         results = super().run(model_dir, engine, step)
         of_tasks = [result for splits in results.values() for result in splits.values()]
         for split in dict.fromkeys(result["split"] for result in of_tasks):

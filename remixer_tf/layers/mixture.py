@@ -209,10 +209,12 @@ class MoE(Sublayer):
         else:
             capacity = self.router.capacity(x.shape[1])
             plan = capacity_plan(choices, self.num_experts, capacity)
-            few_rows = 2 * self.num_experts * capacity < self.router.k * x.shape[1]
-            move = add_up if few_rows else gather
             if self.dispatch == "einsum":
                 move = multiply
+            elif 2 * self.num_experts * capacity < self.router.k * x.shape[1]:
+                move = add_up
+            else:
+                move = gather
         return move(x, choices, plan, self.num_experts, apply), plan.kept
 
     def _apply_experts(self, x, block_experts, training):

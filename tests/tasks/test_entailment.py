@@ -134,7 +134,7 @@ def test_classes_of_mnli_on_hans():
 def test_anli_and_snli_of_tfds():
     """The rows that TFDS describes, whose files are not at hand."""
     features = tfds.builder("anli/r2:0.1.0").info.features
-    assert [name[0] for name in entailment.CLASSES] == features["label"].names
+    assert [name[0] for name in entailment.THREE_CLASSES] == features["label"].names
     rows = {name: [f"the {name}"] for name in features if name != "label"}
     source = seqio.FunctionDataSource(
         lambda split, shuffle_files: tf.data.Dataset.from_tensor_slices(
@@ -151,7 +151,7 @@ def test_anli_and_snli_of_tfds():
     assert tasks[1].source.tfds_dataset.name == "anli/r2:0.1.0"
     assert set(tasks[1].splits) == {"train", "validation", "test"}
     features = tfds.builder("snli:1.1.0").info.features
-    assert features["label"].names == entailment.CLASSES
+    assert features["label"].names == entailment.THREE_CLASSES
     rows = {"premise": ["P", "P"], "hypothesis": ["H", "H"], "label": [-1, 0]}
     assert set(features) == set(rows)
     source = seqio.FunctionDataSource(

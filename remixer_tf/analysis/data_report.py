@@ -96,8 +96,9 @@ class _TaskReport:
         }
         self._text = [n for n in names if is_text(task.output_features[n])]
         self._suggested = {
+            # A class or a span is one length always; token types go with their text.
             name: statistics.suggest_length(lengths)
-            if name in self._text
+            if name in self._text or lengths.min() < lengths.max()
             else int(lengths.max())
             for name, lengths in self._lengths.items()
         }

@@ -236,7 +236,7 @@ class Pictures(_Pictures):
             {name: tf.constant(value, tf.int32) for name, value in example.items()}
         )
         features = self._task.output_features
-        joined = join_texts(dataset, self._options["feature_lengths"], features)
+        joined = join_texts(dataset, features, self._options["feature_lengths"])
         (joined,) = joined.batch(1).as_numpy_iterator()
         vocabulary = features["inputs"].vocabulary
         special = special_ids(vocabulary)

@@ -47,7 +47,7 @@ class ClassNames(seqio.PassThroughVocabulary):
         return f"ClassNames({self._names})"
 
 
-def join_texts(dataset, sequence_length, output_features):
+def join_texts(dataset, output_features, sequence_length=None):
     """A preprocessor: BERT's input of one or two texts.
 
         [CLS] inputs [SEP]                    token types 0 ... 0
@@ -57,8 +57,9 @@ def join_texts(dataset, sequence_length, output_features):
 
     Args:
         dataset: of dictionaries with int32 `[n]` under "inputs" and perhaps "inputs_b".
-        sequence_length: dictionary of ints with the length of "inputs".
         output_features: dictionary of `seqio.Feature`.
+        sequence_length: dictionary of ints with the length of "inputs"; None keeps
+            texts whole, as their lengths are counted.
 
     Returns:
         a `tf.data.Dataset` of dictionaries with the joined "inputs" and "token_types"
@@ -68,7 +69,7 @@ def join_texts(dataset, sequence_length, output_features):
         ValueError: the vocabulary has no ids for [CLS] and [SEP].
     """
     special = special_ids(output_features["inputs"].vocabulary)
-    length = sequence_length["inputs"]
+    length = sequence_length["inputs"] if sequence_length else tf.int32.max
 
     @seqio.map_over_dataset
     def join(example):

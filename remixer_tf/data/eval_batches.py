@@ -21,8 +21,8 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
         split: str.
         feature_lengths: dictionary of ints.
         max_examples: int, only the first; None for all.
-        trim: bool, whether to trim inputs; a task that makes its examples for
-            `feature_lengths`, as span corruption does, does so in any case.
+        trim: bool, whether to trim inputs, else they are whole; a task that makes its
+            examples for `feature_lengths`, as span corruption does, does so either way.
 
     Returns:
         list of dictionaries of NumPy arrays: every feature that the task makes.
@@ -33,7 +33,7 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
     dataset = with_seed(task).get_dataset(
-        whole_lengths(task, feature_lengths) or lengths,
+        whole_lengths(task, feature_lengths) or (lengths if trim else None),
         split=split,
         shuffle=False,
         trim_output_features=trim,

@@ -1,17 +1,22 @@
 """Texts and pairs of texts with a class: joining, converting, names."""
 
+import io
+
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 
+from remixer_tf.analysis.data_report import write_task
 from remixer_tf.data.classification import (
     ClassifierFeatureConverter,
     ClassNames,
     join_texts,
 )
-from remixer_tf.data.eval_batches import eval_dataset
+from remixer_tf.data.eval_batches import eval_dataset, read_examples
+from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.tasks import classes
 
 CLS, SEP = 260, 259
 FEATURES = {"inputs": seqio.Feature(byte_vocabulary(extra_ids=3), add_eos=False)}
@@ -24,7 +29,7 @@ def join(length, inputs, inputs_b=None):
     dataset = tf.data.Dataset.from_tensors(
         {name: tf.constant(x, tf.int32) for name, x in example.items()}
     )
-    (joined,) = join_texts(dataset, {"inputs": length}, FEATURES).as_numpy_iterator()
+    (joined,) = join_texts(dataset, FEATURES, {"inputs": length}).as_numpy_iterator()
     assert joined.pop("targets").tolist() == [1]
     assert set(joined) == {"inputs", "token_types"}
     return joined["inputs"].tolist(), joined["token_types"].tolist()
@@ -67,13 +72,16 @@ def test_class_names():
         names.encode_tf(tf.constant("other"))
 
 
+def lengths(inputs):
+    return {"inputs": inputs, "token_types": inputs, "targets": 1}
+
+
 def converter(**kwargs):
-    lengths = {"inputs": 7, "token_types": 7, "targets": 1}
     row = {"inputs": [98, 7, 97, 9, 97], "token_types": [0, 0, 0, 1, 1], "targets": [0]}
     dataset = tf.data.Dataset.from_tensors(
         {name: tf.constant(x, tf.int32) for name, x in row.items()}
     )
-    return ClassifierFeatureConverter(**kwargs)(dataset, lengths)
+    return ClassifierFeatureConverter(**kwargs)(dataset, lengths(7))
 
 
 def test_converter():
@@ -88,21 +96,46 @@ def test_converter():
         converter(pack=True)
 
 
-def test_rows_that_fill_a_batch_have_no_weight():
-    from remixer_tf.tasks import classes
-
+@pytest.fixture(scope="module")
+def pairs():
+    """A task of pairs that have 7, 5 and 7 tokens with [CLS] and [SEP]."""
     rows = [("a b", "a", "yes"), ("a", "b", "no"), ("c d", "c", "yes")]
     classes.add_task("toy_pairs", lambda split: rows, ["dev"], ["no", "yes"])
-    try:
-        dataset = eval_dataset(
-            "toy_pairs",
-            split="dev",
-            feature_lengths={"inputs": 8, "token_types": 8, "targets": 1},
-            batch_size=2,
-            feature_converter=ClassifierFeatureConverter,
-        )
-    finally:
-        seqio.TaskRegistry.remove("toy_pairs")
+    yield seqio.TaskRegistry.get("toy_pairs")
+    seqio.TaskRegistry.remove("toy_pairs")
+
+
+def test_long_pairs_are_counted_before_they_are_trimmed(pairs):
+    count = count_over_length(pairs, "dev", lengths(6))
+    assert (count.examples, count.over) == (3, 2)
+    assert count.longest == lengths(7)
+    trimmed = read_examples(pairs, "dev", lengths(6))
+    assert [len(example["inputs"]) for example in trimmed] == [6, 5, 6]
+
+
+@pytest.mark.slow
+def test_long_pairs_are_reported(pairs):
+    file = io.StringIO()
+    write_task(
+        pairs,
+        file,
+        split="dev",
+        feature_lengths=lengths(6),
+        feature_converter=ClassifierFeatureConverter,
+    )
+    text = file.getvalue()
+    assert "66.67% of the examples are longer than inputs 6" in text
+    assert f"FEATURE_LENGTHS = {lengths(8)}\n" in text
+
+
+def test_rows_that_fill_a_batch_have_no_weight(pairs):
+    dataset = eval_dataset(
+        pairs,
+        split="dev",
+        feature_lengths=lengths(8),
+        batch_size=2,
+        feature_converter=ClassifierFeatureConverter,
+    )
     batches = list(dataset.as_numpy_iterator())
     np.testing.assert_array_equal(
         [b["labels"][:, 0] for b in batches], [[1, 0], [1, 1]]

@@ -301,7 +301,7 @@ def test_an_encoder_says_classes_and_gives_vectors(vocabulary, tmp_path):
     rows = tf.data.Dataset.from_tensor_slices({"inputs": texts, "inputs_b": seconds})
     encode = words.vocabulary.encode_tf
     rows = rows.map(lambda row: {name: encode(text) for name, text in row.items()})
-    joined = [*join_texts(rows, {"inputs": 9}, task.output_features)]
+    joined = [*join_texts(rows, task.output_features, {"inputs": 9})]
     for number, row in enumerate(joined):
         if not seconds[number]:  # [SEP] of an empty text is none of one text's
             row = {name: ids[:-1] for name, ids in row.items()}

@@ -10,7 +10,6 @@
 - `table_task` makes tasks of tables of one's own, by gin (`tables.py`);
 - `text_{span_corruption,prefix_lm,mlm,lm,documents}`: text files of one's own, and
   `c4_v220_{lm,mlm}` (`text.py`); `text_task` makes others, by gin;
-- `tsv_files`: questions and answers of one's own (`tsv_files.py`);
 - T5's own tasks and mixtures (`t5_tasks.py`), which read GLUE, SuperGLUE and SQuAD
   from their own files where a folder of them is named (`benchmark_files.py`).
 """
@@ -25,7 +24,6 @@ from remixer_tf.tasks import (
     t5_tasks,
     tables,
     text,
-    tsv_files,
 )
 
 __all__ = [
@@ -38,5 +36,4 @@ __all__ = [
     "t5_tasks",
     "tables",
     "text",
-    "tsv_files",
 ]

@@ -11,6 +11,7 @@ import tensorflow_datasets as tfds
 
 from remixer_tf import configuration
 from remixer_tf.data.pipeline import get_task
+from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.tasks import entailment
 
 CONJNLI = (
@@ -78,6 +79,19 @@ def read(task, split):
         assert {name: x.tolist() for name, x in example.items()} == ids
         texts.append(tuple(pair))
     return texts
+
+
+def test_splits_without_a_file_are_left_out_unless_asked_for(folder, caplog):
+    lengths = {"inputs": 4, "targets": 4}
+    evaluation = LossEvaluation("hans", feature_lengths=lengths)
+    assert evaluation.parts() == [("hans", "validation")]
+    assert "hans test is left out: There is no eval.tsv" in caplog.text
+    asked = LossEvaluation("hans", feature_lengths=lengths, splits=["test"])
+    with pytest.raises(FileNotFoundError, match="no eval.tsv"):
+        asked.check(str(folder))
+    (folder / "heuristics_evaluation_set.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="no heuristics_evaluation_set.txt"):
+        LossEvaluation("hans", feature_lengths=lengths).parts()
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])

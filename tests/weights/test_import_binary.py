@@ -87,7 +87,7 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
     arguments = [
         f"--model_dir={model_dir}",
         f"--gin_file={model_dir}/operative_config.gin",
-        f"--gin.tsv_files.directory='{tmp_path}'",
+        f"--gin.FILES={{'train': '{tmp_path}/train.tsv'}}",
         "--gin.BATCH_SIZE=2",
         "--gin.train.log_period=1",
         "--gin.DROPOUT_RATE=0.0",  # not the source's: no random states

@@ -112,6 +112,7 @@ def _add_task(name, files, running_text):
         source=_source(files, running_text),
         preprocessors=[
             seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
             keep_end,
             seqio.preprocessors.append_eos_after_trim,
         ],

@@ -49,7 +49,12 @@ def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_7
     seqio.TaskRegistry.add(
         name,
         source=source,
-        preprocessors=[*preprocessors, seqio.preprocessors.tokenize, join_texts],
+        preprocessors=[
+            *preprocessors,
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            join_texts,
+        ],
         output_features=features,
         metric_fns=[accuracy],
         shuffle_buffer_size=shuffle_buffer_size,

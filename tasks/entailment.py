@@ -36,7 +36,7 @@ from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.inference_files import THREE_CLASSES, read_pairs
-from remixer_tf.tasks.rows import RowSource
+from remixer_tf.tasks.rows import TOKENIZE, RowSource
 from remixer_tf.tasks.t5_tasks import t5
 
 HANS_CLASSES = ["entailment", "non-entailment"]
@@ -153,8 +153,7 @@ def _add_task(
                 label_names=classes,
                 id_key=None,
             ),
-            seqio.preprocessors.tokenize,
-            seqio.preprocessors.append_eos,
+            *TOKENIZE,
         ],
         output_features={"inputs": text, "targets": text},
         postprocess_fn=postprocess_fn

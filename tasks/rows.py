@@ -6,6 +6,12 @@ import tensorflow as tf
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import metrics
 
+# Of texts, tokens that end in EOS. Such a task can be cached.
+TOKENIZE = (
+    seqio.preprocessors.tokenize,
+    seqio.CacheDatasetPlaceholder(),
+    seqio.preprocessors.append_eos,
+)
 
 def add_task(name, read_rows, splits, kind_of_type, shuffle_buffer_size):
     """Registers a seqio task whose examples are inputs, targets and a type.
@@ -25,7 +31,7 @@ def add_task(name, read_rows, splits, kind_of_type, shuffle_buffer_size):
     seqio.TaskRegistry.add(
         name,
         source=RowSource(read_rows, splits),
-        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+        preprocessors=TOKENIZE,
         output_features={
             "inputs": seqio.Feature(byte_vocabulary()),
             "targets": seqio.Feature(byte_vocabulary()),

@@ -24,7 +24,7 @@ from absl import logging
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.bad_rows import BadRows
 from remixer_tf.tasks.metrics import METRICS
-from remixer_tf.tasks.rows import RowSource
+from remixer_tf.tasks.rows import TOKENIZE, RowSource
 from remixer_tf.tasks.table_files import read_table
 
 
@@ -110,7 +110,7 @@ def table_task(
             table.splits,
             names=("inputs", "targets", "line"),
         ),
-        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+        preprocessors=TOKENIZE,
         output_features={
             feature: seqio.Feature(byte_vocabulary())
             for feature in ("inputs", "targets")

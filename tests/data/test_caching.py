@@ -3,12 +3,14 @@
 import json
 import pathlib
 
+import gin
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 
 from remixer_tf import cache as binary
+from remixer_tf import configuration
 from remixer_tf.configuration.errors import UserError
 from remixer_tf.data import caching, pipeline
 from remixer_tf.tasks.text import text_task
@@ -40,7 +42,7 @@ def cache(corpus, tmp_path_factory):
 def read(task, number=40, **kwargs):
     dataset = task.get_dataset(LENGTHS, split="train", seed=1, num_epochs=2, **kwargs)
     return [
-        {name: x.tolist() for name, x in example.items()}
+        {name: np.asarray(x).tolist() for name, x in example.items()}
         for example in dataset.take(number).as_numpy_iterator()
     ]
 
@@ -170,6 +172,35 @@ def test_the_binary(corpus, tmp_path, capsys, clear_gin):
     assert len(list(tmp_path.glob("*/train.tfrecord-*-of-00002"))) == 2
     with pytest.raises(UserError, match="leave CACHE_DIR out"):
         binary.main([*arguments, "--gin.CACHE_DIR='x'"])
+
+
+@pytest.mark.slow
+def test_a_table_is_read_from_its_cache(tmp_path, clear_gin):
+    path = tmp_path / "toy.csv"
+    path.write_text("question,answer\none,1\ntwo,\nthree,3\n")
+    bindings = [
+        "TASK = @table_task()",
+        f"table_task.files = {{'train': '{path}'}}",
+        "table_task.inputs = 'say {question}'",
+        "table_task.targets = '{answer}'",
+        "table_task.on_bad_rows = 'skip'",
+    ]
+    arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
+    binary.main([f"--output_dir={tmp_path / 'cache'}", *arguments])
+    live = configuration.call("get_task")
+    gin.clear_config()
+    bindings.append(f"CACHE_DIR = '{tmp_path / 'cache'}'")
+    configuration.parse_gin(["runs/train.gin"], bindings, complete=False)
+    cached = configuration.call("get_task")
+    assert read(cached, shuffle=False) == read(live, shuffle=False)
+    assert cached.num_input_examples("train") == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["cogs", "anli_r1", "snli", "art", "sst2_classes", "copa_choices"]
+)
+def test_tasks_can_be_cached(name):
+    assert pipeline.get_task(name).supports_caching
 
 
 def test_errors(corpus, cache, tmp_path):

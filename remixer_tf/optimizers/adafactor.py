@@ -111,15 +111,23 @@ class Adafactor(keras.optimizers.Optimizer):
 
     def slot_shapes(self, shape):
         """Returns {slot name: shape} for a variable of this shape; makes nothing."""
-        slots = {"first_moment": tuple(shape)} if self.beta_1 else {}
+        return {
+            slot: tuple(shape[axis] for axis in axes)
+            for slot, axes in self.slot_axes(shape).items()
+        }
+
+    def slot_axes(self, shape):
+        """Returns {slot name: the axes of a variable of this shape that it keeps}."""
+        every = tuple(range(len(shape)))
+        slots = {"first_moment": every} if self.beta_1 else {}
         factored_axes = self._factored_axes(shape)
         if factored_axes is None:
-            return {**slots, "second_moment": tuple(shape)}
+            return {**slots, "second_moment": every}
         largest, second = factored_axes
         return {
             **slots,
-            "second_moment_row": _without(shape, largest),
-            "second_moment_column": _without(shape, second),
+            "second_moment_row": _without(every, largest),
+            "second_moment_column": _without(every, second),
         }
 
     def build(self, variables):
@@ -223,8 +231,8 @@ def _rms(x):
     return ops.sqrt(ops.mean(ops.square(x)))
 
 
-def _without(shape, axis):
-    return tuple(shape[:axis]) + tuple(shape[axis + 1 :])
+def _without(axes, axis):
+    return axes[:axis] + axes[axis + 1 :]
 
 
 def _positive(x):

@@ -13,6 +13,7 @@ from remixer_tf import configuration
 from remixer_tf.models import EncoderOnly
 from remixer_tf.models.build import declare
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.dimensions import dimension_names
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, check_rows_stand_alone, tiny_batch
 
@@ -125,8 +126,11 @@ def count_parameters(file, bindings=()):
     configuration.parse_gin([str(file)], list(bindings), complete=False)
     bound = tuple(x for x in model_bindings() if x[0] != "DROPOUT_RATE")
     if bound not in _counted:
-        variables = declared_model().trainable_variables
+        model = declared_model()
+        variables = model.trainable_variables
         assert all(v._value is None for v in variables)
+        for v in model.variables:  # One row of the layouts' table names each.
+            assert len(dimension_names(v.path, v.shape)) == len(v.shape)
         _counted[bound] = sum(math.prod(v.shape) for v in variables)
     return _counted[bound]
 

@@ -1,0 +1,202 @@
+"""How a model's variables are split over a mesh."""
+
+import json
+import pathlib
+
+import keras
+import pytest
+
+from remixer_tf.optimizers import Adafactor
+from remixer_tf.training import dimensions
+from remixer_tf.training.dimensions import DIMENSIONS, ROWS, dimension_names
+from remixer_tf.training.layout import Layout
+from tests.models.tiny import tiny_encoder
+
+SNAPSHOTS = pathlib.Path(__file__).parents[1] / "testdata" / "parameter_shapes"
+T5_RULES = (
+    "ensemble:ensemble,batch:batch,d_ff:model,heads:model,vocab:model,experts:batch"
+)
+BLOCK = "encoder_decoder/encoder/layer_3_x/x"
+
+
+@pytest.mark.parametrize(
+    "text", ["data:4,model:2", " data:4 model:2", "data:4;model:2."]
+)
+def test_the_text_is_mesh_tensorflows(text):
+    layout = Layout(text, T5_RULES.replace("batch:batch", "batch:data"))
+    assert list(layout.axes.items()) == [("data", 4), ("model", 2)]
+    assert layout.num_devices == 8
+    assert layout.batch_axes == ("data",) and layout.num_batch_parts == 4
+    assert layout.activation_partition() == (("data",), None, None)
+    assert layout.partition("m/token_embedding/embeddings", (32, 8)) == ("model", None)
+    # The mesh has no axis "batch".
+    assert layout.partition(f"{BLOCK}/wi_0", (4, 8, 32)) == (None, None, "model")
+
+
+def test_one_device_needs_no_text():
+    layout = Layout()
+    assert layout.axes == {} and layout.num_devices == layout.num_batch_parts == 1
+    assert layout.batch_axes == ()
+    # Nor names, which a layer of one's own does not have.
+    assert layout.partition("my/kernel", (4, 8)) == (None, None)
+
+
+def test_a_batch_may_be_split_over_two_axes():
+    layout = Layout("pod:2,data:4", "batch:pod,batch:data,d_model:data")
+    assert layout.batch_axes == ("pod", "data") and layout.num_batch_parts == 8
+    assert layout.partition("m/logits/kernel", (8, 32)) == ("data", None)
+
+
+@pytest.mark.parametrize(
+    "mesh_shape, layout_rules, message",
+    [
+        ("data=4", "", "pairs such as 'data:4,model:2'. Received: 'data=4'"),
+        ("data:4:2", "", "Received: 'data:4:2'"),
+        ("data:4", "batch:", "layout_rules is a list of pairs"),
+        (None, "", "mesh_shape is a text"),
+        ("data:0", "", "a positive integer. Received: data:0"),
+        ("data:two", "", "a positive integer. Received: data:two"),
+        ("data:2,data:4", "", "the axis 'data' twice"),
+        (
+            "data:2",
+            "batch:data,d_fff:data",
+            "'d_fff', which no tensor has.*d_model, d_",
+        ),
+        ("data:2,model:2", "d_ff:data,d_ff:model", "two rules for 'd_ff'"),
+        ("data:2", "batch:data,batch:data", "two rules for 'batch'"),
+    ],
+)
+def test_a_wrong_text_is_refused(mesh_shape, layout_rules, message):
+    with pytest.raises(ValueError, match=message):
+        Layout(mesh_shape, layout_rules)
+
+
+def test_sizes_have_to_divide():
+    layout = Layout("model:4", "heads:model,d_ff:model")
+    with pytest.raises(
+        ValueError, match="d_ff:model splits d_ff=6 of .*wo/kernel over 4"
+    ):
+        layout.partition(f"{BLOCK}/wo/kernel", (6, 8))
+    # Heads are what is split, and not their channels.
+    path, shape = f"{BLOCK}/query/kernel", (8, 6 * 64)
+    assert layout.partition(path, shape, num_heads=12) == (None, "model")
+    with pytest.raises(ValueError, match="splits heads=6 of .*query/kernel over 4"):
+        layout.partition(path, shape, num_heads=6)
+
+
+def test_an_axis_splits_one_dimension_of_a_tensor():
+    layout = Layout("model:2", "d_model:model,d_ff:model")
+    with pytest.raises(
+        ValueError, match="d_model:model and d_ff:model .* of .*wi/kernel"
+    ):
+        layout.partition(f"{BLOCK}/wi/kernel", (8, 32))
+
+
+def test_a_variable_matches_one_row(monkeypatch):
+    with pytest.raises(ValueError, match="my/kernel, of shape .4, 8., .* matches none"):
+        dimension_names("my/kernel", (4, 8))
+    with pytest.raises(ValueError, match="none"):  # Of another rank.
+        dimension_names("m/logits/kernel", (8,))
+    monkeypatch.setattr(dimensions, "ROWS", [*ROWS, (".*/kernel", ("d_ff", None))])
+    assert dimension_names("my/kernel", (4, 8)) == ("d_ff", None)
+    with pytest.raises(ValueError, match="logits.*make the expressions narrower"):
+        dimension_names("m/logits/kernel", (8, 32))
+
+
+def test_every_row_names_known_dimensions():
+    named = {name for _, names in ROWS for name in names if name}
+    assert named == set(DIMENSIONS) - {"batch", "ensemble"}
+
+
+def test_the_head_of_amlp_is_whole():
+    """One small head, unlike a sublayer that gin calls "attention"."""
+    for sublayer, names in (
+        ("gmlp/gmlp/attention", None),
+        ("attention/attention", "heads"),
+    ):
+        path = f"m/encoder/layer_0_{sublayer}/query/kernel"
+        assert dimension_names(path, (8, 4)) == ("d_model", names)
+
+
+@pytest.mark.parametrize("path", sorted(SNAPSHOTS.glob("*.json")), ids=lambda p: p.stem)
+def test_every_variable_of_the_snapshots_has_one_row(path):
+    """Those of gin's files: `tests.configuration.test_gin_files`, at full size."""
+    for name, shape in json.loads(path.read_text()).items():
+        assert len(dimension_names(name, shape)) == len(shape)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return tiny_encoder("bert")
+
+
+def test_heads_are_the_layers(bert):
+    """Two heads of four channels."""
+    layout = Layout("data:2,model:2", "heads:model,d_model:data")
+    kernels = {
+        path.rpartition("/layer_0_self_attention/")[2]: partition
+        for path, partition in layout.partitions(bert).items()
+    }
+    assert kernels["self_attention/key/kernel"] == ("data", "model")
+    assert kernels["self_attention/key/bias"] == ("model",)
+    assert kernels["self_attention/out/kernel"] == ("model", "data")
+    with pytest.raises(ValueError, match="heads=2 of .* over 4"):
+        Layout("model:4", "heads:model").partitions(bert)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: Adafactor(beta_1=0.9, min_dim_size_to_factor=2),
+        lambda: Adafactor(),
+        lambda: keras.optimizers.AdamW(use_ema=True),
+        lambda: keras.optimizers.SGD(momentum=0.9),
+    ],
+)
+def test_slots_follow_their_variables(bert, optimizer):
+    layout = Layout("data:2,model:2", "heads:model,d_ff:model,d_model:data")
+
+    made = optimizer()
+    made.build(bert.trainable_variables)
+    partitions = layout.partitions(bert)
+    slots = dict(
+        zip(
+            (slot.path.partition("/")[2] for slot in made.variables),
+            layout.slot_partitions(bert, made),
+            strict=True,
+        )
+    )
+    assert slots.pop("iteration") == slots.pop("learning_rate") == ()
+    seen = set()
+    for variable in bert.trainable_variables:
+        name = variable.path.replace("/", "_")
+        partition = partitions[variable.path]
+        for slot, split in list(slots.items()):
+            kind = slot.removeprefix(f"{name}_")
+            if kind == "second_moment_row":  # Lacks the largest axis.
+                largest = max(range(2), key=lambda axis: (variable.shape[axis], -axis))
+                assert split == (partition[1 - largest],)
+            elif kind == "second_moment_column":
+                largest = max(range(2), key=lambda axis: (variable.shape[axis], -axis))
+                assert split == (partition[largest],)
+            elif slot.startswith(f"{name}_"):
+                assert split == partition
+            else:
+                continue
+            seen.add(kind)
+            del slots[slot]
+    assert not slots and seen
+
+
+def test_a_slot_of_another_shape_is_refused(bert):
+    class Odd(keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            name = variables[0].path.replace("/", "_")
+            self.odd = self.add_variable(shape=(3,), name=f"{name}_odd")
+
+    odd = Odd()
+    odd.build(bert.trainable_variables)
+    with pytest.raises(ValueError, match="_odd, of shape .3.: it has not the shape"):
+        Layout("model:2", "heads:model").slot_partitions(bert, odd)
+    assert (None,) in Layout("data:2", "batch:data").slot_partitions(bert, odd)

@@ -13,6 +13,7 @@ TOKENIZE = (
     seqio.preprocessors.append_eos,
 )
 
+
 def add_task(name, read_rows, splits, kind_of_type, shuffle_buffer_size):
     """Registers a seqio task whose examples are inputs, targets and a type.
 

@@ -7,7 +7,7 @@ from remixer_tf.analysis import data_statistics as statistics
 from remixer_tf.analysis.tables import write_table
 from remixer_tf.data.classification import ClassNames
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.lengths import format_lengths, has_split, whole_lengths
+from remixer_tf.data.lengths import format_lengths, has_split, needs_lengths
 from remixer_tf.data.vocabularies import is_text
 
 _BAR = 40  # characters
@@ -70,7 +70,7 @@ class _TaskReport:
         self, task, split, feature_lengths, converter, length_buckets, max_examples
     ):
         self._task, self._split, self._converter = task, split, converter
-        self._fits = whole_lengths(task, feature_lengths or {}) is not None
+        self._fits = needs_lengths(task)
         if self._fits and not feature_lengths:
             raise ValueError(
                 f"{task.name} makes its examples for the lengths of a run. Name the "

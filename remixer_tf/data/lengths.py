@@ -163,13 +163,18 @@ def _is_slice(task, split):
 
 def whole_lengths(task, feature_lengths):
     """Lengths to ask `task` for so that examples come whole: None where possible."""
+    return feature_lengths if needs_lengths(task) else None
+
+
+def needs_lengths(task):
+    """Whether `task` makes its examples for lengths, as span corruption does."""
     for subtask in seqio.get_subtasks(task):
         for preprocessor in subtask.preprocessors:
             parameters = inspect.signature(preprocessor).parameters
             argument = parameters.get("sequence_length")
             if argument is not None and argument.default is inspect.Parameter.empty:
-                return feature_lengths
-    return None
+                return True
+    return False
 
 
 def check_feature_lengths(feature_lengths, feature_converter):

@@ -31,6 +31,7 @@ from remixer_tf.data.lengths import (
     count_over_length,
     fits,
     has_split,
+    needs_lengths,
     refuse_over_length,
     splits_of,
     whole_lengths,
@@ -319,10 +320,17 @@ def examples_per_epoch(task, split="train"):
         split: str.
 
     Raises:
-        ValueError: a source does not know.
+        ValueError: a source does not know, or a task joins or cuts what its source has,
+            as span corruption does documents.
     """
     total = 0
     for subtask in seqio.get_subtasks(get_task(task)):
+        if needs_lengths(subtask):
+            raise ValueError(
+                f"{subtask.name} joins or cuts what its source has to the lengths of a "
+                "run: its examples in an epoch are not known. Set TRAIN_STEPS to a "
+                "number of steps, and leave train.examples_per_epoch None."
+            )
         count = subtask.source.num_input_examples(split)
         if count is None:
             raise ValueError(
@@ -337,7 +345,7 @@ def examples_per_epoch(task, split="train"):
 def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
     """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
 
-    Rounded up to whole calls. Filtered, packed, joined and mixed ones are not foreseen.
+    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen.
 
     Args:
         epochs: number.

@@ -9,6 +9,7 @@ import tensorflow as tf
 from remixer_tf.data import eval_batches, pipeline
 from remixer_tf.data.errors import data_errors
 from remixer_tf.data.lengths import count_over_length
+from remixer_tf.data.masked_lm import concat_and_split
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task
 
 LENGTHS = {"inputs": 8, "targets": 12}
@@ -212,6 +213,9 @@ def test_epochs_in_steps():
     assert pipeline.steps_in_epochs(1.5, task, batch_size=8, steps_per_call=5) == 15
     with pytest.raises(ValueError, match="does not tell how many examples 'train' has"):
         pipeline.examples_per_epoch(toy_task({"train": TRAIN}))
+    joined = task.replace(preprocessors=[*task.preprocessors, concat_and_split])
+    with pytest.raises(ValueError, match="toy joins or cuts .* Set TRAIN_STEPS"):
+        pipeline.examples_per_epoch(joined)
 
 
 LONG = rows([(3, 3), (7, 12), (8, 3), (7, 11), (9, 20)])  # with EOS: 4/4, 8/13, ...

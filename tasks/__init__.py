@@ -4,7 +4,7 @@
   (`choices.py`);
 - `cogs`, `cogs_variable_free`: the real COGS files (`cogs.py`);
 - `{sst2,mnli,qnli,rte}_classes`: GLUE as BERT reads it (`glue_classes.py`);
-- `anli`, `conjnli`, `snli`, `hans`, `art`: inference (`entailment.py`);
+- `anli`, `conjnli`, `snli`, `art`: inference (`entailment.py`); `hans` (`hans.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
 - `table_task` makes tasks of tables of one's own, by gin (`tables.py`);
@@ -19,6 +19,7 @@ from remixer_tf.tasks import (
     cogs,
     entailment,
     glue_classes,
+    hans,
     mini_cogs,
     squad,
     t5_tasks,
@@ -31,6 +32,7 @@ __all__ = [
     "cogs",
     "entailment",
     "glue_classes",
+    "hans",
     "mini_cogs",
     "squad",
     "t5_tasks",

@@ -1,9 +1,8 @@
-"""The tasks `anli`, `conjnli`, `snli`, `hans`, `art`: inference as text to text.
+"""The tasks `anli`, `conjnli`, `snli`, `art`: inference as text to text.
 
     anli_r1   anli hypothesis: H premise: P           neutral
     conjnli   conjnli hypothesis: H premise: P        entailment
     snli      snli hypothesis: H premise: P           contradiction
-    hans      mnli hypothesis: H premise: P           non-entailment
     art       art hypothesis_1: H hypothesis_2: I observation_1: O observation_2: P   2
 
 - `anli_r1`, `anli_r2`, `anli_r3`: the rounds of Adversarial NLI (Nie et al., 2020);
@@ -12,17 +11,15 @@
 - `conjnli`: ConjNLI (Saha et al., 2020). Files: adversarial_train_15k.tsv,
   conj_dev.tsv and conj_test.tsv, which has no labels.
 - `snli`: SNLI (Bowman et al., 2015). Files: snli_1.0_train.jsonl and so on.
-- `hans`: HANS (McCoy et al., 2019), asked in the words of MNLI, which models of it are
-  trained on; neutral and contradiction count as non-entailment. Files:
-  heuristics_train_set.txt and heuristics_evaluation_set.txt.
 - `art`: abductive NLI (Bhagavatula et al., 2020). Files: train.jsonl, train-labels.lst,
   dev.jsonl and dev-labels.lst.
 
-MNLI and QNLI are T5's `glue_mnli_v002` and `glue_qnli_v002`, see `benchmark_files.py`.
+MNLI and QNLI are T5's `glue_mnli_v002` and `glue_qnli_v002`, see `benchmark_files.py`;
+HANS is in `hans.py`.
 
 A set's folder is the one that gin names (`anli.directory`, `conjnli.directory` and so
-on), or REMIXER_TF_ANLI_DIR and so on, or the folder anli, conjnli, snli,
-hans_perturbed or alphanli in REMIXER_TF_DATA. Any file may be compressed (.gz). Where
+on), or REMIXER_TF_ANLI_DIR and so on, or the folder anli, conjnli, snli or alphanli in
+REMIXER_TF_DATA. Any file may be compressed (.gz). Where
 none is named, ANLI and SNLI come from tensorflow_datasets. The metric is accuracy, in
 percent. Source: "Remixers", Table 3; the forms are ours, T5 has none of these sets.
 """
@@ -39,11 +36,9 @@ from remixer_tf.tasks.inference_files import THREE_CLASSES, read_pairs
 from remixer_tf.tasks.rows import TOKENIZE, RowSource
 from remixer_tf.tasks.t5_tasks import t5
 
-HANS_CLASSES = ["entailment", "non-entailment"]
 anli_folder = DataFolder("anli", "REMIXER_TF_ANLI_DIR", "anli")
 conjnli_folder = DataFolder("conjnli", "REMIXER_TF_CONJNLI_DIR", "conjnli")
 snli_folder = DataFolder("snli", "REMIXER_TF_SNLI_DIR", "snli")
-hans_folder = DataFolder("hans", "REMIXER_TF_HANS_DIR", "hans_perturbed")
 art_folder = DataFolder("art", "REMIXER_TF_ART_DIR", "alphanli")
 
 # The names that the file of a split may have; the authors' own come first.
@@ -57,11 +52,6 @@ SNLI_FILES = {
     "validation": ["snli_1.0_dev.jsonl", "dev.jsonl"],
     "test": ["snli_1.0_test.jsonl", "snli_1.0_test_hard.jsonl", "test.jsonl"],
 }
-HANS_FILES = {
-    "train": ["heuristics_train_set.txt"],
-    "validation": ["heuristics_evaluation_set.txt", "val.tsv"],
-    "test": ["eval.tsv"],
-}
 
 
 def _anli_files(number):
@@ -72,10 +62,26 @@ def _anli_files(number):
     }
 
 
-def read_inference(folder, files, classes, split, where=None):
-    """Returns what `read_pairs` does of the first file of a split that there is."""
-    names = [name + end for name in files[split] for end in ("", ".gz")]
-    return read_pairs(folder.find_file(*names), classes, where)
+def pair_source(folder, files, classes, premise="premise", where=None, columns=()):
+    """A source of the pairs of a set's files.
+
+    Args:
+        folder: a `DataFolder`.
+        files: dictionary, split -> names that its file may have, perhaps with .gz; the
+            first that there is is read.
+        classes, where, columns: see `read_pairs`.
+        premise: str, what an example calls its premise.
+
+    Returns:
+        a `RowSource` of "hypothesis", the premise, "label" and the columns.
+    """
+
+    def read_rows(split):
+        names = [name + end for name in files[split] for end in ("", ".gz")]
+        return read_pairs(folder.find_file(*names), classes, where, columns)
+
+    names = ("hypothesis", premise, "label", *columns)
+    return RowSource(read_rows, tuple(files), names)
 
 
 def _read_lines(folder, name):
@@ -132,15 +138,7 @@ def _drop_disputed(dataset):
     return dataset.filter(lambda example: example["label"] >= 0)
 
 
-def _hans_class(text, **unused):
-    """The index in `HANS_CLASSES` of a class of MNLI or HANS, -1 of other text."""
-    text = "non-entailment" if text in THREE_CLASSES[1:] else text
-    return HANS_CLASSES.index(text) if text in HANS_CLASSES else -1
-
-
-def _add_task(
-    task, source, classes, benchmark=None, preprocessors=(), postprocess_fn=None
-):
+def _add_task(task, source, classes, benchmark=None, preprocessors=()):
     text = seqio.Feature(byte_vocabulary())
     seqio.TaskRegistry.add(
         task,
@@ -156,19 +154,12 @@ def _add_task(
             *TOKENIZE,
         ],
         output_features={"inputs": text, "targets": text},
-        postprocess_fn=postprocess_fn
-        or functools.partial(
+        postprocess_fn=functools.partial(
             t5.data.postprocessors.string_label_to_class_id, label_classes=classes
         ),
         metric_fns=[t5.evaluation.metrics.accuracy],
         shuffle_buffer_size=600_000,  # more than any of them has
     )
-
-
-def _pairs(folder, files, classes=THREE_CLASSES, premise="premise", where=None):
-    """A source of the pairs of a set's files."""
-    read = functools.partial(read_inference, folder, files, classes, where=where)
-    return RowSource(read, tuple(files), names=("hypothesis", premise, "label"))
 
 
 def _of_round(number):
@@ -180,9 +171,10 @@ for _number in (1, 2, 3):
     _tfds = seqio.TfdsDataSource(
         f"anli/r{_number}:0.1.0", splits=["train", "validation", "test"]
     )
-    _files = _pairs(
+    _files = pair_source(
         anli_folder,
         _anli_files(_number),
+        THREE_CLASSES,
         premise="context",
         where=_of_round(_number),
     )
@@ -198,23 +190,20 @@ seqio.MixtureRegistry.add(
     [f"anli_r{number}" for number in (1, 2, 3)],
     default_rate=seqio.mixing_rate_num_examples,
 )
-_add_task("conjnli", _pairs(conjnli_folder, CONJNLI_FILES), THREE_CLASSES)
+_add_task(
+    "conjnli",
+    pair_source(conjnli_folder, CONJNLI_FILES, THREE_CLASSES),
+    THREE_CLASSES,
+)
 _add_task(
     "snli",
     FilesOrTfds(
         seqio.TfdsDataSource("snli:1.1.0", splits=list(SNLI_FILES)),
         snli_folder,
-        _pairs(snli_folder, SNLI_FILES),
+        pair_source(snli_folder, SNLI_FILES, THREE_CLASSES),
     ),
     THREE_CLASSES,
     preprocessors=[_drop_disputed],
-)
-_add_task(
-    "hans",
-    _pairs(hans_folder, HANS_FILES, HANS_CLASSES),
-    HANS_CLASSES,
-    benchmark="mnli",
-    postprocess_fn=_hans_class,
 )
 _add_task(
     "art",

@@ -18,7 +18,7 @@ THREE_CLASSES = ["entailment", "neutral", "contradiction"]
 TWO_CLASSES = ["entailment", "not_entailment"]
 
 
-def read_pairs(path, classes, where=None):
+def read_pairs(path, classes, where=None, columns=()):
     """Reads the pairs of a file.
 
     Pairs labelled "-", on whose class SNLI's and MultiNLI's annotators did not agree,
@@ -29,10 +29,11 @@ def read_pairs(path, classes, where=None):
         classes: list of str, the labels; their first letters stand for them, too.
         where: None, or a function of a row, a dictionary of str, that says whether it
             is wanted.
+        columns: names of columns to read beside.
 
     Returns:
-        list of (hypothesis, premise, index in `classes`). Without a column of labels
-        the index is `NO_LABEL`.
+        list of (hypothesis, premise, index in `classes`, *values of `columns`). Without
+        a column of labels the index is `NO_LABEL`.
 
     Raises:
         ValueError: the file has no column of one of the names, or a row that cannot be
@@ -40,6 +41,8 @@ def read_pairs(path, classes, where=None):
     """
     names, lines = read_table(path)
     premise, hypothesis = (_find(path, names, these) for these in (PREMISE, HYPOTHESIS))
+    for column in columns:
+        _find(path, names, (column,))
     label = next((name for name in LABEL if name in names), None)
     numbers = {name: i for i, name in enumerate(classes)}
     numbers |= {name[0]: i for i, name in enumerate(classes)} | {None: NO_LABEL}
@@ -59,7 +62,8 @@ def read_pairs(path, classes, where=None):
         if word == "-":
             disputed += 1
         else:
-            pairs.append((values[hypothesis], values[premise], numbers[word]))
+            more = (values[column] for column in columns)
+            pairs.append((values[hypothesis], values[premise], numbers[word], *more))
     if disputed:
         logging.info("%s: %d pairs labelled '-' are left out", path, disputed)
     return pairs

@@ -4,15 +4,17 @@ import gzip
 import json
 
 import gin
+import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf import configuration
+from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.evaluation.loss import LossEvaluation
-from remixer_tf.tasks import entailment
+from remixer_tf.tasks import entailment, hans
 
 CONJNLI = (
     '\ufeffPremise\tHypothesis\tLabel\nA and "B".\tB.\tentailment\nC.\tÖ.\tneutral\n'
@@ -36,7 +38,7 @@ FOLDERS = (
     entailment.anli_folder,
     entailment.art_folder,
     entailment.conjnli_folder,
-    entailment.hans_folder,
+    hans.data_folder,
     entailment.snli_folder,
 )
 
@@ -124,9 +126,6 @@ def test_sets_of_files(folder):
     assert read("snli", "validation") == [  # Without the pair that is disputed.
         ("snli hypothesis: H. premise: P.", "neutral")
     ]
-    assert read("hans", "validation") == [
-        ("mnli hypothesis: H. premise: P.", "non-entailment")
-    ]
 
 
 def test_rounds_in_one_file(folder):
@@ -139,10 +138,35 @@ def test_rounds_in_one_file(folder):
     assert [s.num_input_examples("test") for s in sources] == [1, 1, 2]
 
 
-def test_classes_of_mnli_on_hans():
+def test_hans(folder):
     task = get_task("hans")
+    (example,) = read_examples(task, "validation", {})
+    vocabulary = task.output_features["inputs"].vocabulary
+    text, target = "mnli hypothesis: H. premise: P.", "non-entailment"
+    assert {name: np.asarray(x).tolist() for name, x in example.items()} == {
+        "inputs": [*vocabulary.encode(text), 1],
+        "targets": [*vocabulary.encode(target), 1],
+        "inputs_pretokenized": text.encode(),
+        "targets_pretokenized": target.encode(),
+        "idx": b"subsequence",
+    }
+    of = task.postprocess_fn(target, example=example, is_target=True)
+    assert of == (1, "subsequence")
     words = ["entailment", "neutral", "contradiction", "non-entailment", "yes"]
-    assert [task.postprocess_fn(word) for word in words] == [0, 1, 1, 1, -1]
+    said = [task.postprocess_fn(word) for word in words]
+    assert said == [0, 1, 1, 1, -1]
+    (metric,) = task.metric_fns
+    other = [hans.Target(0, "subsequence"), hans.Target(0, "constituent")]
+    assert metric([of, of, of, *other], said) == {
+        "accuracy": 40.0,
+        "accuracy/entailed/constituent": 0.0,
+        "accuracy/entailed/subsequence": 0.0,
+        "accuracy/non-entailed/subsequence": pytest.approx(200 / 3),
+    }
+    file = folder / "heuristics_evaluation_set.txt"
+    file.write_text(HANS.replace("heuristic", "subcase"))
+    with pytest.raises(ValueError, match="has no column heuristic. It has: gold_label"):
+        task.num_input_examples("validation")
 
 
 def test_anli_and_snli_of_tfds():

@@ -3,6 +3,8 @@
 import requests
 import seqio
 
+from remixer_tf.data.errors import how_to_fetch
+
 
 class FilesOrTfds(seqio.TfdsDataSource):
     """A source of the files of a folder, if one is named, else of TFDS.
@@ -76,8 +78,5 @@ class FilesOrTfds(seqio.TfdsDataSource):
                 f"There is no {name} in {builder.data_dir}, and it cannot be "
                 "downloaded. Name the folder of the set's own files with "
                 f"--gin.{self._folder.option}=\"'FOLDER'\" or in "
-                f"{self._folder.variable}. Or run this where there is a network, and "
-                "name the folder of its data in TFDS_DATA_DIR:\n"
-                '    python -c "import tensorflow_datasets as tfds; '
-                f'tfds.load({name!r}, try_gcs=True)"'
+                f"{self._folder.variable}. Or fetch it: {how_to_fetch(name)}"
             ) from error

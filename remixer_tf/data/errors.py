@@ -1,4 +1,4 @@
-"""What goes wrong inside a dataset, told as plain sentences."""
+"""What goes wrong with a dataset, told as plain sentences."""
 
 import contextlib
 import re
@@ -6,6 +6,16 @@ import re
 import tensorflow as tf
 
 _START, _END = "data error <<", ">>"
+
+
+def how_to_fetch(name):
+    """Returns how to fetch a dataset of TensorFlow Datasets, the end of a sentence."""
+    return (
+        "run this where there is a network, and name the folder of its data in "
+        "TFDS_DATA_DIR (C4 needs pip install apache-beam):\n"
+        '    python -c "import tensorflow_datasets as tfds; '
+        f'tfds.load({name!r}, try_gcs=True)"'
+    )
 
 
 def fail_unless(condition, message):

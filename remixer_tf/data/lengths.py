@@ -8,7 +8,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.errors import fail_unless, how_to_fetch
 from remixer_tf.layers.arguments import check_integers
 
 _FIRST = 5  # over-long examples that are named
@@ -140,10 +140,7 @@ def splits_of(task):
     name, folder = source.tfds_dataset.name, source.tfds_dataset.builder.data_dir
     raise FileNotFoundError(
         f"{task.name} reads {name} of TensorFlow Datasets, and there is no {folder}. "
-        "Run this where there is a network, and name the folder of its data in "
-        "TFDS_DATA_DIR (C4 needs pip install apache-beam):\n"
-        '    python -c "import tensorflow_datasets as tfds; '
-        f'tfds.load({name!r}, try_gcs=True)"'
+        f"Fetch it: {how_to_fetch(name)}"
     )
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf import configuration
+from remixer_tf.data.errors import how_to_fetch
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import benchmark_files, squad_files
@@ -385,7 +386,8 @@ def test_no_folder_and_no_network(monkeypatch, tmp_path):
     )
     source.tfds_dataset.override_data_dir(str(tmp_path))
     for ask in (source.get_dataset, source.num_input_examples, source.list_shards):
-        with pytest.raises(
-            FileNotFoundError, match="(?s)super_glue.directory.*tfds.load"
-        ):
+        with pytest.raises(FileNotFoundError, match="super_glue.directory") as error:
             ask("train")
+        assert str(error.value).endswith(
+            f"Or fetch it: {how_to_fetch('super_glue/cb:1.0.2')}"
+        )

@@ -53,6 +53,7 @@ FOR_TASKS = (
     "remixer_tf.tasks",
     "remixer_tf.data.classification",
     "remixer_tf.data.context",
+    "remixer_tf.data.errors",
     "remixer_tf.data.masked_lm",
     "remixer_tf.data.spans",
     "remixer_tf.data.vocabularies",

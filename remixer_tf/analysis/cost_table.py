@@ -9,8 +9,9 @@ def write_profiles(profiles, format, file):
     """Writes profiles.
 
     'text' and 'markdown' have a table with a line for each model, with what its paper
-    prints beside it, and for each model a table of its parts. 'csv' is one long table
-    with the columns model, part, kind, quantity, ours, paper.
+    prints beside it; of a layout one of what each device holds; and for each model a
+    table of its parts. 'csv' is one long table with the columns model, part, kind,
+    quantity, ours, paper.
 
     Args:
         profiles: dictionary of names to (`Profile`, `PaperRow`).
@@ -23,6 +24,8 @@ def write_profiles(profiles, format, file):
         writer.writerows(_long_rows(profiles))
         return
     tables = [("", *_models_table(profiles))]
+    if any(profile.layout for profile, _ in profiles.values()):
+        tables.append(("on each device", *_devices_table(profiles)))
     tables += [
         (name, *_parts_table(profile)) for name, (profile, _) in profiles.items()
     ]
@@ -69,6 +72,9 @@ def _long_rows(profiles):
         for (part, kind), counts in profile.parts.items():
             for quantity, value in vars(counts).items():
                 yield name, part, kind, quantity, value, None
+        if profile.layout:
+            for quantity, value in profile.device_memory._asdict().items():
+                yield name, "device", "", f"{quantity}_bytes", value, None
 
 
 def _models_table(profiles):
@@ -86,6 +92,20 @@ def _models_table(profiles):
     columns = {heading: cell for heading, cell in cells.items() if cell}
     rows = [[name, *(c.get(name, "") for c in columns.values())] for name in profiles]
     return ["model", *columns], rows, 1
+
+
+def _devices_table(profiles):
+    header = ["model", "mesh", "weights", "gradients", "optimizer", "together"]
+    rows = [
+        [
+            name,
+            ",".join(f"{axis}:{size}" for axis, size in profile.layout.axes.items()),
+            *map(_size, [*profile.device_memory, sum(profile.device_memory)]),
+        ]
+        for name, (profile, _) in profiles.items()
+        if profile.layout
+    ]
+    return header, rows, 2
 
 
 def _parts_table(profile):

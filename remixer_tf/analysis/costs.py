@@ -14,6 +14,12 @@ from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
 from remixer_tf.objectives.batches import throughput_unit
 from remixer_tf.training.flops import op_flops, peak_bytes, variable_bytes
+from remixer_tf.training.layout import Layout
+from remixer_tf.training.layout_memory import (
+    DeviceMemory,
+    declare_run,
+    device_memory,
+)
 from remixer_tf.training.train_step import TrainStep
 
 _MEASURED_STEPS = 5
@@ -46,6 +52,8 @@ class Profile:
         optimizer_bytes: int, of the optimizer's variables.
         rates: dictionary of floats, 'steps' of training per second, and 'tokens',
             inputs and targets, or 'images'; empty if not measured.
+        layout: `Layout` of several devices, or None.
+        device_memory: `DeviceMemory` of each of them, or None.
     """
 
     batch: dict
@@ -54,6 +62,8 @@ class Profile:
     optimizer_bytes: int
     activation_bytes: int | None = None
     rates: dict = dataclasses.field(default_factory=dict)
+    layout: Layout | None = None
+    device_memory: DeviceMemory | None = None
 
     @property
     def total(self):
@@ -66,7 +76,15 @@ class Profile:
         )
 
 
-def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float32"):
+def count(
+    model,
+    optimizer,
+    *,
+    batch_size,
+    feature_lengths,
+    dtype_policy="float32",
+    layout=None,
+):
     """Counts what a model is made of. No variable is made.
 
     Args:
@@ -76,18 +94,16 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
         batch_size: int.
         feature_lengths: dictionary of ints, tokens of 'inputs' and 'targets'.
         dtype_policy: 'float32' or 'mixed_bfloat16'.
+        layout: `Layout` of the devices that would hold it; None for one device.
 
     Returns:
         `Profile`.
 
     Raises:
-        ValueError: the model cannot hold sequences of these lengths, or an unknown
-            dtype policy.
+        ValueError: the model cannot hold sequences of these lengths, an unknown dtype
+            policy, or a layout that does not fit.
     """
-    with tf.Graph().as_default():  # Variables of a graph have no memory.
-        model = build_model(model, dtype_policy)
-        optimizer = optimizer()
-        optimizer.build(model.trainable_variables)
+    model, optimizer = declare_run(model, optimizer, dtype_policy)
     arguments = _call_specs(model, batch_size, feature_lengths)
 
     def forward(weights, states, batch):  # As in training: mixtures differ there.
@@ -104,6 +120,8 @@ def count(model, optimizer, *, batch_size, feature_lengths, dtype_policy="float3
         parts=_parts(model, _trace(forward, arguments)),
         parameter_bytes=variable_bytes(model.variables),
         optimizer_bytes=variable_bytes(optimizer.variables),
+        layout=layout,
+        device_memory=layout and device_memory(layout, model, optimizer),
     )
 
 

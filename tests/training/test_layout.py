@@ -1,6 +1,7 @@
 """How a model's variables are split over a mesh."""
 
 import json
+import math
 import pathlib
 
 import keras
@@ -10,6 +11,7 @@ from remixer_tf.optimizers import Adafactor
 from remixer_tf.training import dimensions
 from remixer_tf.training.dimensions import DIMENSIONS, ROWS, dimension_names
 from remixer_tf.training.layout import Layout
+from remixer_tf.training.layout_memory import device_memory
 from tests.models.tiny import tiny_encoder
 
 SNAPSHOTS = pathlib.Path(__file__).parents[1] / "testdata" / "parameter_shapes"
@@ -200,3 +202,17 @@ def test_a_slot_of_another_shape_is_refused(bert):
     with pytest.raises(ValueError, match="_odd, of shape .3.: it has not the shape"):
         Layout("model:2", "heads:model").slot_partitions(bert, odd)
     assert (None,) in Layout("data:2", "batch:data").slot_partitions(bert, odd)
+
+
+def test_memory_is_of_the_parts(bert):
+    optimizer = Adafactor()  # Factors nothing as small as this.
+    optimizer.build(bert.trainable_variables)
+    size = 4 * sum(math.prod(v.shape) for v in bert.trainable_variables)
+    seeds = sum(8 * math.prod(v.shape) for v in bert.non_trainable_variables)
+    whole = device_memory(Layout("data:2", "batch:data"), bert, optimizer)
+    scalars = whole.optimizer - size  # Step and rate.
+    assert whole == (size + seeds, size, size + scalars) and 8 <= scalars <= 12
+    table = 4 * 40 * 8  # The embedding, [40, 8].
+    parts = device_memory(Layout("model:4", "vocab:model"), bert, optimizer)
+    assert whole.weights - parts.weights == table * 3 // 4
+    assert whole.optimizer - parts.optimizer == table * 3 // 4

@@ -1,0 +1,85 @@
+"""What a device of a mesh holds of a run, counted before anything is made."""
+
+import math
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from remixer_tf.models.build import build_model, declare
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes on each device; activations, which a compiled program tells, come on top.
+
+    Attributes:
+        weights: int, of all variables of the model.
+        gradients: int, of the trainable ones, when all of them are known.
+        optimizer: int, of the optimizer's variables.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    def __str__(self):
+        parts = (f"{n / 1e9:.2f} GB of {name}" for name, n in self._asdict().items())
+        return f"{', '.join(parts)}, {sum(self) / 1e9:.2f} GB together"
+
+
+def device_memory(layout, model, optimizer):
+    """Counts the bytes that each device holds.
+
+    Args:
+        layout: `Layout`.
+        model: a built `keras.Model`; its variables need no values.
+        optimizer: an optimizer, built with the model's trainable variables.
+
+    Returns:
+        `DeviceMemory`.
+
+    Raises:
+        ValueError: the layout does not fit, see `Layout.partitions`.
+    """
+    partitions = layout.partitions(model)
+
+    def count(variables):
+        return sum(_bytes(v, partitions[v.path], layout) for v in variables)
+
+    slots = layout.slot_partitions(model, optimizer)
+    return DeviceMemory(
+        weights=count(model.variables),
+        gradients=count(model.trainable_variables),
+        optimizer=sum(
+            _bytes(slot, partition, layout)
+            for slot, partition in zip(optimizer.variables, slots, strict=True)
+        ),
+    )
+
+
+def declare_run(model, optimizer, dtype_policy):
+    """Makes a model and its optimizer, with variables that have no values.
+
+    Args:
+        model, optimizer, dtype_policy: as `train` takes them.
+
+    Returns:
+        the `keras.Model` and the `keras.optimizers.Optimizer`, built.
+    """
+    if keras.backend.backend() == "tensorflow":
+        with tf.Graph().as_default():  # Variables of a graph have no memory.
+            model = build_model(model, dtype_policy)
+            optimizer = optimizer()
+            optimizer.build(model.trainable_variables)
+        return model, optimizer
+    model = declare(lambda: build_model(model, dtype_policy))
+    optimizer = optimizer()  # Its step and rate are numbers, and not declared.
+    declare(lambda: optimizer.build(model.trainable_variables))
+    return model, optimizer
+
+
+def _bytes(variable, partition, layout):
+    parts = math.prod(layout.axes[axis] for axis in partition if axis)
+    itemsize = np.dtype(variable.dtype).itemsize
+    return math.prod(variable.shape) * itemsize // parts

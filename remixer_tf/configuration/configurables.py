@@ -37,12 +37,8 @@ NAMES = {
     "remixer_tf.data.image_sources": ("ImageFolder", "TfdsImages"),
     "remixer_tf.data.images": ("image_dataset",),
     "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
-    "remixer_tf.data.pipeline": (
-        "examples_per_epoch",
-        "get_task",
-        "steps_in_epochs",
-        "train_dataset",
-    ),
+    "remixer_tf.data.epochs": ("examples_per_epoch", "steps_in_epochs"),
+    "remixer_tf.data.pipeline": ("get_task", "train_dataset"),
     "remixer_tf.objectives.losses": ("CrossEntropy",),
     "remixer_tf.data.vocabulary_training": ("trained_vocabulary",),
     "remixer_tf.tasks.result_tables": (

@@ -17,7 +17,6 @@ becomes, in a batch of one and one step per call,
 import dataclasses
 import difflib
 import inspect
-import math
 
 import seqio
 import tensorflow as tf
@@ -31,7 +30,6 @@ from remixer_tf.data.lengths import (
     count_over_length,
     fits,
     has_split,
-    needs_lengths,
     refuse_over_length,
     splits_of,
     whole_lengths,
@@ -40,7 +38,7 @@ from remixer_tf.data.vocabularies import describe_vocabularies, is_text
 from remixer_tf.layers.arguments import check_integers, check_paths
 
 
-def get_task(name, vocabulary=None, cache_dir=None):
+def get_task(name, vocabulary=None, cache_dir=None, without=()):
     """Returns a registered task or mixture, with another vocabulary if one is given.
 
     Args:
@@ -49,13 +47,15 @@ def get_task(name, vocabulary=None, cache_dir=None):
             None keeps the task's own.
         cache_dir: None, or the folder that `python -m remixer_tf.cache` wrote, which is
             read in place of the tasks' sources.
+        without: names of tasks of the mixture to leave out, such as those whose files
+            are not there.
 
     Returns:
         a `seqio.Task` or `seqio.Mixture`. The registered one is left as it is.
 
     Raises:
-        ValueError: nothing is registered under `name`, or the cache is of another
-            vocabulary.
+        ValueError: nothing is registered under `name`, `without` names no task of it
+            or all, or the cache is of another vocabulary.
         FileNotFoundError: there is no cache of the task.
     """
     task = name
@@ -74,12 +74,24 @@ def get_task(name, vocabulary=None, cache_dir=None):
             "A task must be the name of a registered one (TASK in gin), or a "
             f"seqio.Task or seqio.Mixture. Received: {task!r}"
         )
+    if without:
+        task = _leave_out(task, without)
     if vocabulary is not None:
         task = _replace_vocabulary(task, vocabulary)
     if cache_dir is not None:
         check_paths(cache_dir=cache_dir)
         task = _change_tasks(task, lambda subtask: cached_task(subtask, cache_dir))
     return task
+
+
+def _leave_out(task, without):
+    names = [subtask.name for subtask in seqio.get_subtasks(task)]
+    if isinstance(without, str) or not {*without} < {*names}:
+        raise ValueError(
+            f"without must be a list of some of the tasks of {task.name}: "
+            f"{', '.join(names)}. Received: without={without!r}"
+        )
+    return _change_tasks(task, lambda subtask: subtask, without)
 
 
 def _replace_vocabulary(task, vocabulary):
@@ -100,8 +112,11 @@ def _replace_vocabulary(task, vocabulary):
     return _change_tasks(task, replace)
 
 
-def _change_tasks(task, change):
-    """Applies `change` to a task, or to every task of a mixture; returns the same."""
+def _change_tasks(task, change, without=()):
+    """Applies `change` to a task, or to every task of a mixture; returns the same.
+
+    A mixture loses the tasks whose names are in `without`.
+    """
     if isinstance(task, seqio.Task):
         return change(task)
 
@@ -114,7 +129,11 @@ def _change_tasks(task, change):
 
     return seqio.Mixture(
         task.name,
-        [(change(subtask), rate_of(subtask)) for subtask in task.tasks],
+        [
+            (change(subtask), rate_of(subtask))
+            for subtask in task.tasks
+            if subtask.name not in without
+        ],
         sample_fn=task._sample_fn,
     )
 
@@ -182,6 +201,8 @@ def train_dataset(
             with buckets; an over-long example under "refuse"; no other under "skip", or
             no count; a batch that does not
             divide among the hosts, or buckets with several hosts.
+        FileNotFoundError: what a task reads is not there; of a mixture all such tasks
+            are named.
     """
     task = get_task(task)
     check_feature_lengths(feature_lengths, feature_converter)
@@ -214,8 +235,8 @@ def train_dataset(
             "Packing fills every row to feature_lengths, so length_buckets have no use "
             "beside pack=True. Set one of the two."
         )
-    check_split(task, split)
     _check_examples(task, split, feature_lengths, shard_info)
+    check_split(task, split)
     count = None
     if count_limit:
         count = count_over_length(task, split, feature_lengths, count_limit)
@@ -312,54 +333,6 @@ class _FunctionSource(seqio.FunctionDataSource):
         return self._dataset_fn(split=split, shuffle_files=False)
 
 
-def examples_per_epoch(task, split="train"):
-    """Returns the number of examples that a task's or mixture's source has.
-
-    Args:
-        task: a registered name, or what `get_task` returns.
-        split: str.
-
-    Raises:
-        ValueError: a source does not know, or a task joins or cuts what its source has,
-            as span corruption does documents.
-    """
-    total = 0
-    for subtask in seqio.get_subtasks(get_task(task)):
-        if needs_lengths(subtask):
-            raise ValueError(
-                f"{subtask.name} joins or cuts what its source has to the lengths of a "
-                "run: its examples in an epoch are not known. Set TRAIN_STEPS to a "
-                "number of steps, and leave train.examples_per_epoch None."
-            )
-        count = subtask.source.num_input_examples(split)
-        if count is None:
-            raise ValueError(
-                f"The source of {subtask.name} does not tell how many examples "
-                f"{split!r} has. Give it num_input_examples, or set the number where "
-                "it is asked for."
-            )
-        total += count
-    return total
-
-
-def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
-    """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
-
-    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen.
-
-    Args:
-        epochs: number.
-        task, split: see `examples_per_epoch`.
-        batch_size: int, examples per step on all hosts.
-        steps_per_call: int.
-
-    Raises:
-        ValueError: see `examples_per_epoch`.
-    """
-    examples = epochs * examples_per_epoch(task, split)
-    return math.ceil(examples / (batch_size * steps_per_call)) * steps_per_call
-
-
 def check_split(task, split):
     """Raises a ValueError unless `task` has `split`; it tells the nearest names."""
     if has_split(task, split):
@@ -382,8 +355,11 @@ def check_split(task, split):
 
 def _check_examples(task, split, feature_lengths, shard_info):
     """Raises unless each task gives at least one example: `repeat` would not end."""
+    missing = {}
     for subtask in seqio.get_subtasks(task):
-        if has_split(subtask, split):
+        try:
+            if not has_split(subtask, split):
+                continue
             first = subtask.get_dataset(
                 feature_lengths,
                 split=split,
@@ -391,8 +367,20 @@ def _check_examples(task, split, feature_lengths, shard_info):
                 shard_info=shard_info,
                 try_in_mem_cache=False,
             )
-            if not list(first.take(1)):
+            found = list(first.take(1))
+        except FileNotFoundError as error:
+            if subtask is task:
+                raise
+            missing[subtask.name] = error
+        else:
+            if not found:
                 raise ValueError(NO_EXAMPLES.format(subtask.name, split))
+    if missing:
+        raise FileNotFoundError(
+            f"Of the tasks of {task.name}, {len(missing)} cannot be read:\n"
+            + "".join(f"  {name}: {error}\n" for name, error in missing.items())
+            + f"Or train without them: get_task.without = {[*missing]}"
+        )
 
 
 NO_EXAMPLES = (

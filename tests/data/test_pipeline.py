@@ -6,7 +6,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data import eval_batches, pipeline
+from remixer_tf.data import epochs, eval_batches, pipeline
 from remixer_tf.data.errors import data_errors
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.masked_lm import concat_and_split
@@ -208,14 +208,14 @@ def test_epochs_in_steps():
         num_input_examples={"train": 60},
     )
     task = task.replace(source=source)
-    assert pipeline.examples_per_epoch(task) == 60
-    assert pipeline.steps_in_epochs(1.5, task, batch_size=8) == 12  # 11.25
-    assert pipeline.steps_in_epochs(1.5, task, batch_size=8, steps_per_call=5) == 15
+    assert epochs.examples_per_epoch(task) == 60
+    assert epochs.steps_in_epochs(1.5, task, batch_size=8) == 12  # 11.25
+    assert epochs.steps_in_epochs(1.5, task, batch_size=8, steps_per_call=5) == 15
     with pytest.raises(ValueError, match="does not tell how many examples 'train' has"):
-        pipeline.examples_per_epoch(toy_task({"train": TRAIN}))
+        epochs.examples_per_epoch(toy_task({"train": TRAIN}))
     joined = task.replace(preprocessors=[*task.preprocessors, concat_and_split])
     with pytest.raises(ValueError, match="toy joins or cuts .* Set TRAIN_STEPS"):
-        pipeline.examples_per_epoch(joined)
+        epochs.examples_per_epoch(joined)
 
 
 LONG = rows([(3, 3), (7, 12), (8, 3), (7, 11), (9, 20)])  # with EOS: 4/4, 8/13, ...
@@ -280,6 +280,30 @@ def test_refusing_catches_an_example_that_was_not_counted(last):
 def test_over_length_must_be_known():
     with pytest.raises(ValueError, match="'trim', 'skip' or 'refuse'. Received: 'cut'"):
         elements(1, over_length="cut")
+
+
+def test_tasks_whose_files_are_missing_are_all_named_and_can_be_left_out():
+    def missing(split, shuffle_files):
+        raise FileNotFoundError(f"there is no {split}.tsv")
+
+    there = toy_task({"train": TRAIN})
+    source = seqio.FunctionDataSource(missing, splits=["train"])
+    absent = [there.replace(name=name, source=source) for name in ("one", "two")]
+    mixture = seqio.Mixture("toys", [(absent[0], 3), (there, 2), (absent[1], 1)])
+    with pytest.raises(FileNotFoundError) as error:
+        elements(1, mixture)
+    assert str(error.value) == (
+        "Of the tasks of toys, 2 cannot be read:\n"
+        "  one: there is no train.tsv\n"
+        "  two: there is no train.tsv\n"
+        "Or train without them: get_task.without = ['one', 'two']"
+    )
+    rest = pipeline.get_task(mixture, without=["one", "two"])
+    assert rest.name == "toys" and elements(1, rest)
+    assert [(t.name, rest.get_rate(t)) for t in rest.tasks] == [("toy", 2)]
+    for without in ("one", ["three"], ["one", "toy", "two"]):
+        with pytest.raises(ValueError, match="of toys: one, toy, two. Received: with"):
+            pipeline.get_task(mixture, without=without)
 
 
 def test_an_unknown_split_names_those_there_are():

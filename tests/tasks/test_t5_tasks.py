@@ -22,6 +22,11 @@ def test_the_mixture_of_remixers():
     t5s = {task.name for task in seqio.MixtureRegistry.get("en_mix").tasks}
     assert t5s - names == {"c4_v020_unsupervised"}
     assert names - t5s == {"c4_v220_span_corruption"}
+    of_text = seqio.MixtureRegistry.get("en_mix_text_span_corruption")
+    assert {t.name for t in of_text.tasks} ^ names == {
+        "c4_v220_span_corruption",
+        "text_span_corruption",
+    }
 
     def dataset_fn(split, shuffle_files, seed=None):
         return tf.data.Dataset.from_tensor_slices({"text": ["abcdefghijklmnopqrst"]})

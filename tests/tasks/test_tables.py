@@ -9,7 +9,8 @@ import pytest
 from t5.evaluation import metrics as t5_metrics
 
 from remixer_tf import configuration
-from remixer_tf.data.pipeline import examples_per_epoch, train_dataset
+from remixer_tf.data.epochs import examples_per_epoch
+from remixer_tf.data.pipeline import train_dataset
 from remixer_tf.tasks import metrics
 from remixer_tf.tasks.table_files import read_table
 from remixer_tf.tasks.tables import table_task

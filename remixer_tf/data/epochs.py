@@ -1,0 +1,56 @@
+"""Epochs: how many examples and steps they are."""
+
+import math
+
+import seqio
+
+from remixer_tf.data.lengths import needs_lengths
+from remixer_tf.data.pipeline import get_task
+
+
+def examples_per_epoch(task, split="train"):
+    """Returns the number of examples that a task's or mixture's source has.
+
+    Args:
+        task: a registered name, or what `get_task` returns.
+        split: str.
+
+    Raises:
+        ValueError: a source does not know, or a task joins or cuts what its source has,
+            as span corruption does documents.
+    """
+    total = 0
+    for subtask in seqio.get_subtasks(get_task(task)):
+        if needs_lengths(subtask):
+            raise ValueError(
+                f"{subtask.name} joins or cuts what its source has to the lengths of a "
+                "run: its examples in an epoch are not known. Set TRAIN_STEPS to a "
+                "number of steps, and leave train.examples_per_epoch None."
+            )
+        count = subtask.source.num_input_examples(split)
+        if count is None:
+            raise ValueError(
+                f"The source of {subtask.name} does not tell how many examples "
+                f"{split!r} has. Give it num_input_examples, or set the number where "
+                "it is asked for."
+            )
+        total += count
+    return total
+
+
+def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
+    """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
+
+    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen.
+
+    Args:
+        epochs: number.
+        task, split: see `examples_per_epoch`.
+        batch_size: int, examples per step on all hosts.
+        steps_per_call: int.
+
+    Raises:
+        ValueError: see `examples_per_epoch`.
+    """
+    examples = epochs * examples_per_epoch(task, split)
+    return math.ceil(examples / (batch_size * steps_per_call)) * steps_per_call

@@ -6,7 +6,7 @@ import os
 import pytest
 import seqio
 
-from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.pipeline import get_task, train_dataset
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.tasks import benchmark_files, squad, squad_files
 
@@ -161,3 +161,22 @@ def test_every_file_reads_in_full(folders):
         unknown[name] = len(answers), characters
     assert unknown == UNKNOWN
     assert set().union(*lost.values()) == {"<unk>"}  # What T5 writes for no label.
+
+
+# What begins the inputs of T5's forms.
+SETS = {"boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc:"}
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+def test_the_mixture_of_super_glue_without_the_set_that_is_not_there(folders):
+    path = str(folders / "sentencepiece" / "t5_spiece.model")
+    options = {"feature_lengths": {"inputs": 64, "targets": 8}, "batch_size": 16}
+    options["count_limit"] = 0
+    vocabulary = sentencepiece_vocabulary(path, extra_ids=100)
+    without = ["dpr_v001_simple"]
+    mixture = get_task("super_glue_v102_proportional", vocabulary, without=without)
+    dataset = train_dataset(mixture, **options)
+    batch = next(iter(dataset))["encoder_input_tokens"].numpy()[0]
+    sets = {vocabulary.decode(row.tolist()).split()[0] for row in batch}
+    assert batch.shape == (16, 64) and sets <= SETS and len(sets) > 1, sets

@@ -1,15 +1,16 @@
 """Decoding speed: with and without the cache, with and without XLA, beside others.
 
-    python -m benchmarks.decode [--rounds=3] [--batches=1,8,32] [--beams=1,4]
+    python -m benchmarks.decode [--seconds=30] [--batches=1,8,32] [--beams=1,4]
         [--anchors=PYTHON] [--uncached]
 
 Inputs and answers of 64 tokens, and no token ends an answer. `--uncached` compares with
 decoding without the cache, where the whole decoder runs over all positions for every
 new token: it takes minutes. The anchors are Hugging Face's `generate` and CTranslate2,
 both in float32, with the weights of our T5.1.1, in the environment of PYTHON, which has
-torch, transformers and ctranslate2 (what it lacks is left out). All take turns in each
-round; a rate is the median of the rounds, and every program has all cores. Remixer has
-as many parameters as T5.1.1.
+torch, transformers and ctranslate2 (what it lacks is left out). Every program has all
+cores. Of each size all take turns, for `--seconds` and at least two rounds beside the
+first, which compiles; rates and their ratios are medians of the rounds. Remixer has as
+many parameters as T5.1.1.
 """
 
 import argparse
@@ -34,6 +35,12 @@ MODELS = {
     "Remixer small, equal parameters": ("remixer_small", ["D_FF = 853"]),
 }
 LENGTH = 64
+# What rates are divided by: with whom a contestant of a name is compared.
+GOALS = {
+    "to CTranslate2 (goal 1)": lambda name: "ctranslate2",
+    "to transformers (goal 1.5)": lambda name: "transformers",
+    "to T5.1.1 (goal 0.91)": lambda name: name.replace(*reversed(MODELS)),
+}
 _ANCHORS = os.path.join(os.path.dirname(__file__), "decode_anchors.py")
 
 
@@ -116,7 +123,7 @@ class Anchors:
         self._process.wait()
 
 
-def print_cache(models, rounds):
+def print_cache(models, rounds=3):
     print("| model | tokens/s with cache | without | cached/uncached | same tokens |")
     print("|---" * 5 + "|")
     batch = random_inputs(8)
@@ -140,34 +147,43 @@ def print_cache(models, rounds):
         )
 
 
-def print_rates(contestants, batches, beam_sizes, rounds):
-    """Prints tokens/s.
+def measure(contestants, batch, beams, seconds):
+    """The first call of each, and rounds: dictionaries, name -> seconds."""
+    first = {name: f(batch, beams) for name, f in contestants.items()}
+    rounds = []
+    while len(rounds) < 2 or sum(sum(row.values()) for row in rounds) < seconds:
+        rounds.append({name: f(batch, beams) for name, f in contestants.items()})
+    return first, rounds
+
+
+def print_rates(contestants, batches, beam_sizes, seconds):
+    """Prints tokens/s, and how many times another's that is.
 
     Args:
         contestants: dictionary, name -> function of (batch, beams) that gives seconds.
         batches, beam_sizes: lists of ints.
-        rounds: int.
+        seconds: float, see `measure`.
     """
-    print(
-        "\n| batch | beams | who | tokens/s | ratio to the first | first call (s) |"
-        "\n|---:|---:|---|---:|---:|---:|"
-    )
+    columns = ["batch", "beams", "who", "tokens/s", *GOALS, "first call (s)"]
+    print(f"\n| {' | '.join(columns)} |\n|---:|---:|---" + "|---:" * 5 + "|")
     for beams in beam_sizes:
         for batch in batches:
-            first = {name: f(batch, beams) for name, f in contestants.items()}
-            times = [
-                {name: f(batch, beams) for name, f in contestants.items()}
-                for _ in range(rounds)
-            ]
-            leader = next(iter(contestants))
+            first, rounds = measure(contestants, batch, beams, seconds)
             for name in contestants:
-                seconds = statistics.median(row[name] for row in times)
-                ratio = statistics.median(row[leader] / row[name] for row in times)
+                rate = batch * LENGTH / statistics.median(row[name] for row in rounds)
+                ratios = [ratio(rounds, name, find(name)) for find in GOALS.values()]
                 print(
-                    f"| {batch} | {beams} | {name} | {batch * LENGTH / seconds:.0f} "
-                    f"| {ratio:.2f} | {first[name]:.1f} |",
+                    f"| {batch} | {beams} | {name} | {rate:.0f} "
+                    f"| {' | '.join(ratios)} | {first[name]:.1f} |",
                     flush=True,
                 )
+
+
+def ratio(rounds, name, other):
+    """How many times as fast as another one is, a str; "" where that did not run."""
+    if other not in rounds[0] or other == name:
+        return ""
+    return f"{statistics.median(row[other] / row[name] for row in rounds):.2f}"
 
 
 def write_for_anchors(model, folder):
@@ -176,7 +192,7 @@ def write_for_anchors(model, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--beams", default="1,4")
     parser.add_argument("--anchors", metavar="PYTHON")
@@ -188,7 +204,7 @@ def main():
         models[name] = configuration.call("EncoderDecoder")
         models[name].build()
     if options.uncached:
-        print_cache(models, options.rounds)
+        print_cache(models)
     contestants = {
         f"{name}, XLA {'on' if jit_compile else 'off'}": Ours(
             model, jit_compile
@@ -205,7 +221,7 @@ def main():
         sizes = (
             [int(n) for n in x.split(",")] for x in (options.batches, options.beams)
         )
-        print_rates(contestants, *sizes, options.rounds)
+        print_rates(contestants, *sizes, options.seconds)
         if options.anchors:
             anchors.close()
 

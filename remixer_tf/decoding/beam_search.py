@@ -228,6 +228,7 @@ def beam_search(
         choose,
         state=found,
         beams=beams,
+        branches=True,
         constraint=Constraint(eos_id, max_length, min_length, allowed),
     )
     has_answer = found.ranks[:, :1] > NONE

@@ -67,7 +67,16 @@ class Choice(NamedTuple):
     parents: Any = None
 
 
-def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None):
+def decode(
+    model,
+    batch,
+    max_length,
+    choose,
+    state=(),
+    beams=1,
+    branches=False,
+    constraint=None,
+):
     """Writes token after token as a search says, until all hypotheses have ended.
 
     It reads the prompt, each row's own, step by step; runs the model with its cache;
@@ -93,6 +102,7 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
         state: what `choose` remembers: a tensor, or nested ones, with a leading axis
             `batch`.
         beams: int, hypotheses of each example.
+        branches: bool, whether hypotheses go on from others: `Choice.parents`.
         constraint: a `Constraint`; None for none.
 
     Returns:
@@ -110,14 +120,17 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
     length = min(FIRST_CACHE_LENGTH, max_steps)
     context, cache = model.start_decoding(batch, length, beams)
     numbers = ops.arange(beams, dtype="int32")
+    steps = ops.arange(max_steps, dtype="int32")
 
-    def unfinished(step, last, hypotheses, nodes, state, cache):
+    def unfinished(step, last, hypotheses, nodes, state, writers, cache):
         return ops.logical_and(step < length, ops.any(hypotheses.running))
 
-    def advance(step, last, hypotheses, nodes, state, old_cache):
-        logits, cache = model.decode_step(
-            ops.reshape(last, (-1,)), old_cache, context._replace(step=step)
-        )
+    def advance(step, last, hypotheses, nodes, state, writers, cache):
+        now = context._replace(step=step)
+        if branches:
+            ancestry = ops.one_hot(writers[:, :, :length], beams, axis=1)
+            now = now._replace(ancestry=ancestry[:, :, None])
+        logits, cache = model.decode_step(ops.reshape(last, (-1,)), cache, now)
         logits = ops.reshape(logits, (-1, beams, logits.shape[-1]))
         log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
         place = step - prompt_lengths
@@ -130,24 +143,21 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
             state,
             choice.state,
         )
-        if choice.parents is not None:
+        if branches:
             hypotheses = Hypotheses(*(pick(x, choice.parents) for x in hypotheses))
             nodes = pick(nodes, choice.parents)
+            # Of what is not yet written, each hypothesis will be the writer.
+            written = pick(writers, choice.parents)
+            writers = ops.where(steps <= step, written, numbers[:, None])
             rows = ops.reshape(flat_rows(choice.parents, beams), (-1,))
-            # What a step hands on as it is, the keys and values of the encoded
-            # sequence, belongs to an example and not to a hypothesis.
-            cache = keras.tree.map_structure(
-                lambda old, new: new if new is old else ops.take(new, rows, axis=0),
-                old_cache,
-                cache,
-            )
+            cache = model.reorder_cache(cache, rows)
         tokens, scores, running = hypotheses
         free = ops.logical_and(running, ops.logical_not(reading)[:, None])
         given = ops.sum(ops.where(prompt_positions == step, prompt, 0), axis=1)
         last = ops.where(free, choice.tokens, given[:, None])
         # Without making parents' log-probabilities: they are many.
         size = log_probs.shape[-1]
-        parents = numbers if choice.parents is None else choice.parents
+        parents = choice.parents if branches else numbers
         log_probs = ops.reshape(log_probs, (-1, beams * size))
         taken = pick(log_probs, parents * size + choice.tokens)
         scores += ops.where(free, taken, 0.0)
@@ -159,7 +169,8 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
         running = ops.logical_and(
             running, ops.logical_not(ops.logical_and(free, ended))
         )
-        return step + 1, last, Hypotheses(tokens, scores, running), nodes, state, cache
+        hypotheses = Hypotheses(tokens, scores, running)
+        return step + 1, last, hypotheses, nodes, state, writers, cache
 
     # Of the right batch size even when that is unknown while tracing. Decoders start
     # from id 0, the padding id.
@@ -169,14 +180,17 @@ def decode(model, batch, max_length, choose, state=(), beams=1, constraint=None)
         scores=ops.cast(start, "float32"),
         running=ops.equal(start, 0),
     )
-    # The second `start` are the constraint's nodes.
-    loop = (ops.convert_to_tensor(0, "int32"), start, hypotheses, start, state)
+    nodes = start  # of the constraint
+    # Who wrote each position that a hypothesis goes on from, `[batch, beams, steps]`.
+    writers = start[:, :, None] * steps + numbers[:, None] if branches else ()
+    step = ops.convert_to_tensor(0, "int32")
+    loop = (step, start, hypotheses, nodes, state, writers)
     *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
     while length < max_steps:
         length = min(4 * length, max_steps)
         context, cache = model.grow_cache(context, cache, length)
         *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
-    _, _, hypotheses, _, state = loop
+    _, _, hypotheses, _, state, _ = loop
     return hypotheses, state
 
 

@@ -4,7 +4,14 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import MASKED, Sublayer, dense, update_cache
+from remixer_tf.layers.base import (
+    MASKED,
+    Sublayer,
+    dense,
+    join_examples,
+    split_examples,
+    update_cache,
+)
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.sowing import sow
@@ -63,13 +70,17 @@ class _Attention(Sublayer):
             logits += bias
         return self._read(logits, value, training)
 
-    def _read(self, logits, value, training=False):
+    def _read(self, logits, value, training=False, ancestry=None):
         """`softmax(logits) V W_o`; logits float32 `[batch, heads, length, source]`."""
         weights = ops.softmax(logits)
         sow(self, "intermediates", "attention", weights)
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout(weights, training=training)
+        if ancestry is not None:
+            weights = join_examples(weights[:, None] * ops.cast(ancestry, value.dtype))
         mixed = ops.einsum("bhts,bhsk->bhtk", weights, value)
+        if ancestry is not None:
+            mixed = ops.sum(split_examples(mixed, ancestry.shape[1]), axis=1)
         mixed = ops.transpose(mixed, (0, 2, 1, 3))
         inner = self.num_heads * self.d_kv
         return self.out(ops.reshape(mixed, (-1, ops.shape(mixed)[1], inner)))
@@ -107,6 +118,8 @@ class SelfAttention(_Attention):
     Raises:
         ValueError: when decoding is asked of a layer that is not causal.
     """
+
+    reorders_cache = False
 
     def __init__(
         self,
@@ -178,7 +191,20 @@ class SelfAttention(_Attention):
             "value": update_cache(cache["value"], value, context),
         }
         bias = self._step_bias(context)
+        if context.ancestry is not None:
+            return self._attend_to_ancestors(x, cache, bias, context.ancestry), cache
         return self._attend(x, cache["key"], cache["value"], bias), cache
+
+    def _attend_to_ancestors(self, x, cache, bias, ancestry):
+        """As `_attend`, to what `ancestry` says that each hypothesis goes on from."""
+        hypotheses = ancestry.shape[1]
+        query = self._query(ops.reshape(x, (-1, hypotheses, x.shape[-1])))
+        query = ops.repeat(query, hypotheses, axis=0)
+        logits = ops.einsum("bhtk,bhsk->bhts", query, cache["key"])
+        logits = split_examples(ops.cast(logits, "float32"), hypotheses)
+        logits = ops.sum(logits * ops.cast(ancestry, "float32"), axis=1) + bias
+        y = self._read(logits, cache["value"], ancestry=ancestry)
+        return ops.reshape(y, (-1, 1, y.shape[-1]))
 
 
 class CrossAttention(_Attention):
@@ -192,6 +218,8 @@ class CrossAttention(_Attention):
     Call arguments and returns: see `Sublayer`. While decoding, the keys and values of
     the encoded sequence are computed once, by `init_cache`.
     """
+
+    reorders_cache = False
 
     def call(self, x, context, training=False):
         key, value = self._encoded_key_value(context)

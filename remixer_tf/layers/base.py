@@ -26,6 +26,10 @@ class Context(NamedTuple):
         step: int32 scalar, the position being decoded. Set only while decoding.
         key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
             a decoding cache holds. Set only while decoding.
+        ancestry: float32 `[batch, hypotheses, 1, hypotheses, max_length]`, 1 where the
+            hypothesis of the second axis wrote the position of the last axis for that
+            of the fourth, else 0. Set only in a beam search, where hypotheses go on
+            from others; None: each wrote its own.
         tokens: int32 `[batch, length]`, the ids that entered the stack; `[batch, 1]`
             while decoding. None where there are none (images).
         token_mask: int32 `[batch, length]`, 1 on real tokens, also where
@@ -41,6 +45,7 @@ class Context(NamedTuple):
     position_bias: Any = None
     step: Any = None
     key_positions: Any = None
+    ancestry: Any = None
     tokens: Any = None
     token_mask: Any = None
 
@@ -58,9 +63,13 @@ class Sublayer(keras.layers.Layer):
     Attributes:
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
+        reorders_cache: bool, whether a beam search has to put the cache's rows in the
+            order of its hypotheses. Not where `decode_step` reads `context.ancestry`,
+            which spares moving the cache, or where rows are examples.
     """
 
     depends_on_padding = False
+    reorders_cache = True
 
     def call(self, x, context, training=False):
         """Transforms a whole sequence.
@@ -85,9 +94,8 @@ class Sublayer(keras.layers.Layer):
             context: a `Context`, with `encoded` where there is an encoder.
 
         Returns:
-            a dictionary of tensors. What `decode_step` changes has a leading axis
-            `batch_size`, so that a beam search can reorder it; what it hands on as it
-            is may have one of examples.
+            a dictionary of tensors. What a beam search reorders has a leading axis
+            `batch_size`; the rest may have one of examples.
         """
         return {}
 
@@ -117,6 +125,16 @@ def update_cache(cached, x, context):
     here = ops.equal(context.key_positions, context.step)
     here = here[None, None, :, None]
     return ops.where(here, ops.cast(x, cached.dtype), cached)
+
+
+def split_examples(x, hypotheses):
+    """`[batch * hypotheses, ..]`, all else static, to `[batch, hypotheses, ..]`."""
+    return ops.reshape(x, (-1, hypotheses, *x.shape[1:]))
+
+
+def join_examples(x):
+    """`[batch, hypotheses, ..]`, all else static, to `[batch * hypotheses, ..]`."""
+    return ops.reshape(x, (-1, *x.shape[2:]))
 
 
 def largest(x):

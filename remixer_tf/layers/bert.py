@@ -47,6 +47,8 @@ class PositionalAttention(BertSelfAttention):
     Call arguments, returns and raises: see `SelfAttention`.
     """
 
+    reorders_cache = True
+
     def __init__(self, num_heads, d_kv, causal=False, dropout_rate=0.0, **kwargs):
         super().__init__(
             num_heads, d_kv, causal, dropout_rate, relative_bias=True, **kwargs

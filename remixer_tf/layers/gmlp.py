@@ -202,6 +202,8 @@ class GatedMLP(Sublayer):
         ValueError: as `SpatialGatingUnit` does.
     """
 
+    reorders_cache = False
+
     def __init__(
         self,
         d_ff,

@@ -4,7 +4,13 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import MASKED, Sublayer, update_cache
+from remixer_tf.layers.base import (
+    MASKED,
+    Sublayer,
+    join_examples,
+    split_examples,
+    update_cache,
+)
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.sowing import sow
 
@@ -125,6 +131,8 @@ class LengthMixing(Sublayer):
             do not divide, packed examples without positions, or decoding with a layer
             that is not causal.
     """
+
+    reorders_cache = False
 
     def __init__(
         self,
@@ -286,11 +294,17 @@ class LengthMixing(Sublayer):
         else:
             row = ops.take(weights, context.step, axis=1)[:, : shape[2]]
         row = self._restrict(row, context.key_positions <= context.step)
-        row = ops.repeat(ops.cast(row, inputs.dtype), blocks, axis=0)[None, :, None, :]
-        row = ops.broadcast_to(row, (shape[0], shape[1], 1, shape[2]))
-        y = ops.reshape(
-            ops.matmul(row, inputs), (-1, self.num_heads, blocks * channels)
-        )
+        row = ops.repeat(row, blocks, axis=0)[None, :, None, :]
+        ancestry = context.ancestry
+        if ancestry is None:
+            row = ops.broadcast_to(row, (shape[0], shape[1], 1, shape[2]))
+        else:
+            row = join_examples(row * ops.cast(ancestry, row.dtype))
+        y = ops.matmul(ops.cast(row, inputs.dtype), inputs)
+        if ancestry is not None:
+            y = ops.sum(split_examples(y, ancestry.shape[1]), axis=1)
+            y = ops.transpose(y, (0, 2, 1, 3))
+        y = ops.reshape(y, (-1, self.num_heads, blocks * channels))
         y = ops.reshape(y[..., :per_head], (-1, 1, self.width))
         y = self._add_bias(y, lambda b: ops.take(b, context.step, axis=0))
         return y, {"inputs": inputs}

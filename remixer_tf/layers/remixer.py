@@ -58,6 +58,8 @@ class RemixerBlock(Sublayer):
             as `LengthMixing` does.
     """
 
+    reorders_cache = False
+
     def __init__(
         self,
         max_length,

@@ -19,6 +19,10 @@ class DecodingSteps:
         context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
         return context, self.decoder.grow_cache(cache, max_length, context)
 
+    def reorder_cache(self, cache, rows):
+        """Puts a cache's rows in the order of hypotheses, see `TransformerStack`."""
+        return self.decoder.reorder_cache(cache, rows)
+
     def decode_step(self, tokens, cache, context):
         """Logits of the next token.
 
@@ -26,7 +30,7 @@ class DecodingSteps:
             tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
                 decoder's input at `context.step`.
             cache: from `start_decoding` or the last step.
-            context: a `Context` with `step`.
+            context: a `Context` with `step`, and in a beam search with `ancestry`.
 
         Returns:
             float32 `[batch * hypotheses, vocab_size]`, and the new cache.

@@ -288,6 +288,20 @@ class TransformerStack(keras.layers.Layer):
             for block in self.blocks
         }
 
+    def reorder_cache(self, cache, rows):
+        """Takes the rows of a cache, int32 `[batch]`, that a beam search goes on from.
+
+        A sublayer without `reorders_cache` keeps its own.
+        """
+        return {
+            block.name: keras.tree.map_structure(
+                lambda x: ops.take(x, rows, axis=0), cache[block.name]
+            )
+            if block.sublayer.reorders_cache
+            else cache[block.name]
+            for block in self.blocks
+        }
+
     def grow_cache(self, cache, max_length, context):
         """A cache of `init_cache` or a step, padded to hold `max_length` tokens."""
         values = keras.tree.flatten(cache)

@@ -43,6 +43,9 @@ class Recurrent:
     def grow_cache(self, context, cache, max_length):
         return context, cache
 
+    def reorder_cache(self, cache, rows):
+        return {"state": ops.take(cache["state"], rows, axis=0)}
+
     def decode_step(self, tokens, cache, context):
         embedded = ops.take(ops.convert_to_tensor(EMBEDDING), tokens, axis=0)
         state = ops.tanh(ops.matmul(cache["state"], RECURRENT) + embedded)

@@ -68,11 +68,16 @@ ARCHITECTURES = {
     "remixer": lambda: tiny_model("remixer", vocab_size=4),
     "gmlp_lm": lambda: tiny_decoder("gmlp", vocab_size=4),
 }
+OTHER_ARCHITECTURES = {
+    "amlp": lambda: tiny_model("amlp", vocab_size=4),
+    "mixer": lambda: tiny_model("mixer", vocab_size=4),
+    "bert_lm": lambda: tiny_decoder("bert", vocab_size=4),
+}
 
 
 @functools.cache
 def tiny(kind):
-    model = ARCHITECTURES[kind]()
+    model = (ARCHITECTURES | OTHER_ARCHITECTURES)[kind]()
     randomize(model)
     return model
 
@@ -85,7 +90,14 @@ EACH = list(itertools.product(ARCHITECTURES, PRESETS))
 
 
 @pytest.mark.parametrize(
-    "kind, preset", slow_on_jax(EACH, but=[("gmlp_lm", "huggingface")])
+    "kind, preset",
+    [
+        *slow_on_jax(EACH, but=[("gmlp_lm", "huggingface")]),
+        *(
+            pytest.param(kind, "huggingface", marks=pytest.mark.slow)
+            for kind in OTHER_ARCHITECTURES
+        ),
+    ],
 )
 def test_wide_beams_find_the_best_of_all_answers(kind, preset, monkeypatch):
     """Of 4 tokens and length 3: with 27 beams, nothing is ever dropped."""

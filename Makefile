@@ -9,6 +9,8 @@ PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 # What needs only Keras, and runs on JAX too.
 KERAS_TESTS := tests/layers tests/models tests/optimizers tests/decoding \
 	tests/objectives
+# What a run does, on either engine; on JAX slow unless marked `quick_on_jax`.
+ENGINE_TESTS := tests/training/test_loop.py tests/training/test_train_step.py
 
 .PHONY: quickstart test test-tensorflow test-jax test-all test-slow \
 	test-slow-tensorflow test-slow-jax lint docs wheel-check install
@@ -23,7 +25,7 @@ test-tensorflow:
 	$(PYTEST) -m "not slow"
 
 test-jax:
-	KERAS_BACKEND=jax $(PYTEST) -m "not slow" $(KERAS_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow" $(KERAS_TESTS) $(ENGINE_TESTS)
 
 test-all: install
 	@$(MAKE) --no-print-directory --keep-going test test-slow
@@ -36,7 +38,7 @@ test-slow-tensorflow:
 	$(PYTEST) -m slow --verbose
 
 test-slow-jax:
-	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose $(KERAS_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose $(KERAS_TESTS) $(ENGINE_TESTS)
 
 lint: install
 	$(PY) -m ruff check .

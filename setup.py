@@ -52,6 +52,7 @@ setup(
         "tensorflow>=2.20,<2.22",
         "tensorflow-text>=2.20,<2.22",
         "keras>=3.15",
+        "jax",  # The other engine; seqio needs it too.
         "tensorboard",
         "tensorflow-datasets>=4.9",
         "importlib_resources",  # tensorflow-datasets prepares no set without it.

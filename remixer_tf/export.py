@@ -18,6 +18,7 @@ def main(arguments):
         "<format>/<step>, for transformers, LiteRT or ONNX Runtime.",
         _add_arguments,
     )
+    configuration.check_on_tensorflow("An export")
     if options.format == "saved_model":
         path = _saved_model(options)
     elif options.weights != "float32" or options.batch_sizes or options.warm_up:

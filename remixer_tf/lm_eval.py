@@ -14,6 +14,7 @@ def main(arguments):
         "install 'remixer_tf[lm_eval]'.",
         _add_arguments,
     )
+    configuration.check_on_tensorflow("lm-evaluation-harness")
     from remixer_tf.harness.model import HarnessModel  # says how to install lm_eval
     from remixer_tf.serving.lines import open_output
 

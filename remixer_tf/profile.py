@@ -24,6 +24,7 @@ def main(arguments):
     from remixer_tf.analysis.tables import check_format
 
     check_format(options.format)
+    configuration.check_on_tensorflow("Counting")
     files = [*options.gin_file, *_files_of_tables(options)]
     if not files:
         raise UserError(

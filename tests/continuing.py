@@ -16,6 +16,16 @@ def read_weights(model_dir, step):
     return {name: reader.get_tensor(name) for name in names}
 
 
+def copy_until_first_checkpoint(whole, parts):
+    """Copies a run of two checkpoints without the second, whose step it returns."""
+    first, last = available_steps(whole / "checkpoints")
+    shutil.copytree(whole, parts, dirs_exist_ok=True)
+    shutil.rmtree(checkpoint_path(f"{parts}/checkpoints", last))
+    (parts / "train_summary.json").unlink()
+    assert available_steps(parts / "checkpoints") == [first]
+    return last
+
+
 def assert_continues_exactly(whole, parts, run):
     """Checks weights bitwise.
 
@@ -27,11 +37,7 @@ def assert_continues_exactly(whole, parts, run):
     Returns:
         the names of the variables.
     """
-    first, last = available_steps(whole / "checkpoints")
-    shutil.copytree(whole, parts, dirs_exist_ok=True)
-    shutil.rmtree(checkpoint_path(f"{parts}/checkpoints", last))
-    (parts / "train_summary.json").unlink()
-    assert available_steps(parts / "checkpoints") == [first]
+    last = copy_until_first_checkpoint(whole, parts)
     run()
     expected, continued = (read_weights(folder, last) for folder in (whole, parts))
     assert continued.keys() == expected.keys()

@@ -20,6 +20,7 @@ from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
+from remixer_tf.training.backend_engine import compile_function
 
 
 def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
@@ -257,17 +258,12 @@ class Pictures(_Pictures):
         lengths = self._options["feature_lengths"]
         features = self._task.output_features
         example = {"inputs": np.array(ids, "int32")}
-        decode = tf.function(
-            lambda tokens: (
-                greedy_decode(
-                    model, {"encoder_input_tokens": tokens}, lengths["targets"]
-                ).tokens
-            ),
-            autograph=False,
+        decode = compile_function(
+            lambda batch: greedy_decode(model, batch, lengths["targets"]).tokens, model
         )
         # As long as in evaluation: not every model masks its padding.
         padded = ids + [0] * (lengths["inputs"] - len(ids))
-        answer = decode(tf.constant([padded], tf.int32)).numpy()[0]
+        answer = decode({"encoder_input_tokens": np.array([padded], "int32")})[0]
         example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
         (batch,) = batch_examples(
             [example], batch_size=1, **self._options

@@ -7,6 +7,8 @@ import json
 import os
 import re
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 _SHOWN = 10
@@ -95,6 +97,19 @@ def named_variables(variables):
             )
         by_path[variable.path] = variable
     return by_path
+
+
+def saved_value(variable):
+    """Returns what a `keras.Variable` holds, as a checkpoint has it.
+
+    Where Keras runs on TensorFlow that is its own variable. Else it is a copy, since
+    memory may be given to the next step; integers (counts and random states) are int64
+    in it, as they are on TensorFlow, and each backend casts them when it reads.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return variable.value
+    value = np.array(keras.ops.convert_to_numpy(variable.value))
+    return value.astype("int64") if np.issubdtype(value.dtype, np.integer) else value
 
 
 def read_all(prefix):

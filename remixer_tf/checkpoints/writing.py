@@ -17,6 +17,7 @@ import os
 import re
 import threading
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -30,6 +31,7 @@ from remixer_tf.checkpoints.reading import (
     is_random_state,
     named_variables,
     read_all,
+    saved_value,
     shorten,
 )
 
@@ -311,10 +313,12 @@ def write_weights(model_dir, model, step=0):
     """
     folder = checkpoint_path(checkpoint_directory(model_dir), step)
     variables = named_variables(model.variables)
-    tf.train.Checkpoint(
-        step=tf.Variable(step, dtype=tf.int64),
-        model={name: variable.value for name, variable in variables.items()},
-    ).write(os.path.join(folder, "state"))
+    values = {name: saved_value(variable) for name, variable in variables.items()}
+    if keras.backend.backend() != "tensorflow":
+        values = {name: tf.Variable(value) for name, value in values.items()}
+    tf.train.Checkpoint(step=tf.Variable(step, dtype=tf.int64), model=values).write(
+        os.path.join(folder, "state")
+    )
 
 
 def _data_name(host, num_hosts):

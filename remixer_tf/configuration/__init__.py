@@ -4,6 +4,7 @@ from remixer_tf.configuration.bindings import read_bindings
 from remixer_tf.configuration.command_line import parse_command_line, parse_run
 from remixer_tf.configuration.errors import (
     UserError,
+    check_on_tensorflow,
     is_users_error,
     nearest,
     plain_message,
@@ -23,6 +24,7 @@ from remixer_tf.configuration.gin_files import (
 __all__ = [
     "UserError",
     "call",
+    "check_on_tensorflow",
     "configuration_str",
     "get_value",
     "gin_folder",

@@ -56,6 +56,8 @@ NAMES = {
     "remixer_tf.evaluation.scored": ("ScoredEvaluation",),
     "remixer_tf.checkpoints.initial": ("InitialCheckpoint", "identity_mixing"),
     "remixer_tf.training.loop": ("train",),
+    "remixer_tf.training.backend_engine": ("backend_engine",),
+    "remixer_tf.training.jax_engine": ("JaxEngine",),
     "remixer_tf.training.tensorflow_engine": ("TensorFlowEngine",),
     "remixer_tf.serving.image_to_class": ("image_to_class",),
     "remixer_tf.serving.text_encoder": ("text_encoder",),

@@ -30,6 +30,17 @@ def run_binary(main):
         sys.exit(2)
 
 
+def check_on_tensorflow(what):
+    """Raises a UserError where Keras runs on a library that cannot do `what`."""
+    import keras  # Binaries import it after the command line is read.
+
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise UserError(
+            f"{what} needs Keras on TensorFlow, and it runs on {backend}. Unset "
+            "KERAS_BACKEND for it: the checkpoint is the same."
+        )
+
+
 def is_users_error(error):
     """Whether the message alone tells the user what to do; see `run_binary`."""
     if isinstance(error, UserError):

@@ -6,7 +6,7 @@ import time
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
+from remixer_tf.training.backend_engine import backend_engine
 
 _POLL_SECONDS = 10
 
@@ -18,7 +18,7 @@ def evaluate(
     *,
     step=None,
     dtype_policy="float32",
-    engine=TensorFlowEngine,
+    engine=backend_engine,
 ):
     """Runs evaluations on checkpoints of a run. What is scored is not scored again.
 

@@ -1,5 +1,7 @@
 """The names under which batches hold what a model is trained to say."""
 
+from keras import ops
+
 # By the kind of model: encoder-decoders and language models, encoders (of masked
 # tokens), classifiers (of sequences, spans and images).
 _TARGETS = {
@@ -35,6 +37,12 @@ def throughput_tensors(batch):
     names = ("encoder_input_tokens", "decoder_target_tokens")
     tokens = [batch[name] for name in names if name in batch]
     return tokens or [targets_and_weights(batch)[1]]
+
+
+def count_throughput(batch):
+    """Returns the number of tokens (or images) that are not padding, float32."""
+    counts = [ops.sum(ops.cast(x > 0, "float32")) for x in throughput_tensors(batch)]
+    return sum(counts[1:], start=counts[0])
 
 
 def throughput_unit(batch):

@@ -13,6 +13,7 @@ from remixer_tf.decoding import check_writes, score
 from remixer_tf.models import DecoderOnly
 from remixer_tf.serving.text_to_text import build_for_run
 from remixer_tf.serving.tokenizers import keeps_eos
+from remixer_tf.training.backend_engine import compile_function
 
 
 def text_scorer(
@@ -85,7 +86,7 @@ class TextScorer:
                 f"{' and '.join(sorted(needed))}."
             )
         self._keeps_eos = {name: keeps_eos(task, name) for name in features}
-        self._function = tf.function(lambda batch: score(model, batch)[:3])
+        self._score = compile_function(lambda batch: score(model, batch)[:3], model)
 
     def encode(self, inputs, targets):
         """Turns two texts, bytes, into their ids: two lists of int, not cut."""
@@ -160,8 +161,8 @@ class TextScorer:
             cut = [self._cut(*row) for row in rows]
             fill = [([], [])] * (batch_size - len(rows))  # of one shape, traced once
             make_batch = self._row_batch if self.one_row else self._batch
-            results = self._function(make_batch(cut + fill))
-            results = [x.numpy()[: len(rows)].tolist() for x in results]
+            results = self._score(make_batch(cut + fill))
+            results = [x[: len(rows)].tolist() for x in results]
             shortened = [a != b for a, b in zip(rows, cut, strict=True)]
             yield from zip(*results, shortened, strict=True)
 

@@ -4,6 +4,7 @@
 one, so that both give the same answers; evaluation's predictions are these too.
 """
 
+import keras
 import seqio
 import tensorflow as tf
 
@@ -18,6 +19,7 @@ from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph
 from remixer_tf.serving.tokenizers import Tokenizers, pad
+from remixer_tf.training.backend_engine import compile_function
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 
@@ -66,7 +68,10 @@ def text_to_text(
     model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
     check_writes(model)
     step = reading.restore_model(model_dir, model, step)
-    answer = TextToText(
+    kind = TextToText
+    if keras.backend.backend() != "tensorflow":
+        kind = TextThroughArrays
+    answer = kind(
         model,
         task,
         feature_lengths=feature_lengths,
@@ -177,7 +182,10 @@ class TextToText(tf.Module):
     @tf.function(input_signature=[_STRINGS], autograph=False)
     def __call__(self, inputs):
         tokens, trimmed = self.read(inputs)
-        decoded = self.tokens.decode(tokens)
+        return self._write(self.tokens.decode(tokens), trimmed)
+
+    def _write(self, decoded, trimmed):
+        """What a call returns, of a `Decoded` of tensors."""
         vocabulary = self.tokenizers.vocabulary("targets")
         answers = {
             "outputs": vocabulary.decode_tf(decoded.tokens),
@@ -235,4 +243,29 @@ class TextToText(tf.Module):
             missing,
             [self.tokens.weights, self.tokenizers],
             files=self.tokenizers.files,
+        )
+
+
+class TextThroughArrays(TextToText):
+    """A `TextToText` whose model runs on another library than TensorFlow.
+
+    The same tokenizers read and write around it. No graph holds both, so that it has no
+    signatures to export: the same checkpoint is exported with Keras on TensorFlow.
+    """
+
+    def __init__(self, model, task, **options):
+        super().__init__(model, task, **options)
+        self._decode = compile_function(self.tokens.search, model, any_rows=True)
+
+    def __call__(self, inputs):
+        tokens, trimmed = self.read(inputs)
+        decoded = self._decode({"encoder_input_tokens": tokens.numpy()})
+        tensors = keras.tree.map_structure(tf.constant, decoded)
+        return self._write(tensors, trimmed)
+
+    def signatures(self):
+        """Raises a ValueError."""
+        raise ValueError(
+            "An export is a graph of TensorFlow's. Unset KERAS_BACKEND to write it: "
+            "the checkpoint is the same."
         )

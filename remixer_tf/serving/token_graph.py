@@ -22,6 +22,9 @@ class TokenGraph(tf.Module):
         jit_compile: whether XLA compiles the search, anew for each number of rows; None
             for on GPUs.
 
+    Attributes:
+        search: function of a batch, the `decode_fn` of the model.
+
     Raises:
         ValueError: what `StoredWeights` raises.
     """
@@ -40,7 +43,7 @@ class TokenGraph(tf.Module):
         self.jit_compile = uses_xla(jit_compile)
         self.input_length = input_length
         self.weights = StoredWeights(model, weights)
-        self._decode = lambda batch: decode_fn(model, batch, max_decode_length)
+        self.search = lambda batch: decode_fn(model, batch, max_decode_length)
         self._start = lambda batch: model.start_decoding(batch, max_decode_length)
 
     def cannot_decode(self):
@@ -53,7 +56,7 @@ class TokenGraph(tf.Module):
 
     def decode(self, tokens):
         """Decodes int32 `[batch, input_length]`, padded with 0: a `Decoded`."""
-        decode = self._decode
+        decode = self.search
         if self.jit_compile:
             # Of each trace its own: it reads what the graph around it has cast.
             decode = tf.function(decode, jit_compile=True, autograph=False)

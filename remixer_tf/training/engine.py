@@ -3,7 +3,7 @@
 import abc
 from typing import NamedTuple
 
-from remixer_tf.checkpoints.reading import named_variables
+from remixer_tf.checkpoints.reading import named_variables, saved_value
 
 
 class Cost(NamedTuple):
@@ -93,12 +93,15 @@ class Engine(abc.ABC):
         slots = {path.partition("/")[2]: slot for path, slot in slots.items()}
         return {"model": named_variables(self.model.variables), "optimizer": slots}
 
-    @abc.abstractmethod
     def values(self):
         """Returns `variables` as arrays that TensorFlow can read on this host.
 
         All hosts call it. They are valid until the next step.
         """
+        return {
+            group: {path: saved_value(variable) for path, variable in variables.items()}
+            for group, variables in self.variables().items()
+        }
 
     @abc.abstractmethod
     def parameter_norm(self):

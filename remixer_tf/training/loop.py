@@ -11,6 +11,7 @@ from remixer_tf.checkpoints.vocabularies import remember_vocabularies
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.checks import (
     check_evaluations,
     check_ids,
@@ -24,7 +25,6 @@ from remixer_tf.training.progress import Progress, format_seconds
 from remixer_tf.training.run_lock import RunLock
 from remixer_tf.training.run_log import RunLog
 from remixer_tf.training.step_loop import StepLoop
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.watch import FiniteWatch, StopSignal
 
 
@@ -42,7 +42,7 @@ def train(
     keep_period=None,
     seed=0,
     dtype_policy="float32",
-    engine=TensorFlowEngine,
+    engine=backend_engine,
     micro_batches=1,
     clip_norm=None,
     max_skipped_steps=0,
@@ -74,7 +74,7 @@ def train(
             `targets_and_weights` read them; `batch` is this host's part of the global
             batch.
         train_steps: the step at which training ends, counted from the start of the run.
-        steps_per_call: steps in one `tf.function` call. It divides `train_steps` and
+        steps_per_call: steps in one call of the engine. It divides `train_steps` and
             all periods.
         log_period: steps between log lines and TensorBoard scalars.
         checkpoint_period: steps between checkpoints; the last step is always saved.

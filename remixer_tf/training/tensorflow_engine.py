@@ -2,6 +2,7 @@
 
 import os
 
+import keras
 import seqio
 import tensorflow as tf
 
@@ -27,10 +28,17 @@ class TensorFlowEngine(Engine):
             compute; None for on GPUs. (A TPU compiles whatever it is given.)
 
     Raises:
+        ValueError: Keras runs on another library.
         ValueError, OSError: see `get_strategy`.
     """
 
     def __init__(self, strategy="single", jit_compile=None):
+        if (backend := keras.backend.backend()) != "tensorflow":
+            raise ValueError(
+                "TensorFlowEngine needs Keras on TensorFlow, and it runs on "
+                f"{backend}. Unset KERAS_BACKEND, or let @backend_engine choose: set "
+                "--gin.train.engine and --gin.evaluate.engine to it."
+            )
         self._strategy = get_strategy(strategy)
         self._jit_compile = uses_xla(jit_compile)
         self.host = get_host(self._strategy)
@@ -66,12 +74,6 @@ class TensorFlowEngine(Engine):
         return compile_on_replicas(
             function, self._strategy, self._jit_compile, any_rows
         )
-
-    def values(self):
-        return {
-            group: {path: variable.value for path, variable in variables.items()}
-            for group, variables in self.variables().items()
-        }
 
     def parameter_norm(self):
         variables = [variable.value for variable in self.model.trainable_variables]

@@ -5,9 +5,9 @@ import contextlib
 import tensorflow as tf
 
 from remixer_tf.layers.dropout import replica
-from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
-from remixer_tf.objectives.batches import targets_and_weights, throughput_tensors
+from remixer_tf.objectives.batches import count_throughput, targets_and_weights
 from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.objective import objective_and_sums, unused_variables
 from remixer_tf.training.replicas import rows_of_replica
 from remixer_tf.training.strategy import (
     get_host,
@@ -211,7 +211,11 @@ class TrainStep:
         norm = tf.linalg.global_norm(gradients)
         if self._clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
-        sums |= {"weight": local_weight, "tokens": _count_tokens(batch), "stop": stop}
+        sums |= {
+            "weight": local_weight,
+            "tokens": count_throughput(batch),
+            "stop": stop,
+        }
         self._shapes = {key: sums[key].shape for key in sorted(sums)}
         # One vector, so that the replicas' sums need one reduction.
         return _pack(sums), norm, gradients
@@ -256,18 +260,14 @@ class TrainStep:
         variables = [v.value for v in self._model.trainable_variables]
         share = 1.0 / (self._num_replicas * self.micro_batches)
         with tf.GradientTape() as tape, masks:
-            outputs, auxiliary, statistics = call_with_reports(self._model, batch)
-            sums = self._loss_fn(outputs, batch)
-            objective = tf.math.divide_no_nan(sums["objective"], weight)
-            if auxiliary or self._auxiliary_loss_weights:
-                added = weighted_sum(auxiliary, self._auxiliary_loss_weights) * share
-                objective += added
-                sums = {
-                    **sums,
-                    **{f"auxiliary/{k}": v * share for k, v in auxiliary.items()},
-                    "auxiliary_loss": added,
-                }
-        sums = {**sums, **{f"statistics/{k}": v * share for k, v in statistics.items()}}
+            objective, sums = objective_and_sums(
+                self._model,
+                batch,
+                weight,
+                loss_fn=self._loss_fn,
+                auxiliary_loss_weights=self._auxiliary_loss_weights,
+                share=share,
+            )
         gradients = tape.gradient(objective, variables)
         unused = [
             variable.path
@@ -277,12 +277,7 @@ class TrainStep:
             if gradient is None
         ]
         if unused:
-            raise ValueError(
-                "The loss does not depend on these trainable variables: "
-                f"{', '.join(unused)}. Expected a gradient for each: use them in the "
-                "model, or make them non-trainable."
-            )
-        sums = {key: value for key, value in sums.items() if key != "weight"}
+            raise unused_variables(unused)
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
@@ -300,10 +295,3 @@ def _unpack(vector, shapes):
     keys = sorted(shapes)
     parts = tf.split(vector, [shapes[key].num_elements() for key in keys])
     return {k: tf.reshape(x, shapes[k]) for k, x in zip(keys, parts, strict=True)}
-
-
-def _count_tokens(batch):
-    """Returns the number of tokens (or images) that are not padding, float32."""
-    return tf.add_n(
-        [tf.reduce_sum(tf.cast(x > 0, tf.float32)) for x in throughput_tensors(batch)]
-    )

@@ -1,11 +1,14 @@
 """A model whose answers are known, and a task to evaluate it on."""
 
+import functools
+
 import keras
 from keras import ops
 
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.decoding import Decoded
 from remixer_tf.evaluation.decoded import DecodedEvaluation
+from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from tests.data.toy_tasks import toy_task
 
@@ -34,7 +37,7 @@ def built_shift(shift=1.0):
 
 def engine_of(model):
     """An engine on one device that has a model."""
-    engine = TensorFlowEngine(jit_compile=False)
+    engine = backend_engine(functools.partial(TensorFlowEngine, jit_compile=False))
     engine.model = model
     return engine
 

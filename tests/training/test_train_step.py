@@ -4,10 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.replicas import rows_of_replica
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.train_step import TrainStep
@@ -16,11 +18,20 @@ from tests.training import toy
 NUM_STEPS = 4
 
 
-def make_step(model=None, optimizer=None, **options):
+ON_JAX = keras.backend.backend() == "jax"
+
+
+def make_step(model=None, optimizer=None, jit_compile=False, **options):
+    """Returns a model, and the step that trains it on this backend."""
     keras.utils.set_random_seed(0)
     model = model or toy.ToyModel()
-    model.build()
     optimizer = optimizer or keras.optimizers.Adam(0.01)
+    if ON_JAX:  # where all is compiled
+        engine = JaxEngine()
+        engine.build(lambda: model, lambda: optimizer, "float32", **options)
+        return model, engine.step
+    model.build()
+    options["jit_compile"] = jit_compile
     return model, TrainStep(model, optimizer, get_strategy(), **options)
 
 
@@ -59,7 +70,7 @@ def test_several_steps_per_call_xla_and_micro_batches_change_nothing(options):
 def test_sums_are_those_of_the_batch():
     model, train_step = make_step(loss_fn=CrossEntropy(z_loss=0.01))
     batch = toy.make_batches(1)[0]
-    logits = model({k: tf.constant(v) for k, v in batch.items()}).numpy()
+    logits = np.array(model(batch))
     log_z = np.log(np.exp(logits).sum(-1))
     targets, weights = batch["decoder_target_tokens"], batch["decoder_loss_weights"]
     chosen = np.take_along_axis(logits, targets[..., None], -1)[..., 0]
@@ -116,8 +127,8 @@ def test_a_step_that_is_not_finite_changes_nothing():
 
         def call(self, batch, training=False):
             logits = super().call(batch, training=training)
-            bomb = tf.reduce_any(batch["encoder_input_tokens"] == 2)
-            return logits * tf.where(bomb, np.inf, 1.0)
+            bomb = ops.any(batch["encoder_input_tokens"] == 2)
+            return logits * ops.where(bomb, np.inf, 1.0)
 
     for batch, token in ((good, 3), (bad, 2), (good_again, 3)):
         batch["encoder_input_tokens"] = np.full_like(
@@ -255,10 +266,10 @@ def test_a_variable_without_gradient_is_named():
 
 
 def test_a_batch_without_weight_changes_nothing():
-    model, train_step = make_step(toy.ReportingModel(), keras.optimizers.AdamW(0.1))
+    optimizer = keras.optimizers.AdamW(0.1)
+    model, train_step = make_step(toy.ReportingModel(), optimizer)
     (batch,) = toy.make_batches(1)
     train_step(toy.stack([batch]))  # momentum, which would go on moving the weights
-    optimizer = train_step._optimizer
     before = [v.numpy() for v in [*model.variables, *optimizer.variables]]
     empty = {k: v if "encoder" in k else np.zeros_like(v) for k, v in batch.items()}
     sums = train_step(toy.stack([empty]))
@@ -292,16 +303,16 @@ def test_the_mean_does_not_depend_on_the_scale_of_weights(scale):
 
 def test_a_loss_of_ones_own():
     def squares(outputs, batch):
-        weights = tf.cast(batch["decoder_loss_weights"], tf.float32)
-        largest = tf.reduce_sum(weights * tf.reduce_max(outputs, axis=-1))
-        squares = tf.reduce_sum(weights * tf.reduce_sum(outputs**2, axis=-1))
+        weights = ops.cast(batch["decoder_loss_weights"], "float32")
+        largest = ops.sum(weights * ops.max(outputs, axis=-1))
+        squares = ops.sum(weights * ops.sum(outputs**2, axis=-1))
         return {"objective": squares, "largest": largest}
 
     model, train_step = make_step(
         optimizer=keras.optimizers.SGD(1.0), loss_fn=squares, micro_batches=2
     )
     (batch,) = toy.make_batches(1)
-    logits = model({k: tf.constant(v) for k, v in batch.items()}).numpy()
+    logits = np.array(model(batch))
     weights = batch["decoder_loss_weights"] / batch["decoder_loss_weights"].sum()
     bias = model.logits.bias.numpy() - 2 * (weights[..., None] * logits).sum((0, 1))
     values = summarize_steps(train_step(toy.stack([batch])))

@@ -7,7 +7,7 @@ from keras import ops
 
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers import Dropout, sow
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
+from remixer_tf.training.backend_engine import backend_engine
 
 VOCAB_SIZE = 16
 
@@ -119,7 +119,7 @@ def stack(batches):
 
 def make_checkpoints(model_dir, model, optimizer, iterator, **options):
     """Returns the `Checkpoints` of a model and an optimizer that are built."""
-    engine = TensorFlowEngine()
+    engine = backend_engine()
     engine.model, engine.optimizer = model, optimizer
     return Checkpoints(model_dir, engine.variables, engine.values, iterator, **options)
 

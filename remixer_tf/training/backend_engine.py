@@ -1,0 +1,46 @@
+"""The engine of the library that Keras runs on: the one place that chooses."""
+
+import functools
+
+import keras
+
+from remixer_tf.training.jax_engine import JaxEngine
+from remixer_tf.training.tensorflow_engine import TensorFlowEngine
+
+
+def backend_engine(tensorflow=TensorFlowEngine, jax=JaxEngine):
+    """Makes the engine of Keras' backend, which the variable KERAS_BACKEND names.
+
+    Args:
+        tensorflow, jax: factories of an `Engine`, of which the backend's is called.
+            What configures the other one is not read.
+
+    Returns:
+        an `Engine`.
+
+    Raises:
+        ValueError: the backend is another.
+    """
+    engines = {"tensorflow": tensorflow, "jax": jax}
+    backend = keras.backend.backend()
+    if backend not in engines:
+        raise ValueError(
+            "Models run on TensorFlow and on JAX. Set KERAS_BACKEND to one of "
+            f"{', '.join(engines)}. Received: {backend}"
+        )
+    return engines[backend]()
+
+
+def compile_function(function, model, any_rows=False):
+    """Compiles a function of a batch that calls a model made without an engine.
+
+    Args:
+        function, any_rows: see `Engine.compile`. On TensorFlow, XLA is left out.
+        model: a built `keras.Model`.
+
+    Returns:
+        what `Engine.compile` returns.
+    """
+    engine = backend_engine(functools.partial(TensorFlowEngine, jit_compile=False))
+    engine.model = model
+    return engine.compile(function, any_rows)

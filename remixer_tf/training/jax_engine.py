@@ -1,0 +1,307 @@
+"""The engine on JAX: one compiled program on the devices of a mesh."""
+
+import contextlib
+import functools
+import math
+import os
+import re
+import time
+
+import jax
+import keras
+import numpy as np
+import seqio
+import tensorflow as tf
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from remixer_tf.checkpoints.host import Host
+from remixer_tf.models.build import build_model
+from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.training.engine import Cost, Engine
+from remixer_tf.training.jax_step import (
+    JaxTrainStep,
+    State,
+    global_norm,
+    product_flops,
+)
+from remixer_tf.training.layout import Layout
+
+if keras.backend.backend() == "jax":
+    # TensorFlow reads the data, and would take the memory of all GPUs. Here, since it
+    # can be told only before it starts.
+    tf.config.set_visible_devices([], "GPU")
+
+
+class JaxEngine(Engine):
+    """Runs a model by JAX, several steps in one program on a mesh of devices.
+
+    Mesh and rules change where numbers are, and not which ones are computed, but for
+    rounding: a batch is the global one, and dropout's masks are the same.
+
+    Args:
+        mesh_shape, layout_rules: str, see `Layout`. With "" one device has all.
+        compilation_cache_dir: folder in which compiled programs are kept for later
+            runs; None for JAX_COMPILATION_CACHE_DIR of the environment, if it is set.
+
+    Raises:
+        ValueError: Keras runs on another library, there are fewer devices than the mesh
+            has, or what `Layout` raises.
+    """
+
+    def __init__(self, mesh_shape="", layout_rules="", compilation_cache_dir=None):
+        if keras.backend.backend() != "jax":
+            raise ValueError(
+                "JaxEngine needs Keras on JAX, and it runs on "
+                f"{keras.backend.backend()}. Set the variable KERAS_BACKEND=jax, or "
+                "--gin.train.engine=@backend_engine, which chooses."
+            )
+        if compilation_cache_dir is not None:
+            jax.config.update("jax_compilation_cache_dir", compilation_cache_dir)
+        self.host = Host()
+        self.shard_info = seqio.ShardInfo(0, 1)
+        self._layout = Layout(mesh_shape, layout_rules)
+        self._mesh = make_mesh(self._layout.axes or {"data": 1})
+        self.num_replicas = self._layout.num_batch_parts
+        self._everywhere = self._sharding()
+        self._programs = {}  # shapes of a superbatch -> program, Cost
+
+    def build(
+        self, model, optimizer, dtype_policy, *, micro_batches=1, **options
+    ):  # See `Engine`.
+        self.build_model(model, dtype_policy)
+        self.optimizer = optimizer()
+        self._micro_batches = micro_batches
+        self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
+        self._train_step = JaxTrainStep(
+            self.model,
+            self.optimizer,
+            micro_batches=micro_batches,
+            constrain=lambda part: jax.lax.with_sharding_constraint(
+                part, self._of_batch()
+            ),
+            **options,
+        )
+        # Here, so that rules which do not fit are told before anything is read.
+        self._of_state = self._state_shardings()
+
+    def build_model(self, model, dtype_policy):
+        self.model = build_model(model, dtype_policy)
+
+    def step(self, superbatch, stop=False):
+        program, _ = self.program(superbatch)
+        state = self._state()
+        state, sums = program(*self._arguments(state, superbatch, stop))
+        for variables, values in zip(self._train_step.variables(), state, strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        return sums
+
+    def _state(self):
+        """The `State` as it is in Keras' variables."""
+        return State(
+            *(
+                [variable.value for variable in group]
+                for group in self._train_step.variables()
+            )
+        )
+
+    def _arguments(self, state, superbatch, stop):
+        """What the program takes, on the devices."""
+        superbatch = {key: np.asarray(value) for key, value in superbatch.items()}
+        return jax.device_put(
+            (state, superbatch, np.array([stop], "float32")),
+            (self._of_state, self._of_batch(1), self._everywhere),
+        )
+
+    def _sharding(self, *axes):
+        """How the devices share an array whose dimensions are split over these axes."""
+        return NamedSharding(self._mesh, PartitionSpec(*axes))
+
+    def _of_batch(self, leading_axes=0):
+        """How the devices share a batch, its rows after so many axes."""
+        rows = self._layout.batch_axes or None
+        return self._sharding(*[None] * leading_axes, rows)
+
+    def _of_variables(self):
+        """How they share the model's variables, {path: sharding}."""
+        partitions = self._layout.partitions(self.model)
+        return {path: self._sharding(*axes) for path, axes in partitions.items()}
+
+    def _state_shardings(self):
+        """How they share the `State`."""
+        of_variables = self._of_variables()
+        trainable, non_trainable, _ = self._train_step.variables()
+        slots = self._layout.slot_partitions(self.model, self.optimizer)
+        return State(
+            [of_variables[variable.path] for variable in trainable],
+            [of_variables[variable.path] for variable in non_trainable],
+            [self._sharding(*axes) for axes in slots],
+        )
+
+    def program(self, superbatch):
+        """Returns the compiled program for data of these shapes, and its `Cost`."""
+        shapes = tuple((k, tuple(v.shape)) for k, v in sorted(superbatch.items()))
+        if shapes not in self._programs:
+            steps, rows = targets_and_weights(superbatch)[0].shape[:2]
+            self._check_rows(rows, self._micro_batches)
+            program = jax.jit(
+                self._train_step,
+                donate_argnums=0,
+                out_shardings=(self._of_state, self._everywhere),
+            )
+            arguments = self._arguments(self._state(), superbatch, False)
+            with _held_outputs(self._of_batch()):
+                traced = program.trace(*arguments)
+            compiled = traced.lower().compile()
+            cost = Cost(
+                flops=product_flops(traced.jaxpr.jaxpr) // steps // self.host.count,
+                bytes=program_bytes(compiled),
+            )
+            self._programs[shapes] = compiled, cost
+        return self._programs[shapes]
+
+    def _check_rows(self, rows, micro_batches=1):
+        parts = self.num_replicas * micro_batches
+        if rows % parts:
+            raise ValueError(
+                f"A batch of {rows} examples does not divide among {self.num_replicas} "
+                f"replicas of {micro_batches} micro-batch(es). Set a batch size that "
+                f"is a multiple of {parts}."
+            )
+
+    def compile(self, function, any_rows=False):
+        variables, most = self.model.variables, 0
+        shardings = list(self._of_variables().values())
+
+        @jax.jit
+        def program(values, batch):
+            with keras.StatelessScope(zip(variables, values, strict=True)):
+                return function(batch)
+
+        def call(batch):
+            nonlocal most
+            rows = len(next(iter(batch.values())))
+            self._check_rows(rows)
+            # Fewer rows than before are filled up: shapes are static here, and each
+            # is compiled anew.
+            most = max(most, rows) if any_rows else rows
+            batch = {
+                key: np.pad(x, [(0, most - rows)] + [(0, 0)] * (np.ndim(x) - 1))
+                for key, x in batch.items()
+            }
+            values = jax.device_put([v.value for v in variables], shardings)
+            results = program(values, jax.device_put(batch, self._of_batch()))
+            return jax.tree.map(lambda x: np.asarray(x)[:rows], results)
+
+        return call
+
+    def parameter_norm(self):
+        return float(jax.jit(global_norm)(self._state().trainable))
+
+    def cost(self, superbatch):
+        return self.program(superbatch)[1]
+
+    def matmul_rate(self):
+        devices = self._mesh.local_mesh.size
+        return devices * matmul_rate(self._compute_dtype)
+
+    def devices(self):
+        devices = self._mesh.local_mesh.devices.flat
+        mesh = ",".join(f"{axis}:{size}" for axis, size in self._mesh.shape.items())
+        return f"{len(devices)} {devices[0].device_kind}(s), JAX, mesh {mesh}"
+
+    def memory(self):
+        return {
+            f"{device.platform}_{device.local_hardware_id}_memory": stats[
+                "peak_bytes_in_use"
+            ]
+            / 1e9
+            for device, stats in self._memory_stats()
+        }
+
+    def memory_limit(self):
+        limits = [stats["bytes_limit"] for _, stats in self._memory_stats()]
+        if limits:
+            return sum(limits)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _memory_stats(self):
+        """Yields (device, its dictionary); CPUs have none."""
+        for device in self._mesh.local_mesh.devices.flat:
+            if stats := device.memory_stats():
+                yield device, stats
+
+
+def make_mesh(axes):
+    """Returns the mesh of the first devices, of axes {name: size}.
+
+    Raises:
+        ValueError: there are too few devices.
+    """
+    needed, there = math.prod(axes.values()), jax.devices()
+    if needed > len(there):
+        raise ValueError(
+            f"The mesh {axes} has {needed} devices, and here are {len(there)}, of "
+            f"{there[0].device_kind}. Choose another JaxEngine.mesh_shape. (CPUs count "
+            "as so many with XLA_FLAGS=--xla_force_host_platform_device_count=N.)"
+        )
+    return jax.make_mesh(
+        tuple(axes.values()),
+        tuple(axes),
+        (AxisType.Auto,) * len(axes),
+        devices=there[:needed],
+    )
+
+
+class _HeldOutputs:
+    """Says to Keras how the outputs of a stack's sublayers are shared."""
+
+    def __init__(self, sharding):
+        self._sharding = sharding
+
+    def get_tensor_layout(self, path):
+        held = re.fullmatch(r".*/layer_\d+_[^/]+/output", path)
+        return self._sharding if held else None
+
+
+@contextlib.contextmanager
+def _held_outputs(sharding):
+    """While tracing, holds the outputs of a stack's sublayers to a sharding.
+
+    Where a rule splits weights over the batch's axis too (fully sharded parameters),
+    the compiler gathers the weights then, and not the batch.
+    """
+    previous = keras.distribution.distribution()
+    keras.distribution.set_distribution(_HeldOutputs(sharding))
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(previous)
+
+
+def program_bytes(compiled):
+    """Returns the bytes that a compiled program holds on a device at once."""
+    memory = compiled.memory_analysis()
+    return (
+        memory.argument_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+
+
+@functools.cache
+def matmul_rate(dtype, size=1024, seconds=0.5):
+    """FLOP/s of a square product on one device: the best of as many as fit.
+
+    It is measured once in a process.
+    """
+    a = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
+    product = jax.jit(lambda a: a @ a)
+    jax.block_until_ready(product(a))
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        jax.block_until_ready(product(a))
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best

@@ -1,0 +1,120 @@
+"""Runs of tiny models from given weights, on whichever engine Keras' backend has.
+
+    KERAS_BACKEND=jax python -m tests.training.engine_runs FOLDER
+
+Each of `CASES` becomes the run FOLDER/<name>, from the weights in FOLDER/start/<kind>,
+with the text of its program in program.txt.
+"""
+
+import pathlib
+import sys
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from remixer_tf.checkpoints.initial import InitialCheckpoint
+from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.backend_engine import backend_engine
+from remixer_tf.training.jax_engine import JaxEngine
+from remixer_tf.training.loop import train
+from tests.continuing import copy_until_first_checkpoint
+from tests.models.tiny import tiny_batch, tiny_model
+
+STEPS, PERIOD = 20, 10
+KINDS = ["t5_1_1", "remixer", "gmlp", "mixer"]
+RULES = "batch:data,d_ff:model,heads:model,vocab:model"
+LAYOUTS = {
+    "one": (),
+    "4x1": ("data:4", RULES),
+    "2x2": ("data:2,model:2", RULES),
+    # The tiny models have 2 heads.
+    "1x4": ("data:1,model:4", "batch:data,d_ff:model,vocab:model"),
+    "zero": ("data:4", "batch:data,d_model:data"),
+}
+
+
+class Case(NamedTuple):
+    """A run: its model, its devices, and the case whose first half it goes on from."""
+
+    kind: str
+    layout: str = "one"
+    dropout_rate: float = 0.0
+    goes_on: str | None = None
+
+
+CASES = {
+    **{f"{kind}_one": Case(kind) for kind in KINDS},
+    **{
+        f"t5_1_1_{layout}": Case("t5_1_1", layout)
+        for layout in ("4x1", "2x2", "1x4", "zero")
+    },
+    "remixer_2x2": Case("remixer", "2x2"),
+    "gmlp_2x2": Case("gmlp", "2x2"),
+    "mixer_4x1": Case("mixer", "4x1"),
+    "dropout_one": Case("t5_1_1", "one", 0.3),
+    "dropout_2x2": Case("t5_1_1", "2x2", 0.3),
+    "dropout_2x2_again": Case("t5_1_1", "2x2", 0.3, goes_on="dropout_2x2"),
+    "t5_1_1_2x2_on_4x1": Case("t5_1_1", "4x1", goes_on="t5_1_1_2x2"),
+}
+
+
+def make_model(kind, dropout_rate=0.0):
+    """A tiny encoder-decoder."""
+    model = tiny_model(kind, dropout_rate=dropout_rate, num_layers=1)
+    model.build = lambda: None  # It is built.
+    return model
+
+
+def write_start(folder):
+    """Writes the weights that all runs start from."""
+    for kind in KINDS:
+        keras.utils.set_random_seed(0)
+        write_weights(f"{folder}/start/{kind}", make_model(kind))
+
+
+def dataset(seed, steps_per_call, shard_info):
+    """Endless, the same batches for all, of 8 rows that are padded unevenly."""
+    batches = [tiny_batch(batch_size=8, seed=i) for i in range(STEPS)]
+    rows = {key: np.stack([batch[key] for batch in batches]) for key in batches[0]}
+    data = tf.data.Dataset.from_tensor_slices(rows).repeat()
+    return data.batch(steps_per_call, drop_remainder=True)
+
+
+def run(folder, name, case, engine=backend_engine):
+    """Makes the run FOLDER/<name>, with checkpoints at PERIOD and STEPS."""
+    initial = None
+    if case.goes_on:
+        copy_until_first_checkpoint(folder / case.goes_on, folder / name)
+    else:
+        initial = InitialCheckpoint(f"{folder}/start/{case.kind}")
+    train(
+        str(folder / name),
+        lambda: make_model(case.kind, case.dropout_rate),
+        lambda: Adafactor(1e-2, min_dim_size_to_factor=8),
+        dataset,
+        train_steps=STEPS,
+        steps_per_call=2,
+        log_period=2,
+        checkpoint_period=PERIOD,
+        engine=engine,
+        clip_norm=1.0,
+        loss_fn=CrossEntropy(z_loss=1e-4),
+        initial_checkpoint=initial,
+    )
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    batch = next(iter(dataset(seed=0, steps_per_call=2, shard_info=None)))
+    for name, case in CASES.items():
+        engine = JaxEngine(*LAYOUTS[case.layout])
+        run(folder, name, case, lambda engine=engine: engine)
+        (folder / name / "program.txt").write_text(engine.program(batch)[0].as_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""TensorFlow's engine and JAX's give the same losses and weights, on any mesh.
+
+JAX runs in a process of its own, which counts the CPU as four devices.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.continuing import read_weights
+from tests.training import engine_runs
+from tests.training.engine_runs import CASES, KINDS, STEPS, Case
+
+pytestmark = pytest.mark.slow
+
+
+def read_losses(model_dir):
+    """Returns {step: loss} of all that ran in a folder, from TensorBoard's files."""
+    losses = {}
+    for path in sorted((model_dir / "tensorboard" / "train").iterdir()):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    losses[event.step] = float(tf.make_ndarray(value.tensor))
+    return losses
+
+
+def assert_same_run(one, other, tolerance=1e-5):
+    """Compares the losses, and the weights at the end, of the runs in two folders."""
+    expected, losses = read_losses(one), read_losses(other)
+    assert losses.keys() == expected.keys() and len(losses) == STEPS // 2
+    for step, loss in expected.items():
+        assert losses[step] == pytest.approx(loss, abs=tolerance), step
+    expected, weights = (read_weights(folder, STEPS) for folder in (one, other))
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            weights[name], value, rtol=0, atol=tolerance, err_msg=name
+        )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of all runs: `CASES` on JAX, and KIND_tf on TensorFlow."""
+    folder = tmp_path_factory.mktemp("engines")
+    engine_runs.write_start(folder)
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.training.engine_runs", str(folder)],
+        env={**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags},
+        cwd=pathlib.Path(__file__).parents[2],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for kind in KINDS:
+        engine_runs.run(folder, f"{kind}_tf", Case(kind))
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jax_gives_what_tensorflow_gives(runs, kind):
+    assert_same_run(runs / f"{kind}_tf", runs / f"{kind}_one")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n, case in CASES.items() if case.layout != "one" and not case.goes_on],
+)
+def test_every_mesh_gives_what_one_device_gives(runs, name):
+    assert_same_run(runs / f"{name.rpartition('_')[0]}_one", runs / name)
+
+
+def test_a_run_on_a_mesh_goes_on_bitwise(runs):
+    whole, again = (
+        read_weights(runs / name, STEPS)
+        for name in ("dropout_2x2", "dropout_2x2_again")
+    )
+    assert any("seed_generator" in name for name in whole)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+
+
+def test_a_run_goes_on_on_another_mesh_and_engine(runs):
+    assert_same_run(runs / "t5_1_1_one", runs / "t5_1_1_2x2_on_4x1")
+    engine_runs.run(runs, "moved", Case("t5_1_1", goes_on="t5_1_1_2x2"))
+    assert_same_run(runs / "t5_1_1_one", runs / "moved")
+
+
+COLLECTIVES = "all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
+
+
+def read_collectives(path):
+    """Returns {kind: shapes of what comes out} of a program's text; some are joined."""
+    found = {}
+    text = re.sub(r"/\*.*?\*/", "", path.read_text())
+    for shapes, kind in re.findall(rf"= (\S.*?) ({COLLECTIVES})(?:-start)?\(", text):
+        shapes = re.findall(r"\w+\[([\d,]*)\]", shapes)
+        found.setdefault(kind, []).extend(
+            tuple(map(int, filter(None, shape.split(",")))) for shape in shapes
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["t5_1_1_4x1", "t5_1_1_2x2", "t5_1_1_1x4", "remixer_2x2"]
+)
+def test_parts_are_added_up_and_nothing_else_moves(runs, name):
+    found = read_collectives(runs / name / "program.txt")
+    assert found.keys() == {"all-reduce"}
+    length, vocab = 7, (40, 20, 10)  # whole, and its parts
+    logits = [
+        s for s in found["all-reduce"] if s[-2:-1] == (length,) and s[-1] in vocab
+    ]
+    assert not logits
+
+
+def test_fully_sharded_matrices_are_gathered_and_batches_are_not(runs):
+    found = read_collectives(runs / "t5_1_1_zero" / "program.txt")
+    assert found.keys() == {"all-reduce", "all-gather", "all-to-all"}
+    weights = read_weights(runs / "t5_1_1_one", STEPS).values()
+    of_weights = {value.shape for value in weights}
+    of_weights |= {shape[::-1] for shape in of_weights}
+    # But ids: every device looks up its part of the width for all rows ...
+    others = {shape for shape in found["all-gather"] if shape not in of_weights}
+    assert others == {(8, 10, 1), (8, 7, 1)}
+    # ... and sends each row where it belongs: two lookups, and their gradients.
+    text = (runs / "t5_1_1_zero" / "program.txt").read_text()
+    sent = re.findall(r" all-to-all\(.*op_name=\"(.*)\"", text)
+    assert len(sent) == 4 and all("/token_embedding/" in name for name in sent)

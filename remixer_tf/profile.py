@@ -47,10 +47,11 @@ def main(arguments):
 def _profile(file, options):
     """Returns a name, `Profile` and `PaperRow` of the model of a gin file."""
     from remixer_tf.analysis.costs import count, count_activations, measure
+    from remixer_tf.configuration.layouts import configured_layout
     from remixer_tf.optimizers import Adafactor
 
     configuration.parse_gin(
-        [file],
+        [file, *options.layout],
         options.gin_bindings,
         options.gin_search_paths,
         complete=False,
@@ -77,7 +78,10 @@ def _profile(file, options):
         "dtype_policy": configuration.get_value("train.dtype_policy", "float32"),
     }
     optimizer = configuration.get_value("train.optimizer", Adafactor)
-    profile = count(optimizer=optimizer, **arguments)
+    layout = configured_layout()
+    profile = count(
+        optimizer=optimizer, layout=layout if layout.axes else None, **arguments
+    )
     profile.activation_bytes = count_activations(**arguments)
     if options.measure:
         profile.rates = measure(
@@ -132,6 +136,15 @@ def _add_arguments(parser):
         metavar="PAPER/TABLE",
         help="all rows of a paper's table, such as remixer/table1: the files of the "
         "folder papers/PAPER/TABLE on the search path; repeat it for several",
+    )
+    parser.add_argument(
+        "--layout",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a gin file with the JaxEngine's mesh_shape and layout_rules, such as "
+        "layouts/data_8_model_8.gin: what each device of that mesh would hold; a "
+        "second one may change the rules of the first",
     )
     parser.add_argument(
         "--measure",

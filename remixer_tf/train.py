@@ -17,14 +17,35 @@ def main(arguments):
         modules=options.module_import,
     )
     from remixer_tf.data.errors import data_errors
+    from remixer_tf.training.jax_engine import MissingDevicesError
 
-    with data_errors():
-        configuration.call(
-            "train",
-            options.model_dir,
-            configuration=_configuration,
-            dry_run=options.dry_run,
-        )
+    try:
+        with data_errors():
+            configuration.call(
+                "train",
+                options.model_dir,
+                configuration=_configuration,
+                dry_run=options.dry_run,
+            )
+    except MissingDevicesError:
+        if not options.dry_run:
+            raise
+        print(_each_device())
+
+
+def _each_device():
+    """Says what each device would hold of a mesh that is not here."""
+    from remixer_tf.configuration.layouts import configured_layout
+    from remixer_tf.training.layout_memory import declare_run, device_memory
+
+    names = ("model", "optimizer", "dtype_policy")
+    run = declare_run(*(configuration.get_value(f"train.{name}") for name in names))
+    layout = configured_layout()
+    return (
+        f"dry run: here are fewer than the {layout.num_devices} devices of the mesh "
+        f"{layout.axes}. Each would hold {device_memory(layout, *run)}, and "
+        "activations. Nothing was trained or written."
+    )
 
 
 def _configuration():
@@ -36,7 +57,8 @@ def _add_arguments(parser):
     parser.add_argument(
         "--dry_run",
         action="store_true",
-        help="build the model, read one batch, say what would run, and stop",
+        help="build the model, read one batch, say what would run, and stop; of a "
+        "mesh with more devices than there are, say what each would hold",
     )
 
 

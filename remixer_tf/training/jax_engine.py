@@ -232,15 +232,19 @@ class JaxEngine(Engine):
                 yield device, stats
 
 
+class MissingDevicesError(ValueError):
+    """A mesh has more devices than there are."""
+
+
 def make_mesh(axes):
     """Returns the mesh of the first devices, of axes {name: size}.
 
     Raises:
-        ValueError: there are too few devices.
+        MissingDevicesError: there are too few devices.
     """
     needed, there = math.prod(axes.values()), jax.devices()
     if needed > len(there):
-        raise ValueError(
+        raise MissingDevicesError(
             f"The mesh {axes} has {needed} devices, and here are {len(there)}, of "
             f"{there[0].device_kind}. Choose another JaxEngine.mesh_shape. (CPUs count "
             "as so many with XLA_FLAGS=--xla_force_host_platform_device_count=N.)"

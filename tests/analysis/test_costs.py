@@ -260,9 +260,10 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
         assert steps > 0
         np.testing.assert_allclose(tokens, steps * 2 * (6 + 5), rtol=1e-6)
     files = "--gin_file=models/t5_1_1_tiny.gin,papers/remixer/table1/remixer_base.gin"
-    profile.main([files, *TINY, "--format=markdown"])
-    models, *parts = capsys.readouterr().out.split("\n\n")
-    for table in (models, *parts[1::2]):
+    layout = "--layout=layouts/data_8.gin"
+    profile.main([files, *TINY, "--format=markdown", layout])
+    models, title, devices, *parts = capsys.readouterr().out.split("\n\n")
+    for table in (models, devices, *parts[1::2]):
         cells = [line.split("|")[1:-1] for line in table.splitlines() if line]
         assert len({len(line) for line in cells}) == 1 and len(cells) >= 4
     header, _, t5, remixer = [line.split(" | ") for line in models.splitlines()]
@@ -272,6 +273,11 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
     assert t5[2] == "" and remixer[2] == "324.00M"
     assert t5[3:6] == ["2", "6", "5"]
     assert [parts[0], parts[2]] == ["t5_1_1_tiny", "Remixer Base"]
+    _, _, *rows = [line.split(" | ") for line in devices.splitlines()]
+    weights = header.index("weights")
+    assert title == "on each device"
+    for row, model in zip(rows, (t5, remixer), strict=True):  # Each has the whole.
+        assert row[:3] == [model[0], "data:8", model[weights]]
     profile.main([files, *TINY])
     text = capsys.readouterr().out
     assert "324.00M" in text and "remixer: mixing" in text and "steps/s" in text

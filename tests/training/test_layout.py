@@ -3,21 +3,25 @@
 import json
 import math
 import pathlib
+import types
 
 import keras
 import pytest
 
+from remixer_tf import configuration, train
+from remixer_tf.configuration.layouts import configured_layout
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training import dimensions
 from remixer_tf.training.dimensions import DIMENSIONS, ROWS, dimension_names
 from remixer_tf.training.layout import Layout
-from remixer_tf.training.layout_memory import device_memory
+from remixer_tf.training.layout_memory import declare_run, device_memory
 from tests.models.tiny import tiny_encoder
 
 SNAPSHOTS = pathlib.Path(__file__).parents[1] / "testdata" / "parameter_shapes"
 T5_RULES = (
     "ensemble:ensemble,batch:batch,d_ff:model,heads:model,vocab:model,experts:batch"
 )
+LAYOUTS = pathlib.Path(configuration.gin_folder()) / "layouts"
 BLOCK = "encoder_decoder/encoder/layer_3_x/x"
 
 
@@ -190,6 +194,30 @@ def test_slots_follow_their_variables(bert, optimizer):
     assert not slots and seen
 
 
+def test_a_slot_is_of_the_longest_name():
+    """MLP-Mixer has wi and wi_bias."""
+    prefix = "m/encoder/layer_0_x/x/"
+    shapes = {"wi": (8, 4), "wi_bias": (8, 1), "wo/kernel": (6, 4)}
+    variables = [
+        types.SimpleNamespace(path=prefix + name, shape=shape)
+        for name, shape in shapes.items()
+    ]
+    model = types.SimpleNamespace(
+        variables=variables,
+        trainable_variables=variables,
+        _flatten_layers=lambda **_: [],
+    )
+    slots = [
+        types.SimpleNamespace(
+            path=f"sgd/{v.path.replace('/', '_')}_momentum", shape=v.shape
+        )
+        for v in variables
+    ]
+    layout = Layout("model:2", "d_ff:model")
+    partitions = layout.slot_partitions(model, types.SimpleNamespace(variables=slots))
+    assert partitions == [(None, None), (None, None), ("model", None)]
+
+
 def test_a_slot_of_another_shape_is_refused(bert):
     class Odd(keras.optimizers.SGD):
         def build(self, variables):
@@ -216,3 +244,67 @@ def test_memory_is_of_the_parts(bert):
     parts = device_memory(Layout("model:4", "vocab:model"), bert, optimizer)
     assert whole.weights - parts.weights == table * 3 // 4
     assert whole.optimizer - parts.optimizer == table * 3 // 4
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_each_preset_is_what_its_name_says():
+    files = {path.stem for path in LAYOUTS.glob("*.gin")} - {"t5", "fully_sharded"}
+    assert len(files) == 6
+    for file in files:
+        configuration.parse_gin([f"layouts/{file}.gin"], [], complete=False)
+        layout = configured_layout()
+        words = file.split("_")
+        axes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        assert layout.axes == axes and layout.num_devices in (8, 64, 256)
+        assert layout.batch_axes == ("data",)
+        wi = f"{BLOCK}/wi/kernel", (4096, 10240)
+        assert layout.partition(*wi) == (None, "model" if "model" in axes else None)
+        files = [f"layouts/{file}.gin", "layouts/fully_sharded.gin"]
+        configuration.parse_gin(files, [], complete=False)
+        sharded = configured_layout()
+        assert sharded.axes == axes and sharded.partition(*wi)[0] == "data"
+
+
+ON_JAX = pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="a run on a mesh is JAX's"
+)
+
+
+@ON_JAX
+@pytest.mark.slow
+@pytest.mark.usefixtures("clear_gin")
+@pytest.mark.parametrize("data", [1, 8])
+def test_a_dry_run_tells_what_64_devices_would_hold_of_xxl(tmp_path, capsys, data):
+    """By hand: 24 + 24 layers, d_model 4096, 64 heads of 64, d_ff 10240.
+
+    `data`: the parts of d_model, 8 if the parameters are fully sharded.
+    """
+    files = ["models/t5_1_1_xxl", "runs/mini_cogs", "layouts/data_8_model_8"]
+    files += ["layouts/fully_sharded"] * (data == 8)
+    arguments = [f"--gin_file={file}.gin" for file in files]
+    arguments += ["--gin.VOCAB_SIZE=32128", "--gin.VOCABULARY_FILE='none.model'"]
+    train.main([f"--model_dir={tmp_path}", *arguments, "--dry_run"])
+    attention, feed_forward = 4 * 4096 * 4096, 3 * 4096 * 10240
+    layers = 24 * (attention + feed_forward) + 24 * (2 * attention + feed_forward)
+    biases = 2 * 64 * 32 // 8
+    norms = (24 * 2 + 24 * 3 + 2) * 4096
+    weights = (layers + 2 * 32128 * 4096) // (8 * data) + biases + norms
+    # Of each matrix a row and a column.
+    d_model = 4096 // data
+    slots = 24 * (3 * 4 * (d_model + 4096 // 8) + 2 * 3 * (d_model + 10240 // 8))
+    slots += 2 * (d_model + 32128 // 8) + biases + norms
+    gigabytes = [4 * n / 1e9 for n in (weights, weights, slots)]
+    printed = capsys.readouterr().out
+    words = "{:.2f} GB of weights, {:.2f} GB of gradients, {:.2f} GB of optimizer"
+    assert words.format(*gigabytes) in printed
+    assert not list(tmp_path.iterdir())
+    memory = device_memory(
+        configured_layout(),
+        *declare_run(
+            configuration.get_value("train.model"),
+            configuration.get_value("train.optimizer"),
+            "float32",
+        ),
+    )
+    assert memory[:2] == (4 * weights, 4 * weights)
+    assert memory.optimizer == 4 * slots + 4  # The step; the rate is a schedule's.

@@ -10,7 +10,8 @@ from absl import logging
 from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode, sample
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.serving.text_scorer import encode_text, pad, quarters
+from remixer_tf.serving.text_scorer import encode_text, quarters, ragged
+from remixer_tf.serving.tokenizers import pad
 
 try:
     from lm_eval import utils
@@ -288,7 +289,7 @@ class HarnessModel(LM):
             some = rows[start : start + self._batch_size]
             length = quarters(len(some[0][1]), room) if scorer.one_row else room
             fill = [some[-1]] * (self._batch_size - len(some))
-            tokens = decode(pad([row for _, row in some + fill], length))
+            tokens = decode(pad(ragged([row for _, row in some + fill]), length))
             texts = vocabulary.decode_tf(tf.reshape(tokens, [-1, search.max_length]))
             texts = tf.reshape(texts, [-1, number]).numpy()
             for (context, _), answers in zip(some, texts[: len(some)], strict=True):

@@ -10,7 +10,7 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.decoding import check_writes, score
-from remixer_tf.models import DecoderOnly
+from remixer_tf.serving.pairs import PairBatches
 from remixer_tf.serving.text_to_text import build_for_run
 from remixer_tf.serving.tokenizers import keeps_eos
 from remixer_tf.training.backend_engine import compile_function
@@ -48,12 +48,9 @@ def text_scorer(
 class TextScorer:
     """Scores targets, given inputs: see `remixer_tf.decoding.score`.
 
-    An encoder-decoder reads inputs of up to `feature_lengths["inputs"]` tokens and
-    targets of up to `feature_lengths["targets"]`; longer ones lose their end, as in
-    training. A language model reads both in one row, of up to the sum of
-    `feature_lengths`; longer inputs lose their beginning, which is furthest from the
-    targets. If its task has targets alone it is one of running text, and EOS stands
-    behind neither inputs nor targets; else they have what the task's features have.
+    What the model reads of them is told at `PairBatches`. If a language model's task
+    has targets alone it is one of running text, and EOS stands behind neither inputs
+    nor targets; else they have what the task's features have.
 
     Args:
         model: a built and restored `EncoderDecoder` or `DecoderOnly`.
@@ -76,16 +73,18 @@ class TextScorer:
         self.model = model
         self._task = task
         self.features = features = task.output_features
-        self.lengths = dict(feature_lengths)
-        self.one_row = isinstance(model, DecoderOnly)
-        self.row_length = sum(self.lengths.values())
+        keep_eos = [name for name in features if keeps_eos(task, name)]
+        batches = PairBatches(model, feature_lengths, keep_eos)
+        self.lengths, self.one_row = batches.lengths, batches.one_row
+        self.row_length = batches.row_length
+        ids = tf.RaggedTensorSpec([None, None], tf.int32)
+        self._batches = tf.function(batches, input_signature=[ids, ids])
         needed = {"targets"} if self.one_row else {"inputs", "targets"}
         if not needed <= features.keys():
             raise ValueError(
                 f"{task.name} has the features {', '.join(features)}. Scoring needs "
                 f"{' and '.join(sorted(needed))}."
             )
-        self._keeps_eos = {name: keeps_eos(task, name) for name in features}
         self._score = compile_function(lambda batch: score(model, batch)[:3], model)
 
     def encode(self, inputs, targets):
@@ -158,38 +157,15 @@ class TextScorer:
         """
         pairs = iter(pairs)
         while rows := list(itertools.islice(pairs, batch_size)):
-            cut = [self._cut(*row) for row in rows]
             fill = [([], [])] * (batch_size - len(rows))  # of one shape, traced once
-            make_batch = self._row_batch if self.one_row else self._batch
-            results = self._score(make_batch(cut + fill))
+            inputs, targets = map(ragged, zip(*rows, *fill, strict=True))
+            batch, kept, cut = self._batches(inputs, targets)
+            if self.one_row:
+                length = quarters(int(tf.reduce_max(kept)), self.row_length)
+                batch = {name: x[:, :length] for name, x in batch.items()}
+            results = (*self._score(batch), cut.numpy())
             results = [x[: len(rows)].tolist() for x in results]
-            shortened = [a != b for a, b in zip(rows, cut, strict=True)]
-            yield from zip(*results, shortened, strict=True)
-
-    def _cut(self, inputs, targets):
-        """A pair as the model reads it."""
-        if self.one_row:
-            targets = targets[: self.row_length]
-            over = len(inputs) + len(targets) - self.row_length
-            return inputs[max(over, 0) :], targets
-        return tuple(
-            _shorten(ids, self.lengths[name], self._keeps_eos[name])
-            for name, ids in (("inputs", inputs), ("targets", targets))
-        )
-
-    def _batch(self, rows):
-        """What an encoder-decoder reads."""
-        inputs = pad([row for row, _ in rows], self.lengths["inputs"])
-        targets = pad([row for _, row in rows], self.lengths["targets"])
-        return _with_weights(targets, targets > 0) | {"encoder_input_tokens": inputs}
-
-    def _row_batch(self, rows):
-        """What a language model reads, padded to quarters of its length."""
-        joined = [inputs + targets for inputs, targets in rows]
-        tokens = pad(joined, quarters(max(map(len, joined)), self.row_length))
-        starts = np.array([[len(inputs)] for inputs, _ in rows])
-        is_target = np.arange(tokens.shape[1]) >= starts
-        return _with_weights(tokens, is_target & (tokens > 0))
+            yield from zip(*results, strict=True)
 
 
 def encode_text(text, feature, with_eos):
@@ -208,10 +184,10 @@ def encode_text(text, feature, with_eos):
     return ids + [vocabulary.eos_id] * (with_eos and feature.add_eos)
 
 
-def _shorten(ids, length, keeps_eos):
-    if keeps_eos and len(ids) > length:
-        return [*ids[: length - 1], ids[-1]]
-    return ids[:length]
+def ragged(rows):
+    """Lists of int as ragged int32 `[len(rows), (length)]`."""
+    ids = np.fromiter(itertools.chain(*rows), np.int32)
+    return tf.RaggedTensor.from_row_lengths(ids, [*map(len, rows)], validate=False)
 
 
 def quarters(longest, length):
@@ -221,29 +197,3 @@ def quarters(longest, length):
     """
     quarter = -(-length // 4)
     return min(length, quarter * max(1, -(-longest // quarter)))
-
-
-def pad(rows, length):
-    """Fills rows up with 0.
-
-    Args:
-        rows: lists of int.
-        length: int, at least that of the longest.
-
-    Returns:
-        int32 array `[len(rows), length]`.
-    """
-    padded = np.zeros([len(rows), length], np.int32)
-    for row, ids in zip(padded, rows, strict=True):
-        row[: len(ids)] = ids
-    return padded
-
-
-def _with_weights(targets, weights):
-    """The decoder's part of a batch."""
-    batch = {
-        "decoder_input_tokens": np.pad(targets, [(0, 0), (1, 0)])[:, :-1],
-        "decoder_target_tokens": targets,
-        "decoder_loss_weights": weights.astype(np.int32),
-    }
-    return {name: tf.constant(value) for name, value in batch.items()}

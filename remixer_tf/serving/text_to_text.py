@@ -18,7 +18,7 @@ from remixer_tf.models.build import build_model
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph
-from remixer_tf.serving.tokenizers import Tokenizers, pad
+from remixer_tf.serving.tokenizers import Tokenizers, cut, pad
 from remixer_tf.training.backend_engine import compile_function
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
@@ -209,8 +209,8 @@ class TextToText(tf.Module):
         """
         length = self.tokens.input_length
         ids = self.tokenizers.encode("inputs", texts)
-        cut = self.tokenizers.cut("inputs", ids, length)
-        return pad(cut, length), ids.row_lengths() > length
+        kept = cut(ids, length, "inputs" in self.tokenizers.keep_eos)
+        return pad(kept, length), ids.row_lengths() > length
 
     def signatures(self):
         """What an export has: `Signatures`.

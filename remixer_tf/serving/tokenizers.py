@@ -17,6 +17,7 @@ class Tokenizers(tf.Module):
 
     Attributes:
         files: list of str, the vocabularies' files.
+        keep_eos: list of the features that keep their EOS when they are cut.
         vocabulary: function of "inputs" or "targets" that gives its vocabulary.
     """
 
@@ -27,10 +28,10 @@ class Tokenizers(tf.Module):
             name: _savable(feature.vocabulary, known)
             for name, feature in features.items()
         }
-        self._add_eos, self._keep_eos = [], []
+        self._add_eos, self.keep_eos = [], []
         if "inputs" in features:
             self._add_eos = [n for n, feature in features.items() if feature.add_eos]
-            self._keep_eos = [n for n in features if keeps_eos(task, n)]
+            self.keep_eos = [n for n in features if keeps_eos(task, n)]
         else:
             vocabularies["inputs"] = vocabularies["targets"]
         self.vocabulary = vocabularies.__getitem__
@@ -48,14 +49,18 @@ class Tokenizers(tf.Module):
             fn_output_signature=tf.RaggedTensorSpec([None], tf.int32),
         )
 
-    def cut(self, name, ids, length):
-        """Cuts ragged ids as the task does: their end is lost.
 
-        EOS is lost too, unless the task has `append_eos_after_trim`.
-        """
-        if name not in self._keep_eos:
-            return ids[:, :length]
-        return tf.concat([ids[:, : length - 1], ids[:, length - 1 :][:, -1:]], axis=1)
+def cut(ids, length, keep_eos):
+    """Cuts ragged ids as tasks do: their end is lost.
+
+    Args:
+        ids: ragged int32 `[batch, (length)]`.
+        length: int.
+        keep_eos: bool, whether the last id, EOS, stays, see `keeps_eos`.
+    """
+    if not keep_eos:
+        return ids[:, :length]
+    return tf.concat([ids[:, : length - 1], ids[:, length - 1 :][:, -1:]], axis=1)
 
 
 def pad(ids, length):
@@ -69,7 +74,10 @@ def pad(ids, length):
 
 
 def keeps_eos(task, feature):
-    """Whether a feature of a task that is cut keeps its EOS."""
+    """Whether a feature of a task that is cut keeps its EOS.
+
+    It does where the task has `append_eos_after_trim`.
+    """
     return task.output_features[feature].add_eos and any(
         seqio.preprocessors.append_eos_after_trim in subtask.preprocessors
         for subtask in seqio.get_subtasks(task)

@@ -12,7 +12,7 @@ from remixer_tf.configuration import UserError
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import score as score_batch
 from remixer_tf.serving import lines
-from remixer_tf.serving.text_scorer import TextScorer
+from remixer_tf.serving.text_scorer import TextScorer, ragged
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_decoder, tiny_model
@@ -69,12 +69,10 @@ def test_an_encoder_decoder_reads_what_evaluation_reads(model, last):
     task = toy_task({"dev": rows}, last=getattr(seqio.preprocessors, last))
     scorer = TextScorer(model, task, LENGTHS)
     pairs = [scorer.encode(*(text.encode() for text in row)) for row in rows]
-    for (inputs, _), example in zip(
-        [scorer._cut(*pair) for pair in pairs],
-        read_examples(task, "dev", LENGTHS),
-        strict=True,
-    ):
-        assert inputs == example["inputs"].tolist()
+    batch, _, _ = scorer._batches(*map(ragged, zip(*pairs, strict=True)))
+    examples = read_examples(task, "dev", LENGTHS)
+    for row, example in zip(batch["encoder_input_tokens"], examples, strict=True):
+        assert [i for i in row.numpy().tolist() if i] == example["inputs"].tolist()
     whole = [*scorer.score(pairs, batch_size=2)]
     assert [(row[1], row[3]) for row in whole] == [(3, False), (2, True), (12, True)]
     alone = [next(iter(scorer.score([pair], batch_size=2))) for pair in pairs]

@@ -18,7 +18,6 @@ that does not fit the device's memory says so in its row, and larger ones are no
 """
 
 import argparse
-import math
 import statistics
 import time
 
@@ -34,6 +33,7 @@ from remixer_tf.layers import length_mixing
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.training.jax_step import product_flops
 
 INPUTS, TARGETS = 512, 114  # T5's span corruption
 VOCAB_SIZE = 32100
@@ -143,20 +143,6 @@ def compile_scan(function, state, batch):
     one_step = jax.make_jaxpr(function)(spec(state), spec(batch, skip=1))
     program = jax.jit(scan, donate_argnums=0).lower(spec(state), spec(batch)).compile()
     return program, product_flops(one_step.jaxpr)
-
-
-def product_flops(jaxpr):
-    """FLOPs of the matrix products of a jaxpr: 2 for each multiply-add."""
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            inner = math.prod(left[axis] for axis in contracted)
-            total += 2 * inner * math.prod(equation.outvars[0].aval.shape)
-        for inner in jax.core.jaxprs_in_params(equation.params):
-            total += product_flops(inner)
-    return total
 
 
 def measure(program, state, batch, rounds=3):

@@ -104,6 +104,8 @@ def violations(module, source):
         library, target = name.split(".")[0], part_of(name)
         if part in KERAS_ONLY and library not in BACKEND_FREE:
             found.append(f"{module} may use keras and numpy only, it imports {name}")
+        elif library == "jax" and not module.startswith("remixer_tf.training.jax_"):
+            found.append(f"{module} imports jax: only the engine on JAX may")
         elif library == "gin" and part not in USES_GIN:
             found.append(
                 f"{module} imports gin: only tasks, configuration and binaries may"
@@ -161,6 +163,7 @@ def test_imports_run_one_way():
         ("optimizers.adafactor", "from tensorflow import math", "keras and numpy only"),
         ("models.stack", "import gin", "keras and numpy only"),
         ("training.loop", "import gin.tf", "imports gin"),
+        ("training.loop", "from jax import lax", "imports jax"),
         ("tasks.cogs", "from remixer_tf.data import pipeline", "preprocessors only"),
         ("helpers", "import keras", "no place in the order"),
         ("__init__", "import keras", "must import nothing"),

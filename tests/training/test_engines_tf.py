@@ -91,9 +91,29 @@ def test_a_run_on_a_mesh_goes_on_bitwise(runs):
 
 
 def test_a_run_goes_on_on_another_mesh_and_engine(runs):
-    assert_same_run(runs / "t5_1_1_one", runs / "t5_1_1_2x2_on_4x1")
+    assert CASES["t5_1_1_4x1"].goes_on == "t5_1_1_2x2"
+    assert_same_run(runs / "t5_1_1_one", runs / "t5_1_1_4x1")
     engine_runs.run(runs, "moved", Case("t5_1_1", goes_on="t5_1_1_2x2"))
     assert_same_run(runs / "t5_1_1_one", runs / "moved")
+
+
+def test_binaries_answer_and_score_as_on_tensorflow(runs, clear_gin):
+    folder = runs / "bytes"
+    engine_runs.ask(folder, "tensorflow")
+    answers = {file.name: file.read_text() for file in (folder / "jax").iterdir()}
+    assert len(answers) == 2
+    for name, text in answers.items():
+        rows, expected = (
+            [line.split("\t") for line in content.splitlines()]
+            for content in (text, (folder / "tensorflow" / name).read_text())
+        )
+        assert len(rows) == len(expected) == 2
+        scored = 0 if "score" in name else 1
+        for row, other in zip(rows, expected, strict=True):
+            assert float(row.pop(scored)) == pytest.approx(
+                float(other.pop(scored)), abs=2e-4
+            )
+            assert row == other
 
 
 COLLECTIVES = "all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"

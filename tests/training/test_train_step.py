@@ -51,11 +51,11 @@ def run(steps_per_call=1, **options):
 @pytest.mark.parametrize(
     "options",
     [
+        {"micro_batches": 2, "jit_compile": True, "steps_per_call": 2},
         {"steps_per_call": 4},
         {"jit_compile": True, "steps_per_call": 2},
         {"micro_batches": 4},
-        {"micro_batches": 2, "jit_compile": True, "steps_per_call": 2},
-    ],
+    ][: 1 if ON_JAX else None],
 )
 def test_several_steps_per_call_xla_and_micro_batches_change_nothing(options):
     expected, expected_weights = run()
@@ -194,7 +194,7 @@ def adamw_by_numpy(table, batches):
     return table
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [True] if ON_JAX else [False, True])
 @pytest.mark.parametrize(
     ("make_optimizer", "reference"),
     [
@@ -281,7 +281,7 @@ def test_a_batch_without_weight_changes_nothing():
     assert counts == [1, 0, 0]
 
 
-@pytest.mark.parametrize("scale", [0.01, 10.0])
+@pytest.mark.parametrize("scale", [0.01] if ON_JAX else [0.01, 10.0])
 def test_the_mean_does_not_depend_on_the_scale_of_weights(scale):
     (batch,) = toy.make_batches(1)
     results = []
@@ -329,8 +329,10 @@ def test_a_weight_of_an_auxiliary_loss_that_is_not_there():
         train_step(toy.stack(toy.make_batches(1)))
 
 
-@pytest.mark.parametrize("options", [{}, {"micro_batches": 2, "jit_compile": True}])
-@pytest.mark.parametrize("steps_per_call", [1, 3])
+@pytest.mark.parametrize(
+    "options", [{"micro_batches": 2, "jit_compile": True}, {}][: 1 if ON_JAX else 2]
+)
+@pytest.mark.parametrize("steps_per_call", [3] if ON_JAX else [1, 3])
 def test_statistics_are_means_over_the_steps_that_counted(steps_per_call, options):
     one, skipped, two = batches = toy.make_batches(3)
     skipped["decoder_loss_weights"] = np.zeros_like(skipped["decoder_loss_weights"])

@@ -19,8 +19,8 @@ class Layout:
 
     With "d_model:data", where "batch:data" too, every device keeps a part of each
     matrix (ZeRO's third stage). The compiler gathers the matrices where they are used
-    only if the activations are held to `activation_partition`; otherwise it splits the
-    products instead, and with them the data parallelism is gone.
+    only if the outputs of blocks are held to `batch_axes`, as the engine does;
+    otherwise it splits the products instead, and the data parallelism is gone.
 
     Args:
         mesh_shape: str, sizes of the mesh's axes, such as "data:4,model:2"; "" is one
@@ -75,14 +75,6 @@ class Layout:
         self.batch_axes = tuple(rules.pop("batch", ()))
         self.num_batch_parts = math.prod(self.axes[axis] for axis in self.batch_axes)
         self._axis_of = {name: axes[0] for name, axes in rules.items() if axes}
-
-    def activation_partition(self):
-        """Returns how `[batch, length, d_model]` is split: axes or None for each.
-
-        The first entry is a tuple of axes. A block's output, of the Keras path
-        ".*/layer_[0-9]+_[^/]+/output", has to be held to it.
-        """
-        return (self.batch_axes or None, None, None)
 
     def partition(self, path, shape, num_heads=None):
         """Says over which mesh axis each dimension of a variable is split.

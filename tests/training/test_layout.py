@@ -33,7 +33,6 @@ def test_the_text_is_mesh_tensorflows(text):
     assert list(layout.axes.items()) == [("data", 4), ("model", 2)]
     assert layout.num_devices == 8
     assert layout.batch_axes == ("data",) and layout.num_batch_parts == 4
-    assert layout.activation_partition() == (("data",), None, None)
     assert layout.partition("m/token_embedding/embeddings", (32, 8)) == ("model", None)
     # The mesh has no axis "batch".
     assert layout.partition(f"{BLOCK}/wi_0", (4, 8, 32)) == (None, None, "model")

@@ -144,8 +144,12 @@ class JaxEngine(Engine):
         if shapes not in self._programs:
             steps, rows = targets_and_weights(superbatch)[0].shape[:2]
             self._check_rows(rows, self._micro_batches)
+
+            def train_steps(*arguments):  # The program's name, in profiles.
+                return self._train_step(*arguments)
+
             program = jax.jit(
-                self._train_step,
+                train_steps,
                 donate_argnums=0,
                 out_shardings=(self._of_state, self._everywhere),
             )

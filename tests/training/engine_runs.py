@@ -121,6 +121,7 @@ def ask(model_dir, name):
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    JaxEngine(compilation_cache_dir=str(folder / "programs"))  # and of all after it
     train_run(folder / "bytes", "bytes")
     ask(folder / "bytes", "jax")
     batch = next(iter(dataset(seed=0, steps_per_call=2, shard_info=None)))

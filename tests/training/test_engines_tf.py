@@ -54,7 +54,12 @@ def runs(tmp_path_factory):
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.training.engine_runs", str(folder)],
-        env={**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags},
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "XLA_FLAGS": flags,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
         cwd=pathlib.Path(__file__).parents[2],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -95,6 +100,10 @@ def test_a_run_goes_on_on_another_mesh_and_engine(runs):
     assert_same_run(runs / "t5_1_1_one", runs / "t5_1_1_4x1")
     engine_runs.run(runs, "moved", Case("t5_1_1", goes_on="t5_1_1_2x2"))
     assert_same_run(runs / "t5_1_1_one", runs / "moved")
+
+
+def test_programs_are_kept(runs):
+    assert list((runs / "programs").glob("jit_train_steps-*"))
 
 
 def test_binaries_answer_and_score_as_on_tensorflow(runs, clear_gin):

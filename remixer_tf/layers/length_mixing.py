@@ -65,20 +65,19 @@ def fft_toeplitz_product(w, x):
 
     Args:
         w: float32 `[heads, 2n - 1]`, as in `create_toeplitz_matrix`.
-        x: float `[batch, n, heads, channels]`.
+        x: float `[heads, rows, n]`.
 
     Returns:
         float32, the shape of x.
     """
-    n = x.shape[1]
+    n = x.shape[-1]
     # The weight of lag t - s at index t - s modulo 2n; lag n is met by zeros.
     lags = ops.flip(w, axis=-1)  # from -(n-1) to n-1
     lags = ops.concatenate(
         [lags[:, n - 1 :], ops.zeros_like(w[:, :1]), lags[:, : n - 1]], axis=-1
     )
-    x = ops.transpose(ops.cast(x, "float32"), (0, 2, 3, 1))
-    x = ops.pad(x, [[0, 0], [0, 0], [0, 0], [0, n]])
-    real, imaginary = ops.rfft(x, fft_length=2 * n)  # [batch, heads, channels, n+1]
+    x = ops.pad(ops.cast(x, "float32"), [[0, 0], [0, 0], [0, n]])
+    real, imaginary = ops.rfft(x, fft_length=2 * n)  # [heads, rows, n+1]
     lag_real, lag_imaginary = (
         part[:, None, :] for part in ops.rfft(lags, fft_length=2 * n)
     )
@@ -86,8 +85,7 @@ def fft_toeplitz_product(w, x):
         real * lag_real - imaginary * lag_imaginary,
         real * lag_imaginary + imaginary * lag_real,
     )
-    y = ops.irfft(product, fft_length=2 * n)[..., :n]
-    return ops.transpose(y, (0, 3, 1, 2))
+    return ops.irfft(product, fft_length=2 * n)[..., :n]
 
 
 class LengthMixing(Sublayer):
@@ -215,32 +213,55 @@ class LengthMixing(Sublayer):
         return weights[:, skip : skip + 2 * length - 1]
 
     def call(self, x, context, training=False):
-        length = x.shape[1]
-        self._check_length(length)
-        if context.padding_mask is not None:
-            mask = context.padding_mask
-            x = x * ops.cast(mask, x.dtype)[:, :, None]
         if context.segment_ids is not None:
             return self._mix_segments(x, context, training)
+        rows = ops.transpose(self._split_heads(x), (2, 0, 3, 1))
+        rows = self.mix_rows(rows, context.padding_mask, training)
+        return self._merge_heads(ops.transpose(rows, (1, 3, 0, 2)))
+
+    def mix_rows(self, x, padding_mask=None, training=False):
+        """What `call` does, but for packed examples, to channels that lie in rows.
+
+        Each head's matrix then multiplies one matrix, forward and backward, which on a
+        CPU takes half to nine tenths of the time of the product of x as it was, most
+        where heads are narrow.
+
+        Args:
+            x: float `[heads, batch, channels of a head, length]`.
+            padding_mask: int32 `[batch, length]`, see `Context`, or None.
+            training: bool.
+
+        Returns:
+            float, the shape of x.
+        """
+        length = x.shape[-1]
+        self._check_length(length)
+        if padding_mask is not None:
+            x = x * ops.cast(padding_mask, x.dtype)[None, :, None]
         sow(self, "intermediates", "mixing", lambda: self.matrix(length))
+        rows = ops.reshape(x, (self.num_heads, -1, length))
         linear = self.toeplitz and not self.softmax and not self.dropout_rate
         if linear and length >= FFT_FROM_LENGTH:
             weights = self._toeplitz_weights(length)
             if self.causal:
                 behind = ops.arange(2 * length - 1) < length
                 weights = weights * ops.cast(behind, weights.dtype)
-            y = fft_toeplitz_product(weights, self._split_heads(x))
-            y = self._merge_heads(ops.cast(y, x.dtype))
+            y = ops.cast(fft_toeplitz_product(weights, rows), x.dtype)
         else:
             matrix = self.matrix(length)
-            y = self._mix("hts,bshc->bthc", matrix, x, training)
-        if self.softmax and self.renormalize and context.padding_mask is not None:
-            mass = ops.einsum("hts,bs->bth", matrix, ops.cast(mask, "float32"))
+            used = ops.cast(self.dropout(matrix, training=training), x.dtype)
+            y = ops.einsum("hrs,hts->hrt", rows, used)
+        y = ops.reshape(y, (self.num_heads, -1, x.shape[2], length))
+        if self.softmax and self.renormalize and padding_mask is not None:
+            mask = ops.cast(padding_mask, "float32")
+            mass = ops.einsum("hts,bs->hbt", matrix, mask)
             mass = ops.maximum(mass, keras.config.epsilon() ** 4)
             # Not times 1 / mass: of that, LiteRT's converter makes a product with mass.
-            y = self._split_heads(y) / ops.cast(mass, y.dtype)[..., None]
-            y = self._merge_heads(y)
-        return self._add_bias(y, lambda b: b[None, :length])
+            y = y / ops.cast(mass, y.dtype)[:, :, None]
+        if self.use_bias:
+            bias = ops.cast(self._head_biases()[:, :length], y.dtype)
+            y = y + bias[:, None, None]
+        return y
 
     def _mix_segments(self, x, context, training):
         if context.positions is None:
@@ -249,6 +270,9 @@ class LengthMixing(Sublayer):
                 "columns of its matrix by the position inside the example. Received: "
                 "segment_ids without positions. Pass *_positions beside *_segment_ids."
             )
+        self._check_length(x.shape[1])
+        if context.padding_mask is not None:
+            x = x * ops.cast(context.padding_mask, x.dtype)[:, :, None]
         positions, segments = context.positions, context.segment_ids
         target, source = positions[:, :, None], positions[:, None, :]
         n = self.max_length
@@ -264,8 +288,10 @@ class LengthMixing(Sublayer):
         if context.padding_mask is not None and self.renormalize:
             real = ops.cast(context.padding_mask, "bool")[:, None, :]
             allowed = ops.logical_and(allowed, real)
-        matrix = self._restrict(weights, allowed)
-        y = self._mix("hbts,bshc->bthc", matrix, x, training)
+        matrix = self.dropout(self._restrict(weights, allowed), training=training)
+        matrix = ops.cast(matrix, x.dtype)
+        y = ops.einsum("hbts,bshc->bthc", matrix, self._split_heads(x))
+        y = self._merge_heads(y)
         return self._add_bias(y, lambda b: ops.take(b, positions, axis=0))
 
     def init_cache(self, batch_size, max_length, context):
@@ -325,18 +351,16 @@ class LengthMixing(Sublayer):
             weights = weights * ops.cast(allowed, weights.dtype)
         return weights
 
-    def _mix(self, equation, matrix, x, training=False):
-        matrix = self.dropout(matrix, training=training)
-        matrix = ops.cast(matrix, x.dtype)
-        return self._merge_heads(ops.einsum(equation, matrix, self._split_heads(x)))
-
     def _add_bias(self, y, at):
         """Adds to y what `at` takes of b's `[max_length, heads]`, if there is a b."""
         if not self.use_bias:
             return y
-        bias = ops.reshape(self.spatial_bias, (self.num_heads, self.max_length))
-        bias = ops.cast(at(ops.transpose(bias)), y.dtype)[..., None]
+        bias = ops.cast(at(ops.transpose(self._head_biases())), y.dtype)[..., None]
         return self._merge_heads(self._split_heads(y) + bias)
+
+    def _head_biases(self):
+        """b as `[heads, max_length]`, of one head too."""
+        return ops.reshape(self.spatial_bias, (self.num_heads, self.max_length))
 
     def _split_heads(self, x):
         per_head = self.width // self.num_heads

@@ -11,6 +11,7 @@ from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.dispatch import (
     add_up,
     capacity_plan,
+    chosen_plan,
     compute_all,
     dropless_plan,
     gather,
@@ -208,7 +209,10 @@ class MoE(Sublayer):
             plan, move = dropless_plan(choices, self.num_experts), gather
         else:
             capacity = self.router.capacity(x.shape[1])
-            plan = capacity_plan(choices, self.num_experts, capacity)
+            if self.router.bounded:
+                plan = chosen_plan(choices, capacity)
+            else:
+                plan = capacity_plan(choices, self.num_experts, capacity)
             if self.dispatch == "einsum":
                 move = multiply
             elif 2 * self.num_experts * capacity < self.router.k * x.shape[1]:

@@ -48,8 +48,8 @@ class Router(keras.layers.Layer):
         k: int, choices of a token.
         causal: bool, whether choices in evaluation depend on no other token. Routers
             where they do cannot be used in decoders.
-        bounded: bool, whether in evaluation too no expert is chosen more often than its
-            capacity.
+        bounded: bool, whether experts choose: choice e is of expert e, of which no more
+            are chosen than its capacity, in evaluation too.
         needs_tokens: bool, whether `call` reads the tokens' ids.
     """
 

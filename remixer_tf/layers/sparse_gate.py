@@ -119,25 +119,40 @@ class SparseSpatialGate(SpatialGatingUnit):
                 "a whole row, so they cannot tell packed examples apart. Received: "
                 f"segment_ids in layer '{self.path}'. Train with packing off."
             )
-        order, probability = self._route(x, context)
-        back = ops.argsort(order)
-        mixed = super()._mix(_take_channels(x, order, back), context)
-        mixed = _take_channels(mixed, back, order)
-        return mixed * ops.cast(self.num_experts * probability, mixed.dtype)[:, None]
+        mask = context.padding_mask
+        channels = ops.transpose(x, (0, 2, 1))
+        experts, probability = self._route(channels, context)
+        # Each channel is a row, so that what moves lies together, and comes to its
+        # expert in the order that the product wants.
+        order, back = _order_by_expert(experts, self.num_experts)
+        rows = ops.reshape(channels, (-1, x.shape[1]))
+        rows = take_rows(rows, order, back[:, None])
+        per_expert = x.shape[2] // self.num_experts
+        shape = (self.num_experts, -1, per_expert, x.shape[1])
+        mixed = self.mixing.mix_rows(ops.reshape(rows, shape), mask)
+        mixed = take_rows(ops.reshape(mixed, (-1, x.shape[1])), back, order[:, None])
+        mixed = ops.reshape(mixed, ops.shape(channels))
+        mixed *= ops.cast(self.num_experts * probability, mixed.dtype)[:, :, None]
+        return ops.transpose(mixed, (0, 2, 1))
 
-    def _route(self, x, context):
-        """Returns the channels in the order of their experts, and their probability.
+    def _route(self, channels, context):
+        """The expert of each channel, and its probability.
 
-        Both `[batch, channels]`, int and float32.
+        Args:
+            channels: float `[batch, channels, length]`.
+            context: a `Context`.
+
+        Returns:
+            int32 and float32 `[batch, channels]`.
         """
-        x = ops.cast(x[:, : self.num_deciding], "float32")
+        x = ops.cast(channels[:, :, : self.num_deciding], "float32")
         mask = context.token_mask
         if mask is None:
             mask = context.padding_mask
         if mask is not None:
-            x *= ops.cast(mask[:, : self.num_deciding], "float32")[:, :, None]
-        router = ops.convert_to_tensor(self.router)[: x.shape[1]]
-        logits = ops.einsum("btc,te->bce", x, router)
+            x *= ops.cast(mask[:, None, : self.num_deciding], "float32")
+        router = ops.convert_to_tensor(self.router)[: x.shape[2]]
+        logits = ops.matmul(x, router)
         probabilities = ops.softmax(logits)
         everyone = ops.ones_like(logits[..., 0], dtype="int32")
         experts = assign_balanced(ops.stop_gradient(logits), everyone)
@@ -150,24 +165,29 @@ class SparseSpatialGate(SpatialGatingUnit):
             lambda: _mean(ops.equal(experts, ops.argmax(logits, axis=-1))),
         )
         sow(self, "statistics", "gate", lambda: ops.mean(probability))
-        return ops.argsort(experts), probability
+        return experts, probability
 
 
-def _take_channels(x, order, back):
-    """Each row's channels in its order: `[batch, length, channels]` to the same.
+def _order_by_expert(experts, num_experts):
+    """The order of the channels `[num_experts, batch, channels of an expert]`.
 
     Args:
-        x: float `[batch, length, channels]`.
-        order, back: int `[batch, channels]`, a permutation and its inverse.
+        experts: int32 `[batch, channels]`, each as often in every row.
+        num_experts: int.
+
+    Returns:
+        two int32 `[batch * channels]`: the channel in each place of that order, counted
+        through the batch, and the place of each channel.
     """
-    length, channels = x.shape[1:]
-    rows = ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, length))
-    first = channels * ops.arange(ops.shape(order)[0], dtype="int32")[:, None]
-    order, back = (
-        ops.reshape(first + ops.cast(index, "int32"), (-1,)) for index in (order, back)
-    )
-    rows = take_rows(rows, order, back[:, None])
-    return ops.transpose(ops.reshape(rows, (-1, channels, length)), (0, 2, 1))
+    batch, channels = ops.shape(experts)
+    per_expert = channels // num_experts
+    row = ops.arange(batch, dtype="int32")[:, None]
+    order = ops.cast(ops.argsort(experts, axis=1), "int32")
+    rank = ops.cast(ops.argsort(order, axis=1), "int32")
+    back = (rank // per_expert * batch + row) * per_expert + rank % per_expert
+    order = ops.reshape(row * channels + order, (batch, num_experts, per_expert))
+    order = ops.transpose(order, (1, 0, 2))
+    return ops.reshape(order, (-1,)), ops.reshape(back, (-1,))
 
 
 def _mean(condition):

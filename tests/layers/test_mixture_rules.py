@@ -187,6 +187,18 @@ def test_random_numbers_are_drawn_in_training_alone():
     np.testing.assert_allclose(sown["statistics", "gate"], 0.5, atol=1e-6)
 
 
+def test_jitter_is_uniform_and_any_two_numbers_of_it_independent():
+    router = SwitchRouter(E, jitter=0.3)
+    router.build((None, None, 3))
+    # Of many groups, two tokens with three features.
+    draws = np.array(router._draw_jitter(20_000, 2, 3)).reshape(-1, 6)
+    assert 0.7 <= draws.min() < 0.701 and 1.299 < draws.max() <= 1.3
+    counts, _ = np.histogram(draws, 6, (0.7, 1.3))
+    np.testing.assert_allclose(counts, 20_000, rtol=0.03)
+    for values in (draws, np.abs(draws - 1)):
+        np.testing.assert_allclose(np.corrcoef(values.T), np.eye(6), atol=0.03)
+
+
 def test_losses_equal_numpy():
     router = roomy("switch", balance_weight=0.1, z_weight=0.01)
     layer = mixture(router, group_size=24)

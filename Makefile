@@ -6,9 +6,11 @@ PY := .venv/bin/python
 # The tests run in so many processes. One that is done takes over from the others.
 WORKERS := 2
 PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
-# What needs only Keras, and runs on JAX too.
-KERAS_TESTS := tests/layers tests/models tests/optimizers tests/decoding \
-	tests/objectives
+# What needs only Keras, and runs on JAX too. Of layers and models, slow tests there say
+# little more than `tests/test_backends_tf.py`, which has both give the same outputs and
+# gradients; run them by hand: KERAS_BACKEND=jax pytest -m slow tests/layers tests/models
+LAYER_TESTS := tests/layers tests/models
+KERAS_TESTS := tests/optimizers tests/decoding tests/objectives
 # What a run does, on either engine; on JAX slow unless marked `quick_on_jax`.
 ENGINE_TESTS := tests/training/test_loop.py tests/training/test_train_step.py \
 	tests/training/test_layout.py
@@ -26,7 +28,8 @@ test-tensorflow:
 	$(PYTEST) -m "not slow"
 
 test-jax:
-	KERAS_BACKEND=jax $(PYTEST) -m "not slow" $(KERAS_TESTS) $(ENGINE_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow" \
+		$(LAYER_TESTS) $(KERAS_TESTS) $(ENGINE_TESTS)
 
 test-all: install
 	@$(MAKE) --no-print-directory --keep-going test test-slow

@@ -239,19 +239,20 @@ class LengthMixing(Sublayer):
         if padding_mask is not None:
             x = x * ops.cast(padding_mask, x.dtype)[None, :, None]
         sow(self, "intermediates", "mixing", lambda: self.matrix(length))
-        rows = ops.reshape(x, (self.num_heads, -1, length))
         linear = self.toeplitz and not self.softmax and not self.dropout_rate
         if linear and length >= FFT_FROM_LENGTH:
             weights = self._toeplitz_weights(length)
             if self.causal:
                 behind = ops.arange(2 * length - 1) < length
                 weights = weights * ops.cast(behind, weights.dtype)
+            rows = ops.reshape(x, (self.num_heads, -1, length))
             y = ops.cast(fft_toeplitz_product(weights, rows), x.dtype)
+            y = ops.reshape(y, (self.num_heads, -1, x.shape[2], length))
         else:
             matrix = self.matrix(length)
             used = ops.cast(self.dropout(matrix, training=training), x.dtype)
-            y = ops.einsum("hrs,hts->hrt", rows, used)
-        y = ops.reshape(y, (self.num_heads, -1, x.shape[2], length))
+            # Batch and channels stay two axes, which a mesh may split apart.
+            y = ops.einsum("hbcs,hts->hbct", x, used)
         if self.softmax and self.renormalize and padding_mask is not None:
             mask = ops.cast(padding_mask, "float32")
             mass = ops.einsum("hts,bs->hbt", matrix, mask)

@@ -9,7 +9,7 @@ import pytest
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.decoding.search import FIRST_CACHE_LENGTH
 from tests.compiled import compiled, in_graph, slow_on_jax
-from tests.models.tiny import EACH_KIND, SOME_KINDS, tiny_batch, tiny_model
+from tests.models.tiny import EACH_CACHE, SOME_KINDS, tiny_batch, tiny_model
 
 
 def decode_without_cache(model, batch, max_length, eos_id):
@@ -38,7 +38,7 @@ def greedy(model, batch, max_length, eos_id=1):
     return in_graph(decode, model)(batch)
 
 
-@pytest.mark.parametrize("kind", EACH_KIND)
+@pytest.mark.parametrize("kind", EACH_CACHE)
 def test_cached_equals_uncached(kind, monkeypatch):
     """Also with a cache that grows: it holds 2 tokens, then 8, then 11."""
     model = tiny_model(kind)

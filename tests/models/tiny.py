@@ -62,9 +62,9 @@ def _slow_but(quick, kinds):
 # For what takes longer.
 ON_JAX = keras.backend.backend() == "jax"
 SOME_KINDS = _slow_but(["remixer"], ["remixer"] if ON_JAX else KINDS)
-SOME_DECODERS = _slow_but(
-    ["smlp"] if ON_JAX else ["amlp", "smlp"], [*STACKS, *MIXTURES]
-)
+SOME_DECODERS = _slow_but(["smlp"], [*STACKS, *MIXTURES])
+# Of caches there are three kinds: of keys, of mixing, and of a Mixer's hidden units.
+EACH_CACHE = _slow_but(["remixer"] if ON_JAX else ["t5_1_1", "remixer", "mixer"], KINDS)
 
 
 def tiny_model(

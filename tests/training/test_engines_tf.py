@@ -16,6 +16,7 @@ import tensorflow as tf
 from tests.continuing import read_weights
 from tests.training import engine_runs
 from tests.training.engine_runs import CASES, KINDS, STEPS, Case
+from tests.training.made_once import made_once
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,10 @@ def assert_same_run(one, other, tolerance=1e-5):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The folder of all runs: `CASES` on JAX, and KIND_tf on TensorFlow."""
-    folder = tmp_path_factory.mktemp("engines")
+    return made_once("engines", make_runs, tmp_path_factory)
+
+
+def make_runs(folder):
     engine_runs.write_start(folder)
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     process = subprocess.Popen(
@@ -69,7 +73,6 @@ def runs(tmp_path_factory):
         engine_runs.run(folder, f"{kind}_tf", Case(kind))
     _, errors = process.communicate()
     assert process.returncode == 0, errors[-3000:]
-    return folder
 
 
 @pytest.mark.parametrize("kind", KINDS)

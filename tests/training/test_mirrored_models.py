@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.training.two_devices import run_module
+from tests.training.made_once import run_module
 
 pytestmark = pytest.mark.slow
 

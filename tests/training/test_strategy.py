@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from remixer_tf.training.strategy import get_strategy
 from tests.training import toy
-from tests.training.two_devices import run_module
+from tests.training.made_once import run_module
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

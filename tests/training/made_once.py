@@ -1,0 +1,48 @@
+"""Running a module in a process of its own, once for all tests.
+
+Two logical devices, for instance, a process asks for at its start.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+
+def run_module(name, tmp_path_factory):
+    """Runs `python -m name`, and returns what its last line says, as JSON."""
+    path = made_once(
+        f"{name}.json", lambda path: path.write_text(_last_line(name)), tmp_path_factory
+    )
+    return json.loads(path.read_text())
+
+
+def made_once(name, make, tmp_path_factory):
+    """Returns the path of a file or folder that `make(path)` has made.
+
+    Processes that run tests together (pytest-xdist) make it once, and share it.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # Each worker has its own below.
+    with open(folder / f"{name}.lock", "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if not file.read():
+            make(folder / name)
+            file.write("made")
+    return folder / name
+
+
+def _last_line(name):
+    done = subprocess.run(
+        [sys.executable, "-m", name],
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()[-1]

@@ -33,7 +33,7 @@ from remixer_tf.layers import length_mixing
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.jax_step import product_flops
+from remixer_tf.training.jax_step import product_flops, program_bytes
 
 INPUTS, TARGETS = 512, 114  # T5's span corruption
 VOCAB_SIZE = 32100
@@ -184,16 +184,6 @@ def copy_rate(gigabytes=4, repeats=10):
     x = jnp.zeros(int(gigabytes * 2**30 / 4), jnp.float32)
     copy = jax.jit(lambda x: lax.fori_loop(0, repeats, lambda _, x: x + 1, x))
     return repeats * 2 * x.nbytes / median_seconds(copy, x, rounds=3)
-
-
-def program_bytes(program):
-    memory = program.memory_analysis()
-    return (
-        memory.argument_size_in_bytes
-        + memory.temp_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
 
 
 def print_row(*cells):

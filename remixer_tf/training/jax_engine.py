@@ -23,6 +23,7 @@ from remixer_tf.training.jax_step import (
     State,
     global_norm,
     product_flops,
+    program_bytes,
 )
 from remixer_tf.training.layout import Layout
 
@@ -285,17 +286,6 @@ def _held_outputs(sharding):
         yield
     finally:
         keras.distribution.set_distribution(previous)
-
-
-def program_bytes(compiled):
-    """Returns the bytes that a compiled program holds on a device at once."""
-    memory = compiled.memory_analysis()
-    return (
-        memory.argument_size_in_bytes
-        + memory.temp_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
 
 
 @functools.cache

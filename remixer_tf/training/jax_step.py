@@ -211,6 +211,17 @@ def product_flops(jaxpr):
     return total
 
 
+def program_bytes(compiled):
+    """Returns the bytes that a compiled program holds on a device at once."""
+    memory = compiled.memory_analysis()
+    return (
+        memory.argument_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+
+
 def _note(value, reached, name):
     """The value; while a gradient is traced, notes the name if one reaches it.
 

@@ -81,7 +81,9 @@ def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     runs.add_arguments(parser)
     options = parser.parse_args(arguments)
-    results = runs.train_all(VARIANTS, "runs/ablation.gin", options)
+    results = runs.train_all(
+        VARIANTS, "runs/ablation.gin", options, runs.text_files(options.text)
+    )
     for group in GROUPS:
         if set(group.variants) & set(results):
             print(report(group, results))

@@ -8,6 +8,7 @@ import os
 import re
 import statistics
 import time
+import traceback
 from typing import NamedTuple
 
 MIN_DEVIATIONS = 2.0
@@ -21,7 +22,7 @@ class Run(NamedTuple):
         model: str, gin file of its architecture.
         run: str, gin file of how it trains, with a `LossEvaluation`.
         bindings: list of str, further gin bindings, such as "SEED = 1".
-        text: str, folder of text files.
+        data: list of str, gin bindings that name the data's files.
         output: str, folder.
     """
 
@@ -29,18 +30,18 @@ class Run(NamedTuple):
     model: str
     run: str
     bindings: list
-    text: str
+    data: list
     output: str
 
     @property
     def settings(self):
-        """What its result depends on, beside the text."""
+        """What its result depends on, beside the data."""
         return [self.model, *self.bindings]
 
     @property
     def arguments(self):
         """Its part of a binary's command line, a list of str."""
-        values = [*self.bindings, f"text_files.directory = {self.text!r}"]
+        values = [*self.bindings, *self.data]
         return [
             f"--gin_file={self.model}",
             f"--gin_file={self.run}",
@@ -55,7 +56,8 @@ def train(run):
         dictionary with settings, parameters; seconds and cpu_seconds (of this process),
         since the run was last begun or gone on with; evaluations, a list of
         dictionaries of step, loss, accuracy and perplexity; steps, loss and accuracy,
-        of the last evaluation; and statistics, what layers reported: {name: [[step,
+        of the last evaluation; metrics, what was measured by decoding at the end,
+        {split: {name: value}}; and statistics, what layers reported: {name: [[step,
         value], ...]}.
 
     Raises:
@@ -93,6 +95,11 @@ def train(run):
         "seconds": summary["seconds"],
         "cpu_seconds": time.process_time() - start,
         "evaluations": evaluations,
+        "metrics": {
+            r["split"]: r["metrics"]
+            for r in read_results(folder)
+            if r["step"] == last["step"]
+        },
         "statistics": _read_statistics(folder),
     }
     with open(path + ".writing", "w") as file:
@@ -122,19 +129,22 @@ def _read_statistics(folder):
     }
 
 
-def train_all(variants, run_file, options):
+def train_all(variants, run_file, options, data):
     """Trains variants from several seeds, the first seed of all before the second.
 
-    Each run has a process of its own, since gin and TensorFlow keep state, and one
-    thread.
+    Each run has a process of its own, since gin and TensorFlow keep state; of several
+    at once each has one thread.
 
     Args:
         variants: dictionary of names to what has a `file` and `bindings`, see `Run`.
-        run_file: see `Run`.
+        run_file, data: see `Run`.
         options: of `add_arguments`.
 
     Returns:
         dictionary of names to lists of what `train` returns, by seed.
+
+    Raises:
+        RuntimeError: a run failed; its traceback is printed.
     """
     os.makedirs(options.output, exist_ok=True)
     names = [name for name in variants if re.search(options.variants, name)]
@@ -144,7 +154,7 @@ def train_all(variants, run_file, options):
             model=variants[name].file,
             run=run_file,
             bindings=[*variants[name].bindings, *options.gin, f"SEED = {seed}"],
-            text=os.path.abspath(options.text),
+            data=data,
             output=options.output,
         )
         for seed in range(options.seeds)
@@ -154,13 +164,23 @@ def train_all(variants, run_file, options):
     with concurrent.futures.ProcessPoolExecutor(
         options.workers,
         multiprocessing.get_context("spawn"),
-        initializer=use_one_thread,
+        initializer=use_one_thread if options.workers > 1 else None,
         max_tasks_per_child=1,
     ) as executor:
-        for run, result in zip(runs, executor.map(train, runs), strict=True):
+        for run, result in zip(runs, executor.map(_train_apart, runs), strict=True):
             print(f"{run.name}: loss {result['loss']:.4f}", flush=True)
             results[run.name.rpartition("-")[0]].append(result)
     return results
+
+
+def _train_apart(run):
+    """`train` in a process of its own."""
+    try:
+        return train(run)
+    except Exception as error:
+        # gin gives an error another class, which cannot be sent between processes.
+        traceback.print_exc()
+        raise RuntimeError(f"The run {run.name} failed: {error}") from None
 
 
 def use_one_thread():
@@ -218,9 +238,19 @@ def unigram_loss(text):
     return -np.sum(validation * logs) / validation.sum()
 
 
-def add_arguments(parser):
-    """Adds what the command of every comparison takes to an `argparse` parser."""
-    parser.add_argument("--text", required=True, help="folder of text files")
+def text_files(folder):
+    """Returns the `Run.data` of a folder of text files."""
+    return [f"text_files.directory = {os.path.abspath(folder)!r}"]
+
+
+def add_arguments(parser, data="--text", help="folder of text files"):
+    """Adds what the command of every comparison takes to an `argparse` parser.
+
+    Args:
+        parser: `argparse.ArgumentParser`.
+        data, help: str, the option that names the data, and what it says of itself.
+    """
+    parser.add_argument(data, required=True, help=help)
     parser.add_argument("--output", required=True, help="folder of the results")
     parser.add_argument("--workers", type=int, default=2, help="runs at once")
     parser.add_argument("--seeds", type=int, default=3, help="runs of a model")

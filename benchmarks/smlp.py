@@ -112,7 +112,7 @@ def main(arguments):
             milliseconds = 1000 * statistics.median(found["seconds"])
             print(f"{name}: {milliseconds:.1f} ms a step")
         return
-    results = runs.train_all(MODELS, RUN_FILE, options)
+    results = runs.train_all(MODELS, RUN_FILE, options, runs.text_files(options.text))
     if not os.path.exists(path):
         print(f"{path} is missing: run the command with --time for the report.")
         return

@@ -9,22 +9,6 @@ from benchmarks.cogs import MODELS
 from remixer_tf import configuration
 from remixer_tf.models.build import declare
 
-TINY = [
-    "D_MODEL = 16",
-    "D_KV = 8",
-    "NUM_HEADS = 2",
-    "D_FF = 16",
-    "BATCH_SIZE = 4",
-    "TRAIN_STEPS = 2",
-    "WARMUP_STEPS = 1",
-    "LossEvaluation.period = 2",
-    "LossEvaluation.max_examples = 4",
-    "DecodedEvaluation.batch_size = 4",
-    "train.steps_per_call = 1",
-    "train.log_period = 1",
-    "train.checkpoint_period = 2",
-]
-
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
@@ -34,6 +18,7 @@ def configured_model():
     return model
 
 
+@pytest.mark.slow
 def test_models_have_equal_parameters():
     counts = {}
     for name, model in MODELS.items():

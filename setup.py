@@ -53,6 +53,7 @@ setup(
         "tensorflow-text>=2.20,<2.22",
         "keras>=3.15",
         "jax",  # The other engine; seqio needs it too.
+        "orbax-checkpoint>=0.12",  # Its other checkpoints; seqio's flax needs it too.
         "tensorboard",
         "tensorflow-datasets>=4.9",
         "importlib_resources",  # tensorflow-datasets prepares no set without it.

@@ -5,15 +5,45 @@ import shutil
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
+from remixer_tf.checkpoints.reading import (
+    assign,
+    available_steps,
+    checkpoint_path,
+    saved_shapes,
+)
 
 
-def read_weights(model_dir, step):
-    """The model's variables in a checkpoint, {name: array}."""
+class Read:
+    """Takes what is read from a checkpoint, as a `keras.Variable` does."""
+
+    value = None
+
+    def assign(self, value):
+        self.value = np.asarray(value)
+
+
+def read_weights(model_dir, step, group="model"):
+    """The variables of a group in a checkpoint of either format, {path: array}."""
     folder = checkpoint_path(f"{model_dir}/checkpoints", step)
-    reader = tf.train.load_checkpoint(f"{folder}/state")
-    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
-    return {name: reader.get_tensor(name) for name in names}
+    pairs = [(name, Read()) for name in saved_shapes(folder)[group]]
+    assign(folder, group, pairs)
+    return {name: read.value for name, read in pairs}
+
+
+def read_losses(model_dir):
+    """Returns {step: set of the losses that were written for it}, by all runs there."""
+    losses = {}
+    for path in (model_dir / "tensorboard" / "train").iterdir():
+        try:
+            for record in tf.data.TFRecordDataset(str(path)):
+                event = tf.compat.v1.Event.FromString(record.numpy())
+                for value in event.summary.value:
+                    if value.tag == "loss":
+                        loss = float(tf.make_ndarray(value.tensor))
+                        losses.setdefault(event.step, set()).add(loss)
+        except tf.errors.DataLossError:
+            pass  # A kill cut the file's last record.
+    return losses
 
 
 def copy_until_first_checkpoint(whole, parts):

@@ -46,6 +46,7 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}
 USES_GIN = {part for part, rank in RANK.items() if rank >= RANK["configuration"]}
 USES_GIN.add("tasks")
+ON_JAX = ("remixer_tf.training.jax_", "remixer_tf.checkpoints.sharded")
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 
 # Of ours, the tasks use no more than these; what they share lives beside them.
@@ -104,8 +105,8 @@ def violations(module, source):
         library, target = name.split(".")[0], part_of(name)
         if part in KERAS_ONLY and library not in BACKEND_FREE:
             found.append(f"{module} may use keras and numpy only, it imports {name}")
-        elif library == "jax" and not module.startswith("remixer_tf.training.jax_"):
-            found.append(f"{module} imports jax: only the engine on JAX may")
+        elif library == "jax" and not module.startswith(ON_JAX):
+            found.append(f"{module} imports jax: only {' and '.join(ON_JAX)} may")
         elif library == "gin" and part not in USES_GIN:
             found.append(
                 f"{module} imports gin: only tasks, configuration and binaries may"

@@ -38,8 +38,8 @@ class InitialCheckpoint:
         steps = reading.available_steps(directory)
         if steps:
             path = reading.checkpoint_path(directory, steps[-1])
-        self._path = os.path.join(path, "state")
-        if not tf.io.gfile.exists(f"{self._path}.index"):
+        self._path = path
+        if not tf.io.gfile.exists(os.path.join(path, "state.index")):
             raise FileNotFoundError(
                 f"There is no checkpoint in {path}. Name the folder of a run, or of "
                 "one of its checkpoints, such as RUN/checkpoints/1000."
@@ -84,10 +84,8 @@ class InitialCheckpoint:
                 f"{reading.shorten(sorted(variables))}. Map names with "
                 "InitialCheckpoint.rules."
             )
-        reader = tf.train.load_checkpoint(self._path)
-        for path, name in taken.items():
-            key = reading.tensor_name("model", name)
-            variables[path].assign(reader.get_tensor(key))
+        pairs = [(name, variables[path]) for path, name in taken.items()]
+        reading.assign(self._path, "model", pairs)
         for path, variable in variables.items():
             origins[path] = taken.get(path) or self._set_fresh(path, variable)
         left = [
@@ -97,7 +95,7 @@ class InitialCheckpoint:
         ]
         return "\n".join(
             [
-                f"initial checkpoint {os.path.dirname(self._path)}:",
+                f"initial checkpoint {self._path}:",
                 f"  {len(taken)} variables taken",
                 f"  {len(fresh)} fresh: {reading.shorten(fresh)}",
                 f"  {len(left)} skipped: {reading.shorten(left)}",

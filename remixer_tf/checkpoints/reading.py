@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.checkpoints import sharded
+
 _SHOWN = 10
 
 
@@ -48,7 +50,7 @@ def restore_model(model_dir, model, step=None):
     folder = checkpoint_path(directory, steps[-1] if step is None else step)
     groups = {"model": named_variables(model.variables)}
     check_coverage(folder, groups)
-    assign_all(os.path.join(folder, "state"), groups)
+    assign_all(folder, groups)
     return steps[-1] if step is None else step
 
 
@@ -69,17 +71,31 @@ def available_steps(directory):
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def assign_all(path, groups):
-    """Sets variables from a checkpoint file.
+def assign_all(folder, groups):
+    """Sets variables from a checkpoint.
 
     Args:
-        path: of the file.
+        folder: of the checkpoint.
         groups: {group: {path: `keras.Variable`}}, all of which it holds.
     """
-    reader = tf.train.load_checkpoint(path)
     for group, variables in groups.items():
-        for name, variable in variables.items():
-            variable.assign(reader.get_tensor(tensor_name(group, name)))
+        assign(folder, group, list(variables.items()))
+
+
+def assign(folder, group, pairs):
+    """Sets some variables of one group, whichever library wrote the checkpoint.
+
+    Args:
+        folder: of the checkpoint.
+        group: str.
+        pairs: list of (path in the checkpoint, `keras.Variable`).
+    """
+    if sharded.is_sharded(folder):
+        sharded.assign(folder, group, pairs)
+        return
+    reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
+    for name, variable in pairs:
+        variable.assign(reader.get_tensor(tensor_name(group, name)))
 
 
 def named_variables(variables):
@@ -131,10 +147,12 @@ def tensor_name(group, name):
     return f"{group}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def saved_shapes(path):
-    """Returns {group: {variable path: shape}} of a checkpoint file."""
+def saved_shapes(folder):
+    """Returns {group: {variable path: shape}} of a checkpoint."""
+    if sharded.is_sharded(folder):
+        return sharded.saved_shapes(folder)
     shapes = {}
-    reader = tf.train.load_checkpoint(path)
+    reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
     for key, shape in reader.get_variable_to_shape_map().items():
         group, *rest = key.split("/")
         if len(rest) == 3 and rest[1:] == [".ATTRIBUTES", "VARIABLE_VALUE"]:
@@ -163,7 +181,7 @@ def check_coverage(folder, groups, random_states=True):
         groups: {group: {path: variable}}.
         random_states: bool, whether the states of random generators count.
     """
-    shapes = saved_shapes(os.path.join(folder, "state"))
+    shapes = saved_shapes(folder)
     problems = []
     for group, variables in groups.items():
         saved = {

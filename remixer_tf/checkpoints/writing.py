@@ -7,6 +7,7 @@ path, and the list is compared with the model and with the file.
 A checkpoint is a folder that appears, whole, by being renamed:
 
     <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
+    <model_dir>/checkpoints/<step>/arrays/         model, optimizer, if orbax writes
     <model_dir>/checkpoints/<step>/data-0-of-1.*   position in the data, for each host
     <model_dir>/checkpoints/writing-<step>/        until then
     <model_dir>/checkpoints/0/state.*              where a run starts: the model alone
@@ -21,6 +22,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import (
     assign_all,
@@ -53,6 +55,9 @@ class Checkpoints:
         keep_period: checkpoints of steps that it divides stay for good; None for none.
         host: the `Host` that this process is; None for the only one. Host 0 writes
             model and optimizer, each host its position in the data.
+        checkpoint_format: "tensorflow", or "orbax" to have every host write the parts
+            of model and optimizer that its devices hold; see `sharded`. It does not
+            matter to reading.
 
     Attributes:
         best_step: int, a step whose checkpoint stays, or None.
@@ -70,6 +75,7 @@ class Checkpoints:
         keep=3,
         keep_period=None,
         host=None,
+        checkpoint_format="tensorflow",
     ):
         self.directory = checkpoint_directory(model_dir)
         self.best_step = None
@@ -82,6 +88,7 @@ class Checkpoints:
         self._keep = keep
         self._keep_period = keep_period
         self._host = host or Host()
+        self._by_orbax = checkpoint_format == "orbax"
         self._last_step = 0
         self._thread = None
         self._error = None
@@ -125,27 +132,54 @@ class Checkpoints:
         except (OSError, tf.errors.OpError) as error:
             self._error = error
         self._host.barrier()  # The positions of all hosts are there.
-        groups = self._values()
-        if self._host.index == 0 and not self._error:
-            with tf.device("CPU"):
-                groups = {
-                    group: {path: tf.Variable(value) for path, value in values.items()}
-                    for group, values in groups.items()
-                }
-                state = tf.train.Checkpoint(
-                    step=tf.Variable(step, dtype=tf.int64),
-                    data_shapes=tf.Variable(self._data_shapes),
-                    **groups,
-                )
+        finish, state = self._copy(folder, step)
+        if not self._error:
             self._thread = threading.Thread(
-                target=self._write, args=(state, folder, step), name="checkpoint"
+                target=self._write,
+                args=(finish, state, folder, step),
+                name="checkpoint",
             )
             self._thread.start()
         self.check()
 
-    def _write(self, state, folder, step):
+    def _copy(self, folder, step):
+        """Copies everything; returns what waits for orbax, and what TensorFlow writes.
+
+        All hosts call it.
+        """
+        finish, groups = (lambda: None), {}
+        if self._by_orbax:
+            arrays = {
+                group: {path: variable.value for path, variable in variables.items()}
+                for group, variables in self._variables().items()
+            }
+            try:
+                finish = sharded.save(folder, arrays)
+            except (OSError, ValueError) as error:  # ValueError is tensorstore's.
+                self._error = error
+        else:
+            groups = self._values()
+        if self._host.index:
+            return finish, None
+        with tf.device("CPU"):
+            groups = {
+                group: {path: tf.Variable(value) for path, value in values.items()}
+                for group, values in groups.items()
+            }
+            return finish, tf.train.Checkpoint(
+                step=tf.Variable(step, dtype=tf.int64),
+                data_shapes=tf.Variable(self._data_shapes),
+                **groups,
+            )
+
+    def _write(self, finish, state, folder, step):
         """Writes, makes the checkpoint appear, and removes old ones."""
         try:
+            finish()
+            if self._host.index:
+                return
+            if self._by_orbax:
+                sharded.write_checksums(folder)
             state.write(os.path.join(folder, "state"))
             tf.io.gfile.rename(folder, checkpoint_path(self.directory, step))
             for old in self._superfluous():
@@ -227,7 +261,7 @@ class Checkpoints:
             return 0
         folder = checkpoint_path(self.directory, step)
         check_coverage(folder, self._groups)
-        assign_all(os.path.join(folder, "state"), self._groups)
+        assign_all(folder, self._groups)
         if step != restart_data_at:
             self._restore_data(folder, step)
         self._last_step = step
@@ -241,7 +275,7 @@ class Checkpoints:
             if not is_random_state(name)
         }
         check_coverage(folder, {"model": variables}, random_states=False)
-        assign_all(os.path.join(folder, "state"), {"model": variables})
+        assign_all(folder, {"model": variables})
 
     def _is_readable(self, step):
         """Reads every file of a checkpoint, whose checksums TensorFlow compares."""
@@ -253,6 +287,8 @@ class Checkpoints:
                 raise OSError(f"files are missing, there are {sorted(names)}")
             for name in names:
                 read_all(os.path.join(folder, name.removesuffix(".index")))
+            if sharded.is_sharded(folder):
+                sharded.check_checksums(folder)
         except (OSError, RuntimeError, tf.errors.OpError) as error:
             logging.error(
                 "The checkpoint %s cannot be read and is left aside: %s",

@@ -35,7 +35,10 @@ class Engine(abc.ABC):
         shard_info: `seqio.ShardInfo`, the part of the data that this process reads.
         model: the built `keras.Model`.
         optimizer: the built `keras.optimizers.Optimizer`.
+        checkpoint_format: str, see `Checkpoints`.
     """
+
+    checkpoint_format = "tensorflow"
 
     @abc.abstractmethod
     def build(

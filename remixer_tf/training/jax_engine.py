@@ -26,6 +26,9 @@ from remixer_tf.training.jax_step import (
     program_bytes,
 )
 from remixer_tf.training.layout import Layout
+from remixer_tf.training.placement import placed
+
+CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
 if keras.backend.backend() == "jax":
     # TensorFlow reads the data, and would take the memory of all GPUs. Here, since it
@@ -43,13 +46,28 @@ class JaxEngine(Engine):
         mesh_shape, layout_rules: str, see `Layout`. With "" one device has all.
         compilation_cache_dir: folder in which compiled programs are kept for later
             runs; None for JAX_COMPILATION_CACHE_DIR of the environment, if it is set.
+        checkpoint_format: 'tensorflow', for which host 0 gathers the whole state, or
+            'orbax', for which each device's part is written from where it is. Both are
+            read on any mesh and either engine.
 
     Raises:
         ValueError: Keras runs on another library, there are fewer devices than the mesh
-            has, or what `Layout` raises.
+            has, an unknown format, or what `Layout` raises.
     """
 
-    def __init__(self, mesh_shape="", layout_rules="", compilation_cache_dir=None):
+    def __init__(
+        self,
+        mesh_shape="",
+        layout_rules="",
+        compilation_cache_dir=None,
+        checkpoint_format="tensorflow",
+    ):
+        if checkpoint_format not in CHECKPOINT_FORMATS:
+            raise ValueError(
+                f"JaxEngine.checkpoint_format is one of {CHECKPOINT_FORMATS}. "
+                f"Received: {checkpoint_format!r}"
+            )
+        self.checkpoint_format = checkpoint_format
         if keras.backend.backend() != "jax":
             raise ValueError(
                 "JaxEngine needs Keras on JAX, and it runs on "
@@ -70,23 +88,28 @@ class JaxEngine(Engine):
         self, model, optimizer, dtype_policy, *, micro_batches=1, **options
     ):  # See `Engine`.
         self.build_model(model, dtype_policy)
-        self.optimizer = optimizer()
+        with placed(lambda scalar: self._everywhere):
+            self.optimizer = optimizer()
         self._micro_batches = micro_batches
         self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
-        self._train_step = JaxTrainStep(
-            self.model,
-            self.optimizer,
-            micro_batches=micro_batches,
-            constrain=lambda part: jax.lax.with_sharding_constraint(
-                part, self._of_batch()
-            ),
-            **options,
-        )
+        of_slot = self._layout.slot_partition(self.model, self.optimizer)
+        with placed(lambda slot: self._sharding(*of_slot(slot))):
+            self._train_step = JaxTrainStep(
+                self.model,
+                self.optimizer,
+                micro_batches=micro_batches,
+                constrain=lambda part: jax.lax.with_sharding_constraint(
+                    part, self._of_batch()
+                ),
+                **options,
+            )
         # Here, so that rules which do not fit are told before anything is read.
         self._of_state = self._state_shardings()
 
     def build_model(self, model, dtype_policy):
-        self.model = build_model(model, dtype_policy)
+        # Each variable is split when it is made: no device ever holds all of them.
+        with placed(self._of_new):
+            self.model = build_model(model, dtype_policy)
 
     def step(self, superbatch, stop=False):
         program, _ = self.program(superbatch)
@@ -122,6 +145,14 @@ class JaxEngine(Engine):
         """How the devices share a batch, its rows after so many axes."""
         rows = self._layout.batch_axes or None
         return self._sharding(*[None] * leading_axes, rows)
+
+    def _of_new(self, variable):
+        """How they share a variable of the model that Keras is making."""
+        try:
+            axes = self._layout.partition(variable.path, variable.shape)
+        except ValueError:  # Told when the model is whole, and its heads are known.
+            axes = ()
+        return self._sharding(*axes)
 
     def _of_variables(self):
         """How they share the model's variables, {path: sharding}."""

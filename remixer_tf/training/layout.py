@@ -126,30 +126,34 @@ class Layout:
             for v in model.variables
         }
 
-    def slot_partitions(self, model, optimizer):
+    def slot_partition(self, model, optimizer):
         """Says how the optimizer's variables are split: as the model's that they serve.
 
         Args:
             model: a built `keras.Model`.
-            optimizer: a `keras.optimizers.Optimizer`, built with the model's trainable
+            optimizer: a `keras.optimizers.Optimizer` of the model's trainable
                 variables. Where it has a method `slot_axes`, as `Adafactor` has, a slot
                 may lack some of its variable's axes.
 
         Returns:
-            list of tuples, see `partition`, one for each of `optimizer.variables`.
+            a function of one of `optimizer.variables`, or of one that is being made. It
+            returns a tuple, see `partition`.
 
         Raises:
-            ValueError: see `partition`; or a slot that fits no variable.
+            ValueError: see `partition`. The function raises it for a slot that fits no
+                variable.
         """
         if not self._axis_of:
-            return [(None,) * len(slot.shape) for slot in optimizer.variables]
+            return lambda slot: (None,) * len(slot.shape)
         partitions = self.partitions(model)
         # Keras names a slot after its variable: "<path with _ for />_<slot>".
         owners = {v.path.replace("/", "_"): v for v in model.trainable_variables}
-        return [
-            self._slot(slot, owners, partitions, optimizer)
-            for slot in optimizer.variables
-        ]
+        return lambda slot: self._slot(slot, owners, partitions, optimizer)
+
+    def slot_partitions(self, model, optimizer):
+        """Returns the list of `slot_partition` of all `optimizer.variables`."""
+        of_slot = self.slot_partition(model, optimizer)
+        return [of_slot(slot) for slot in optimizer.variables]
 
     @staticmethod
     def _slot(slot, owners, partitions, optimizer):

@@ -159,6 +159,7 @@ def train(
             keep=keep_checkpoints,
             keep_period=keep_period,
             host=host,
+            checkpoint_format=engine.checkpoint_format,
         )
         step = checkpoints.restore(restart_data_at)
         progress = Progress(step, train_steps, silent=host.index > 0)

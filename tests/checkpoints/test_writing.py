@@ -2,6 +2,7 @@
 
 import pathlib
 import resource
+import shutil
 import threading
 
 import keras
@@ -109,12 +110,22 @@ def save_steps(model_dir, steps):
     return checkpoint_directory(model_dir)
 
 
+@pytest.fixture(scope="module")
+def run_of_two_steps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    save_steps(folder, (1, 2))
+    return folder
+
+
 @pytest.mark.parametrize(
     "damage", ["state.data", "state.index", "data-0-of-1.data", "data-0-of-1.index"]
 )
 @pytest.mark.parametrize("how", ["cut", "gone", "changed"])
-def test_a_damaged_checkpoint_is_left_aside_for_the_one_before(tmp_path, damage, how):
-    folder = pathlib.Path(save_steps(tmp_path, (1, 2)))
+def test_a_damaged_checkpoint_is_left_aside_for_the_one_before(
+    run_of_two_steps, tmp_path, damage, how
+):
+    shutil.copytree(run_of_two_steps, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "checkpoints"
     (path,) = (folder / "2").glob(f"{damage}*")
     content = path.read_bytes()
     if how == "gone":

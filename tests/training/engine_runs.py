@@ -4,11 +4,16 @@
 
 Each of `CASES` becomes the run FOLDER/<name>, from the weights in FOLDER/start/<kind>,
 with the text of its program in program.txt. FOLDER/bytes is a run of `train_run`, with
-the answers of the binaries in jax.
+the answers of the binaries in jax. FOLDER/made/<layout>.npz has what a model and its
+optimizer are made with, and of each the shape of a device's part.
 """
 
+import os
 import pathlib
+import shutil
+import signal
 import sys
+import time
 from typing import NamedTuple
 
 import keras
@@ -17,6 +22,7 @@ import tensorflow as tf
 
 from remixer_tf import infer, score
 from remixer_tf.checkpoints.initial import InitialCheckpoint
+from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
@@ -47,6 +53,7 @@ class Case(NamedTuple):
     layout: str = "one"
     dropout_rate: float = 0.0
     goes_on: str | None = None
+    checkpoint_format: str = "tensorflow"
 
 
 CASES = {
@@ -59,7 +66,11 @@ CASES = {
     "dropout_2x2": Case("t5_1_1", "2x2", 0.3),
     "dropout_2x2_again": Case("t5_1_1", "2x2", 0.3, goes_on="dropout_2x2"),
     "t5_1_1_4x1": Case("t5_1_1", "4x1", goes_on="t5_1_1_2x2"),
+    "killed_2x2": Case("t5_1_1", "2x2", goes_on="killed", checkpoint_format="orbax"),
+    "killed_4x1": Case("t5_1_1", "4x1", goes_on="killed"),
 }
+# A run by a process that does not live until its end.
+KILLED = Case("t5_1_1", "2x2", checkpoint_format="orbax")
 
 
 def make_model(kind, dropout_rate=0.0):
@@ -67,6 +78,10 @@ def make_model(kind, dropout_rate=0.0):
     model = tiny_model(kind, dropout_rate=dropout_rate, num_layers=1)
     model.build = lambda: None  # It is built.
     return model
+
+
+def make_optimizer():
+    return Adafactor(1e-2, min_dim_size_to_factor=8)
 
 
 def write_start(folder):
@@ -87,14 +102,16 @@ def dataset(seed, steps_per_call, shard_info):
 def run(folder, name, case, engine=backend_engine):
     """Makes the run FOLDER/<name>, with checkpoints at PERIOD and STEPS."""
     initial = None
-    if case.goes_on:
+    if case.goes_on == "killed":
+        shutil.copytree(folder / "killed", folder / name)
+    elif case.goes_on:
         copy_until_first_checkpoint(folder / case.goes_on, folder / name)
     else:
         initial = InitialCheckpoint(f"{folder}/start/{case.kind}")
     train(
         str(folder / name),
         lambda: make_model(case.kind, case.dropout_rate),
-        lambda: Adafactor(1e-2, min_dim_size_to_factor=8),
+        make_optimizer,
         dataset,
         train_steps=STEPS,
         steps_per_call=2,
@@ -105,6 +122,73 @@ def run(folder, name, case, engine=backend_engine):
         loss_fn=CrossEntropy(z_loss=1e-4),
         initial_checkpoint=initial,
     )
+
+
+class KillingEngine(JaxEngine):
+    """Kills its process in the middle, as soon as the first checkpoint is there."""
+
+    def __init__(self, checkpoints, *layout, **options):
+        super().__init__(*layout, **options)
+        self._checkpoints = checkpoints
+        self._calls = 0
+
+    def step(self, superbatch, stop=False):
+        self._calls += 1
+        if self._calls * 2 > PERIOD + 4:  # What ran after the checkpoint is lost.
+            while not available_steps(self._checkpoints):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(superbatch, stop)
+
+
+def start_killed(folder):
+    """Starts the run FOLDER/killed in a child process, and returns its id.
+
+    Nothing of TensorFlow's or JAX's may run before, as it would not in the child.
+    """
+    child = os.fork()
+    if child:
+        return child
+
+    def engine():
+        return KillingEngine(
+            str(folder / "killed/checkpoints"),
+            *LAYOUTS[KILLED.layout],
+            compilation_cache_dir=str(folder / "programs"),
+            checkpoint_format=KILLED.checkpoint_format,
+        )
+
+    run(folder, "killed", KILLED, engine)
+    os._exit(0)  # It is not reached.
+
+
+def write_made(folder, layout, in_parts=False):
+    """Writes FOLDER/made/<layout>.npz.
+
+    Args:
+        in_parts: whether Keras computes some small variables as it does large ones.
+    """
+    from keras.src.backend.jax import core as jax_variables
+
+    shard_at_init = jax_variables.should_shard_at_init
+    if in_parts:
+        jax_variables.should_shard_at_init = (
+            lambda _, shape: shape in [(40, 8), (12, 8)]  # embedding, feed-forward
+        )
+    try:
+        keras.utils.set_random_seed(0)
+        engine = JaxEngine(*LAYOUTS[layout])
+        engine.build(lambda: make_model("t5_1_1", 0.3), make_optimizer, "float32")
+    finally:
+        jax_variables.should_shard_at_init = shard_at_init
+    arrays = {}
+    for group, variables in engine.variables().items():
+        for path, variable in variables.items():
+            value = variable.value
+            arrays[f"{group}/{path}"] = np.asarray(value)
+            arrays[f"part/{group}/{path}"] = value.sharding.shard_shape(value.shape)
+    (folder / "made").mkdir(exist_ok=True)
+    np.savez(folder / "made" / f"{layout}.npz", **arrays)
 
 
 def ask(model_dir, name):
@@ -121,12 +205,20 @@ def ask(model_dir, name):
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    child = start_killed(folder)
     JaxEngine(compilation_cache_dir=str(folder / "programs"))  # and of all after it
     train_run(folder / "bytes", "bytes")
     ask(folder / "bytes", "jax")
+    for layout in ("one", "2x2", "zero"):
+        write_made(folder, layout, in_parts=layout == "zero")
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+    (folder / "killed" / "is_dead").touch()
     batch = next(iter(dataset(seed=0, steps_per_call=2, shard_info=None)))
     for name, case in CASES.items():
-        engine = JaxEngine(*LAYOUTS[case.layout])
+        engine = JaxEngine(
+            *LAYOUTS[case.layout], checkpoint_format=case.checkpoint_format
+        )
         run(folder, name, case, lambda engine=engine: engine)
         (folder / name / "program.txt").write_text(engine.program(batch)[0].as_text())
 

@@ -1,6 +1,7 @@
 """Kills a run at random moments, goes on, and compares with one that was left alone.
 
     python -m tests.training.kill_run [--kills=20] [--seed=0]
+    KERAS_BACKEND=jax python -m tests.training.kill_run --checkpoint_format=orbax
 
 A run is a process of its own that trains the toy model with dropout, saves every few
 steps, and is killed by SIGKILL: half of the times at any moment, half in the middle of
@@ -21,15 +22,17 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from remixer_tf.training.backend_engine import backend_engine
+from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.loop import train
+from tests.continuing import read_losses, read_weights
 from tests.training import toy
 
 TRAIN_STEPS, CHECKPOINT_PERIOD, WIDTH = 300, 5, 2000
 
 
-def start(model_dir):
+def start(model_dir, checkpoint_format):
     """Trains in a child process; returns its id.
 
     The child is forked before TensorFlow has started anything, which saves its import.
@@ -46,6 +49,9 @@ def start(model_dir):
         train_steps=TRAIN_STEPS,
         log_period=1,
         checkpoint_period=CHECKPOINT_PERIOD,
+        engine=lambda: backend_engine(
+            jax=lambda: JaxEngine(checkpoint_format=checkpoint_format)
+        ),
     )
     sys.stdout.flush()
     os._exit(0)
@@ -95,39 +101,25 @@ def read_in_child(function, *arguments):
     return pickle.loads(content)
 
 
-def read_losses(model_dir):
-    """Returns {step: set of the losses that were written for it}."""
-    losses = {}
-    for path in (model_dir / "tensorboard" / "train").iterdir():
-        try:
-            for record in tf.data.TFRecordDataset(str(path)):
-                event = tf.compat.v1.Event.FromString(record.numpy())
-                for value in event.summary.value:
-                    if value.tag == "loss":
-                        loss = float(tf.make_ndarray(value.tensor))
-                        losses.setdefault(event.step, set()).add(loss)
-        except tf.errors.DataLossError:
-            pass  # A kill cut the file's last record.
-    return losses
-
-
 def read_state(model_dir):
-    """Returns {name: value} of the last checkpoint."""
-    path = str(model_dir / "checkpoints" / str(TRAIN_STEPS) / "state")
-    reader = tf.train.load_checkpoint(path)
-    names = reader.get_variable_to_shape_map()
-    return {n: reader.get_tensor(n) for n in names if n.endswith("VARIABLE_VALUE")}
+    """Returns {path: value} of the last checkpoint."""
+    return {
+        path: value
+        for group in ("model", "optimizer")
+        for path, value in read_weights(model_dir, TRAIN_STEPS, group).items()
+    }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint_format", default="tensorflow")
     options = parser.parse_args()
     generator = random.Random(options.seed)
     root = pathlib.Path(tempfile.mkdtemp())
     begin = time.monotonic()
-    os.waitpid(start(root / "whole"), 0)
+    os.waitpid(start(root / "whole", options.checkpoint_format), 0)
     duration = time.monotonic() - begin
     print(f"a run of {TRAIN_STEPS} steps takes {duration:.1f} s")
     losses = read_in_child(read_losses, root / "whole")
@@ -139,7 +131,7 @@ def main():
         runs += 1
         finished = False
         while not finished:
-            child = start(model_dir)
+            child = start(model_dir, options.checkpoint_format)
             if kills == options.kills:
                 finished = True
                 os.waitpid(child, 0)

@@ -8,37 +8,28 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.continuing import read_weights
+from remixer_tf.checkpoints import sharded
+from remixer_tf.checkpoints.reading import available_steps
+from tests.continuing import read_losses, read_weights
 from tests.training import engine_runs
-from tests.training.engine_runs import CASES, KINDS, STEPS, Case
+from tests.training.engine_runs import CASES, KINDS, PERIOD, STEPS, Case
 from tests.training.made_once import made_once
 
 pytestmark = pytest.mark.slow
-
-
-def read_losses(model_dir):
-    """Returns {step: loss} of all that ran in a folder, from TensorBoard's files."""
-    losses = {}
-    for path in sorted((model_dir / "tensorboard" / "train").iterdir()):
-        for record in tf.data.TFRecordDataset(str(path)):
-            event = tf.compat.v1.Event.FromString(record.numpy())
-            for value in event.summary.value:
-                if value.tag == "loss":
-                    losses[event.step] = float(tf.make_ndarray(value.tensor))
-    return losses
 
 
 def assert_same_run(one, other, tolerance=1e-5):
     """Compares the losses, and the weights at the end, of the runs in two folders."""
     expected, losses = read_losses(one), read_losses(other)
     assert losses.keys() == expected.keys() and len(losses) == STEPS // 2
-    for step, loss in expected.items():
-        assert losses[step] == pytest.approx(loss, abs=tolerance), step
+    for step, (loss,) in expected.items():
+        for other_loss in losses[step]:  # Two, of a step that a kill undid.
+            assert other_loss == pytest.approx(loss, abs=tolerance), step
     expected, weights = (read_weights(folder, STEPS) for folder in (one, other))
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
@@ -47,9 +38,15 @@ def assert_same_run(one, other, tolerance=1e-5):
         )
 
 
+def assert_equal(arrays, others):
+    assert others.keys() == arrays.keys()
+    for name, value in arrays.items():
+        np.testing.assert_array_equal(others[name], value, err_msg=name)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folder of all runs: `CASES` on JAX, and KIND_tf on TensorFlow."""
+    """The folder of all runs: `CASES` on JAX, KIND_tf and killed_tf on TensorFlow."""
     return made_once("engines", make_runs, tmp_path_factory)
 
 
@@ -71,6 +68,10 @@ def make_runs(folder):
     )
     for kind in KINDS:
         engine_runs.run(folder, f"{kind}_tf", Case(kind))
+    while not (folder / "killed" / "is_dead").exists() and process.poll() is None:
+        time.sleep(0.1)
+    if process.poll() is None:
+        engine_runs.run(folder, "killed_tf", Case("t5_1_1", goes_on="killed"))
     _, errors = process.communicate()
     assert process.returncode == 0, errors[-3000:]
 
@@ -94,15 +95,49 @@ def test_a_run_on_a_mesh_goes_on_bitwise(runs):
         for name in ("dropout_2x2", "dropout_2x2_again")
     )
     assert any("seed_generator" in name for name in whole)
-    for name, value in whole.items():
-        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    assert_equal(whole, again)
 
 
-def test_a_run_goes_on_on_another_mesh_and_engine(runs):
+def test_a_run_goes_on_on_another_mesh(runs):
     assert CASES["t5_1_1_4x1"].goes_on == "t5_1_1_2x2"
     assert_same_run(runs / "t5_1_1_one", runs / "t5_1_1_4x1")
-    engine_runs.run(runs, "moved", Case("t5_1_1", goes_on="t5_1_1_2x2"))
-    assert_same_run(runs / "t5_1_1_one", runs / "moved")
+
+
+def test_a_killed_run_goes_on(runs):
+    """Bitwise on its mesh, and from the same checkpoint on another mesh and engine."""
+    assert available_steps(runs / "killed" / "checkpoints") == [PERIOD]
+    for group in ("model", "optimizer"):
+        whole, again = (
+            read_weights(runs / name, STEPS, group)
+            for name in ("t5_1_1_2x2", "killed_2x2")
+        )
+        assert_equal(whole, again)
+    assert_same_run(runs / "t5_1_1_one", runs / "killed_4x1")
+    assert_same_run(runs / "t5_1_1_one", runs / "killed_tf")
+
+
+@pytest.mark.parametrize("group", ["model", "optimizer"])
+def test_both_formats_hold_the_same(runs, group):
+    folders = [runs / "t5_1_1_2x2", runs / "killed"]
+    formats = [sharded.is_sharded(f"{f}/checkpoints/{PERIOD}") for f in folders]
+    assert formats == [False, True]
+    assert_equal(*(read_weights(folder, PERIOD, group) for folder in folders))
+
+
+@pytest.mark.parametrize("layout", ["2x2", "zero"])
+def test_a_mesh_begins_with_the_numbers_of_one_device_in_parts(runs, layout):
+    one, made = (np.load(runs / "made" / f"{name}.npz") for name in ("one", layout))
+    assert made.keys() == one.keys()
+    split = set()
+    for name, value in one.items():
+        if name.startswith("part/"):
+            split |= {name} if made[name].prod() < value.prod() else set()
+        elif layout == "zero":  # Large ones are computed in parts there.
+            np.testing.assert_allclose(made[name], value, rtol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(made[name], value, err_msg=name)
+    for name in ("model/encoder_decoder/token_embedding/embeddings", "optimizer/"):
+        assert any(n.startswith(f"part/{name}") for n in split), name
 
 
 def test_programs_are_kept(runs):

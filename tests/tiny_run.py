@@ -45,14 +45,17 @@ TEXTS = [
 ] * 5
 
 
-def train_run(model_dir, vocabulary):
-    """Trains a T5.1.1 on "bytes", or a Remixer in bfloat16 on "words" it half knows."""
+def train_run(model_dir, vocabulary, *more):
+    """Trains a T5.1.1 on "bytes", or a Remixer in bfloat16 on "words" it half knows.
+
+    More arguments are those of `remixer_tf.train`.
+    """
     arguments = BYTES
     if vocabulary == "words":
         file = f"{model_dir}/words.model"
         train_vocabulary(TEXTS, file, model_type="word")
         arguments = [*WORDS, f"--gin.VOCABULARY_FILE='{file}'"]
-    train.main([f"--model_dir={model_dir}", *arguments, *TINY])
+    train.main([f"--model_dir={model_dir}", *arguments, *TINY, *more])
 
 
 def write_text(folder):

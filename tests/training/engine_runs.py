@@ -207,7 +207,8 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     child = start_killed(folder)
     JaxEngine(compilation_cache_dir=str(folder / "programs"))  # and of all after it
-    train_run(folder / "bytes", "bytes")
+    by_orbax = "--gin.JaxEngine.checkpoint_format='orbax'"
+    train_run(folder / "bytes", "bytes", by_orbax)
     ask(folder / "bytes", "jax")
     for layout in ("one", "2x2", "zero"):
         write_made(folder, layout, in_parts=layout == "zero")

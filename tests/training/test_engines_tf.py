@@ -146,6 +146,7 @@ def test_programs_are_kept(runs):
 
 def test_binaries_answer_and_score_as_on_tensorflow(runs, clear_gin):
     folder = runs / "bytes"
+    assert sharded.is_sharded(folder / "checkpoints" / "1")
     engine_runs.ask(folder, "tensorflow")
     answers = {file.name: file.read_text() for file in (folder / "jax").iterdir()}
     assert len(answers) == 2

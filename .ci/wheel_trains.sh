@@ -13,9 +13,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 echo "Building the wheel"
-rm -rf build # setuptools would pack what an earlier build left there
-"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work" .
-rm -rf build
+# Of a copy: setuptools leaves files where it builds, and packs what it left before.
+mkdir "$work/source"
+cp -r remixer_tf tasks gin setup.py pyproject.toml README.md LICENSE "$work/source"
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work" "$work/source"
 wheel=$(ls "$work"/remixer_tf-*.whl)
 echo "$(basename "$wheel"): $(wc -c <"$wheel") bytes"
 

@@ -29,7 +29,7 @@ from remixer_tf.training.loop import train
 from tests.continuing import read_losses, read_weights
 from tests.training import toy
 
-TRAIN_STEPS, CHECKPOINT_PERIOD, WIDTH = 300, 5, 2000
+TRAIN_STEPS, CHECKPOINT_PERIOD, WIDTH = 100, 5, 2000
 
 
 def start(model_dir, checkpoint_format):

@@ -1,6 +1,6 @@
-"""One of several workers that train the toy model; prints a line of JSON at the end.
+"""One of several workers that train the toy model; prints its weights as JSON.
 
-    TF_CONFIG=... python -m tests.training.multi_worker MODEL_DIR TRAIN_STEPS STRATEGY
+    TF_CONFIG=... python -m tests.training.multi_worker MODEL_DIR TRAIN_STEPS
 
 Rows are not shuffled: the hosts' shares of a batch are together what one host reads.
 """
@@ -27,7 +27,8 @@ def dataset(seed, steps_per_call, shard_info, batch_size=8):
     return data.batch(steps_per_call, drop_remainder=True)
 
 
-def main(model_dir, train_steps, strategy):
+def train_toy(model_dir, train_steps, strategy):
+    """Returns the final weights, NumPy arrays."""
     built = []
 
     def model():
@@ -35,11 +36,11 @@ def main(model_dir, train_steps, strategy):
         return built[0]
 
     train(
-        model_dir,
+        str(model_dir),
         model,
         lambda: keras.optimizers.Adam(0.01),
         dataset,
-        train_steps=int(train_steps),
+        train_steps=train_steps,
         steps_per_call=2,
         log_period=2,
         checkpoint_period=10,
@@ -47,8 +48,10 @@ def main(model_dir, train_steps, strategy):
         micro_batches=2,
         engine=lambda: TensorFlowEngine(strategy),
     )
-    print(json.dumps([v.numpy().tolist() for v in built[0].trainable_variables]))
+    return [v.numpy() for v in built[0].trainable_variables]
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    model_dir, train_steps = sys.argv[1:]
+    weights = train_toy(model_dir, int(train_steps), "multi_worker")
+    print(json.dumps([weight.tolist() for weight in weights]))

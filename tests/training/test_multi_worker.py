@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf.training.strategy import get_strategy
+from tests.training.multi_worker import train_toy
 
 
 def free_ports(count):
@@ -22,13 +23,13 @@ def free_ports(count):
     return ports
 
 
-def run(model_dir, train_steps, workers):
-    """Starts all workers; returns the final weights of each."""
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(workers)]}
-    processes = [
+def start(model_dir, train_steps):
+    """Starts two workers; returns their processes."""
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
+    command = [sys.executable, "-m", "tests.training.multi_worker"]
+    return [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.training.multi_worker", str(model_dir)]
-            + [str(train_steps), "multi_worker" if workers > 1 else "single"],
+            [*command, str(model_dir), str(train_steps)],
             cwd=pathlib.Path(__file__).parents[2],
             env={
                 **os.environ,
@@ -40,8 +41,12 @@ def run(model_dir, train_steps, workers):
             stderr=subprocess.PIPE,
             text=True,
         )
-        for index in range(workers)
+        for index in range(2)
     ]
+
+
+def finish(processes):
+    """Returns the final weights of each worker."""
     weights = []
     for process in processes:
         output, errors = process.communicate(timeout=900)
@@ -64,9 +69,10 @@ def read_scalars(model_dir, name):
 
 @pytest.mark.slow
 def test_two_processes_equal_one_and_continue(tmp_path):
-    ((*expected,),) = run(tmp_path / "one", 20, workers=1)
-    run(tmp_path / "two", 10, workers=2)
-    first, second = run(tmp_path / "two", 20, workers=2)
+    workers = start(tmp_path / "two", 10)
+    expected = train_toy(tmp_path / "one", 20, "single")
+    finish(workers)
+    first, second = finish(start(tmp_path / "two", 20))
     for one, two, three in zip(expected, first, second, strict=True):
         np.testing.assert_array_equal(two, three)
         np.testing.assert_allclose(two, one, atol=1e-5)

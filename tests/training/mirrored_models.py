@@ -24,7 +24,7 @@ NUM_STEPS = 4
 
 
 def remixer(dropout_rate=0.0):
-    return tiny_model("remixer", dropout_rate=dropout_rate)
+    return tiny_model("remixer", dropout_rate=dropout_rate, num_layers=1)
 
 
 def mixture(kind, router):

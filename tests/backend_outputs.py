@@ -24,25 +24,26 @@ from tests.models.tiny import (
     tiny_model,
 )
 
-_HEADS = {
-    "masked_lm": MaskedLMHead,
-    "class": functools.partial(ClassificationHead, 4),
-    "span": SpanHead,
-}
+# Every body, and every head on one of them.
+_ENCODERS = [
+    *((kind, MaskedLMHead) for kind in (*STACKS, "cbow")),
+    ("bert", functools.partial(ClassificationHead, 4)),
+    ("gmlp", SpanHead),
+]
+_IMAGES = [("gmlp", "cls"), ("mixer", "gap"), ("vit", "cls"), ("vit", "gap")]
 _MODELS = {
     **{
-        f"encoder-decoder {kind}": functools.partial(tiny_model, kind) for kind in KINDS
+        f"encoder-decoder {kind}": functools.partial(tiny_model, kind, num_layers=1)
+        for kind in KINDS
     },
     **{
-        f"encoder {kind} {head}": functools.partial(tiny_encoder, kind, factory)
-        for kind in (*STACKS, "cbow")
-        for head, factory in _HEADS.items()
+        f"encoder {i} {kind}": functools.partial(tiny_encoder, kind, head)
+        for i, (kind, head) in enumerate(_ENCODERS)
     },
     **{f"decoder {kind}": functools.partial(tiny_decoder, kind) for kind in STACKS},
     **{
         f"images {kind} {pool}": functools.partial(tiny_classifier, kind, pool)
-        for kind in ("gmlp", "mixer", "vit")
-        for pool in ("cls", "gap")
+        for kind, pool in _IMAGES
     },
 }
 NAMES = [*SUBLAYERS, *_MODELS]

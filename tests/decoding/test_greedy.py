@@ -11,10 +11,12 @@ from remixer_tf.decoding.search import FIRST_CACHE_LENGTH
 from tests.compiled import compiled, in_graph, slow_on_jax
 from tests.models.tiny import EACH_CACHE, SOME_KINDS, tiny_batch, tiny_model
 
+whole_pass = functools.cache(in_graph)  # of a model
+
 
 def decode_without_cache(model, batch, max_length, eos_id):
     """Runs the whole model once for each token."""
-    call = in_graph(model)
+    call = whole_pass(model)
     rows = len(batch["encoder_input_tokens"])
     tokens = np.zeros((rows, max_length), "int32")
     scores = np.zeros(rows)

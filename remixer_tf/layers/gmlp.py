@@ -8,6 +8,7 @@ from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
+from remixer_tf.layers.sharing import is_shared, share
 
 # Each variant's initial deviation of W (None: 1 / sqrt(max_length), which keeps the
 # variance) and its initial b. Where f multiplies, W near 0 and b = 1 start the layer
@@ -46,7 +47,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         norm_epsilon: float, see `LayerNorm`.
 
     Call arguments:
-        z: float `[batch, length, channels]`.
+        z: float `[batch, length, channels]`; for "split" also a tuple of the halves.
         context: a `Context`.
         added: float, of the shape of f, added to it; None for nothing.
 
@@ -134,6 +135,8 @@ class SpatialGatingUnit(keras.layers.Layer):
 
     def _parts(self, z):
         """What is gated, and what f is made of."""
+        if isinstance(z, tuple):
+            return z
         if self.variant != "split":
             return z, z
         return ops.split(z, 2, axis=-1)  # Its gradient is quicker than that of slices.
@@ -269,8 +272,23 @@ class GatedMLP(Sublayer):
         attended = None
         if self.d_attention is not None:
             attended = self.attention(x, context=context, training=training)
-        z = self.act(self.wi(x))
+        z = self._project(x)
         return self.wo(self.gating(z, context=context, added=attended))
+
+    def _project(self, x):
+        """`act(X U + b_U)`; where devices share it and the gate splits it, its halves.
+
+        A device then has the same channels of both: columns of U move between devices,
+        and not activations.
+        """
+        if self.variant != "split" or not is_shared():
+            return self.act(self.wi(x))
+        kernel = ops.reshape(self.wi.kernel, (-1, 2, self.width))
+        kernel = share(self, "halves", kernel)
+        bias = ops.reshape(self.wi.bias, (2, self.width))
+        return tuple(
+            self.act(ops.matmul(x, kernel[:, half]) + bias[half]) for half in (0, 1)
+        )
 
     def init_cache(self, batch_size, max_length, context):
         cache = self.gating.init_cache(batch_size, max_length, context)

@@ -20,6 +20,7 @@ from remixer_tf.layers.dispatch import (
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.learned_routers import SwitchRouter
 from remixer_tf.layers.routers import Routing
+from remixer_tf.layers.sharing import is_shared, share
 from remixer_tf.layers.sowing import sow
 
 DISPATCHES = ("gather", "einsum", "dense")
@@ -34,10 +35,16 @@ class MoE(Sublayer):
     Each expert is a feed-forward layer without biases, `act(x W_i) W_o`, or if gated
     `(act(x W_0) * x W_1) W_o` (Shazeer et al. 2017, Equation 1).
 
-    Training: tokens in row-major order are cut into groups (Lepikhin et al. 2020,
-    section 3.2), the fewest equal ones of at most `group_size`. An expert computes only
-    so many of a group's choices (see `Router`); where all choices of a token are
-    dropped, the output is exactly 0, and the residual connection alone carries it.
+    Training: tokens are cut into groups (Lepikhin et al. 2020, section 3.2) of at most
+    `group_size`: the fewest equal ones of whole rows or, of a longer row, the fewest
+    equal parts of it. An expert computes only so many of a group's choices (see
+    `Router`); where all choices of a token are dropped, the output is exactly 0, and
+    the residual connection alone carries it.
+
+    On a mesh of devices, each has whole groups. Tokens go to the devices of their
+    experts and come back (GShard, section 3.3), two all-to-alls, and as many for the
+    gradient. They are moved as by "einsum" there, since gathers would bring every
+    device all tokens.
 
     Evaluation and decoding: nothing is dropped, so a row's output depends on no other
     row (our choice; Mesh TensorFlow drops at capacity 2).
@@ -74,7 +81,8 @@ class MoE(Sublayer):
 
     Raises:
         ValueError: a router that is not causal in a layer that is; a router that reads
-            tokens where there are none.
+            tokens where there are none; on a mesh, groups that do not divide among the
+            devices that share the batch.
     """
 
     def __init__(
@@ -156,30 +164,43 @@ class MoE(Sublayer):
         shape = ops.shape(x)
         tokens = context.tokens
         if training:
-            x, mask = self._group(x), self._group(mask)
+            x, mask = self._share_groups(self._group(x)), self._group(mask)
             tokens = None if tokens is None else self._group(tokens)
         routing = self.router(x, tokens=tokens, token_mask=mask, training=training)
         choices = self._choices(routing, mask)
         y, kept = self._compute(x, choices, training)
         self._sow_statistics(choices, kept, mask)
         y = ops.cast(y, self.compute_dtype)
-        if training:
-            y = ops.reshape(y, (-1, shape[2]))
-            if isinstance(shape[0], int):
-                y = y[: shape[0] * shape[1]]
+        if training and isinstance(shape[0], int):
+            y = ops.reshape(y, (shape[0], -1, shape[2]))[:, : shape[1]]
         return ops.reshape(y, shape)
 
     def _group(self, x):
-        """`[batch, length, ..]` to `[groups, tokens, ..]`, with zeros at the end."""
+        """`[batch, length, ..]` to `[groups, tokens, ..]`, rows filled up with zeros.
+
+        How many there are does not depend on a mesh, nor does what they are.
+        """
         batch, length, *rest = ops.shape(x)
         if not isinstance(batch, int):
             return x  # Of an unknown number of rows, each is a group.
-        groups = -(-batch * length // self.group_size)
-        tokens = -(-batch * length // groups)
-        x = ops.reshape(x, (batch * length, *rest))
-        if missing := groups * tokens - batch * length:
-            x = ops.pad(x, [[0, missing], *[[0, 0] for _ in rest]])
-        return ops.reshape(x, (groups, tokens, *rest))
+        parts = -(-length // self.group_size)
+        tokens = -(-length // parts)
+        if missing := parts * tokens - length:
+            x = ops.pad(x, [[0, 0], [0, missing], *[[0, 0] for _ in rest]])
+        most = min(batch, max(1, self.group_size // length))
+        rows = max(n for n in range(1, most + 1) if batch % n == 0)
+        return ops.reshape(x, (-1, rows * tokens, *rest))
+
+    def _share_groups(self, x):
+        try:
+            return share(self, "groups", x)
+        except ValueError as error:
+            raise ValueError(
+                f"The devices that share the batch do not divide the {x.shape[0]} "
+                f"groups of {x.shape[1]} tokens of '{self.path}', and each has whole "
+                f"groups. Set MoE.group_size, which is {self.group_size}, to no more "
+                "than the tokens of a device."
+            ) from error
 
     def _choices(self, routing, mask):
         """The routing as `[groups, k, tokens]`, with nothing chosen for padding."""
@@ -213,7 +234,7 @@ class MoE(Sublayer):
                 plan = chosen_plan(choices, capacity)
             else:
                 plan = capacity_plan(choices, self.num_experts, capacity)
-            if self.dispatch == "einsum":
+            if self.dispatch == "einsum" or is_shared():
                 move = multiply
             elif 2 * self.num_experts * capacity < self.router.k * x.shape[1]:
                 move = add_up
@@ -224,16 +245,20 @@ class MoE(Sublayer):
     def _apply_experts(self, x, block_experts, training):
         """x `[blocks, rows, d_model]`, by the expert of each block."""
 
-        def weights(experts):
-            if block_experts is None:
-                return experts
-            return ops.take(experts, block_experts, axis=0)
-
-        hidden = self.act(ops.matmul(x, weights(self.wi[0])))
+        weights = [*self.wi, self.wo]
+        if block_experts is None:
+            x = share(self, "rows_of_experts", share(self, "rows_of_groups", x))
+        else:
+            weights = [ops.take(w, block_experts, axis=0) for w in weights]
+        *wi, wo = weights
+        hidden = self.act(ops.matmul(x, wi[0]))
         if self.gated:
-            hidden *= ops.matmul(x, weights(self.wi[1]))
+            hidden *= ops.matmul(x, wi[1])
         hidden = self.dropout(hidden, training=training)
-        return ops.matmul(hidden, weights(self.wo))
+        y = ops.matmul(hidden, wo)
+        if block_experts is None:
+            y = share(self, "rows_of_groups", share(self, "rows_of_experts", y))
+        return y
 
     def _sow_statistics(self, choices, kept, mask):
         def mean(values, of):

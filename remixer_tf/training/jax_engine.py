@@ -159,6 +159,27 @@ class JaxEngine(Engine):
         partitions = self._layout.partitions(self.model)
         return {path: self._sharding(*axes) for path, axes in partitions.items()}
 
+    def _shared_tensors(self):
+        """How they share what layers compute, {expression of its path: sharding}.
+
+        Where a rule splits weights over the batch's axis too (fully sharded
+        parameters), the compiler gathers the weights then, and not the batch.
+        """
+        if self._mesh.size == 1:
+            return {}
+        batch, experts = self._layout.batch_axes, self._layout.axis("experts")
+        others = tuple(axis for axis in batch if axis != experts)
+        return {
+            # Of a stack's sublayers.
+            r".*/layer_\d+_[^/]+/output": self._of_batch(),
+            # Of mixtures of experts: [groups, ..], then [experts, rows of groups, ..].
+            ".*/groups": self._of_batch(),
+            ".*/rows_of_groups": self._of_batch(1),
+            ".*/rows_of_experts": self._sharding(experts, others or None),
+            # Of gMLP's projection: [d_model, 2, half of d_ff].
+            ".*/halves": self._sharding(None, None, self._layout.axis("d_ff")),
+        }
+
     def _state_shardings(self):
         """How they share the `State`."""
         of_variables = self._of_variables()
@@ -186,7 +207,7 @@ class JaxEngine(Engine):
                 out_shardings=(self._of_state, self._everywhere),
             )
             arguments = self._arguments(self._state(), superbatch, False)
-            with _held_outputs(self._of_batch()):
+            with _distribution(self._shared_tensors()):
                 traced = program.trace(*arguments)
             compiled = traced.lower().compile()
             cost = Cost(
@@ -293,26 +314,28 @@ def make_mesh(axes):
     )
 
 
-class _HeldOutputs:
-    """Says to Keras how the outputs of a stack's sublayers are shared."""
+class _Distribution:
+    """Says to Keras how tensors are shared."""
 
-    def __init__(self, sharding):
-        self._sharding = sharding
+    def __init__(self, shardings):
+        self._shardings = shardings
 
     def get_tensor_layout(self, path):
-        held = re.fullmatch(r".*/layer_\d+_[^/]+/output", path)
-        return self._sharding if held else None
+        for expression, sharding in self._shardings.items():
+            if re.fullmatch(expression, path):
+                return sharding
+        return None
 
 
 @contextlib.contextmanager
-def _held_outputs(sharding):
-    """While tracing, holds the outputs of a stack's sublayers to a sharding.
+def _distribution(shardings):
+    """While tracing, shares tensors so; with no shardings, Keras has no distribution.
 
-    Where a rule splits weights over the batch's axis too (fully sharded parameters),
-    the compiler gathers the weights then, and not the batch.
+    Args:
+        shardings: dictionary {expression of a path: sharding}.
     """
     previous = keras.distribution.distribution()
-    keras.distribution.set_distribution(_HeldOutputs(sharding))
+    keras.distribution.set_distribution(_Distribution(shardings) if shardings else None)
     try:
         yield
     finally:

@@ -76,6 +76,10 @@ class Layout:
         self.num_batch_parts = math.prod(self.axes[axis] for axis in self.batch_axes)
         self._axis_of = {name: axes[0] for name, axes in rules.items() if axes}
 
+    def axis(self, dimension):
+        """Returns the mesh axis that splits a dimension other than "batch", or None."""
+        return self._axis_of.get(dimension)
+
     def partition(self, path, shape, num_heads=None):
         """Says over which mesh axis each dimension of a variable is split.
 

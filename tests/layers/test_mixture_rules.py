@@ -136,7 +136,17 @@ def test_evaluation_of_a_row_does_not_depend_on_others(router, monkeypatch):
         np.testing.assert_allclose(alone, y[part], atol=1e-5)
 
 
-def test_groups_of_equal_size_are_filled_up():
+@pytest.mark.parametrize(
+    "batch, groups", [(3, (1, 24)), (4, (2, 16)), (5, (5, 8)), (6, (2, 24))]
+)
+def test_groups_are_of_equally_many_whole_rows(batch, groups):
+    """So that devices which share the batch have whole groups."""
+    layer = mixture("switch", group_size=24)
+    x = np.arange(batch * 8).reshape(batch, 8)
+    np.testing.assert_array_equal(layer._group(x), x.reshape(groups))
+
+
+def test_a_row_that_is_too_long_is_cut_and_filled_up():
     """23 tokens in groups of at most 10: 8, 8 and 7."""
     layer = mixture(roomy("switch"), group_size=10)
     x, tokens = (

@@ -8,6 +8,7 @@ the answers of the binaries in jax. FOLDER/made/<layout>.npz has what a model an
 optimizer are made with, and of each the shape of a device's part.
 """
 
+import functools
 import os
 import pathlib
 import shutil
@@ -24,13 +25,19 @@ from remixer_tf import infer, score
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.layers import (
+    GShardRouter,
+    MoE,
+    SwitchRouter,
+)
+from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.loop import train
 from tests.continuing import copy_until_first_checkpoint
-from tests.models.tiny import tiny_batch, tiny_model
+from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_model
 from tests.tiny_run import train_run
 
 STEPS, PERIOD = 20, 10
@@ -43,6 +50,8 @@ LAYOUTS = {
     # The tiny models have 2 heads.
     "1x4": ("data:1,model:4", "batch:data,d_ff:model,vocab:model"),
     "zero": ("data:4", "batch:data,d_model:data"),
+    "data": ("data:4", "batch:data,experts:data"),
+    "axis": ("data:2,expert:2", "batch:data,batch:expert,experts:expert"),
 }
 
 
@@ -68,14 +77,21 @@ CASES = {
     "t5_1_1_4x1": Case("t5_1_1", "4x1", goes_on="t5_1_1_2x2"),
     "killed_2x2": Case("t5_1_1", "2x2", goes_on="killed", checkpoint_format="orbax"),
     "killed_4x1": Case("t5_1_1", "4x1", goes_on="killed"),
+    **{
+        f"experts_{layout}": Case("experts", layout)
+        for layout in ("one", "data", "axis")
+    },
 }
 # A run by a process that does not live until its end.
 KILLED = Case("t5_1_1", "2x2", checkpoint_format="orbax")
 
 
 def make_model(kind, dropout_rate=0.0):
-    """A tiny encoder-decoder."""
-    model = tiny_model(kind, dropout_rate=dropout_rate, num_layers=1)
+    """A tiny model."""
+    if kind == "experts":
+        model = experts_model()
+    else:
+        model = tiny_model(kind, dropout_rate=dropout_rate, num_layers=1)
     model.build = lambda: None  # It is built.
     return model
 
@@ -84,9 +100,27 @@ def make_optimizer():
     return Adafactor(1e-2, min_dim_size_to_factor=8)
 
 
+def experts_model(group_size=14):
+    """Mixtures of experts, which drop tokens, in four groups of two rows."""
+    experts = functools.partial(MoE, 4, 12, group_size=group_size)
+    switch = functools.partial(SwitchRouter, capacity_factor=0.5, jitter=0.0)
+    gshard = functools.partial(GShardRouter, capacity_factor=0.5)
+    sublayers = {
+        "switch": functools.partial(experts, router=switch),
+        "gshard": functools.partial(experts, router=gshard),
+    }
+    stack = functools.partial(TransformerStack, sublayers, num_layers=1)
+    model = DecoderOnly(stack, VOCAB_SIZE, d_model=8)
+    model.build()
+    for variable in model.trainable_variables:
+        if "router" in variable.path:  # No choice is close to another.
+            variable.assign(10 * variable)
+    return model
+
+
 def write_start(folder):
     """Writes the weights that all runs start from."""
-    for kind in KINDS:
+    for kind in {case.kind for case in CASES.values()}:
         keras.utils.set_random_seed(0)
         write_weights(f"{folder}/start/{kind}", make_model(kind))
 
@@ -203,6 +237,17 @@ def ask(model_dir, name):
         binary.main([f"--model_dir={model_dir}", *files, *scores])
 
 
+def refuse(batch):
+    """Returns what is said of fewer groups of tokens than devices."""
+    engine = JaxEngine(*LAYOUTS["data"])
+    engine.build(lambda: experts_model(56), lambda: Adafactor(1e-2), "float32")
+    try:
+        engine.program(batch)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("One group was shared by four devices.")
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     child = start_killed(folder)
@@ -216,6 +261,7 @@ def main():
     assert os.WTERMSIG(status) == signal.SIGKILL, status
     (folder / "killed" / "is_dead").touch()
     batch = next(iter(dataset(seed=0, steps_per_call=2, shard_info=None)))
+    (folder / "refused.txt").write_text(refuse(batch))
     for name, case in CASES.items():
         engine = JaxEngine(
             *LAYOUTS[case.layout], checkpoint_format=case.checkpoint_format

@@ -3,6 +3,7 @@
 JAX runs in a process of its own, which counts the CPU as four devices.
 """
 
+import collections
 import os
 import pathlib
 import re
@@ -205,3 +206,27 @@ def test_fully_sharded_matrices_are_gathered_and_batches_are_not(runs):
     text = (runs / "t5_1_1_zero" / "program.txt").read_text()
     sent = re.findall(r" all-to-all\(.*op_name=\"(.*)\"", text)
     assert len(sent) == 4 and all("/token_embedding/" in name for name in sent)
+
+
+@pytest.mark.parametrize("name", ["experts_data", "experts_axis"])
+def test_tokens_go_to_their_experts_and_back(runs, name):
+    """Two all-to-alls for each layer forward, and two backward; experts stay."""
+    text = (runs / name / "program.txt").read_text()
+    sent = collections.Counter(
+        re.search(r"(transpose\()?jvp.*/layer_0_(switch|gshard)/", line)[0]
+        for line in re.findall(r" all-to-all\(.*op_name=\"(.*?)\"", text)
+    )
+    assert len(sent) == 4 and set(sent.values()) == {2}, sent
+    found = read_collectives(runs / name / "program.txt")
+    assert found.keys() == {"all-reduce", "all-to-all", "all-gather"}
+    # What routers choose from: probabilities of four groups' tokens.
+    assert set(found["all-gather"]) == {(4, 14, 4)}
+    # The gradients of two experts on each device, from the other half of the data.
+    added_up = {shape for shape in found["all-reduce"] if 12 in shape}
+    assert added_up == ({(2, 8, 12), (2, 12, 8)} if name == "experts_axis" else set())
+
+
+def test_groups_that_devices_cannot_share_are_refused(runs):
+    message = (runs / "refused.txt").read_text()
+    assert "do not divide the 1 groups of 56 tokens of 'decoder_only/dec" in message
+    assert "Set MoE.group_size, which is 56" in message

@@ -1,0 +1,33 @@
+"""How the devices of a mesh share what a layer computes, where there is a mesh."""
+
+import keras
+
+
+def is_shared():
+    """Whether Keras has a distribution, which says how devices share tensors."""
+    return keras.distribution.distribution() is not None
+
+
+def share(layer, name, x):
+    """Has devices share a tensor as Keras' distribution says of the layer and name.
+
+    Keras itself asks it of layers' outputs, as "<path>/output". Only where numbers are
+    changes, and not what they are. Without a distribution this does nothing.
+
+    Args:
+        layer: the built `keras.layers.Layer` that computes x.
+        name: str, of the tensor. The distribution is asked for "<path>/<name>".
+        x: a tensor.
+
+    Returns:
+        x.
+
+    Raises:
+        ValueError: the devices' number does not divide a dimension that they share.
+    """
+    if not is_shared():
+        return x
+    layout = keras.distribution.distribution().get_tensor_layout(f"{layer.path}/{name}")
+    if layout is None:
+        return x
+    return keras.distribution.distribute_tensor(x, layout)

@@ -226,7 +226,7 @@ def print_logits(sizes):
 
 
 def print_remat(sizes, steps=4):
-    print_header("model", "batch", "blocks", "ms/step", "GB")
+    print_header("model", "batch", "blocks", "ms/step", "GFLOP/sequence", "GB")
     for name in sizes.remat:
         for again in (False, True):
             blocks = "computed again" if again else "kept"
@@ -241,9 +241,13 @@ def print_remat(sizes, steps=4):
                 if measured is None:
                     break
                 program, seconds, state = measured
-                milliseconds = f"{1e3 * seconds:.1f}"
                 print_row(
-                    name, size, blocks, milliseconds, f"{program.bytes / 1e9:.2f}"
+                    name,
+                    size,
+                    blocks,
+                    f"{1e3 * seconds:.1f}",
+                    f"{program.flops / size / 1e9:.2f}",
+                    f"{program.bytes / 1e9:.2f}",
                 )
                 del program, measured
             del train, state, model

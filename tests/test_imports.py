@@ -137,6 +137,30 @@ def modules():
     return {module_name(path): path.read_text(encoding="utf-8") for path in paths}
 
 
+def imported_with(name, sources):
+    """All that is imported with a name of ours, lazily or not."""
+    found, left = set(), [name]
+    while left:
+        pieces = left.pop().split(".")
+        # Its packages are imported too, and it may be a module's function.
+        names = [".".join(pieces[:i]) for i in range(1, len(pieces) + 1)]
+        for module in {*names, *(f"{name}.__init__" for name in names)} - found:
+            found.add(module)
+            left += imported_names(module, sources.get(module, ""))
+    return found
+
+
+def test_the_step_on_jax_needs_no_tensorflow():
+    """So that `benchmarks.accelerator` runs where TensorFlow is not."""
+    sources = modules()
+    for path in ROOT.glob("benchmarks/accelerator*.py"):
+        sources[f"benchmarks.{path.stem}"] = path.read_text(encoding="utf-8")
+    found = imported_with("benchmarks.accelerator", sources)
+    assert {"remixer_tf.training.jax_step", "remixer_tf.layers.base", "jax"} <= found
+    assert not found & {"tensorflow", "seqio", "t5"}
+    assert "tensorflow" in imported_with("remixer_tf.training.jax_engine", sources)
+
+
 def test_imports_run_one_way():
     sources = modules()
     assert {"remixer_tf.layers.base", "remixer_tf.tasks.__init__"} <= set(sources)

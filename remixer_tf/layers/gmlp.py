@@ -283,11 +283,12 @@ class GatedMLP(Sublayer):
         """
         if self.variant != "split" or not is_shared():
             return self.act(self.wi(x))
-        kernel = ops.reshape(self.wi.kernel, (-1, 2, self.width))
-        kernel = share(self, "halves", kernel)
-        bias = ops.reshape(self.wi.bias, (2, self.width))
+        kernel, bias = (
+            share(self, "halves", ops.reshape(weight, (-1, 2, self.width)))
+            for weight in (self.wi.kernel, self.wi.bias)
+        )
         return tuple(
-            self.act(ops.matmul(x, kernel[:, half]) + bias[half]) for half in (0, 1)
+            self.act(ops.matmul(x, kernel[:, half]) + bias[:, half]) for half in (0, 1)
         )
 
     def init_cache(self, batch_size, max_length, context):

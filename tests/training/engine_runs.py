@@ -86,10 +86,10 @@ CASES = {
 KILLED = Case("t5_1_1", "2x2", checkpoint_format="orbax")
 
 
-def make_model(kind, dropout_rate=0.0):
+def make_model(kind, dropout_rate=0.0, **kwargs):
     """A tiny model."""
     if kind == "experts":
-        model = experts_model()
+        model = experts_model(**kwargs)
     else:
         model = tiny_model(kind, dropout_rate=dropout_rate, num_layers=1)
     model.build = lambda: None  # It is built.
@@ -240,7 +240,8 @@ def ask(model_dir, name):
 def refuse(batch):
     """Returns what is said of fewer groups of tokens than devices."""
     engine = JaxEngine(*LAYOUTS["data"])
-    engine.build(lambda: experts_model(56), lambda: Adafactor(1e-2), "float32")
+    model = functools.partial(make_model, "experts", group_size=56)
+    engine.build(model, lambda: Adafactor(1e-2), "float32")
     try:
         engine.program(batch)
     except ValueError as error:

@@ -193,6 +193,14 @@ def test_parts_are_added_up_and_nothing_else_moves(runs, name):
     assert not logits
 
 
+def test_the_halves_of_a_gate_are_split_alike(runs):
+    """The projection's weights move, and no activations."""
+    found = read_collectives(runs / "gmlp_2x2" / "program.txt")
+    assert found.keys() == {"all-reduce", "all-to-all"}
+    # A half of each half, of 12 channels, for kernel and bias.
+    assert set(found["all-to-all"]) == {(8, 1, 1, 3), (1, 1, 1, 3)}
+
+
 def test_fully_sharded_matrices_are_gathered_and_batches_are_not(runs):
     found = read_collectives(runs / "t5_1_1_zero" / "program.txt")
     assert found.keys() == {"all-reduce", "all-gather", "all-to-all"}

@@ -25,11 +25,7 @@ from remixer_tf import infer, score
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
-from remixer_tf.layers import (
-    GShardRouter,
-    MoE,
-    SwitchRouter,
-)
+from remixer_tf.layers import MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
@@ -101,20 +97,12 @@ def make_optimizer():
 
 
 def experts_model(group_size=14):
-    """Mixtures of experts, which drop tokens, in four groups of two rows."""
-    experts = functools.partial(MoE, 4, 12, group_size=group_size)
-    switch = functools.partial(SwitchRouter, capacity_factor=0.5, jitter=0.0)
-    gshard = functools.partial(GShardRouter, capacity_factor=0.5)
-    sublayers = {
-        "switch": functools.partial(experts, router=switch),
-        "gshard": functools.partial(experts, router=gshard),
-    }
-    stack = functools.partial(TransformerStack, sublayers, num_layers=1)
+    """A mixture of experts, which drops tokens, in four groups of two rows."""
+    router = functools.partial(SwitchRouter, capacity_factor=0.5)
+    experts = functools.partial(MoE, 4, 12, router, group_size=group_size)
+    stack = functools.partial(TransformerStack, {"experts": experts}, num_layers=1)
     model = DecoderOnly(stack, VOCAB_SIZE, d_model=8)
     model.build()
-    for variable in model.trainable_variables:
-        if "router" in variable.path:  # No choice is close to another.
-            variable.assign(10 * variable)
     return model
 
 
@@ -122,7 +110,11 @@ def write_start(folder):
     """Writes the weights that all runs start from."""
     for kind in {case.kind for case in CASES.values()}:
         keras.utils.set_random_seed(0)
-        write_weights(f"{folder}/start/{kind}", make_model(kind))
+        model = make_model(kind)
+        for variable in model.trainable_variables:
+            if "router" in variable.path:  # No choice is close to another.
+                variable.assign(10 * variable)
+        write_weights(f"{folder}/start/{kind}", model)
 
 
 def dataset(seed, steps_per_call, shard_info):
@@ -241,7 +233,7 @@ def refuse(batch):
     """Returns what is said of fewer groups of tokens than devices."""
     engine = JaxEngine(*LAYOUTS["data"])
     model = functools.partial(make_model, "experts", group_size=56)
-    engine.build(model, lambda: Adafactor(1e-2), "float32")
+    engine.build(model, make_optimizer, "float32")
     try:
         engine.program(batch)
     except ValueError as error:

@@ -41,10 +41,10 @@ class MoE(Sublayer):
     `Router`); where all choices of a token are dropped, the output is exactly 0, and
     the residual connection alone carries it.
 
-    On a mesh of devices, each has whole groups. Tokens go to the devices of their
-    experts and come back (GShard, section 3.3), two all-to-alls, and as many for the
-    gradient. They are moved as by "einsum" there, since gathers would bring every
-    device all tokens.
+    On a mesh of devices each has whole groups, and some have none where groups are too
+    few. Tokens go to the devices of their experts and come back (GShard, section 3.3),
+    two all-to-alls, and as many for the gradient. They are moved as by "einsum" there,
+    since gathers would bring every device all tokens.
 
     Evaluation and decoding: nothing is dropped, so a row's output depends on no other
     row (our choice; Mesh TensorFlow drops at capacity 2).
@@ -81,8 +81,7 @@ class MoE(Sublayer):
 
     Raises:
         ValueError: a router that is not causal in a layer that is; a router that reads
-            tokens where there are none; on a mesh, groups that do not divide among the
-            devices that share the batch.
+            tokens where there are none.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class MoE(Sublayer):
         shape = ops.shape(x)
         tokens = context.tokens
         if training:
-            x, mask = self._share_groups(self._group(x)), self._group(mask)
+            x, mask = share(self, "groups", self._group(x)), self._group(mask)
             tokens = None if tokens is None else self._group(tokens)
         routing = self.router(x, tokens=tokens, token_mask=mask, training=training)
         choices = self._choices(routing, mask)
@@ -190,17 +189,6 @@ class MoE(Sublayer):
         most = min(batch, max(1, self.group_size // length))
         rows = max(n for n in range(1, most + 1) if batch % n == 0)
         return ops.reshape(x, (-1, rows * tokens, *rest))
-
-    def _share_groups(self, x):
-        try:
-            return share(self, "groups", x)
-        except ValueError as error:
-            raise ValueError(
-                f"The devices that share the batch do not divide the {x.shape[0]} "
-                f"groups of {x.shape[1]} tokens of '{self.path}', and each has whole "
-                f"groups. Set MoE.group_size, which is {self.group_size}, to no more "
-                "than the tokens of a device."
-            ) from error
 
     def _choices(self, routing, mask):
         """The routing as `[groups, k, tokens]`, with nothing chosen for padding."""

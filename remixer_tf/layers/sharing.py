@@ -21,9 +21,6 @@ def share(layer, name, x):
 
     Returns:
         x.
-
-    Raises:
-        ValueError: the devices' number does not divide a dimension that they share.
     """
     if not is_shared():
         return x

@@ -196,9 +196,10 @@ def test_parts_are_added_up_and_nothing_else_moves(runs, name):
 def test_the_halves_of_a_gate_are_split_alike(runs):
     """The projection's weights move, and no activations."""
     found = read_collectives(runs / "gmlp_2x2" / "program.txt")
-    assert found.keys() == {"all-reduce", "all-to-all"}
+    assert found.keys() == {"all-reduce", "all-to-all", "all-gather"}
     # A half of each half, of 12 channels, for kernel and bias.
     assert set(found["all-to-all"]) == {(8, 1, 1, 3), (1, 1, 1, 3)}
+    assert set(found["all-gather"]) == {(6,)}  # gradients of the norm's vectors
 
 
 def test_fully_sharded_matrices_are_gathered_and_batches_are_not(runs):
@@ -232,9 +233,3 @@ def test_tokens_go_to_their_experts_and_back(runs, name):
     # The gradients of two experts on each device, from the other half of the data.
     added_up = {shape for shape in found["all-reduce"] if 12 in shape}
     assert added_up == ({(2, 8, 12), (2, 12, 8)} if name == "experts_axis" else set())
-
-
-def test_groups_that_devices_cannot_share_are_refused(runs):
-    message = (runs / "refused.txt").read_text()
-    assert "do not divide the 1 groups of 56 tokens of 'decoder_only/dec" in message
-    assert "Set MoE.group_size, which is 56" in message

@@ -4,25 +4,15 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import (
-    MASKED,
-    Sublayer,
-    join_examples,
-    split_examples,
-    update_cache,
-)
+from remixer_tf.layers.base import MASKED, Sublayer
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.mixing_cache import make_mixing_cache, mix_step
 from remixer_tf.layers.sowing import sow
 
 # From this length on, a Toeplitz product goes by the FFT. Measured on two CPU cores
 # with 512 channels in float32 (benchmarks/mixing_fft.py): the forward pass alone gains
 # from 512 on, forward and backward together from 1,024 on. No accelerator was measured.
 FFT_FROM_LENGTH = 1024
-
-# A decoding cache holds blocks of so many channels, the last padded with zeros. The
-# product of a row with a matrix of 64 x 768 takes XLA six times as long on a CPU as
-# with six of 64 x 128.
-CACHE_CHANNELS = 128
 
 
 def create_toeplitz_matrix(w):
@@ -302,45 +292,30 @@ class LengthMixing(Sublayer):
                 f"in layer '{self.path}'. Set causal=True in decoders."
             )
         self._check_length(max_length)
-        blocks, channels = self._cache_blocks()
-        shape = (batch_size, self.num_heads * blocks, max_length, channels)
-        return {"inputs": ops.zeros(shape, self.compute_dtype)}
+        per_head = self.width // self.num_heads
+        return make_mixing_cache(
+            batch_size, self.num_heads, per_head, max_length, self.compute_dtype
+        )
 
     def decode_step(self, x, cache, context):
-        shape = ops.shape(cache["inputs"])
-        blocks, channels = self._cache_blocks()
-        per_head = self.width // self.num_heads
-        x = ops.reshape(x, (-1, self.num_heads, per_head))
-        x = ops.pad(x, [[0, 0], [0, 0], [0, blocks * channels - per_head]])
-        x = ops.reshape(x, (-1, self.num_heads * blocks, 1, channels))
-        inputs = update_cache(cache["inputs"], x, context)
+        x = self._split_heads(x)[:, 0]
+        y, cache = mix_step(
+            x, cache, context, lambda targets: self._rows(targets, context)
+        )
+        y = ops.reshape(y, (-1, 1, self.width))
+        return self._add_bias(y, lambda b: ops.take(b, context.step, axis=0)), cache
+
+    def _rows(self, targets, context):
+        """Causal rows of M over the cache: float32 `[heads, targets, length]`."""
+        keys = context.key_positions[None]
+        targets = ops.minimum(targets, self.max_length - 1)[:, None]
         weights = ops.convert_to_tensor(self.mixing_matrix)
         if self.toeplitz:
-            index = (self.max_length - 1) + context.key_positions - context.step
-            row = ops.take(weights, index, axis=1)
+            index = (self.max_length - 1) + keys - targets
+            rows = ops.take(weights, index, axis=1)
         else:
-            row = ops.take(weights, context.step, axis=1)[:, : shape[2]]
-        row = self._restrict(row, context.key_positions <= context.step)
-        row = ops.repeat(row, blocks, axis=0)[None, :, None, :]
-        ancestry = context.ancestry
-        if ancestry is None:
-            row = ops.broadcast_to(row, (shape[0], shape[1], 1, shape[2]))
-        else:
-            row = join_examples(row * ops.cast(ancestry, row.dtype))
-        y = ops.matmul(ops.cast(row, inputs.dtype), inputs)
-        if ancestry is not None:
-            y = ops.sum(split_examples(y, ancestry.shape[1]), axis=1)
-            y = ops.transpose(y, (0, 2, 1, 3))
-        y = ops.reshape(y, (-1, self.num_heads, blocks * channels))
-        y = ops.reshape(y[..., :per_head], (-1, 1, self.width))
-        y = self._add_bias(y, lambda b: ops.take(b, context.step, axis=0))
-        return y, {"inputs": inputs}
-
-    def _cache_blocks(self):
-        """How many blocks a head's cache has, and how many channels each."""
-        per_head = self.width // self.num_heads
-        blocks = -(-per_head // CACHE_CHANNELS)
-        return blocks, min(per_head, CACHE_CHANNELS)
+            rows = ops.take(weights, targets[:, 0], axis=1)[:, :, : keys.shape[1]]
+        return self._restrict(rows, keys <= targets)
 
     def _restrict(self, weights, allowed):
         """Hides what is not `allowed` (None: nothing) and takes the softmax."""

@@ -11,6 +11,7 @@ from remixer_tf.layers import (
     LengthMixing,
     create_toeplitz_matrix,
     length_mixing,
+    mixing_cache,
 )
 from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
 from tests.compiled import compiled
@@ -182,13 +183,19 @@ def test_no_fft_where_the_matrix_itself_is_needed(arguments, monkeypatch):
     np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize(("num_heads", "channels"), [(1, 4), (2, 2)])
-def test_a_cache_of_blocks_of_channels_the_last_padded(
-    num_heads, channels, monkeypatch
+@pytest.mark.parametrize(
+    ("num_heads", "channels", "window", "toeplitz"), [(1, 4, 2, False), (2, 2, 4, True)]
+)
+def test_a_cache_of_blocks_of_channels_the_last_padded_and_windows_of_steps(
+    num_heads, channels, window, toeplitz, monkeypatch
 ):
-    monkeypatch.setattr(length_mixing, "CACHE_CHANNELS", channels)
-    layer, _, x = make(num_heads=num_heads, causal=True, softmax=True)
+    monkeypatch.setattr(mixing_cache, "CACHE_CHANNELS", channels)
+    monkeypatch.setattr(mixing_cache, "WINDOW", window)
+    layer, _, x = make(
+        num_heads=num_heads, causal=True, softmax=True, toeplitz=toeplitz
+    )
     cache = layer.init_cache(2, 6, Context())
     assert cache["inputs"].shape == (2, 2 * num_heads, 6, channels)
+    assert cache["window"].shape == (2, 2 * num_heads, 2 * window, channels)
     y = np.array(layer(x, context=Context()))
     check_decoding(layer, x, y, Context())

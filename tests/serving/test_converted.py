@@ -104,14 +104,15 @@ def test_layers(runtime, make, f, tmp_path):
 @pytest.mark.parametrize(
     "runtime, make",
     [
-        (litert, lambda: tiny_model("t5_1_1", num_layers=1)),
+        (litert, lambda: tiny_model("remixer", num_layers=1)),
         (litert, lambda: tiny_decoder("smlp")),
         (onnx_runtime, lambda: tiny_model("remixer", num_layers=1)),
         (onnx_runtime, lambda: tiny_decoder("bert")),  # exact gelu
     ],
-    ids=["litert-t5_1_1", "litert-smlp", "onnx-remixer", "onnx-exact_gelu"],
+    ids=["litert-remixer", "litert-smlp", "onnx-remixer", "onnx-exact_gelu"],
 )
-def test_the_whole_search(runtime, make, tmp_path):
+def test_the_whole_search(runtime, make, tmp_path, monkeypatch):
+    monkeypatch.setattr("remixer_tf.layers.mixing_cache.WINDOW", 2)
     graph = token_graph(make())
     function = graph.function(None if runtime.ANY_BATCH else 1)
     check(runtime, graph, function, tmp_path)

@@ -7,6 +7,7 @@ import pytest
 
 from remixer_tf.decoding import best_span, classify, greedy_decode
 from remixer_tf.models import ClassificationHead, SpanHead
+from tests.compiled import compiled
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_batch, tiny_encoder
 
@@ -19,8 +20,9 @@ def test_classify():
     model = tiny_encoder("gmlp", functools.partial(ClassificationHead, 4))
     randomize(model)
     batch = tiny_batch(8)
-    decoded = classify(model, batch, 1)
-    logits = np.array(model(batch))[:, 0]
+    both = compiled(lambda batch: (classify(model, batch, 1), model(batch)), model)
+    decoded, logits = both(batch)
+    logits = np.array(logits)[:, 0]
     np.testing.assert_array_equal(np.array(decoded.tokens)[:, 0], logits.argmax(-1))
     expected = log_softmax(logits).max(-1)
     np.testing.assert_allclose(np.array(decoded.scores), expected, atol=1e-5)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 
 class Map(NamedTuple):
@@ -36,13 +37,6 @@ class Curves(NamedTuple):
     xlabel: str
 
 
-def _figure(**options):
-    # Here: whatever configures a run imports this module, and few draw.
-    from matplotlib.figure import Figure
-
-    return Figure(**options)
-
-
 def draw_grid(title, rows):
     """Draws a grid: a row for each key of `rows`, a column for each key inside.
 
@@ -58,7 +52,7 @@ def draw_grid(title, rows):
     panels = [panel for row in rows.values() for panel in row.values()]
     tokens = [len(p.x or ()) for p in panels if isinstance(p, Map)]
     size = max(2.6, 0.16 * max(tokens, default=0))  # inches; labels have to fit
-    figure = _figure(
+    figure = Figure(
         figsize=((size + 1.3) * len(columns), (size + 0.4) * len(rows) + 0.6),
         layout="constrained",
     )
@@ -85,7 +79,7 @@ def draw_alpha(lines):
     Returns:
         `matplotlib.figure.Figure`.
     """
-    figure = _figure(figsize=(6, 3.6), layout="constrained")
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
     axis = figure.subplots()
     for i, (label, points) in enumerate(lines.items()):
         layers = [layer for layer, _ in points]

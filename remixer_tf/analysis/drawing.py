@@ -57,9 +57,14 @@ class _Pictures:
         return []
 
     def run(self, model_dir, engine, step):
-        """Draws and writes, unless the pictures of `step` are there."""
-        if not tf.io.gfile.exists(page_path(model_dir, step)):
-            self.draw_page(model_dir, engine.model, step)
+        """Draws and writes, unless the pictures of `step` are there.
+
+        All hosts call it, and the first draws.
+        """
+        with engine.whole_model() as model:
+            there = tf.io.gfile.exists(page_path(model_dir, step))
+            if engine.host.index == 0 and not there:
+                self.draw_page(model_dir, model, step)
 
     def draw_page(self, model_dir, model, step):
         """Draws and writes.

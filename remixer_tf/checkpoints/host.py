@@ -1,7 +1,9 @@
-"""Which process writes what, when several train together."""
+"""Which process reads and writes what, when several train together."""
 
 from collections.abc import Callable
 from typing import NamedTuple
+
+import seqio
 
 
 class Host(NamedTuple):
@@ -11,8 +13,13 @@ class Host(NamedTuple):
         index: int, 0 for the one that writes what all share.
         count: int.
         barrier: a function that returns when all hosts have called it.
+        shard_info: `seqio.ShardInfo`, the part of the data that it reads, which others
+            may read too.
+        saves_position: bool, whether it is the one that writes where its part is read.
     """
 
     index: int = 0
     count: int = 1
     barrier: Callable = lambda: None
+    shard_info: seqio.ShardInfo = seqio.ShardInfo(0, 1)
+    saves_position: bool = True

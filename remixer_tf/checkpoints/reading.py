@@ -95,7 +95,8 @@ def assign(folder, group, pairs):
         return
     reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
     for name, variable in pairs:
-        variable.assign(reader.get_tensor(tensor_name(group, name)))
+        value = reader.get_tensor(tensor_name(group, name))
+        variable.assign(sharded.spread(value, variable))
 
 
 def named_variables(variables):
@@ -115,16 +116,20 @@ def named_variables(variables):
     return by_path
 
 
-def saved_value(variable):
+def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):
     """Returns what a `keras.Variable` holds, as a checkpoint has it.
 
     Where Keras runs on TensorFlow that is its own variable. Else it is a copy, since
     memory may be given to the next step; integers (counts and random states) are int64
     in it, as they are on TensorFlow, and each backend casts them when it reads.
+
+    Args:
+        variable: a `keras.Variable`.
+        to_numpy: makes a NumPy array of it, see `Engine.to_numpy`.
     """
     if keras.backend.backend() == "tensorflow":
         return variable.value
-    value = np.array(keras.ops.convert_to_numpy(variable.value))
+    value = np.array(to_numpy(variable))
     return value.astype("int64") if np.issubdtype(value.dtype, np.integer) else value
 
 

@@ -110,6 +110,19 @@ def assign(folder, group, pairs):
         variable.assign(arrays[name])
 
 
+def spread(value, variable):
+    """Returns an array, which each process has whole, as a `keras.Variable` takes it.
+
+    One that processes share takes it in parts. JAX would make them, but compare the
+    whole array on each device with all processes' first.
+    """
+    sharding = getattr(variable.value, "sharding", None)
+    if sharding is None or sharding.is_fully_addressable:
+        return value
+    value = np.asarray(value, variable.dtype)
+    return jax.make_array_from_process_local_data(sharding, value, value.shape)
+
+
 def _arrays(folder):
     return epath.Path(folder).resolve() / "arrays"  # orbax takes no relative path.
 

@@ -8,12 +8,13 @@ A checkpoint is a folder that appears, whole, by being renamed:
 
     <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
     <model_dir>/checkpoints/<step>/arrays/         model, optimizer, if orbax writes
-    <model_dir>/checkpoints/<step>/data-0-of-1.*   position in the data, for each host
+    <model_dir>/checkpoints/<step>/data-0-of-1.*   position in each part of the data
     <model_dir>/checkpoints/writing-<step>/        until then
     <model_dir>/checkpoints/0/state.*              where a run starts: the model alone
     <model_dir>/checkpoints/damaged-<step>/        what could not be read
 """
 
+import contextlib
 import os
 import re
 import threading
@@ -54,7 +55,8 @@ class Checkpoints:
         keep: how many of the newest checkpoints stay.
         keep_period: checkpoints of steps that it divides stay for good; None for none.
         host: the `Host` that this process is; None for the only one. Host 0 writes
-            model and optimizer, each host its position in the data.
+            model and optimizer, one of the hosts that read a part of the data the
+            position in it.
         checkpoint_format: "tensorflow", or "orbax" to have every host write the parts
             of model and optimizer that its devices hold; see `sharded`. It does not
             matter to reading.
@@ -124,13 +126,13 @@ class Checkpoints:
                     "build()."
                 )
         folder = os.path.join(self.directory, f"writing-{step}")
-        try:
+        with self._noted_error():
             if self._host.index == 0:
                 tf.io.gfile.makedirs(folder)
-            self._host.barrier()
-            self._data.write(os.path.join(folder, _data_name(*self._host[:2])))
-        except (OSError, tf.errors.OpError) as error:
-            self._error = error
+        self._host.barrier()
+        with self._noted_error():
+            if self._host.saves_position:
+                self._data.write(self._data_path(folder))
         self._host.barrier()  # The positions of all hosts are there.
         finish, state = self._copy(folder, step)
         if not self._error:
@@ -141,6 +143,14 @@ class Checkpoints:
             )
             self._thread.start()
         self.check()
+
+    @contextlib.contextmanager
+    def _noted_error(self):
+        """Keeps an error for `check`: the other hosts wait at the next barrier."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            self._error = error
 
     def _copy(self, folder, step):
         """Copies everything; returns what waits for orbax, and what TensorFlow writes.
@@ -241,7 +251,7 @@ class Checkpoints:
         Raises:
             OSError: there are checkpoints, and none can be read.
             ValueError: the checkpoint holds other variables than this run, or the
-                position in other data, or of another number of hosts.
+                position in other data, or in data in another number of parts.
         """
         steps = [step for step in available_steps(self.directory) if step]
         whole = (s for s in reversed(steps) if self._is_readable(s))
@@ -282,8 +292,8 @@ class Checkpoints:
         folder = checkpoint_path(self.directory, step)
         try:
             names = [n for n in tf.io.gfile.listdir(folder) if n.endswith(".index")]
-            hosts = {n for n in names if n.startswith("data-")}
-            if "state.index" not in names or len(hosts) != _num_hosts(hosts):
+            parts = {n for n in names if n.startswith("data-")}
+            if "state.index" not in names or len(parts) != _num_parts(parts):
                 raise OSError(f"files are missing, there are {sorted(names)}")
             for name in names:
                 read_all(os.path.join(folder, name.removesuffix(".index")))
@@ -315,17 +325,17 @@ class Checkpoints:
         reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
         saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
         names = tf.io.gfile.listdir(folder)
-        hosts = _num_hosts(n for n in names if n.startswith("data-"))
+        parts = _num_parts(n for n in names if n.startswith("data-"))
+        here = self._host.shard_info.num_shards
         reason = None
-        if saved != self._data_shapes or hosts != self._host.count:
+        if saved != self._data_shapes or parts != here:
             reason = (
-                f"\n  saved: {saved}, {hosts} host(s)\n"
-                f"  here: {self._data_shapes}, {self._host.count} host(s)\n"
+                f"\n  saved: {saved}, read in {parts} part(s)\n"
+                f"  here: {self._data_shapes}, read in {here} part(s)\n"
             )
         else:
-            path = os.path.join(folder, _data_name(*self._host[:2]))
             try:
-                self._data.read(path).assert_consumed()
+                self._data.read(self._data_path(folder)).assert_consumed()
             except (AssertionError, ValueError, tf.errors.OpError) as error:
                 message = str(getattr(error, "message", error))
                 reason = f" ({message.splitlines()[0]}) "
@@ -333,10 +343,15 @@ class Checkpoints:
             raise ValueError(
                 f"The checkpoint {folder} holds a position in other data.{reason}"
                 "Continue exactly with the task, batch size, lengths, steps_per_call "
-                f"and number of hosts it was trained with. Or set "
+                "and division among hosts it was trained with. Or set "
                 f"--gin.train.restart_data_at={step} to keep weights, optimizer and "
                 "step, and start the data anew. Or use another --model_dir."
             )
+
+    def _data_path(self, folder):
+        """Returns the path of the position in this host's part of the data."""
+        shard = self._host.shard_info
+        return os.path.join(folder, f"data-{shard.index}-of-{shard.num_shards}")
 
 
 def write_weights(model_dir, model, step=0):
@@ -357,12 +372,8 @@ def write_weights(model_dir, model, step=0):
     )
 
 
-def _data_name(host, num_hosts):
-    return f"data-{host}-of-{num_hosts}"
-
-
-def _num_hosts(names):
-    """Returns the number of hosts in names such as 'data-0-of-2.index'."""
+def _num_parts(names):
+    """Returns the number of parts in names such as 'data-0-of-2.index'."""
     return int(re.match(r"data-\d+-of-(\d+)", min(names, default="data-0-of-1"))[1])
 
 

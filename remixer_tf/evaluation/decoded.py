@@ -87,6 +87,8 @@ class DecodedEvaluation(TextEvaluation):
         from remixer_tf.tasks.submissions import has_submission, submission
 
         results = super().run(model_dir, engine, step)
+        if engine.host.index > 0:
+            return results
         of_tasks = [result for splits in results.values() for result in splits.values()]
         for split in dict.fromkeys(result["split"] for result in of_tasks):
             metrics = _metrics(of_tasks, split)

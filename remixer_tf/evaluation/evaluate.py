@@ -29,7 +29,7 @@ def evaluate(
         evaluations: list of `Evaluation`s.
         step: int, the step of the checkpoint; None for the newest, "best" for the one
             that training found best, "each" for each one, as it appears, until
-            training has ended.
+            training has ended. Several hosts need a number.
         dtype_policy: "float32" or "mixed_bfloat16".
         engine: a factory of an `Engine`, whose replicas share each batch.
 
@@ -38,17 +38,23 @@ def evaluate(
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model or vocabulary, or what the
-            evaluations raise.
+        ValueError: the checkpoint is of another model or vocabulary, several hosts
+            would each choose a step, or what the evaluations raise.
     """
     for evaluation in evaluations:
         evaluation.check(model_dir, evaluations)
     engine = engine()
+    if engine.host.count > 1 and not isinstance(step, int):
+        raise ValueError(
+            f"step={step!r} lets each of the {engine.host.count} processes choose, and "
+            "they may see different checkpoints. Name one, as --step=1000."
+        )
     engine.build_model(model, dtype_policy)
     results = None
     for wanted in wait_for_each(model_dir) if step == "each" else [step]:
         restored = reading.restore_model(model_dir, engine.model, wanted)
         results = [e.run(model_dir, engine, restored) for e in evaluations]
+    engine.host.barrier()
     if results is None:  # none came, which restoring the newest says
         reading.restore_model(model_dir, engine.model)
     return results

@@ -125,6 +125,8 @@ class Evaluation:
     def run(self, model_dir, engine, step):
         """Evaluates what has no result yet, writes it, and prints all.
 
+        All hosts call it. The first of them writes and prints.
+
         Args:
             model_dir: folder of the run.
             engine: the `Engine` that has the model.
@@ -134,12 +136,14 @@ class Evaluation:
             dictionary task name -> split -> result.
         """
         model = engine.model
-        weights = hash_weights(model)
+        weights = hash_weights(model, engine.to_numpy)
         known = {
             (result["task"], result["split"]): result
             for result in self.results(model_dir, model)
             if (result["step"], result.get("weights")) == (step, weights)
         }
+        engine.host.barrier()  # All know the same, before the first writes more.
+        writes = engine.host.index == 0
         results = {}
         for part in self.parts():
             if part not in known:
@@ -155,20 +159,20 @@ class Evaluation:
                     "settings": self._settings(part, model),
                     **measured,
                 }
-                texts = None
-                if predictions is not None:
-                    texts = write_examples(
-                        model_dir,
-                        known[part],
-                        predictions,
-                        self.examples_file,
-                        self.columns,
-                    )
-                write_result(model_dir, self.kind, known[part], texts)
+                if writes:
+                    self._write(model_dir, known[part], predictions)
             results.setdefault(part[0], {})[part[1]] = known[part]
-        for task, splits in results.items():
+        for task, splits in results.items() if writes else ():
             print_table("/".join(filter(None, (self.name, task))), step, splits)
         return results
+
+    def _write(self, model_dir, result, predictions):
+        texts = None
+        if predictions is not None:
+            texts = write_examples(
+                model_dir, result, predictions, self.examples_file, self.columns
+            )
+        write_result(model_dir, self.kind, result, texts)
 
     def _settings(self, part, model):
         """All that a result was made with, as it is read back from its file."""

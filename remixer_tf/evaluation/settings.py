@@ -109,11 +109,12 @@ def hash_model(model):
     return _hash(layers)
 
 
-def hash_weights(model):
+def hash_weights(model, to_numpy=keras.ops.convert_to_numpy):
     """A hash of a model's weights, which tells checkpoints of one step apart.
 
     Args:
         model: a built `keras.Model`.
+        to_numpy: makes a NumPy array of a variable, see `Engine.to_numpy`.
 
     Returns:
         str.
@@ -121,7 +122,7 @@ def hash_weights(model):
     digest = hashlib.sha256()
     for weight in model.weights:
         digest.update(weight.path.encode())
-        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
+        digest.update(np.ascontiguousarray(to_numpy(weight)))
     return digest.hexdigest()[:16]
 
 

@@ -1,7 +1,10 @@
 """What the loop asks of the library that runs a model."""
 
 import abc
+import contextlib
 from typing import NamedTuple
+
+import keras
 
 from remixer_tf.checkpoints.reading import named_variables, saved_value
 
@@ -32,7 +35,6 @@ class Engine(abc.ABC):
     Attributes:
         host: the `Host` that this process is.
         num_replicas: int, the parts that a batch is computed in, on all hosts.
-        shard_info: `seqio.ShardInfo`, the part of the data that this process reads.
         model: the built `keras.Model`.
         optimizer: the built `keras.optimizers.Optimizer`.
         checkpoint_format: str, see `Checkpoints`.
@@ -81,9 +83,18 @@ class Engine(abc.ABC):
 
         Returns:
             a function that takes such a batch, and computes with the weights of the
-            moment: each replica of this host its rows, and the structure holds NumPy
-            arrays, the replicas' one after the other. One host may call it alone.
+            moment: each replica its rows, and the structure holds NumPy arrays, the
+            replicas' one after the other. All hosts call it, in the same order and
+            with the same batches, of which each gets all results.
         """
+
+    @contextlib.contextmanager
+    def whole_model(self):
+        """Yields the model with all of its weights on this host, to be run eagerly.
+
+        All hosts enter it. One of them may use the model alone.
+        """
+        yield self.model
 
     def variables(self):
         """Returns {"model" or "optimizer": {path: `keras.Variable`}}, for checkpoints.
@@ -102,9 +113,19 @@ class Engine(abc.ABC):
         All hosts call it. They are valid until the next step.
         """
         return {
-            group: {path: saved_value(variable) for path, variable in variables.items()}
+            group: {
+                path: saved_value(variable, self.to_numpy)
+                for path, variable in variables.items()
+            }
             for group, variables in self.variables().items()
         }
+
+    def to_numpy(self, variable):
+        """Returns what a `keras.Variable` holds, of which this host may have a part.
+
+        All hosts call it.
+        """
+        return keras.ops.convert_to_numpy(variable)
 
     @abc.abstractmethod
     def parameter_norm(self):

@@ -41,14 +41,14 @@ class Evaluator:
     def run(self, step):
         """Runs what is due on the weights of now, which are of `step`.
 
-        All hosts call it, and wait for the first, which evaluates.
+        All hosts call it: each may hold a part of the weights. The first writes.
 
         Returns:
             bool, whether to stop early.
         """
         due = self.due(step)
         host = self._engine.host
-        for evaluation in due if host.index == 0 else ():
+        for evaluation in due:
             with self._progress.paused():
                 evaluation.run(self._model_dir, self._engine, step)
         if due:

@@ -10,7 +10,6 @@ import time
 import jax
 import keras
 import numpy as np
-import seqio
 import tensorflow as tf
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -18,6 +17,7 @@ from remixer_tf.checkpoints.host import Host
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.engine import Cost, Engine
+from remixer_tf.training.jax_processes import connect, gather, put, this_host
 from remixer_tf.training.jax_step import (
     JaxTrainStep,
     State,
@@ -49,10 +49,15 @@ class JaxEngine(Engine):
         checkpoint_format: 'tensorflow', for which host 0 gathers the whole state, or
             'orbax', for which each device's part is written from where it is. Both are
             read on any mesh and either engine.
+        distributed: dictionary of what `connect` takes, of several processes that train
+            together; None for this process alone.
+        barrier_seconds: how long a process waits for the others where all meet, before
+            and after checkpoints and evaluations.
 
     Raises:
+        MissingProcessesError: not all processes have come in time.
         ValueError: Keras runs on another library, there are fewer devices than the mesh
-            has, an unknown format, or what `Layout` raises.
+            has, an unknown format, or what `Layout`, `connect` and `data_shards` raise.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class JaxEngine(Engine):
         layout_rules="",
         compilation_cache_dir=None,
         checkpoint_format="tensorflow",
+        distributed=None,
+        barrier_seconds=600,
     ):
         if checkpoint_format not in CHECKPOINT_FORMATS:
             raise ValueError(
@@ -76,11 +83,16 @@ class JaxEngine(Engine):
             )
         if compilation_cache_dir is not None:
             jax.config.update("jax_compilation_cache_dir", compilation_cache_dir)
-        self.host = Host()
-        self.shard_info = seqio.ShardInfo(0, 1)
         self._layout = Layout(mesh_shape, layout_rules)
-        self._mesh = make_mesh(self._layout.axes or {"data": 1})
         self.num_replicas = self._layout.num_batch_parts
+        axes = self._layout.axes or {"data": 1}
+        if distributed is None:
+            self.host = Host()
+            self._mesh = make_mesh(axes, jax.local_devices())
+        else:
+            connect(**distributed)
+            self._mesh = make_mesh(axes, jax.devices())
+            self.host = this_host(self._of_batch(), self.num_replicas, barrier_seconds)
         self._everywhere = self._sharding()
         self._programs = {}  # shapes of a superbatch -> program, Cost
 
@@ -118,7 +130,8 @@ class JaxEngine(Engine):
         for variables, values in zip(self._train_step.variables(), state, strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
-        return sums
+        # This process's own, with which it can reckon alone.
+        return jax.tree.map(lambda value: value.addressable_data(0), sums)
 
     def _state(self):
         """The `State` as it is in Keras' variables."""
@@ -131,10 +144,13 @@ class JaxEngine(Engine):
 
     def _arguments(self, state, superbatch, stop):
         """What the program takes, on the devices."""
-        superbatch = {key: np.asarray(value) for key, value in superbatch.items()}
-        return jax.device_put(
-            (state, superbatch, np.array([stop], "float32")),
-            (self._of_state, self._of_batch(1), self._everywhere),
+        stop = np.full(self._mesh.local_mesh.size, stop, "float32")
+        of_parts = jax.make_array_from_process_local_data
+        rows = self._of_batch(1)
+        return (
+            put(state, self._of_state),
+            {key: of_parts(rows, np.asarray(x)) for key, x in superbatch.items()},
+            of_parts(self._sharding(self._mesh.axis_names), stop),
         )
 
     def _sharding(self, *axes):
@@ -196,7 +212,9 @@ class JaxEngine(Engine):
         shapes = tuple((k, tuple(v.shape)) for k, v in sorted(superbatch.items()))
         if shapes not in self._programs:
             steps, rows = targets_and_weights(superbatch)[0].shape[:2]
-            self._check_rows(rows, self._micro_batches)
+            self._check_rows(
+                rows * self.host.shard_info.num_shards, self._micro_batches
+            )
 
             def train_steps(*arguments):  # The program's name, in profiles.
                 return self._train_step(*arguments)
@@ -246,14 +264,27 @@ class JaxEngine(Engine):
                 key: np.pad(x, [(0, most - rows)] + [(0, 0)] * (np.ndim(x) - 1))
                 for key, x in batch.items()
             }
-            values = jax.device_put([v.value for v in variables], shardings)
-            results = program(values, jax.device_put(batch, self._of_batch()))
-            return jax.tree.map(lambda x: np.asarray(x)[:rows], results)
+            values = put([v.value for v in variables], shardings)
+            batch = put(batch, dict.fromkeys(batch, self._of_batch()))
+            results = program(values, batch)
+            return jax.tree.map(lambda x: gather(x)[:rows], results)
 
         return call
 
+    @contextlib.contextmanager
+    def whole_model(self):
+        if self.host.count == 1:
+            yield self.model
+            return
+        whole = [(v, self.to_numpy(v)) for v in self.model.variables]
+        with keras.StatelessScope(whole):
+            yield self.model
+
+    def to_numpy(self, variable):
+        return gather(variable.value)
+
     def parameter_norm(self):
-        return float(jax.jit(global_norm)(self._state().trainable))
+        return float(gather(jax.jit(global_norm)(self._state().trainable)))
 
     def cost(self, superbatch):
         return self.program(superbatch)[1]
@@ -293,13 +324,25 @@ class MissingDevicesError(ValueError):
     """A mesh has more devices than there are."""
 
 
-def make_mesh(axes):
+def make_mesh(axes, there):
     """Returns the mesh of the first devices, of axes {name: size}.
+
+    Args:
+        axes: dictionary of ints.
+        there: list of devices. If they are of several processes, it takes all of them.
 
     Raises:
         MissingDevicesError: there are too few devices.
+        ValueError: there are too many.
     """
-    needed, there = math.prod(axes.values()), jax.devices()
+    needed = math.prod(axes.values())
+    processes = {device.process_index for device in there}
+    if needed < len(there) and len(processes) > 1:
+        raise ValueError(
+            f"The mesh {axes} has {needed} device(s), and the {len(processes)} "
+            f"processes have {len(there)}. Choose a JaxEngine.mesh_shape of all of "
+            "them, or set JaxEngine.distributed=None for this process alone."
+        )
     if needed > len(there):
         raise MissingDevicesError(
             f"The mesh {axes} has {needed} devices, and here are {len(there)}, of "

@@ -48,7 +48,7 @@ class JaxTrainStep:
     Call arguments:
         state: `State`.
         superbatch: dictionary of arrays [steps, batch, ...].
-        stop: float32 array [hosts], over 0 where a host wants all to stop.
+        stop: float32 array [devices], over 0 where a host wants all to stop.
 
     Returns of a call:
         the new `State`, and the dictionary of sums.

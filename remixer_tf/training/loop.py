@@ -137,7 +137,7 @@ def train(
         # Data, model, optimizer.
         keras.utils.set_random_seed(seed)
         data = dataset(
-            seed=seed, steps_per_call=steps_per_call, shard_info=engine.shard_info
+            seed=seed, steps_per_call=steps_per_call, shard_info=host.shard_info
         )
         iterator = iter(data)
         engine.build(
@@ -216,7 +216,7 @@ def train(
             model_dir,
             overview,
             batch_size=(
-                targets_and_weights(batch)[0].shape[1] * engine.shard_info.num_shards
+                targets_and_weights(batch)[0].shape[1] * host.shard_info.num_shards
             ),
             examples_per_epoch=examples_per_epoch,
             enabled=host.index == 0,

@@ -44,7 +44,7 @@ class Overview:
             caches: str, which data are read from caches, or None.
         """
         steps, batch = targets_and_weights(superbatch)[0].shape[:2]
-        batch *= self._engine.shard_info.num_shards
+        batch *= self._engine.host.shard_info.num_shards
         lengths = {
             label: superbatch[key].shape[2:].as_list()
             for label, key in _READ.items()

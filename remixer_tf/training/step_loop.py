@@ -142,6 +142,7 @@ class StepLoop:
             self._checkpoints.save(self.step)
         if self._watch.stop:
             self._checkpoints.wait()
+            self._engine.host.barrier()
             self._progress.message(
                 f"SIGTERM: saved step {self.step}. The same command goes on from it."
             )

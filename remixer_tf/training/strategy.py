@@ -7,6 +7,7 @@ import socket
 import urllib.error
 import urllib.parse
 
+import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.host import Host
@@ -84,7 +85,7 @@ def get_host(strategy):
         return strategy.run(sum_of_ones)
 
     count = sum(len(spec.get(job, ())) for job in ("chief", "worker"))
-    return Host(index, count, barrier)
+    return Host(index, count, barrier, seqio.ShardInfo(index, count))
 
 
 def take_reduced_gradients(optimizer):

@@ -3,7 +3,6 @@
 import os
 
 import keras
-import seqio
 import tensorflow as tf
 
 from remixer_tf.models.build import build_model
@@ -43,7 +42,6 @@ class TensorFlowEngine(Engine):
         self._jit_compile = uses_xla(jit_compile)
         self.host = get_host(self._strategy)
         self.num_replicas = self._strategy.num_replicas_in_sync
-        self.shard_info = seqio.ShardInfo(self.host.index, self.host.count)
         self._costs = {}
 
     def build(

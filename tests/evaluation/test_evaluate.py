@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf import eval as eval_binary
+from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.evaluation import evaluate as evaluate_module
 from remixer_tf.evaluation.best import Best
@@ -129,6 +130,17 @@ def test_two_evaluations_of_a_split(tmp_path):
 
     with pytest.raises(ValueError, match="Two evaluations of toy/dev .* same name ''"):
         full.check(str(tmp_path), [full, decoded(max_examples=2)])
+
+
+def test_all_hosts_evaluate_and_the_first_writes(tmp_path, capsys):
+    engine, barriers = shift_engine(), []
+    for index, files in ((1, False), (0, True)):
+        engine.host = Host(index, 2, lambda: barriers.append("all are here"))
+        results = decoded().run(str(tmp_path), engine, 3)
+        assert results["toy"]["dev"]["metrics"] == {"em": 0.6, "type/short": 1.0}
+        assert (tmp_path / "eval").exists() == files
+        assert bool(capsys.readouterr().out) == files
+    assert len(barriers) == 2
 
 
 def test_a_split_is_read_and_counted_once(tmp_path):

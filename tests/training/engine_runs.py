@@ -6,9 +6,15 @@ Each of `CASES` becomes the run FOLDER/<name>, from the weights in FOLDER/start/
 with the text of its program in program.txt. FOLDER/bytes is a run of `train_run`, with
 the answers of the binaries in jax. FOLDER/made/<layout>.npz has what a model and its
 optimizer are made with, and of each the shape of a device's part.
+
+    KERAS_BACKEND=jax python -m tests.training.engine_runs FOLDER ADDRESS INDEX
+
+is one of two processes, which make `CASES_OF_TWO`. FOLDER/by_two_INDEX.json says what
+else they saw.
 """
 
 import functools
+import json
 import os
 import pathlib
 import shutil
@@ -25,12 +31,14 @@ from remixer_tf import infer, score
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.layers import MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.jax_engine import JaxEngine
+from remixer_tf.training.jax_processes import Barrier, MissingProcessesError
 from remixer_tf.training.loop import train
 from tests.continuing import copy_until_first_checkpoint
 from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_model
@@ -81,6 +89,14 @@ CASES = {
 # A run by a process that does not live until its end.
 KILLED = Case("t5_1_1", "2x2", checkpoint_format="orbax")
 
+CASES_OF_TWO = {
+    "remixer_1x4_by_two": Case("remixer", "1x4"),  # Both read all rows.
+    "gmlp_2x2_by_two": Case("gmlp", "2x2"),
+    "mixer_4x1_by_two": Case("mixer", "4x1"),
+    "t5_1_1_2x2_by_two": Case("t5_1_1", "2x2", checkpoint_format="orbax"),
+    "t5_1_1_2x2_by_two_again": Case("t5_1_1", "2x2", goes_on="t5_1_1_2x2_by_two"),
+}
+
 
 def make_model(kind, dropout_rate=0.0):
     """A tiny model."""
@@ -118,22 +134,44 @@ def write_start(folder):
 
 
 def dataset(seed, steps_per_call, shard_info):
-    """Endless, the same batches for all, of 8 rows that are padded unevenly."""
+    """Endless, the same batches for all: 8 rows, padded unevenly, or a part of them."""
     batches = [tiny_batch(batch_size=8, seed=i) for i in range(STEPS)]
-    rows = {key: np.stack([batch[key] for batch in batches]) for key in batches[0]}
+    size = 8 // shard_info.num_shards
+    own = slice(shard_info.index * size, (shard_info.index + 1) * size)
+    rows = {key: np.stack([batch[key][own] for batch in batches]) for key in batches[0]}
     data = tf.data.Dataset.from_tensor_slices(rows).repeat()
     return data.batch(steps_per_call, drop_remainder=True)
 
 
+class Answers(Evaluation):
+    """What a model answers to a batch: the mean square of each row's logits."""
+
+    kind = "loss"
+
+    def parts(self):
+        return [("tiny", "dev")]
+
+    def settings(self, part):
+        return {}
+
+    def batch_function(self, model):
+        return lambda batch: model(batch, training=False)
+
+    def measure(self, part, model, function):
+        logits = function(tiny_batch(batch_size=8, seed=0))
+        squares = np.mean(np.square(logits), axis=(1, 2))
+        return {
+            "metrics": {"square": float(squares.mean())},
+            "rows": squares.tolist(),
+        }, None
+
+
 def run(folder, name, case, engine=backend_engine):
     """Makes the run FOLDER/<name>, with checkpoints at PERIOD and STEPS."""
-    initial = None
     if case.goes_on == "killed":
         shutil.copytree(folder / "killed", folder / name)
-    elif case.goes_on:
+    elif case.goes_on and not (folder / name).exists():
         copy_until_first_checkpoint(folder / case.goes_on, folder / name)
-    else:
-        initial = InitialCheckpoint(f"{folder}/start/{case.kind}")
     train(
         str(folder / name),
         lambda: make_model(case.kind, case.dropout_rate),
@@ -146,7 +184,10 @@ def run(folder, name, case, engine=backend_engine):
         engine=engine,
         clip_norm=1.0,
         loss_fn=CrossEntropy(z_loss=1e-4),
-        initial_checkpoint=initial,
+        initial_checkpoint=None
+        if case.goes_on
+        else InitialCheckpoint(f"{folder}/start/{case.kind}"),
+        evaluations=[Answers(period=STEPS)] if case.kind == "gmlp" else [],
     )
 
 
@@ -229,8 +270,49 @@ def ask(model_dir, name):
         binary.main([f"--model_dir={model_dir}", *files, *scores])
 
 
-def main():
-    folder = pathlib.Path(sys.argv[1])
+def first_batch(engine):
+    """What the engine's first step reads."""
+    data = dataset(seed=0, steps_per_call=2, shard_info=engine.host.shard_info)
+    return next(iter(data))
+
+
+def main_of_two(folder, address, index):
+    """Makes the runs of two processes."""
+    distributed = {
+        "coordinator_address": address,
+        "num_processes": 2,
+        "process_id": index,
+    }
+    for name, case in CASES_OF_TWO.items():
+        engine = JaxEngine(
+            *LAYOUTS[case.layout],
+            compilation_cache_dir=str(folder / "programs"),
+            checkpoint_format=case.checkpoint_format,
+            distributed=distributed,
+            barrier_seconds=60,
+        )
+        if case.goes_on and index == 0:
+            copy_until_first_checkpoint(folder / case.goes_on, folder / name)
+        engine.host.barrier()
+        run(folder, name, case, lambda engine=engine: engine)
+    norm = engine.parameter_norm()
+    with engine.whole_model() as model:
+        whole = [np.asarray(variable.value) for variable in model.trainable_variables]
+    sums = engine.step(first_batch(engine), stop=index == 1)
+    seen = {
+        "stop": float(sums["stop"]),
+        "norms": (norm, float(np.sqrt(sum(np.sum(np.square(x)) for x in whole)))),
+    }
+    if index == 0:
+        try:
+            Barrier(seconds=0.5)()
+        except MissingProcessesError as error:
+            seen["missing"] = str(error)
+    (folder / f"by_two_{index}.json").write_text(json.dumps(seen))
+
+
+def main(folder):
+    """Makes the runs of one process."""
     child = start_killed(folder)
     JaxEngine(compilation_cache_dir=str(folder / "programs"))  # and of all after it
     by_orbax = "--gin.JaxEngine.checkpoint_format='orbax'"
@@ -241,14 +323,18 @@ def main():
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL, status
     (folder / "killed" / "is_dead").touch()
-    batch = next(iter(dataset(seed=0, steps_per_call=2, shard_info=None)))
     for name, case in CASES.items():
         engine = JaxEngine(
             *LAYOUTS[case.layout], checkpoint_format=case.checkpoint_format
         )
         run(folder, name, case, lambda engine=engine: engine)
-        (folder / name / "program.txt").write_text(engine.program(batch)[0].as_text())
+        program, _ = engine.program(first_batch(engine))
+        (folder / name / "program.txt").write_text(program.as_text())
 
 
 if __name__ == "__main__":
-    main()
+    folder = pathlib.Path(sys.argv[1])
+    if len(sys.argv) == 2:
+        main(folder)
+    else:
+        main_of_two(folder, sys.argv[2], int(sys.argv[3]))

@@ -1,9 +1,11 @@
 """TensorFlow's engine and JAX's give the same losses and weights, on any mesh.
 
-JAX runs in a process of its own, which counts the CPU as four devices.
+JAX runs in a process of its own, which counts the CPU as four devices, and then in two
+processes of two devices each.
 """
 
 import collections
+import json
 import os
 import pathlib
 import re
@@ -18,8 +20,16 @@ from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.reading import available_steps
 from tests.continuing import read_losses, read_weights
 from tests.training import engine_runs
-from tests.training.engine_runs import CASES, KINDS, PERIOD, STEPS, Case
+from tests.training.engine_runs import (
+    CASES,
+    CASES_OF_TWO,
+    KINDS,
+    PERIOD,
+    STEPS,
+    Case,
+)
 from tests.training.made_once import made_once
+from tests.training.test_multi_worker import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -53,13 +63,27 @@ def runs(tmp_path_factory):
 
 def make_runs(folder):
     engine_runs.write_start(folder)
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.training.engine_runs", str(folder)],
+    alone = start(4, folder)
+    for kind in KINDS:
+        engine_runs.run(folder, f"{kind}_tf", Case(kind))
+    while not (folder / "killed" / "is_dead").exists() and alone.poll() is None:
+        time.sleep(0.1)
+    if alone.poll() is None:
+        engine_runs.run(folder, "killed_tf", Case("t5_1_1", goes_on="killed"))
+    finish(alone)
+    (port,) = free_ports(1)
+    finish(*(start(2, folder, f"localhost:{port}", i) for i in range(2)))
+
+
+def start(devices, *arguments):
+    """Starts `engine_runs` on JAX, with so many devices."""
+    count = f"--xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.training.engine_runs", *map(str, arguments)],
         env={
             **os.environ,
             "KERAS_BACKEND": "jax",
-            "XLA_FLAGS": flags,
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {count}",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         },
         cwd=pathlib.Path(__file__).parents[2],
@@ -67,14 +91,13 @@ def make_runs(folder):
         stderr=subprocess.PIPE,
         text=True,
     )
-    for kind in KINDS:
-        engine_runs.run(folder, f"{kind}_tf", Case(kind))
-    while not (folder / "killed" / "is_dead").exists() and process.poll() is None:
-        time.sleep(0.1)
-    if process.poll() is None:
-        engine_runs.run(folder, "killed_tf", Case("t5_1_1", goes_on="killed"))
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors[-3000:]
+
+
+def finish(*processes):
+    """Waits until they have ended well."""
+    for process in processes:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors[-3000:]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,18 +107,22 @@ def test_jax_gives_what_tensorflow_gives(runs, kind):
 
 @pytest.mark.parametrize(
     "name",
-    [n for n, case in CASES.items() if case.layout != "one" and not case.goes_on],
+    [
+        n
+        for n, case in [*CASES.items(), *CASES_OF_TWO.items()]
+        if case.layout != "one" and not case.goes_on
+    ],
 )
 def test_every_mesh_gives_what_one_device_gives(runs, name):
-    assert_same_run(runs / f"{name.rpartition('_')[0]}_one", runs / name)
+    of_one = name.removesuffix("_by_two").rpartition("_")[0]
+    assert_same_run(runs / f"{of_one}_one", runs / name)
 
 
-def test_a_run_on_a_mesh_goes_on_bitwise(runs):
-    whole, again = (
-        read_weights(runs / name, STEPS)
-        for name in ("dropout_2x2", "dropout_2x2_again")
-    )
-    assert any("seed_generator" in name for name in whole)
+@pytest.mark.parametrize("name", ["dropout_2x2", "t5_1_1_2x2_by_two"])
+def test_a_run_on_a_mesh_goes_on_bitwise(runs, name):
+    whole, again = (read_weights(runs / n, STEPS) for n in (name, f"{name}_again"))
+    if name.startswith("dropout"):
+        assert any("seed_generator" in path for path in whole)
     assert_equal(whole, again)
 
 
@@ -139,6 +166,37 @@ def test_a_mesh_begins_with_the_numbers_of_one_device_in_parts(runs, layout):
             np.testing.assert_array_equal(made[name], value, err_msg=name)
     for name in ("model/encoder_decoder/token_embedding/embeddings", "optimizer/"):
         assert any(n.startswith(f"part/{name}") for n in split), name
+
+
+def test_one_process_goes_on_with_what_two_wrote(runs):
+    files = (runs / "remixer_1x4_by_two/checkpoints/20").iterdir()
+    assert {file.name.partition(".")[0] for file in files} == {"state", "data-0-of-1"}
+    engine_runs.run(runs, "alone", Case("remixer", goes_on="remixer_1x4_by_two"))
+    assert_same_run(runs / "remixer_one", runs / "alone")
+
+
+def test_one_process_does_not_go_on_in_data_that_two_read(runs):
+    with pytest.raises(ValueError, match=r"(?s)read in 2 part.*read in 1 part"):
+        engine_runs.run(runs, "refused", Case("mixer", goes_on="mixer_4x1_by_two"))
+
+
+@pytest.mark.parametrize("name", ["gmlp_one", "gmlp_2x2", "gmlp_2x2_by_two"])
+def test_every_mesh_evaluates_as_tensorflow_does(runs, name):
+    expected, found = (
+        json.loads((runs / n / f"eval/tiny/dev/{STEPS}/loss.json").read_text())["rows"]
+        for n in ("gmlp_tf", name)
+    )
+    assert len(found) == 8 and found == pytest.approx(expected, rel=1e-5)
+
+
+def test_two_processes_stop_together_and_miss_each_other(runs):
+    first, second = (
+        json.loads((runs / f"by_two_{index}.json").read_text()) for index in range(2)
+    )
+    assert first["stop"] == second["stop"] > 0  # The second has asked for it.
+    for norm, of_whole_model in (first["norms"], second["norms"]):
+        assert of_whole_model == pytest.approx(norm, rel=1e-6)
+    assert "Process 1 of 2 did not come within 0.5 s" in first["missing"]
 
 
 def test_programs_are_kept(runs):

@@ -1,0 +1,116 @@
+"""What several processes agree on, without starting them; test_engines_tf.py does."""
+
+import collections
+import concurrent.futures
+from types import SimpleNamespace
+
+import pytest
+import seqio
+
+from remixer_tf.checkpoints.host import Host
+from remixer_tf.evaluation.evaluate import evaluate
+from remixer_tf.training import jax_processes
+from remixer_tf.training.jax_engine import make_mesh
+from remixer_tf.training.jax_processes import (
+    MissingProcessesError,
+    connect,
+    data_shards,
+)
+from tests.training.test_multi_worker import free_ports
+
+
+def meet(count, *present, seconds):
+    """Returns what each of those that are present raises, or None."""
+    (port,) = free_ports(1)
+    address = f"localhost:{port}"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        futures = [
+            pool.submit(jax_processes._meet, address, count, index, seconds)
+            for index in present
+        ]
+        return [future.exception() for future in futures]
+
+
+def test_all_meet():
+    assert meet(3, 2, 1, 0, seconds=30) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("present", "seconds", "words"),
+    [
+        pytest.param((0, 2), 3, "Process 1, 3 of 4 did not", marks=pytest.mark.slow),
+        ((1,), 0.1, "Process 0 of 4 did not"),
+    ],
+)
+def test_who_is_missing_is_told_to_all(present, seconds, words):
+    for error in meet(4, *present, seconds=seconds):
+        assert isinstance(error, MissingProcessesError) and words in str(error)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nowhere", 2, 0), ("localhost:1", 2, 2), ("localhost:", 2, 1)]
+)
+def test_arguments_that_do_not_fit(arguments):
+    with pytest.raises(ValueError, match="cannot be connected.*'process_id': 0}"):
+        connect(*arguments)
+
+
+Device = collections.namedtuple("Device", "process_index number")
+
+
+class Rows:
+    """A sharding of rows: on each process, the parts that its devices hold."""
+
+    def __init__(self, *of_processes):
+        self._of_processes = of_processes
+
+    def devices_indices_map(self, shape):
+        return {
+            Device(process, number): (rows,)
+            for process, parts in enumerate(self._of_processes)
+            for number, rows in enumerate(parts)
+        }
+
+
+def part(index):
+    return slice(index, index + 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_parts", "shards"),
+    [
+        (Rows([part(0)], [part(1)]), 2, [(0, 2), (1, 2)]),
+        (Rows([part(0), part(0)], [part(1), part(1)]), 2, [(0, 2), (1, 2)]),
+        (Rows([part(0), part(1)], [part(0), part(1)]), 2, [(0, 1), (0, 1)]),
+        (Rows([slice(None)], [slice(None)]), 1, [(0, 1), (0, 1)]),
+        # As on a TPU, whose neighbours need not be of one process.
+        (Rows([part(1), part(3)], [part(0), part(2)]), 4, [(1, 2), (0, 2)]),
+        (Rows([part(0)], [part(0)], [part(1)], [part(1)]), 2,
+         [(0, 2), (0, 2), (1, 2), (1, 2)]),
+    ],
+)  # fmt: skip
+def test_each_process_reads_the_rows_of_its_devices(rows, num_parts, shards):
+    expected = {i: seqio.ShardInfo(*shard) for i, shard in enumerate(shards)}
+    assert data_shards(rows, num_parts) == expected
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [Rows([part(0), part(1)], [part(1)]), Rows([part(0), part(1)], [part(2)])],
+)
+def test_processes_that_share_unevenly_are_refused(rows):
+    with pytest.raises(ValueError, match="do not share a batch evenly.*mesh_shape"):
+        data_shards(rows, 3)
+
+
+def test_a_mesh_takes_the_devices_of_all_processes():
+    devices = [Device(process, 0) for process in (0, 0, 1, 1)]
+    with pytest.raises(ValueError, match="has 2 device.* 2 processes have 4"):
+        make_mesh({"data": 2}, devices)
+
+
+@pytest.mark.parametrize("step", [None, "best", "each"])
+def test_several_processes_do_not_each_choose_a_step(tmp_path, step):
+    engine = SimpleNamespace(host=Host(1, 2))
+    with pytest.raises(ValueError, match="2 processes choose.* --step=1000"):
+        evaluate(str(tmp_path), None, [], step=step, engine=lambda: engine)

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import os
-import re
 import time
 
 import jax
@@ -26,7 +25,7 @@ from remixer_tf.training.jax_step import (
     program_bytes,
 )
 from remixer_tf.training.layout import Layout
-from remixer_tf.training.placement import placed
+from remixer_tf.training.placement import placed, shared
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
@@ -225,7 +224,7 @@ class JaxEngine(Engine):
                 out_shardings=(self._of_state, self._everywhere),
             )
             arguments = self._arguments(self._state(), superbatch, False)
-            with _distribution(self._shared_tensors()):
+            with shared(self._shared_tensors()):
                 traced = program.trace(*arguments)
             compiled = traced.lower().compile()
             cost = Cost(
@@ -355,34 +354,6 @@ def make_mesh(axes, there):
         (AxisType.Auto,) * len(axes),
         devices=there[:needed],
     )
-
-
-class _Distribution:
-    """Says to Keras how tensors are shared."""
-
-    def __init__(self, shardings):
-        self._shardings = shardings
-
-    def get_tensor_layout(self, path):
-        for expression, sharding in self._shardings.items():
-            if re.fullmatch(expression, path):
-                return sharding
-        return None
-
-
-@contextlib.contextmanager
-def _distribution(shardings):
-    """While tracing, shares tensors so; with no shardings, Keras has no distribution.
-
-    Args:
-        shardings: dictionary {expression of a path: sharding}.
-    """
-    previous = keras.distribution.distribution()
-    keras.distribution.set_distribution(_Distribution(shardings) if shardings else None)
-    try:
-        yield
-    finally:
-        keras.distribution.set_distribution(previous)
 
 
 @functools.cache

@@ -123,6 +123,7 @@ def _product(matrix, x, ancestry):
         matrix = ops.broadcast_to(matrix, (ops.shape(x)[0], *matrix.shape))
         return ops.matmul(ops.cast(matrix, x.dtype), x)
     hypotheses = ancestry.shape[1]
+    ancestry = ops.cast(ancestry, matrix.dtype)
     matrix = ancestry[:, :, :, :, None] * matrix[:, None]
     matrix = join_examples(ops.cast(matrix, x.dtype))
     matrix = ops.reshape(matrix, (-1, groups, hypotheses * targets, sources))

@@ -27,8 +27,9 @@ def subpackages(folder):
     return sorted(".".join(["remixer_tf", *path.parts]) for path in folders)
 
 
-# Formats of `remixer_tf.export`.
+# Formats of `remixer_tf.export`, and lm-evaluation-harness.
 LITERT = ["ai-edge-litert>=2.3"]
+LM_EVAL = ["lm_eval>=0.4.13"]  # 0.16 GB, without PyTorch
 ONNX = ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]  # of tensorflow's own minor version
 
@@ -86,13 +87,13 @@ setup(
             "pytest-xdist",
             "ruff",
             *LITERT,
+            *LM_EVAL,
             *ONNX,
             *SERVING,
         ],
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
         "litert": LITERT,
-        # 0.16 GB, without PyTorch: not for the other tests.
-        "lm_eval": ["lm_eval>=0.4.13"],
+        "lm_eval": LM_EVAL,
         "onnx": ONNX,
         "serving": SERVING,
     },

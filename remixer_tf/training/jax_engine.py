@@ -45,9 +45,9 @@ class JaxEngine(Engine):
         mesh_shape, layout_rules: str, see `Layout`. With "" one device has all.
         compilation_cache_dir: folder in which compiled programs are kept for later
             runs; None for JAX_COMPILATION_CACHE_DIR of the environment, if it is set.
-        checkpoint_format: 'tensorflow', for which host 0 gathers the whole state, or
-            'orbax', for which each device's part is written from where it is. Both are
-            read on any mesh and either engine.
+        checkpoint_format: 'tensorflow', for which each host gathers the whole state and
+            the first writes, or 'orbax', for which each device's part is written from
+            where it is. Both are read on any mesh and either engine.
         distributed: dictionary of what `connect` takes, of several processes that train
             together; None for this process alone.
         barrier_seconds: how long a process waits for the others where all meet, before

@@ -29,6 +29,7 @@ import argparse
 import sys
 import time
 import traceback
+from typing import NamedTuple
 
 import gin
 import jax
@@ -83,6 +84,32 @@ def measure(what, function, state, batch, options=None):
     return None
 
 
+class Cost(NamedTuple):
+    """What is told of a `Program`, which may be gone."""
+
+    flops: int
+    bytes: int
+    compiling: float
+
+
+def each_batch(what, model, batches, sizes, steps):
+    """Measures training with ever larger batches, until one does not fit.
+
+    Yields:
+        (the batch's rows, `Cost`, seconds a step).
+    """
+    train, state = training(model)
+    for size in batches:
+        batch = superbatch(sizes, steps, size)
+        measured = measure(f"{what}, batch {size}", train, state, batch)
+        if measured is None:
+            return
+        program, seconds, state = measured
+        cost = Cost(program.flops, program.bytes, program.compiling)
+        del program, measured  # Its memory is for the next.
+        yield size, cost, seconds
+
+
 def rate_cells(sizes, flops, seconds):
     rate = matmul_rate(sizes.product)
     return f"{flops / seconds / 1e12:.2f}", f"{flops / seconds / rate:.1%}"
@@ -109,16 +136,10 @@ def print_models(sizes, steps=4):
         "GB",
         "compiling (s)",
     )
-    for name, (_, _, batches) in sizes.models.items():
+    for name in sizes.models:
         model = named_model(name)
-        train, state = training(model)
-        for size in batches:
-            what = f"{name}, batch {size}"
-            batch = superbatch(sizes, steps, size)
-            measured = measure(what, train, state, batch)
-            if measured is None:
-                break
-            program, seconds, state = measured
+        _, _, batches = sizes.models[name]
+        for size, cost, seconds in each_batch(name, model, batches, sizes, steps):
             print_row(
                 name,
                 size,
@@ -126,13 +147,12 @@ def print_models(sizes, steps=4):
                 f"{1e3 * seconds:.1f}",
                 f"{size / seconds:.0f}",
                 f"{size * (sizes.inputs + sizes.targets) / seconds:,.0f}",
-                f"{program.flops / size / 1e9:.1f}",
-                *rate_cells(sizes, program.flops, seconds),
-                f"{program.bytes / 1e9:.2f}",
-                f"{program.compiling:.0f}",
+                f"{cost.flops / size / 1e9:.1f}",
+                *rate_cells(sizes, cost.flops, seconds),
+                f"{cost.bytes / 1e9:.2f}",
+                f"{cost.compiling:.0f}",
             )
-            del program, measured
-        del train, state, model
+        del model
 
 
 def parts_of(model):
@@ -233,24 +253,18 @@ def print_remat(sizes, steps=4):
             model = named_model(name)
             if again:
                 recompute_blocks(model)
-            train, state = training(model)
-            for size in sizes.models[name][2]:
-                batch = superbatch(sizes, steps, size)
-                what = f"{name}, batch {size}, blocks {blocks}"
-                measured = measure(what, train, state, batch)
-                if measured is None:
-                    break
-                program, seconds, state = measured
+            what = f"{name}, blocks {blocks}"
+            _, _, batches = sizes.models[name]
+            for size, cost, seconds in each_batch(what, model, batches, sizes, steps):
                 print_row(
                     name,
                     size,
                     blocks,
                     f"{1e3 * seconds:.1f}",
-                    f"{program.flops / size / 1e9:.2f}",
-                    f"{program.bytes / 1e9:.2f}",
+                    f"{cost.flops / size / 1e9:.2f}",
+                    f"{cost.bytes / 1e9:.2f}",
                 )
-                del program, measured
-            del train, state, model
+            del model
 
 
 def print_options(sizes, steps=4):

@@ -19,10 +19,7 @@ import subprocess
 import sys
 import time
 
-import numpy as np
-
 BATCH, INPUTS, TARGETS, STEPS = 4, 512, 114, 2
-VOCAB_SIZE = 32100
 # name: Keras' backend, arguments of TensorFlowEngine
 ENGINES = {
     "TensorFlow": ("tensorflow", {"jit_compile": False}),
@@ -31,28 +28,12 @@ ENGINES = {
 }
 
 
-def random_superbatch():
-    """Full rows, `[STEPS, BATCH, length]`."""
-    rng = np.random.default_rng(0)
-
-    def tokens(length):
-        shape = (STEPS, BATCH, length)
-        return rng.integers(2, VOCAB_SIZE, shape).astype("int32")
-
-    targets = tokens(TARGETS)
-    return {
-        "encoder_input_tokens": tokens(INPUTS),
-        "decoder_input_tokens": np.roll(targets, 1, axis=-1),
-        "decoder_target_tokens": targets,
-        "decoder_loss_weights": np.ones_like(targets),
-    }
-
-
 def serve(name, model):
     """Steps whenever a line is read, and writes what came out as a line of JSON."""
     import tensorflow as tf
 
     from remixer_tf import configuration
+    from remixer_tf.analysis.costs import random_superbatch
     from remixer_tf.objectives.losses import CrossEntropy
     from remixer_tf.optimizers import Adafactor
     from remixer_tf.training.backend_engine import backend_engine
@@ -67,7 +48,9 @@ def serve(name, model):
         "float32",
         loss_fn=CrossEntropy(z_loss=1e-4),
     )
-    batch = {key: tf.constant(value) for key, value in random_superbatch().items()}
+    spec = engine.model.batch_spec(BATCH, {"inputs": INPUTS, "targets": TARGETS})
+    batch = random_superbatch(spec, engine.model)
+    batch = {key: tf.repeat(value, STEPS, axis=0) for key, value in batch.items()}
     for _ in sys.stdin:
         start = time.perf_counter()
         float(engine.step(batch)["loss"])

@@ -62,12 +62,13 @@ def mix_step(x, cache, context, matrix_rows):
     inputs, window = cache["inputs"], cache["window"]
     place = context.step % WINDOW
     start = context.step - place
-    # A loop of at most one turn, and not a condition, which ONNX's converter breaks.
+    # A loop of at most one turn, and not a condition, which ONNX's converter breaks. In
+    # there `turn` is 0: XLA makes ahead of the loop, at every step, what needs no turn.
     _, inputs, window = ops.while_loop(
         lambda turn, inputs, window: turn < 1,
         lambda turn, inputs, window: (
             turn + 1,
-            *_open_window(inputs, window, start, context, matrix_rows),
+            *_open_window(inputs, window, start + turn, context, matrix_rows),
         ),
         (place, inputs, window),
     )

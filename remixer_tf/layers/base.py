@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from remixer_tf.layers.products import Dense
+
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
 # all masked (a padding query) stays finite.
 MASKED = -1e9
@@ -182,6 +184,6 @@ def dense(name, input_shape, units, dtype, initializer=None, **kwargs):
             1.0, mode="fan_in", distribution="truncated_normal"
         )
     kwargs = {"use_bias": False, "kernel_initializer": initializer, **kwargs}
-    layer = keras.layers.Dense(units, dtype=dtype, name=name, **kwargs)
+    layer = Dense(units, dtype=dtype, name=name, **kwargs)
     layer.build(input_shape)
     return layer

@@ -8,6 +8,7 @@ from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
+from remixer_tf.layers.products import project
 from remixer_tf.layers.sharing import is_shared, share
 
 # Each variant's initial deviation of W (None: 1 / sqrt(max_length), which keeps the
@@ -288,7 +289,7 @@ class GatedMLP(Sublayer):
             for weight in (self.wi.kernel, self.wi.bias)
         )
         return tuple(
-            self.act(ops.matmul(x, kernel[:, half]) + bias[:, half]) for half in (0, 1)
+            self.act(project(x, kernel[:, half]) + bias[:, half]) for half in (0, 1)
         )
 
     def init_cache(self, batch_size, max_length, context):

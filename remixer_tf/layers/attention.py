@@ -14,6 +14,7 @@ from remixer_tf.layers.base import (
 )
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
+from remixer_tf.layers.products import scores
 from remixer_tf.layers.sowing import sow
 
 
@@ -64,7 +65,7 @@ class _Attention(Sublayer):
 
         `bias`: float32, broadcast to `[batch, heads, length, kv_length]`, or None.
         """
-        logits = ops.einsum("bhtk,bhsk->bhts", self._query(x), key)
+        logits = scores(self._query(x), key)
         logits = ops.cast(logits, "float32")
         if bias is not None:
             logits += bias

@@ -1,4 +1,4 @@
-"""The product of a projection, with a gradient that XLA multiplies fast on CPUs."""
+"""Products with gradients that XLA multiplies fast on CPUs."""
 
 import keras
 from keras import ops
@@ -42,3 +42,34 @@ def _project(x, kernel):
         )
 
     return ops.matmul(x, kernel), gradient
+
+
+def scores(query, key):
+    """The products of each query with each key, the logits of attention.
+
+    On JAX with a gradient of its own, for which see `project`: the keys' is a product
+    with few rows, d_kv, and not one with few columns.
+
+    Args:
+        query: float `[batch, heads, length, d_kv]`.
+        key: float `[batch, heads, kv_length, d_kv]`.
+
+    Returns:
+        float `[batch, heads, length, kv_length]`.
+    """
+    if keras.backend.backend() != "jax":
+        return _scores(query, key)
+    return _scores_on_jax(query, key)
+
+
+def _scores(query, key):
+    return ops.einsum("bhtk,bhsk->bhts", query, key)
+
+
+@ops.custom_gradient
+def _scores_on_jax(query, key):
+    def gradient(dy):
+        d_key = ops.einsum("bhtk,bhts->bhks", query, dy)
+        return ops.einsum("bhts,bhsk->bhtk", dy, key), ops.swapaxes(d_key, 2, 3)
+
+    return _scores(query, key), gradient

@@ -16,6 +16,7 @@ from remixer_tf.checkpoints.host import Host
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.engine import Cost, Engine
+from remixer_tf.training.freed_memory import keep_freed_memory
 from remixer_tf.training.jax_processes import connect, gather, put, this_host
 from remixer_tf.training.jax_step import (
     JaxTrainStep,
@@ -33,6 +34,8 @@ if keras.backend.backend() == "jax":
     # TensorFlow reads the data, and would take the memory of all GPUs. Here, since it
     # can be told only before it starts.
     tf.config.set_visible_devices([], "GPU")
+    # As `keep_freed_memory` needs. Here for the same reason.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 class JaxEngine(Engine):
@@ -92,6 +95,8 @@ class JaxEngine(Engine):
             connect(**distributed)
             self._mesh = make_mesh(axes, jax.devices())
             self.host = this_host(self._of_batch(), self.num_replicas, barrier_seconds)
+        if jax.default_backend() == "cpu":
+            keep_freed_memory()
         self._everywhere = self._sharding()
         self._programs = {}  # shapes of a superbatch -> program, Cost
 

@@ -5,11 +5,13 @@ from keras import ops
 
 
 class Dense(keras.layers.Dense):
-    """`Y = X W + b`: Keras' layer without an activation, by `project`."""
+    """`act(X W + b)`: Keras' layer, by `project`."""
 
     def call(self, inputs):
         y = project(inputs, self.kernel)
-        return y if self.bias is None else ops.add(y, self.bias)
+        if self.bias is not None:
+            y = ops.add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
 
 
 def project(x, kernel):

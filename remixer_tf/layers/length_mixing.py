@@ -21,8 +21,8 @@ def create_toeplitz_matrix(w):
     The listing of gMLP's appendix: pad, tile, reshape, so that each row is the padded
     vector turned by one more place, then cut. The printed listing lacks the line that
     drops the last elements before the reshape, without which the sizes do not match;
-    and it pads by n elements, where one is enough, and the gradient, a sum over the
-    tiles, takes a third less.
+    and it pads by n elements, where one is enough: the gradient, a sum over the tiles,
+    then takes about a third of the time on JAX.
 
     Args:
         w: float `[..., 2n - 1]`; `w[n-1]` is the diagonal, smaller indices look back,

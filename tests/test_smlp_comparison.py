@@ -115,12 +115,13 @@ def test_command(tmp_path, capfd):
     arguments = [f"--text={text}", f"--output={tmp_path}", "--seeds=1", "--rounds=2"]
     arguments += ["--variants=^(smlp|switch)$", *(f"--gin={value}" for value in TINY)]
     smlp.main([*arguments, "--time"])
-    # One in this process, which has TensorFlow already; a worker trains the other.
-    model = MODELS["switch"]
-    bindings = [*model.bindings, *TINY, "SEED = 0"]
+    # In this process, which has TensorFlow already; tests/test_ablation.py has workers.
     data = runs.text_files(text)
-    run = ("switch-0", model.file, smlp.RUN_FILE, bindings, data, str(tmp_path))
-    runs.train(runs.Run(*run))
+    for name in ("smlp", "switch"):
+        model = MODELS[name]
+        bindings = [*model.bindings, *TINY, "SEED = 0"]
+        run = (f"{name}-0", model.file, smlp.RUN_FILE, bindings, data, str(tmp_path))
+        runs.train(runs.Run(*run))
     smlp.main(arguments)
     printed = capfd.readouterr().out
     assert "| smlp better than switch | undecided (gap " in printed

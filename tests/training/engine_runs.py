@@ -191,6 +191,21 @@ def run(folder, name, case, engine=backend_engine):
     )
 
 
+class StoppingEngine(JaxEngine):
+    """Signals its own process in its first call, as a machine that is taken away."""
+
+    def __init__(self, *layout, signals, **options):
+        super().__init__(*layout, **options)
+        self._signals = signals
+        self.calls = 0
+
+    def step(self, superbatch, stop=False):
+        self.calls += 1
+        if self._signals and self.calls == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().step(superbatch, stop)
+
+
 class KillingEngine(JaxEngine):
     """Kills its process in the middle, as soon as the first checkpoint is there."""
 
@@ -283,26 +298,36 @@ def main_of_two(folder, address, index):
         "num_processes": 2,
         "process_id": index,
     }
-    for name, case in CASES_OF_TWO.items():
-        engine = JaxEngine(
+
+    def make_engine(case, signals=False):
+        return StoppingEngine(
             *LAYOUTS[case.layout],
+            signals=signals,
             compilation_cache_dir=str(folder / "programs"),
             checkpoint_format=case.checkpoint_format,
             distributed=distributed,
             barrier_seconds=60,
         )
+
+    seen = {}
+    for name, case in CASES_OF_TWO.items():
+        engine = make_engine(case)
         if case.goes_on and index == 0:
             copy_until_first_checkpoint(folder / case.goes_on, folder / name)
         engine.host.barrier()
+        if case.goes_on:  # First until the second process is signalled.
+            stopped = make_engine(case, signals=index == 1)
+            try:
+                run(folder, name, case, lambda engine=stopped: engine)
+            except SystemExit as end:
+                steps = available_steps(folder / name / "checkpoints")
+                seen["stopped"] = end.code, stopped.calls, steps
         run(folder, name, case, lambda engine=engine: engine)
+    seen["calls"] = engine.calls
     norm = engine.parameter_norm()
     with engine.whole_model() as model:
         whole = [np.asarray(variable.value) for variable in model.trainable_variables]
-    sums = engine.step(first_batch(engine), stop=index == 1)
-    seen = {
-        "stop": float(sums["stop"]),
-        "norms": (norm, float(np.sqrt(sum(np.sum(np.square(x)) for x in whole)))),
-    }
+    seen["norms"] = norm, float(np.sqrt(sum(np.sum(np.square(x)) for x in whole)))
     if index == 0:
         try:
             Barrier(seconds=0.5)()

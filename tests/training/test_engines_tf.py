@@ -18,6 +18,7 @@ import pytest
 
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.reading import available_steps
+from remixer_tf.training.watch import PREEMPTED
 from tests.continuing import read_losses, read_weights
 from tests.training import engine_runs
 from tests.training.engine_runs import (
@@ -189,14 +190,25 @@ def test_every_mesh_evaluates_as_tensorflow_does(runs, name):
     assert len(found) == 8 and found == pytest.approx(expected, rel=1e-5)
 
 
-def test_two_processes_stop_together_and_miss_each_other(runs):
-    first, second = (
-        json.loads((runs / f"by_two_{index}.json").read_text()) for index in range(2)
-    )
-    assert first["stop"] == second["stop"] > 0  # The second has asked for it.
-    for norm, of_whole_model in (first["norms"], second["norms"]):
+@pytest.fixture
+def seen_by_two(runs):
+    """What each of the two processes saw, a list of dictionaries."""
+    paths = [runs / f"by_two_{index}.json" for index in range(2)]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_sigterm_to_one_process_stops_both_at_the_same_step(seen_by_two):
+    """The run that goes on bitwise was stopped so, and began at the last step saved."""
+    for seen in seen_by_two:
+        # In the first call the signal came, before the second it was told.
+        assert seen["stopped"] == [PREEMPTED, 2, [PERIOD, PERIOD + 4]]
+        assert seen["calls"] == (STEPS - (PERIOD + 4)) // 2
+
+
+def test_two_processes_miss_each_other(seen_by_two):
+    for norm, of_whole_model in (seen["norms"] for seen in seen_by_two):
         assert of_whole_model == pytest.approx(norm, rel=1e-6)
-    assert "Process 1 of 2 did not come within 0.5 s" in first["missing"]
+    assert "Process 1 of 2 did not come within 0.5 s" in seen_by_two[0]["missing"]
 
 
 def test_programs_are_kept(runs):

@@ -222,7 +222,7 @@ def train(
             enabled=host.index == 0,
         )
         log.start(step, text, hyperparameters)
-        watch = FiniteWatch(model_dir, max_skipped_steps, text)
+        watch = FiniteWatch(model_dir, max_skipped_steps, text, host)
         with progress, log, checkpoints, StopSignal() as signal:
             loop = StepLoop(
                 engine,

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.host import Host
 from remixer_tf.objectives.batches import targets_and_weights
 
 PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
@@ -23,14 +24,16 @@ class FiniteWatch:
         model_dir: folder of the run; `nonfinite-<step>` appears there.
         max_skipped: int, how many steps may be skipped.
         configuration: str, the operative gin, written beside the batch.
+        host: the `Host` that this process is: each writes its own part of the batch.
     """
 
-    def __init__(self, model_dir, max_skipped=0, configuration=""):
+    def __init__(self, model_dir, max_skipped=0, configuration="", host=None):
         self.skipped = 0
         self.stop = False
         self._model_dir = model_dir
         self._max_skipped = max_skipped
         self._configuration = configuration
+        self._host = host or Host()
         self._last = None
 
     def add(self, step, superbatch, sums):
@@ -62,13 +65,7 @@ class FiniteWatch:
         steps = f"step {step}" if first == step else f"steps {first} to {step}"
         folder = os.path.join(self._model_dir, f"nonfinite-{step}")
         tf.io.gfile.makedirs(folder)
-        content = io.BytesIO()
-        np.savez_compressed(content, **{k: v.numpy() for k, v in superbatch.items()})
-        with tf.io.gfile.GFile(os.path.join(folder, "batch.npz"), "wb") as file:
-            file.write(content.getvalue())
-        path = os.path.join(folder, "operative_config.gin")
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write(self._configuration)
+        self._write(folder, superbatch)
         text = (
             f"Loss or gradient was not finite in {skipped} of {steps}, "
             f"{self.skipped} in this run. Such steps change no weights. The batch is "
@@ -81,6 +78,20 @@ class FiniteWatch:
                 "learning rate, more warm-up, clip_norm, or float32."
             )
         logging.warning("%s", text)
+
+    def _write(self, folder, superbatch):
+        shard = self._host.shard_info
+        if self._host.saves_position:  # Others have the same rows.
+            content = io.BytesIO()
+            arrays = {key: value.numpy() for key, value in superbatch.items()}
+            np.savez_compressed(content, **arrays)
+            name = f"batch-{shard.index}-of-{shard.num_shards}.npz"
+            with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as file:
+                file.write(content.getvalue())
+        if self._host.index == 0:
+            path = os.path.join(folder, "operative_config.gin")
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write(self._configuration)
 
 
 class StopSignal:

@@ -275,7 +275,7 @@ def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path):
         run(tmp_path, 20, optimizer=explode, log_period=20)
     assert available_steps(tmp_path / "checkpoints") == [5]
     (folder,) = tmp_path.glob("nonfinite-*")
-    batch = np.load(folder / "batch.npz")
+    batch = np.load(folder / "batch-0-of-1.npz")
     assert batch["decoder_target_tokens"].shape == (1, 8, 6)
     assert (folder / "operative_config.gin").exists()
 

@@ -75,3 +75,35 @@ def _scores_on_jax(query, key):
         return ops.einsum("bhts,bhsk->bhtk", dy, key), ops.swapaxes(d_key, 2, 3)
 
     return _scores(query, key), gradient
+
+
+def mix(matrix, x, axes):
+    """The product of a matrix over positions with each channel.
+
+    On JAX with a gradient of its own, for which see `project`: JAX' rule gives that of
+    x, unless its length comes last, as a product that is then transposed. Batch and
+    channels stay two axes, which a mesh may split apart.
+
+    Args:
+        matrix: float `[heads, targets, sources]`.
+        x: float, batch, sources, heads and channels of a head, in the order of `axes`.
+        axes: str, an initial for each, l for the sources: "hbcl", "hlbc".
+
+    Returns:
+        float, the shape of x, with targets for sources.
+    """
+    source, target = axes.replace("l", "s"), axes.replace("l", "t")
+    if keras.backend.backend() != "jax":
+        return ops.einsum(f"hts,{source}->{target}", matrix, x)
+
+    @ops.custom_gradient
+    def product(matrix, x):
+        def gradient(dy):
+            return (
+                ops.einsum(f"{target},{source}->hts", dy, x),
+                ops.einsum(f"hts,{target}->{source}", matrix, dy),
+            )
+
+        return ops.einsum(f"hts,{source}->{target}", matrix, x), gradient
+
+    return product(matrix, x)

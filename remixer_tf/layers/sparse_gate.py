@@ -129,7 +129,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         rows = take_rows(rows, order, back[:, None])
         per_expert = x.shape[2] // self.num_experts
         shape = (self.num_experts, -1, per_expert, x.shape[1])
-        mixed = self.mixing.mix_rows(ops.reshape(rows, shape), mask)
+        mixed = self.mixing.mix(ops.reshape(rows, shape), "hbcl", mask)
         mixed = take_rows(ops.reshape(mixed, (-1, x.shape[1])), back, order[:, None])
         mixed = ops.reshape(mixed, ops.shape(channels))
         mixed *= ops.cast(self.num_experts * probability, mixed.dtype)[:, :, None]

@@ -1,10 +1,12 @@
 """Products whose gradients are written out on JAX, and both gradients in NumPy."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 
-from remixer_tf.layers.products import project, scores
+from remixer_tf.layers.products import mix, project, scores
 from tests.compiled import outputs_and_gradients
 
 
@@ -32,6 +34,16 @@ class Factors(keras.layers.Layer):
         (project, (2, 3), (3, 4), "pd,df->pf"),
         (project, (2, 5, 3), (3, 4), "btd,df->btf"),
         (scores, (2, 3, 5, 4), (2, 3, 6, 4), "bhtk,bhsk->bhts"),
+        (
+            functools.partial(mix, axes="hlbc"),
+            *((2, 5, 5), (2, 5, 3, 4)),
+            "hts,hsbc->htbc",
+        ),
+        (
+            functools.partial(mix, axes="hbcl"),
+            *((2, 5, 5), (2, 3, 4, 5)),
+            "hts,hbcs->hbct",
+        ),
     ],
 )
 def test_products_and_gradients_equal_numpy(product, left, right, equation):

@@ -11,6 +11,7 @@ def main(arguments):
         "the newest, the best, or each one as it appears. What is scored already is "
         "not scored again.",
         steps=("best", "each"),
+        one_device=False,
     )
     configuration.call("evaluate", options.model_dir, step=options.step)
 

@@ -5,7 +5,14 @@ import os
 import re
 
 from remixer_tf.configuration.errors import UserError, nearest
-from remixer_tf.configuration.gin_files import parse_gin
+from remixer_tf.configuration.gin_files import get_value, parse_gin
+
+# What puts a model on several devices, and the value that does not.
+_ON_DEVICES = {
+    "JaxEngine.mesh_shape": "",
+    "JaxEngine.distributed": None,
+    "TensorFlowEngine.strategy": "single",
+}
 
 
 def parse_command_line(arguments, description, add_arguments=None, needs_run=True):
@@ -73,7 +80,9 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
     return options
 
 
-def parse_run(arguments, description, add_arguments=None, steps=("best",)):
+def parse_run(
+    arguments, description, add_arguments=None, steps=("best",), one_device=True
+):
     """Parses the command line of a binary that reads a run, and its configuration.
 
     Without --gin_file that is the one which training wrote into --model_dir.
@@ -81,14 +90,17 @@ def parse_run(arguments, description, add_arguments=None, steps=("best",)):
     Args:
         arguments, description, add_arguments: as in `parse_command_line`.
         steps: words that --step takes beside a number.
+        one_device: bool, whether the binary runs on one device of one process. Then
+            what a run's configuration says of devices is not read, and the command line
+            may not ask for several.
 
     Returns:
         what `parse_command_line` does, with `step`: int or one of `steps`, None for the
         newest checkpoint.
 
     Raises:
-        UserError: what `parse_command_line` and `parse_gin` raise, or the folder has no
-            configuration.
+        UserError: what `parse_command_line` and `parse_gin` raise, the folder has no
+            configuration, or several devices are asked for where one is taken.
     """
 
     def step(text):
@@ -117,6 +129,13 @@ def parse_run(arguments, description, add_arguments=None, steps=("best",)):
         options.gin_search_paths,
         modules=options.module_import,
     )
+    for binding in options.gin_bindings if one_device else ():
+        name = binding.partition(" = ")[0]
+        if name in _ON_DEVICES and get_value(name) != _ON_DEVICES[name]:
+            raise UserError(
+                "this program runs on one device of one process. Leave out "
+                f"--gin.{name}. (remixer_tf.eval takes it.)"
+            )
     return options
 
 

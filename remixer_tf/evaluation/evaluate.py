@@ -3,6 +3,7 @@
 import os
 import time
 
+import keras
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
@@ -49,6 +50,8 @@ def evaluate(
             f"step={step!r} lets each of the {engine.host.count} processes choose, and "
             "they may see different checkpoints. Name one, as --step=1000."
         )
+    # Several processes begin with the same weights, as they share them.
+    keras.utils.set_random_seed(0)
     engine.build_model(model, dtype_policy)
     results = None
     for wanted in wait_for_each(model_dir) if step == "each" else [step]:

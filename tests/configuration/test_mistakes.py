@@ -2,7 +2,7 @@
 
 import pytest
 
-from remixer_tf import configuration, train
+from remixer_tf import configuration, infer, pictures, score, train
 from remixer_tf.models.build import build_model
 from tests.tiny_run import BYTES, SIZES, TINY
 
@@ -156,6 +156,26 @@ def test_of_a_folder_of_data(tmp_path):
     read([*BYTES, "--gin.TASK='cogs'", "--gin.cogs.directory='no_such_folder'"])
     message = message_of(configuration.call, "train_dataset")
     assert "cogs.directory names a folder" in message and "no_such_folder" in message
+
+
+@pytest.mark.parametrize("main", [infer.main, score.main, pictures.main])
+@pytest.mark.parametrize(
+    ("name", "several", "one"),
+    [
+        ("JaxEngine.distributed", "{'num_processes': 2}", "None"),
+        ("JaxEngine.mesh_shape", "'data:2'", "''"),
+        ("TensorFlowEngine.strategy", "'mirrored'", "'single'"),
+    ],
+)
+def test_of_devices_that_a_binary_does_not_take(tmp_path, main, name, several, one):
+    """The command line may not ask for them; a run may have been trained on them."""
+    (tmp_path / "operative_config.gin").write_text(f"{name} = {several}")
+    run, asks = f"--model_dir={tmp_path}", f"--gin.{name}={several}"
+    message = message_of(main, [run, asks])
+    assert message.startswith("this program runs on one device") and name in message
+    configuration.parse_run([run], "")
+    configuration.parse_run([run, f"--gin.{name}={one}"], "")
+    configuration.parse_run([run, asks], "", one_device=False)
 
 
 def test_a_binary_shows_one_line(tmp_path, monkeypatch, capfd):

@@ -5,6 +5,7 @@
 
 import contextlib
 import itertools
+import os
 import re
 import socket
 import time
@@ -47,8 +48,7 @@ def connect(
 
     Raises:
         MissingProcessesError: not all have come within `initialization_timeout`
-            seconds. (JAX, which would end the process instead, is not asked then; it
-            is where it finds the processes itself.)
+            seconds. (JAX, which would end the process instead, is not asked then.)
         ValueError: an unknown argument, or there is no such cluster.
     """
     if jax.distributed.is_initialized():
@@ -57,12 +57,15 @@ def connect(
     jax.config.update("jax_enable_preemption_service", False)
     # A process that ends by an error keeps the others waiting for so long.
     options = {"shutdown_timeout_seconds": _SHUTDOWN_SECONDS, **options}
-    given = coordinator_address, num_processes, process_id
+    names = coordinator_address, num_processes, process_id
     try:
-        if None not in given:
-            _meet(*given, initialization_timeout)
+        if None in names:
+            method = options.get("cluster_detection_method")
+            names = _detect(*names, method, initialization_timeout)
+        if None not in names:
+            _meet(*names, initialization_timeout)
         jax.distributed.initialize(
-            *given, initialization_timeout=initialization_timeout, **options
+            *names, initialization_timeout=initialization_timeout, **options
         )
     except (TypeError, ValueError) as error:
         raise ValueError(
@@ -72,6 +75,23 @@ def connect(
             "'process_id': 0}; {} where Slurm, Open MPI, Kubernetes or Cloud TPU "
             "started the processes; None for this process alone."
         ) from error
+
+
+def _detect(address, count, index, method, seconds):
+    """Returns address, count and index, those that are None as JAX finds them."""
+    given = address, count, index
+    if method == "deactivate":
+        return given
+    try:
+        from jax._src.clusters import ClusterEnv
+
+        address = address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+        *found, _ = ClusterEnv.auto_detect_unset_distributed_params(
+            address, count, index, None, method, seconds
+        )
+    except Exception:  # JAX's own, which may change, or fail: it tries again, and says.
+        return given
+    return found
 
 
 def _meet(address, count, index, seconds):

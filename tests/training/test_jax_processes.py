@@ -4,8 +4,10 @@ import collections
 import concurrent.futures
 from types import SimpleNamespace
 
+import jax
 import pytest
 import seqio
+from jax._src.clusters import ClusterEnv
 
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.evaluation.evaluate import evaluate
@@ -53,6 +55,45 @@ def test_who_is_missing_is_told_to_all(present, seconds, words):
 def test_arguments_that_do_not_fit(arguments):
     with pytest.raises(ValueError, match="cannot be connected.*'process_id': 0}"):
         connect(*arguments)
+
+
+@pytest.fixture
+def of_cluster(monkeypatch):
+    """Process 1 of 2 as Open MPI would start it; the address of the first."""
+    (port,) = free_ports(1)
+    variables = {
+        "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return f"127.0.0.1:{port}"
+
+
+def test_who_is_missing_of_a_cluster_is_told(of_cluster):
+    with pytest.raises(MissingProcessesError, match=f"0 of 2 did not.* {of_cluster}"):
+        connect(initialization_timeout=0.1)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_jax_is_asked_where_its_clusters_are_not_as_they_were(
+    of_cluster, monkeypatch, broken
+):
+    """It gets what is known, and says itself what it cannot find."""
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **_: asked.append(a))
+    monkeypatch.setattr(jax_processes, "_meet", lambda *_: None)
+    if broken:
+        monkeypatch.delattr(
+            ClusterEnv, "auto_detect_unset_distributed_params", raising=True
+        )
+    connect()
+    connect(cluster_detection_method="deactivate")
+    nothing = (None, None, None)
+    assert asked == [nothing if broken else (of_cluster, 2, 1), nothing]
 
 
 Device = collections.namedtuple("Device", "process_index number")

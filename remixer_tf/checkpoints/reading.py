@@ -96,7 +96,10 @@ def assign(folder, group, pairs):
     reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
     for name, variable in pairs:
         value = reader.get_tensor(tensor_name(group, name))
-        variable.assign(sharded.spread(value, variable))
+        sharding = getattr(variable.value, "sharding", None)  # JAX's alone have one.
+        if sharding is not None:
+            value = sharded.spread(value, sharding, variable.dtype)
+        variable.assign(value)
 
 
 def named_variables(variables):

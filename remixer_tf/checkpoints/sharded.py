@@ -110,16 +110,21 @@ def assign(folder, group, pairs):
         variable.assign(arrays[name])
 
 
-def spread(value, variable):
-    """Returns an array, which each process has whole, as a `keras.Variable` takes it.
+def spread(value, sharding, dtype=None):
+    """Returns an array, which each process has whole, as one that processes share.
 
-    One that processes share takes it in parts. JAX would make them, but compare the
-    whole array on each device with all processes' first.
+    JAX would make it of the whole one, but compare that on each device with all
+    processes' first.
+
+    Args:
+        value: array; what processes share already is returned as it is.
+        sharding: of the result. If it is of one process, `value` is returned.
+        dtype: of the result; None for that of `value`.
     """
-    sharding = getattr(variable.value, "sharding", None)
-    if sharding is None or sharding.is_fully_addressable:
+    whole = getattr(value, "is_fully_addressable", True)  # as NumPy's are
+    if sharding.is_fully_addressable or not whole:
         return value
-    value = np.asarray(value, variable.dtype)
+    value = np.asarray(value, dtype)
     return jax.make_array_from_process_local_data(sharding, value, value.shape)
 
 

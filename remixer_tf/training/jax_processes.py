@@ -17,6 +17,7 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from remixer_tf.checkpoints.host import Host
+from remixer_tf.checkpoints.sharded import spread
 
 _SHUTDOWN_SECONDS = 60
 _RETRY_SECONDS = 0.2
@@ -246,16 +247,8 @@ def put(values, shardings):
         the structure of `jax.Array`s.
     """
     if jax.process_count() > 1:
-        values = jax.tree.map(_share, values, shardings)
+        values = jax.tree.map(spread, values, shardings)
     return jax.device_put(values, shardings)
-
-
-def _share(value, sharding):
-    whole = getattr(value, "is_fully_addressable", True)  # as NumPy's are
-    if sharding.is_fully_addressable or not whole:
-        return value
-    value = np.asarray(value)
-    return jax.make_array_from_process_local_data(sharding, value, value.shape)
 
 
 def gather(array):

@@ -27,10 +27,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf import infer, score
+from remixer_tf import eval, infer, score
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.layers import MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
@@ -144,7 +145,9 @@ def dataset(seed, steps_per_call, shard_info):
 
 
 class Answers(Evaluation):
-    """What a model answers to a batch: the mean square of each row's logits."""
+    """What a model answers to a batch: the mean square of each row's logits, and a few
+    tokens that it writes.
+    """
 
     kind = "loss"
 
@@ -155,14 +158,19 @@ class Answers(Evaluation):
         return {}
 
     def batch_function(self, model):
-        return lambda batch: model(batch, training=False)
+        def answers(batch):
+            inputs = {"encoder_input_tokens": batch["encoder_input_tokens"]}
+            return model(batch, training=False), greedy_decode(model, inputs, 5).tokens
+
+        return answers
 
     def measure(self, part, model, function):
-        logits = function(tiny_batch(batch_size=8, seed=0))
+        logits, tokens = function(tiny_batch(batch_size=8, seed=0))
         squares = np.mean(np.square(logits), axis=(1, 2))
         return {
             "metrics": {"square": float(squares.mean())},
             "rows": squares.tolist(),
+            "tokens": tokens.tolist(),
         }, None
 
 
@@ -187,7 +195,7 @@ def run(folder, name, case, engine=backend_engine):
         initial_checkpoint=None
         if case.goes_on
         else InitialCheckpoint(f"{folder}/start/{case.kind}"),
-        evaluations=[Answers(period=STEPS)] if case.kind == "gmlp" else [],
+        evaluations=[Answers(period=STEPS)] if case.kind in ("gmlp", "experts") else [],
     )
 
 
@@ -285,6 +293,20 @@ def ask(model_dir, name):
         binary.main([f"--model_dir={model_dir}", *files, *scores])
 
 
+def score_dev(model_dir, name, *more):
+    """Has the binary evaluate the run of `train_run`, as the evaluation `name`."""
+    of_few = [f"name='{name}'", "splits=['dev']", "max_examples=6"]
+    eval.main(
+        [
+            f"--model_dir={model_dir}",
+            "--step=1",
+            "--gin.evaluate.evaluations=[@LossEvaluation()]",
+            *(f"--gin.LossEvaluation.{binding}" for binding in of_few),
+            *more,
+        ]
+    )
+
+
 def first_batch(engine):
     """What the engine's first step reads."""
     data = dataset(seed=0, steps_per_call=2, shard_info=engine.host.shard_info)
@@ -328,6 +350,13 @@ def main_of_two(folder, address, index):
     with engine.whole_model() as model:
         whole = [np.asarray(variable.value) for variable in model.trainable_variables]
     seen["norms"] = norm, float(np.sqrt(sum(np.sum(np.square(x)) for x in whole)))
+    keras.utils.set_random_seed(index)  # As different as by chance.
+    score_dev(
+        folder / "bytes",
+        "by_two",
+        f"--gin.JaxEngine.distributed={distributed}",
+        "--gin.JaxEngine.mesh_shape='data:4'",
+    )
     if index == 0:
         try:
             Barrier(seconds=0.5)()
@@ -341,7 +370,9 @@ def main(folder):
     child = start_killed(folder)
     JaxEngine(compilation_cache_dir=str(folder / "programs"))  # and of all after it
     by_orbax = "--gin.JaxEngine.checkpoint_format='orbax'"
-    train_run(folder / "bytes", "bytes", by_orbax)
+    train_run(
+        folder / "bytes", "bytes", by_orbax, "--gin.JaxEngine.mesh_shape='data:4'"
+    )
     ask(folder / "bytes", "jax")
     for layout in ("one", "2x2", "zero"):
         write_made(folder, layout, in_parts=layout == "zero")

@@ -181,13 +181,31 @@ def test_one_process_does_not_go_on_in_data_that_two_read(runs):
         engine_runs.run(runs, "refused", Case("mixer", goes_on="mixer_4x1_by_two"))
 
 
-@pytest.mark.parametrize("name", ["gmlp_one", "gmlp_2x2", "gmlp_2x2_by_two"])
-def test_every_mesh_evaluates_as_tensorflow_does(runs, name):
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        *((f"gmlp_{layout}", "gmlp_tf") for layout in ("one", "2x2", "2x2_by_two")),
+        *((f"experts_{layout}", "experts_one") for layout in ("data", "axis")),
+    ],
+)
+def test_every_mesh_evaluates_alike(runs, name, reference):
     expected, found = (
-        json.loads((runs / n / f"eval/tiny/dev/{STEPS}/loss.json").read_text())["rows"]
-        for n in ("gmlp_tf", name)
+        json.loads((runs / n / f"eval/tiny/dev/{STEPS}/loss.json").read_text())
+        for n in (reference, name)
     )
-    assert len(found) == 8 and found == pytest.approx(expected, rel=1e-5)
+    assert len(found["rows"]) == len(found["tokens"]) == 8
+    assert found["rows"] == pytest.approx(expected["rows"], rel=1e-5)
+    assert found["tokens"] == expected["tokens"]
+
+
+def test_the_binary_evaluates_in_two_processes(runs, clear_gin):
+    engine_runs.score_dev(runs / "bytes", "alone")
+    alone, by_two = (
+        json.loads((runs / f"bytes/eval/{n}/mini_cogs/dev/1/loss.json").read_text())
+        for n in ("alone", "by_two")
+    )
+    assert by_two["weights"] == alone["weights"]
+    assert by_two["metrics"] == pytest.approx(alone["metrics"], rel=1e-5)
 
 
 @pytest.fixture

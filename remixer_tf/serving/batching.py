@@ -4,7 +4,9 @@ import uuid
 
 import tensorflow as tf
 
-THREADS = 4  # batches computed at the same time
+# Batches computed at the same time. While no call comes, TensorFlow's threads look for
+# one every millisecond: 1% of a core each (measured with 8 and 16).
+THREADS = 4
 WAIT_MICROSECONDS = 5_000  # for a batch to fill up
 # A request is split, and waits, rather than refused.
 MANY = 2**20

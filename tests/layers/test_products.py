@@ -33,6 +33,7 @@ class Factors(keras.layers.Layer):
     [
         (project, (2, 3), (3, 4), "pd,df->pf"),
         (project, (2, 5, 3), (3, 4), "btd,df->btf"),
+        (project, (2, 5, 4), (4, 3), "btd,df->btf"),
         (scores, (2, 3, 5, 4), (2, 3, 6, 4), "bhtk,bhsk->bhts"),
         (
             functools.partial(mix, axes="hlbc"),

@@ -48,12 +48,13 @@ def test_the_n_best_of_given_strings(tiny_run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "preset, several",
+    "preset, several, tiny_run",
     [
-        ("t5", "beam_search.n_best"),
-        ("huggingface", "beam_search.n_best"),
-        ("sampling", "sample.num_samples"),
+        ("t5", "beam_search.n_best", "bytes"),
+        ("huggingface", "beam_search.n_best", "words"),
+        ("sampling", "sample.num_samples", "bytes"),
     ],
+    indirect=["tiny_run"],
 )
 def test_infer_eval_and_a_saved_model_agree(preset, several, tiny_run, tmp_path):
     options = f"--gin.{several}=3", "--gin.text_to_text.dtype_policy='float32'"

@@ -24,7 +24,7 @@ from remixer_tf.models import (
     ImageClassifier,
     TransformerStack,
 )
-from remixer_tf.serving import saved_model, warm_up
+from remixer_tf.serving import batching, saved_model, warm_up
 from remixer_tf.serving.image_to_class import ImageToClass
 from remixer_tf.serving.text_encoder import TextEncoder
 from remixer_tf.serving.text_scorer import TextScorer
@@ -41,6 +41,12 @@ TRIMMED = [False, False, True, False, True]
 LENGTHS = {"inputs": 10, "targets": 6}
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Those that wait for calls never end, and take 1% of a core each while they do."""
+    monkeypatch.setattr(batching, "THREADS", 1)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from remixer_tf.layers.base import (
 )
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
-from remixer_tf.layers.products import scores
+from remixer_tf.layers.products import repeat, scores
 from remixer_tf.layers.sowing import sow
 
 
@@ -145,12 +145,12 @@ class SelfAttention(_Attention):
             self.position_bias.build()
 
     def call(self, x, context, training=False):
-        bias = self._bias(x.shape[1], context)
+        bias = self._bias(*x.shape[:2], context)
         key = self._split_heads(self.key(x))
         value = self._split_heads(self.value(x))
         return self._attend(x, key, value, bias, training)
 
-    def _bias(self, length, context):
+    def _bias(self, batch_size, length, context):
         """What is added to the logits of a whole sequence: biases and masks."""
         own = causal = padding = segments = None
         positions = ops.arange(length, dtype="int32")
@@ -163,7 +163,10 @@ class SelfAttention(_Attention):
         if context.segment_ids is not None:
             ids = context.segment_ids
             segments = _mask_bias(ops.equal(ids[:, :, None], ids[:, None, :]))[:, None]
-        return _sum_biases(own, context.position_bias, causal, padding, segments)
+        shared = _sum_biases(own, context.position_bias, causal)
+        if shared is not None:
+            shared = repeat(shared, batch_size)
+        return _sum_biases(shared, padding, segments)
 
     def _step_bias(self, context):
         """What is added to the logits of position `context.step`."""

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from remixer_tf.layers.products import mix, project, scores
+from remixer_tf.layers.products import mix, project, repeat, scores
 from tests.compiled import outputs_and_gradients
 
 
@@ -63,3 +63,16 @@ def test_products_and_gradients_equal_numpy(product, left, right, equation):
     )
     for weight, value in zip((layer.left, layer.right), expected, strict=True):
         np.testing.assert_allclose(gradients[weight.path], value, atol=1e-5)
+
+
+def test_repeated_values_take_the_sum_of_all_examples_gradients():
+    rng = np.random.default_rng(0)
+    bias = rng.normal(size=(1, 3, 5, 5)).astype("float32")
+    examples = rng.normal(size=(4, 3, 5, 5)).astype("float32")
+    layer = Factors(lambda b, x: x + repeat(b, len(examples)), bias, examples)
+    outputs, gradients = outputs_and_gradients(layer.call, layer)
+    np.testing.assert_allclose(outputs, examples + bias, atol=1e-6)
+    dy = 1 / (1 + np.abs(outputs)) ** 2
+    np.testing.assert_allclose(
+        gradients[layer.left.path], dy.sum(axis=0, keepdims=True), atol=1e-5
+    )

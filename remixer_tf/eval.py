@@ -11,7 +11,7 @@ def main(arguments):
         "the newest, the best, or each one as it appears. What is scored already is "
         "not scored again.",
         steps=("best", "each"),
-        one_device=False,
+        devices="configured",
     )
     configuration.call("evaluate", options.model_dir, step=options.step)
 

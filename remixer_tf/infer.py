@@ -10,6 +10,7 @@ def main(arguments):
         "Answers every line of --input with a line of --output, in order. A terminal "
         "is asked line by line.",
         _add_arguments,
+        devices="asked",
     )
     if options.batch_size < 1:
         raise configuration.UserError(

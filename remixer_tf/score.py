@@ -11,6 +11,7 @@ def main(arguments):
         "number of tokens, and 1 if greedy decoding would write them or else 0, with "
         "tabs between. Lines of --input are inputs, a tab, targets.",
         _add_arguments,
+        devices="asked",
     )
     if options.batch_size < 1:
         raise configuration.UserError(

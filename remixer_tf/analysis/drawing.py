@@ -20,7 +20,7 @@ from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
-from remixer_tf.training.backend_engine import compile_function
+from remixer_tf.training.backend_engine import engine_of
 
 
 def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
@@ -263,8 +263,8 @@ class Pictures(_Pictures):
         lengths = self._options["feature_lengths"]
         features = self._task.output_features
         example = {"inputs": np.array(ids, "int32")}
-        decode = compile_function(
-            lambda batch: greedy_decode(model, batch, lengths["targets"]).tokens, model
+        decode = engine_of(model).compile(
+            lambda batch: greedy_decode(model, batch, lengths["targets"]).tokens
         )
         # As long as in evaluation: not every model masks its padding.
         padded = ids + [0] * (lengths["inputs"] - len(ids))

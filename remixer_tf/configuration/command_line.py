@@ -7,11 +7,10 @@ import re
 from remixer_tf.configuration.errors import UserError, nearest
 from remixer_tf.configuration.gin_files import get_value, parse_gin
 
-# What puts a model on several devices, and the value that does not.
-_ON_DEVICES = {
-    "JaxEngine.mesh_shape": "",
-    "JaxEngine.distributed": None,
-    "TensorFlowEngine.strategy": "single",
+# What puts a model on several devices, of Keras' backend, and the value that does not.
+_ONE_DEVICE = {
+    "tensorflow": {"TensorFlowEngine.strategy": "single"},
+    "jax": {"JaxEngine.mesh_shape": "", "JaxEngine.distributed": None},
 }
 
 
@@ -81,7 +80,7 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
 
 
 def parse_run(
-    arguments, description, add_arguments=None, steps=("best",), one_device=True
+    arguments, description, add_arguments=None, steps=("best",), devices="one"
 ):
     """Parses the command line of a binary that reads a run, and its configuration.
 
@@ -90,9 +89,10 @@ def parse_run(
     Args:
         arguments, description, add_arguments: as in `parse_command_line`.
         steps: words that --step takes beside a number.
-        one_device: bool, whether the binary runs on one device of one process. Then
-            what a run's configuration says of devices is not read, and the command line
-            may not ask for several.
+        devices: what the binary runs on. "configured": what the configuration says.
+            "asked": those of one process that --gin_file or --gin ask for; what a run's
+            own configuration says of devices is not read. "one": the same, and none
+            but one device may be asked for.
 
     Returns:
         what `parse_command_line` does, with `step`: int or one of `steps`, None for the
@@ -100,7 +100,7 @@ def parse_run(
 
     Raises:
         UserError: what `parse_command_line` and `parse_gin` raise, the folder has no
-            configuration, or several devices are asked for where one is taken.
+            configuration, or devices are asked for that the binary does not take.
     """
 
     def step(text):
@@ -123,20 +123,29 @@ def parse_run(
         "wrote into --model_dir.",
         add_step,
     )
-    parse_gin(
-        options.gin_file or [run_configuration(options.model_dir)],
-        options.gin_bindings,
-        options.gin_search_paths,
-        modules=options.module_import,
-    )
-    for binding in options.gin_bindings if one_device else ():
-        name = binding.partition(" = ")[0]
-        if name in _ON_DEVICES and get_value(name) != _ON_DEVICES[name]:
+    files, bindings = options.gin_file, options.gin_bindings
+    one_device = {} if devices == "configured" else _one_device()
+    if not files:
+        files = [run_configuration(options.model_dir)]
+        bindings = [f"{name} = {one!r}" for name, one in one_device.items()] + bindings
+    parse_gin(files, bindings, options.gin_search_paths, modules=options.module_import)
+    for name, one in one_device.items():
+        value = get_value(name, one)
+        of_processes = name == "JaxEngine.distributed" or value == "multi_worker"
+        if value != one and (devices == "one" or of_processes):
+            what = "in one process" if devices == "asked" else "on one device"
             raise UserError(
-                "this program runs on one device of one process. Leave out "
-                f"--gin.{name}. (remixer_tf.eval takes it.)"
+                f"this program runs {what}, and the configuration has {name} = "
+                f'{value!r}. Add --gin.{name}="{one!r}". (remixer_tf.eval takes it.)'
             )
     return options
+
+
+def _one_device():
+    """{parameter: its value} of one device, for Keras' backend."""
+    import keras  # late, as all that is slow to import
+
+    return _ONE_DEVICE.get(keras.backend.backend(), {})
 
 
 def run_configuration(model_dir):

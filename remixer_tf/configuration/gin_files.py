@@ -13,6 +13,7 @@ import tokenize
 import types
 
 import gin
+from gin import resource_reader
 
 from remixer_tf.configuration.bindings import describe_bindings
 from remixer_tf.configuration.configurables import PACKAGES, configurables
@@ -40,7 +41,8 @@ def register_configurables():
     gin.config.register_finalize_hook(_check_parameters)
     gin.config.register_finalize_hook(_check_layers)
     gin.config.register_finalize_hook(_check_booleans)
-    gin.config.register_file_reader(lambda path: open(_find(path)), _find)
+    packages = (resource_reader.system_path_reader, _is_in_package)
+    gin.config._FILE_READERS[1:] = [packages, (lambda path: open(_find(path)), _find)]
     # gin's own reader logs an error for a file that is in another folder.
     logging.getLogger().addFilter(
         lambda record: "Path not found" not in str(record.msg)
@@ -219,6 +221,17 @@ def _find(path):
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
     raise UserError(missing_file(path, _search_path))
+
+
+def _is_in_package(path):
+    """Whether a gin file is in a package, as gin's own reader has it.
+
+    That one fails at any other folder here, such as one called models.
+    """
+    try:
+        return resource_reader.system_path_file_exists(path)
+    except TypeError:
+        return False
 
 
 def _check_parameters(config):

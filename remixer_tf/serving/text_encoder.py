@@ -36,9 +36,9 @@ def text_encoder(
         ValueError: the checkpoint is of another model or vocabulary, or what
             `TextEncoder` raises.
     """
-    model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
-    step = reading.restore_model(model_dir, model, step)
-    return TextEncoder(model, task, feature_lengths["inputs"], weights), step
+    engine, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
+    step = reading.restore_model(model_dir, engine.model, step)
+    return TextEncoder(engine.model, task, feature_lengths["inputs"], weights), step
 
 
 class TextEncoder(tf.Module):

@@ -13,7 +13,7 @@ from remixer_tf.decoding import check_writes, score
 from remixer_tf.serving.pairs import PairBatches
 from remixer_tf.serving.text_to_text import build_for_run
 from remixer_tf.serving.tokenizers import keeps_eos
-from remixer_tf.training.backend_engine import compile_function
+from remixer_tf.training.backend_engine import backend_engine, engine_of
 
 
 def text_scorer(
@@ -25,11 +25,13 @@ def text_scorer(
     step=None,
     dtype_policy="float32",
     vocabulary=None,
+    engine=backend_engine,
 ):
     """Restores a checkpoint of a run as a `TextScorer`.
 
     Args:
-        model_dir, model, task, step, dtype_policy, vocabulary: see `text_to_text`.
+        model_dir, model, task, step, dtype_policy, vocabulary, engine: see
+            `text_to_text`.
         feature_lengths: dictionary of ints, see `TextScorer`.
 
     Returns:
@@ -37,12 +39,14 @@ def text_scorer(
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model or vocabulary, or what
-            `TextScorer` raises.
+        ValueError: the checkpoint is of another model or vocabulary, the engine is of
+            several processes, or what `TextScorer` raises.
     """
-    model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
-    scorer = TextScorer(model, task, feature_lengths)
-    return scorer, reading.restore_model(model_dir, model, step)
+    engine, task = build_for_run(
+        model_dir, model, task, dtype_policy, vocabulary, engine
+    )
+    scorer = TextScorer(engine.model, task, feature_lengths, engine)
+    return scorer, reading.restore_model(model_dir, engine.model, step)
 
 
 class TextScorer:
@@ -56,6 +60,8 @@ class TextScorer:
         model: a built and restored `EncoderDecoder` or `DecoderOnly`.
         task: a `seqio.Task` or `seqio.Mixture`.
         feature_lengths: dictionary of ints.
+        engine: the built `Engine` that has the model, whose replicas share each batch;
+            None for one device.
 
     Attributes:
         model: the model.
@@ -68,7 +74,7 @@ class TextScorer:
         ValueError: the model writes no text, or the task lacks a feature.
     """
 
-    def __init__(self, model, task, feature_lengths):
+    def __init__(self, model, task, feature_lengths, engine=None):
         check_writes(model)
         self.model = model
         self._task = task
@@ -85,7 +91,8 @@ class TextScorer:
                 f"{task.name} has the features {', '.join(features)}. Scoring needs "
                 f"{' and '.join(sorted(needed))}."
             )
-        self._score = compile_function(lambda batch: score(model, batch)[:3], model)
+        engine = engine or engine_of(model)
+        self._score = engine.compile(lambda batch: score(model, batch)[:3])
 
     def encode(self, inputs, targets):
         """Turns two texts, bytes, into their ids: two lists of int, not cut."""
@@ -149,11 +156,14 @@ class TextScorer:
 
         Args:
             pairs: iterable of (inputs, targets), lists of int.
-            batch_size: int.
+            batch_size: int, which the engine's replicas divide.
 
         Yields:
             float, int, bool as `remixer_tf.decoding.Scores` has them, and a bool,
             whether the model could not read the pair whole.
+
+        Raises:
+            ValueError: the replicas do not divide `batch_size`.
         """
         pairs = iter(pairs)
         while rows := list(itertools.islice(pairs, batch_size)):

@@ -4,7 +4,10 @@
 one, so that both give the same answers; evaluation's predictions are these too.
 """
 
+import functools
+
 import keras
+import numpy as np
 import seqio
 import tensorflow as tf
 
@@ -14,12 +17,11 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes, greedy_decode
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.models.build import build_model
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph
 from remixer_tf.serving.tokenizers import Tokenizers, cut, pad
-from remixer_tf.training.backend_engine import compile_function
+from remixer_tf.training.backend_engine import backend_engine
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 
@@ -37,6 +39,7 @@ def text_to_text(
     decode_fn=greedy_decode,
     weights="float32",
     jit_compile=None,
+    engine=backend_engine,
 ):
     """Restores a checkpoint of a run as a `TextToText`.
 
@@ -55,6 +58,8 @@ def text_to_text(
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         weights: str, the type that an export stores them in, see `StoredWeights`.
         jit_compile: see `TokenGraph`. An export keeps it.
+        engine: a factory of an `Engine`, whose devices hold the model. Only
+            TensorFlow's on one device gives what can be exported.
 
     Returns:
         the `TextToText`, and the checkpoint's step, an int.
@@ -62,17 +67,18 @@ def text_to_text(
     Raises:
         FileNotFoundError: there is no such checkpoint.
         ValueError: the checkpoint is of another model or vocabulary, the model writes
-            no text, the task is unknown or has no targets, or `max_decode_length`
-            leaves no room for a prompt.
+            no text, the task is unknown or has no targets, `max_decode_length` leaves
+            no room for a prompt, or the engine is of several processes.
     """
-    model, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
-    check_writes(model)
-    step = reading.restore_model(model_dir, model, step)
-    kind = TextToText
-    if keras.backend.backend() != "tensorflow":
-        kind = TextThroughArrays
+    engine, task = build_for_run(
+        model_dir, model, task, dtype_policy, vocabulary, engine
+    )
+    check_writes(engine.model)
+    step = reading.restore_model(model_dir, engine.model, step)
+    one_graph = keras.backend.backend() == "tensorflow" and engine.num_replicas == 1
+    kind = TextToText if one_graph else functools.partial(TextThroughArrays, engine)
     answer = kind(
-        model,
+        engine.model,
         task,
         feature_lengths=feature_lengths,
         max_decode_length=max_decode_length,
@@ -83,20 +89,30 @@ def text_to_text(
     return answer, step
 
 
-def build_for_run(model_dir, model, task, dtype_policy, vocabulary):
+def build_for_run(
+    model_dir, model, task, dtype_policy, vocabulary, engine=backend_engine
+):
     """Builds a model of text, to be restored from a run.
 
     Args: see `text_to_text`.
 
     Returns:
-        the built `keras.Model`, and the `seqio.Task` or `seqio.Mixture`.
+        the `Engine` with the built model, and the `seqio.Task` or `seqio.Mixture`.
 
     Raises:
-        ValueError: the run has another vocabulary, or the task is unknown.
+        ValueError: the run has another vocabulary, the task is unknown, or the engine
+            is of several processes.
     """
     task = get_task(task, vocabulary)
     check_vocabularies(model_dir, describe_vocabularies(task))
-    return build_model(model, dtype_policy), task
+    engine = engine()
+    if engine.host.count > 1:
+        raise ValueError(
+            "One process reads and writes texts. Its engine is of "
+            f"{engine.host.count}: choose the devices of one."
+        )
+    engine.build_model(model, dtype_policy)
+    return engine, task
 
 
 def _lengths(task, feature_lengths, max_decode_length):
@@ -247,25 +263,41 @@ class TextToText(tf.Module):
 
 
 class TextThroughArrays(TextToText):
-    """A `TextToText` whose model runs on another library than TensorFlow.
+    """A `TextToText` whose model runs on JAX, or on several devices.
 
     The same tokenizers read and write around it. No graph holds both, so that it has no
-    signatures to export: the same checkpoint is exported with Keras on TensorFlow.
+    signatures to export: the same checkpoint is exported by TensorFlow's graph on one
+    device.
+
+    Args:
+        engine: the built `Engine` that has the model.
+        model, task, options: see `TextToText`. Weights of half the size are an
+            export's alone.
     """
 
-    def __init__(self, model, task, **options):
+    def __init__(self, engine, model, task, *, weights="float32", **options):
+        if weights != "float32":
+            raise ValueError(
+                f"text_to_text.weights={weights!r} is for TensorFlow on one device. "
+                "Leave it out, or unset KERAS_BACKEND and choose one device."
+            )
         super().__init__(model, task, **options)
-        self._decode = compile_function(self.tokens.search, model, any_rows=True)
+        self._replicas = engine.num_replicas
+        self._decode = engine.compile(self.tokens.search, any_rows=True)
 
     def __call__(self, inputs):
         tokens, trimmed = self.read(inputs)
-        decoded = self._decode({"encoder_input_tokens": tokens.numpy()})
-        tensors = keras.tree.map_structure(tf.constant, decoded)
+        rows = len(tokens)
+        # The replicas share the rows: the last one is repeated until they can.
+        fill = [(0, -rows % self._replicas), (0, 0)]
+        tokens = np.pad(tokens, fill, mode="edge" if rows else "constant")
+        decoded = self._decode({"encoder_input_tokens": tokens})
+        tensors = keras.tree.map_structure(lambda x: tf.constant(x[:rows]), decoded)
         return self._write(tensors, trimmed)
 
     def signatures(self):
         """Raises a ValueError."""
         raise ValueError(
-            "An export is a graph of TensorFlow's. Unset KERAS_BACKEND to write it: "
-            "the checkpoint is the same."
+            "An export is a graph of TensorFlow's on one device. Unset KERAS_BACKEND "
+            "and choose one device to write it: the checkpoint is the same."
         )

@@ -31,16 +31,15 @@ def backend_engine(tensorflow=TensorFlowEngine, jax=JaxEngine):
     return engines[backend]()
 
 
-def compile_function(function, model, any_rows=False):
-    """Compiles a function of a batch that calls a model made without an engine.
+def engine_of(model):
+    """Makes the engine that runs a model which was made without one, on one device.
 
     Args:
-        function, any_rows: see `Engine.compile`. On TensorFlow, XLA is left out.
         model: a built `keras.Model`.
 
     Returns:
-        what `Engine.compile` returns.
+        an `Engine`. On TensorFlow it leaves XLA out.
     """
     engine = backend_engine(functools.partial(TensorFlowEngine, jit_compile=False))
     engine.model = model
-    return engine.compile(function, any_rows)
+    return engine

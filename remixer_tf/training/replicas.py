@@ -51,8 +51,8 @@ def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
         if _num_rows(batch) % replicas:
             raise ValueError(
                 f"A batch of {_num_rows(batch)} examples does not divide among "
-                f"{replicas} replicas. Set the evaluation's batch_size to a multiple "
-                f"of {replicas}."
+                f"{replicas} replicas. Set a batch size that is a multiple of "
+                f"{replicas}."
             )
         results = strategy.experimental_local_results(run(batch))
         return tf.nest.map_structure(

@@ -103,6 +103,22 @@ def test_search_path(tmp_path, monkeypatch):
     assert "no gin file 'runs/mine.gin'" in error_of("--gin_file=runs/mine.gin")
 
 
+def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
+    """A folder may be called runs, and one on Python's path is no package for that."""
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = ["--gin_file=runs/mini_cogs.gin", "--gin.VOCABULARY_FILE='a'"]
+    parse(f"--gin_file={MODEL}", *run)
+    assert "no gin file 'runs/mine.gin'" in error_of("--gin_file=runs/mine.gin")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "mine.gin").write_text("SEED = 5\n")
+    monkeypatch.chdir(tmp_path / "runs")
+    parse("--gin_file=package/mine.gin")
+    assert gin.query_parameter("SEED/gin.macro.value") == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

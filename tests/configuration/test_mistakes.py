@@ -1,5 +1,6 @@
 """A user's mistake is one line: the name, what was expected, what was received."""
 
+import keras
 import pytest
 
 from remixer_tf import configuration, infer, pictures, score, train
@@ -158,24 +159,54 @@ def test_of_a_folder_of_data(tmp_path):
     assert "cogs.directory names a folder" in message and "no_such_folder" in message
 
 
-@pytest.mark.parametrize("main", [infer.main, score.main, pictures.main])
+DEVICES = {
+    "JaxEngine.mesh_shape": ("jax", "'data:2'", "''"),
+    "JaxEngine.distributed": ("jax", "{'num_processes': 2}", "None"),
+    "TensorFlowEngine.strategy": ("tensorflow", "'mirrored'", "'single'"),
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_of_devices_that_a_binary_does_not_take(tmp_path, monkeypatch, name):
+    """A run may have been trained on what may not be asked for: that is not read."""
+    backend, several, one = DEVICES[name]
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    file = tmp_path / "operative_config.gin"
+    file.write_text(f"{name} = {several}")
+    run, binding = f"--model_dir={tmp_path}", f"--gin.{name}="
+    asks = [[f"--gin_file={file}"], [binding + several]]
+    for asked in asks:
+        message = message_of(configuration.parse_run, [run, *asked], "")
+        assert f"on one device, and the configuration has {name} = {several}" in message
+        assert message_of(pictures.main, [run, *asked]) == message
+        configuration.parse_run([run, *asked, binding + one], "")
+    configuration.parse_run([run], "")
+    assert repr(configuration.get_value(name)) == one
+    configuration.parse_run([run], "", devices="configured")
+    assert repr(configuration.get_value(name)) == several
+
+
+@pytest.mark.parametrize("main", [infer.main, score.main])
 @pytest.mark.parametrize(
-    ("name", "several", "one"),
+    ("name", "several"),
     [
-        ("JaxEngine.distributed", "{'num_processes': 2}", "None"),
-        ("JaxEngine.mesh_shape", "'data:2'", "''"),
-        ("TensorFlowEngine.strategy", "'mirrored'", "'single'"),
+        ("JaxEngine.distributed", "{'num_processes': 2}"),
+        ("TensorFlowEngine.strategy", "'multi_worker'"),
     ],
 )
-def test_of_devices_that_a_binary_does_not_take(tmp_path, main, name, several, one):
-    """The command line may not ask for them; a run may have been trained on them."""
-    (tmp_path / "operative_config.gin").write_text(f"{name} = {several}")
-    run, asks = f"--model_dir={tmp_path}", f"--gin.{name}={several}"
-    message = message_of(main, [run, asks])
-    assert message.startswith("this program runs on one device") and name in message
-    configuration.parse_run([run], "")
-    configuration.parse_run([run, f"--gin.{name}={one}"], "")
-    configuration.parse_run([run, asks], "", one_device=False)
+def test_of_processes_that_a_binary_does_not_take(
+    tmp_path, monkeypatch, main, name, several
+):
+    """Several devices of one process may be asked for."""
+    monkeypatch.setattr(keras.backend, "backend", lambda: DEVICES[name][0])
+    (tmp_path / "operative_config.gin").touch()
+    run = f"--model_dir={tmp_path}"
+    message = message_of(main, [run, f"--gin.{name}={several}"])
+    assert "in one process" in message and f"{name} = {several}" in message
+    for name in ("JaxEngine.mesh_shape", "TensorFlowEngine.strategy"):
+        asked = f"--gin.{name}={DEVICES[name][1]}"
+        configuration.parse_run([run, asked], "", devices="asked")
+        assert repr(configuration.get_value(name)) == DEVICES[name][1]
 
 
 def test_a_binary_shows_one_line(tmp_path, monkeypatch, capfd):

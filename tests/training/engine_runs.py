@@ -281,16 +281,19 @@ def write_made(folder, layout, in_parts=False):
     np.savez(folder / "made" / f"{layout}.npz", **arrays)
 
 
-def ask(model_dir, name):
+def ask(model_dir, name, *more):
     """Has the binaries answer and score, into the folder MODEL_DIR/<name>."""
     (model_dir / name).mkdir()
-    lines = {infer: "A cat saw the dog .\nthe teacher slept\n", score: "a\tb\na b\tc\n"}
+    lines = {
+        infer: "A cat saw the dog .\nthe teacher slept\nB\n",
+        score: "a\tb\na b\tc\n",
+    }
     for binary, text in lines.items():
         output = model_dir / name / binary.__name__
         (model_dir / "input").write_text(text)
         files = [f"--input={model_dir}/input", f"--output={output}"]
         scores = ["--scores"] if binary is infer else []
-        binary.main([f"--model_dir={model_dir}", *files, *scores])
+        binary.main([f"--model_dir={model_dir}", *files, *scores, *more])
 
 
 def score_dev(model_dir, name, *more):
@@ -374,6 +377,13 @@ def main(folder):
         folder / "bytes", "bytes", by_orbax, "--gin.JaxEngine.mesh_shape='data:4'"
     )
     ask(folder / "bytes", "jax")
+    ask(
+        folder / "bytes",
+        "jax_2x2",
+        "--gin.JaxEngine.mesh_shape='data:2,model:2'",
+        # The vocabulary of bytes has an odd size.
+        "--gin.JaxEngine.layout_rules='batch:data,d_ff:model,heads:model'",
+    )
     for layout in ("one", "2x2", "zero"):
         write_made(folder, layout, in_parts=layout == "zero")
     _, status = os.waitpid(child, 0)

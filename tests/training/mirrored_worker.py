@@ -18,9 +18,13 @@ from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.serving.text_scorer import TextScorer
+from remixer_tf.serving.text_to_text import TextThroughArrays
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.train_step import TrainStep
+from tests.data.toy_tasks import VOCABULARY, toy_task
+from tests.models.tiny import tiny_model
 from tests.training import toy
 
 NUM_STEPS = 8
@@ -156,8 +160,32 @@ def evaluated(strategy_name, jit_compile):
     }
 
 
+def answered(strategy_name):
+    """Returns what a tiny model writes and what it scores, for three rows."""
+    engine = TensorFlowEngine(strategy_name)
+    keras.utils.set_random_seed(0)
+
+    def make_model():
+        model = tiny_model("t5_1_1", vocab_size=VOCABULARY.vocab_size)
+        model.build = lambda: None  # It is built.
+        return model
+
+    engine.build_model(make_model, "float32")
+    task, lengths = toy_task({}), {"inputs": 6, "targets": 6}
+    answer = TextThroughArrays(engine, engine.model, task, feature_lengths=lengths)
+    scorer = TextScorer(engine.model, task, lengths, engine)
+    pairs = [scorer.encode(b"a", b"b"), scorer.encode(b"ab", b"ba")]
+    answers = answer(tf.constant(["a", "bc", ""]))
+    return {
+        "texts": [text.decode("latin-1") for text in answers["outputs"].numpy()],
+        "scores": answers["scores"].numpy().tolist(),
+        "pairs": [score for score, *_ in scorer.score(pairs, batch_size=2)],
+    }
+
+
 def variance_of_masks():
     """Returns how much the masks of a step's replicas differ, as a variance."""
+    keras.utils.set_random_seed(0)
     strategy = get_strategy("mirrored")
     with strategy.scope():
         model = toy.MaskModel()
@@ -196,6 +224,8 @@ def main():
     }
     for strategy, jit in (("single", False), ("mirrored", False), ("mirrored", True)):
         result[f"evaluated {strategy} {jit}"] = evaluated(strategy, jit)
+    for strategy in ("single", "mirrored"):
+        result[f"answered {strategy}"] = answered(strategy)
     result["reductions"] = reduced_shapes()
     result["dropout"] = dropout_masks()
     result["variance of masks"] = variance_of_masks()

@@ -234,18 +234,19 @@ def test_programs_are_kept(runs):
 
 
 def test_binaries_answer_and_score_as_on_tensorflow(runs, clear_gin):
+    """On one of JAX's devices, and on four, which share four rows where three are."""
     folder = runs / "bytes"
     assert sharded.is_sharded(folder / "checkpoints" / "1")
     engine_runs.ask(folder, "tensorflow")
-    answers = {file.name: file.read_text() for file in (folder / "jax").iterdir()}
-    assert len(answers) == 2
-    for name, text in answers.items():
+    files = [file for name in ("jax", "jax_2x2") for file in (folder / name).iterdir()]
+    assert len(files) == 4
+    for file in files:
         rows, expected = (
-            [line.split("\t") for line in content.splitlines()]
-            for content in (text, (folder / "tensorflow" / name).read_text())
+            [line.split("\t") for line in path.read_text().splitlines()]
+            for path in (file, folder / "tensorflow" / file.name)
         )
-        assert len(rows) == len(expected) == 2
-        scored = 0 if "score" in name else 1
+        scored = 0 if "score" in file.name else 1
+        assert len(rows) == len(expected) == 2 + scored
         for row, other in zip(rows, expected, strict=True):
             assert float(row.pop(scored)) == pytest.approx(
                 float(other.pop(scored)), abs=2e-4

@@ -103,6 +103,14 @@ def test_evaluation_shares_a_batch_among_replicas(runs, jit):
     assert one["hash"] == two["hash"]
 
 
+def test_replicas_share_the_rows_of_answers_and_scores(runs):
+    """Three rows of texts are filled up to four."""
+    one, two = runs["answered single"], runs["answered mirrored"]
+    assert len(set(one["texts"])) == 3 and two["texts"] == one["texts"]
+    for name in ("scores", "pairs"):
+        assert two[name] == pytest.approx(one[name], abs=1e-4)
+
+
 def test_batch_that_does_not_divide_names_both_numbers(runs):
     assert "batch of 3 examples" in runs["indivisible"]
     assert "2 replicas" in runs["indivisible"]

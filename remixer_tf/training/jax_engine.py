@@ -270,7 +270,8 @@ class JaxEngine(Engine):
             }
             values = put([v.value for v in variables], shardings)
             batch = put(batch, dict.fromkeys(batch, self._of_batch()))
-            results = program(values, batch)
+            with shared(self._shared_tensors()):
+                results = program(values, batch)
             return jax.tree.map(lambda x: gather(x)[:rows], results)
 
         return call

@@ -3,7 +3,8 @@
     KERAS_BACKEND=jax python -m tests.training.engine_runs FOLDER
 
 Each of `CASES` becomes the run FOLDER/<name>, from the weights in FOLDER/start/<kind>,
-with the text of its program in program.txt. FOLDER/bytes is a run of `train_run`, with
+with the text of its program in program.txt; of fully sharded parameters also that of an
+evaluation in evaluation.txt. FOLDER/bytes is a run of `train_run`, with
 the answers of the binaries in jax. FOLDER/made/<layout>.npz has what a model and its
 optimizer are made with, and of each the shape of a device's part.
 
@@ -22,7 +23,9 @@ import signal
 import sys
 import time
 from typing import NamedTuple
+from unittest import mock
 
+import jax
 import keras
 import numpy as np
 import tensorflow as tf
@@ -316,6 +319,25 @@ def first_batch(engine):
     return next(iter(data))
 
 
+def evaluation_program(engine):
+    """The text of the program that evaluates a batch of the engine's model."""
+    jit, texts = jax.jit, []
+
+    def noting(function):
+        program = jit(function)
+
+        def call(*arguments):
+            texts.append(program.lower(*arguments).compile().as_text())
+            return program(*arguments)
+
+        return call
+
+    with mock.patch.object(jax, "jit", noting):
+        evaluate = engine.compile(lambda batch: engine.model(batch, training=False))
+    evaluate(tiny_batch(batch_size=8, seed=0))
+    return texts[0]
+
+
 def main_of_two(folder, address, index):
     """Makes the runs of two processes."""
     distributed = {
@@ -396,6 +418,9 @@ def main(folder):
         run(folder, name, case, lambda engine=engine: engine)
         program, _ = engine.program(first_batch(engine))
         (folder / name / "program.txt").write_text(program.as_text())
+        if case.layout == "zero":
+            text = evaluation_program(engine)
+            (folder / name / "evaluation.txt").write_text(text)
 
 
 if __name__ == "__main__":

@@ -291,19 +291,25 @@ def test_the_halves_of_a_gate_are_split_alike(runs):
     assert set(found["all-gather"]) == {(6,)}  # gradients of the norm's vectors
 
 
-def test_fully_sharded_matrices_are_gathered_and_batches_are_not(runs):
-    found = read_collectives(runs / "t5_1_1_zero" / "program.txt")
-    assert found.keys() == {"all-reduce", "all-gather", "all-to-all"}
+@pytest.mark.parametrize(
+    ("program", "sums", "lookups"),
+    [("program", {"all-reduce"}, 4), ("evaluation", set(), 2)],
+)
+def test_fully_sharded_matrices_are_gathered_and_batches_are_not(
+    runs, program, sums, lookups
+):
+    file = runs / "t5_1_1_zero" / f"{program}.txt"
+    found = read_collectives(file)
+    assert found.keys() == {"all-gather", "all-to-all"} | sums
     weights = read_weights(runs / "t5_1_1_one", STEPS).values()
     of_weights = {value.shape for value in weights}
     of_weights |= {shape[::-1] for shape in of_weights}
     # But ids: every device looks up its part of the width for all rows ...
     others = {shape for shape in found["all-gather"] if shape not in of_weights}
     assert others == {(8, 10, 1), (8, 7, 1)}
-    # ... and sends each row where it belongs: two lookups, and their gradients.
-    text = (runs / "t5_1_1_zero" / "program.txt").read_text()
-    sent = re.findall(r" all-to-all\(.*op_name=\"(.*)\"", text)
-    assert len(sent) == 4 and all("/token_embedding/" in name for name in sent)
+    # ... and sends each row where it belongs: two lookups, and in training gradients.
+    sent = re.findall(r" all-to-all\(.*op_name=\"(.*)\"", file.read_text())
+    assert len(sent) == lookups and all("/token_embedding/" in name for name in sent)
 
 
 @pytest.mark.parametrize("name", ["experts_data", "experts_axis"])

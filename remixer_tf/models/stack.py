@@ -304,9 +304,8 @@ class TransformerStack(keras.layers.Layer):
 
     def grow_cache(self, cache, max_length, context):
         """A cache of `init_cache` or a step, padded to hold `max_length` tokens."""
-        values = keras.tree.flatten(cache)
-        batch_size = ops.shape(values[0])[0] if values else 1
-        empty = self.init_cache(batch_size, max_length, context)
+        # Of one row: only the other axes count.
+        empty = self.init_cache(1, max_length, context)
 
         def pad(value, like):
             missing = [

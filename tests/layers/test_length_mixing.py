@@ -184,18 +184,19 @@ def test_no_fft_where_the_matrix_itself_is_needed(arguments, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("num_heads", "channels", "window", "toeplitz"), [(1, 4, 2, False), (2, 2, 4, True)]
+    ("num_heads", "vector", "window", "toeplitz"), [(1, 4, 2, False), (2, 2, 4, True)]
 )
-def test_a_cache_of_blocks_of_channels_the_last_padded_and_windows_of_steps(
-    num_heads, channels, window, toeplitz, monkeypatch
+def test_a_cache_of_padded_channels_and_windows_of_steps(
+    num_heads, vector, window, toeplitz, monkeypatch
 ):
-    monkeypatch.setattr(mixing_cache, "CACHE_CHANNELS", channels)
+    monkeypatch.setattr(mixing_cache, "VECTOR", vector)
     monkeypatch.setattr(mixing_cache, "WINDOW", window)
     layer, _, x = make(
         num_heads=num_heads, causal=True, softmax=True, toeplitz=toeplitz
     )
     cache = layer.init_cache(2, 6, Context())
-    assert cache["inputs"].shape == (2, 2 * num_heads, 6, channels)
-    assert cache["window"].shape == (2, 2 * num_heads, 2 * window, channels)
+    padded = {1: 8, 2: 4}[num_heads]
+    assert cache["inputs"].shape == (2 * num_heads, 6, padded)
+    assert cache["window"].shape == (2 * num_heads, 2 * window, padded)
     y = np.array(layer(x, context=Context()))
     check_decoding(layer, x, y, Context())

@@ -77,7 +77,8 @@ def mix_step(x, cache, context, matrix_rows):
     slots = ops.arange(2 * WINDOW, dtype="int32")
     x = ops.pad(x, [[0, 0], [0, 0], [0, width - channels]])
     x = _exchange(ops.cast(x, window.dtype), hypotheses, heads)
-    window = _write(window, x[:, :, None], ops.equal(slots, WINDOW + place))
+    everywhere = ops.tile(x[:, :, None], (1, 1, 2 * WINDOW, 1))
+    window = _write(window, everywhere, ops.equal(slots, WINDOW + place))
     # The sums belong to who wrote the window's first position.
     positions = start + ops.maximum(slots - WINDOW, 0)
     positions = ops.minimum(positions, length - 1)
@@ -117,13 +118,11 @@ def _write(cached, x, here):
 
     Args:
         cached: float `[groups, hypotheses * places, width]`.
-        x: float `[groups, hypotheses, places or 1, width]`.
+        x: float `[groups, hypotheses, places, width]`.
         here: bool `[places]`.
     """
-    hypotheses, places = x.shape[1], here.shape[0]
-    x = ops.tile(x, (1, 1, places // x.shape[2], 1))
-    x = ops.reshape(x, (-1, *cached.shape[1:]))
-    return ops.where(ops.tile(here, (hypotheses,))[:, None], x, cached)
+    here = ops.tile(here, (x.shape[1],))[:, None]
+    return ops.where(here, ops.reshape(x, (-1, *cached.shape[1:])), cached)
 
 
 def _exchange(x, first, second):

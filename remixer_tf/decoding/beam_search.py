@@ -6,6 +6,7 @@ from keras import ops
 
 from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.greedy import greedy_decode
+from remixer_tf.decoding.repetition import Repetition
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode, pick
 from remixer_tf.layers.arguments import check_numbers
 
@@ -135,6 +136,8 @@ def beam_search(
     eos_id=1,
     min_length=0,
     allowed=None,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
 ):
     """Searches for the likeliest answers, keeping `beams` beginnings of each example.
 
@@ -150,13 +153,15 @@ def beam_search(
             has `answers`, best first. By T5's rules a row may end with fewer.
         eos_id: int, the token that ends a sequence.
         min_length, allowed: see `Constraint`.
+        no_repeat_ngram_size, repetition_penalty: see `Repetition`. Scores are sums of
+            log-probabilities after the penalty.
 
     Returns:
         a `Decoded`.
 
     Raises:
         ValueError: the model writes no text, n_best is not in 1 .. beams, or what
-            `Constraint` raises.
+            `Constraint` and `Repetition` raise.
     """
     if not 1 <= n_best <= beams:
         raise ValueError(
@@ -164,7 +169,16 @@ def beam_search(
             f"n_best={n_best}, beams={beams}."
         )
     if beams == 1:  # as both do: neither's rules are greedy with one beam
-        return greedy_decode(model, batch, max_length, eos_id, min_length, allowed)
+        return greedy_decode(
+            model,
+            batch,
+            max_length,
+            eos_id,
+            min_length,
+            allowed,
+            no_repeat_ngram_size,
+            repetition_penalty,
+        )
     positions = ops.arange(max_length, dtype="int32")
     numbers = ops.arange(beams, dtype="int32")
 
@@ -230,6 +244,7 @@ def beam_search(
         beams=beams,
         branches=True,
         constraint=Constraint(eos_id, max_length, min_length, allowed),
+        repetition=Repetition(no_repeat_ngram_size, repetition_penalty),
     )
     has_answer = found.ranks[:, :1] > NONE
     scores = ops.where(found.open, cut.scores, NONE)

@@ -3,6 +3,7 @@
 from keras import ops
 
 from remixer_tf.decoding.constraints import Constraint
+from remixer_tf.decoding.repetition import Repetition
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode
 from remixer_tf.layers.arguments import check_integers, check_numbers
@@ -21,6 +22,8 @@ def sample(
     eos_id=1,
     min_length=0,
     allowed=None,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
 ):
     """Draws each token, and so answers from `p(y) = prod_t p(y_t | y_<t)`.
 
@@ -44,14 +47,15 @@ def sample(
         eos_id: int, the token that ends a sequence.
         min_length, allowed: see `Constraint`. Other tokens are never drawn; those that
             are left have the proportions they had.
+        no_repeat_ngram_size, repetition_penalty: see `Repetition`, before temperature.
 
     Returns:
         a `Decoded`. Scores are the model's log-probabilities of the tokens, as without
-        temperature, `top_k` and `top_p`.
+        temperature, `top_k` and `top_p`, and after the penalty of repetition.
 
     Raises:
         ValueError: the model writes no text, a number is out of its range, or what
-            `Constraint` raises.
+            `Constraint` and `Repetition` raise.
     """
     check_numbers(temperature=temperature)
     check_integers(top_k=1 if top_k is None else top_k, num_samples=num_samples)
@@ -78,6 +82,7 @@ def sample(
         choose,
         beams=num_samples,
         constraint=Constraint(eos_id, max_length, min_length, allowed),
+        repetition=Repetition(no_repeat_ngram_size, repetition_penalty),
     )
     answers = Answers(tokens, scores) if num_samples > 1 else ()
     return Decoded(tokens[:, 0], scores[:, 0], answers)

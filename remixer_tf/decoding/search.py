@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from remixer_tf.decoding.repetition import tokens_read
+
 FIRST_CACHE_LENGTH = 64
 
 
@@ -76,6 +78,7 @@ def decode(
     beams=1,
     branches=False,
     constraint=None,
+    repetition=None,
 ):
     """Writes token after token as a search says, until all hypotheses have ended.
 
@@ -104,6 +107,8 @@ def decode(
         beams: int, hypotheses of each example.
         branches: bool, whether hypotheses go on from others: `Choice.parents`.
         constraint: a `Constraint`; None for none.
+        repetition: a `Repetition`; None for none. As in Hugging Face's `generate`, its
+            penalty is on log-probabilities where hypotheses branch, and else on logits.
 
     Returns:
         the `Hypotheses`, and the last state.
@@ -132,7 +137,15 @@ def decode(
             now = now._replace(ancestry=ancestry[:, :, None])
         logits, cache = model.decode_step(ops.reshape(last, (-1,)), cache, now)
         logits = ops.reshape(logits, (-1, beams, logits.shape[-1]))
+        if repetition:
+            read = tokens_read(prompt, prompt_lengths, hypotheses.tokens)
+            if not branches:
+                logits = repetition.penalize(logits, read, step)
         log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+        if repetition:
+            if branches:
+                log_probs = repetition.penalize(log_probs, read, step)
+            log_probs = repetition.mask(log_probs, read, step)
         place = step - prompt_lengths
         reading = place < 0
         if constraint is not None:

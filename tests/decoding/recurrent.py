@@ -52,6 +52,11 @@ class Recurrent:
         return ops.matmul(state, OUT), {"state": state}
 
     def log_probs(self, inputs, written):
+        """Of the next token, float64 `[VOCAB_SIZE]`, in NumPy; see `logits`."""
+        logits = self.logits(inputs, written)
+        return logits - np.log(np.exp(logits).sum())
+
+    def logits(self, inputs, written):
         """Of the next token after `written`, float64 `[VOCAB_SIZE]`, in NumPy.
 
         Args:
@@ -65,8 +70,7 @@ class Recurrent:
             state, tokens = np.sin(inputs.sum() * np.arange(8.0)), [0, *written]
         for token in tokens:
             state = np.tanh(state @ RECURRENT.astype("float64") + EMBEDDING[token])
-        logits = state @ OUT.astype("float64")
-        return logits - np.log(np.exp(logits).sum())
+        return state @ OUT.astype("float64")
 
     def answers(self, inputs, max_length):
         """Every answer: yields (log-probability, tokens), cut ones without EOS too."""

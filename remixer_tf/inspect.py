@@ -3,7 +3,7 @@
 import sys
 
 from remixer_tf import configuration
-from remixer_tf.configuration.command_line import run_configuration
+from remixer_tf.configuration.command_line import add_trust, run_configuration
 from remixer_tf.configuration.errors import UserError
 
 
@@ -66,13 +66,14 @@ def _files(options):
         raise UserError("give --gin_file or --model_dir, not both.")
     if not options.model_dir:
         return options.gin_file or ["runs/train.gin"]
-    return [run_configuration(options.model_dir)]
+    return [run_configuration(options)]
 
 
 def _add_arguments(parser):
     parser.add_argument(
         "--model_dir", metavar="DIR", help="folder of a run whose data to show"
     )
+    add_trust(parser)
     parser.add_argument(
         "--split", metavar="NAME", help="what to read; default: as in training"
     )

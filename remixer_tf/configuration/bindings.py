@@ -1,10 +1,17 @@
 """What gin binds to a function, for who compares results: see `describe`."""
 
 import inspect
+import os
 import re
+import tokenize
 
 import gin
 from gin import config_parser
+
+from remixer_tf.configuration.errors import UserError, explain_syntax
+
+# Training writes some 10 kB. A longer file of a stranger would only take time.
+_MAX_BYTES = 2**20
 
 
 def scope():
@@ -49,17 +56,43 @@ def read_bindings(path):
         gin text. Of a name that is bound twice the last value counts.
 
     Raises:
-        SyntaxError: it is no gin.
+        UserError: it is no gin.
     """
     bindings = {}
-    with open(path, encoding="utf-8") as file:
-        for statement in config_parser.ConfigParser(file, _AsWritten()):
-            if isinstance(statement, config_parser.BindingStatement):
-                scope, selector, parameter, value, _ = statement
-                scoped = f"{scope}/{selector}" if scope else selector
-                name = f"{scoped}.{parameter}" if parameter else scoped
-                bindings[name] = repr(value)
+    for statement in read_statements(path):
+        if isinstance(statement, config_parser.BindingStatement):
+            scope, selector, parameter, value, _ = statement
+            scoped = f"{scope}/{selector}" if scope else selector
+            name = f"{scoped}.{parameter}" if parameter else scoped
+            bindings[name] = repr(value)
     return bindings
+
+
+def read_statements(path):
+    """Reads a gin file as `read_bindings` does: nothing is imported or included.
+
+    Args:
+        path: str.
+
+    Returns:
+        list of the statements of `gin.config_parser`; @references and %macros are str.
+
+    Raises:
+        UserError: it is no gin, or larger than a configuration.
+    """
+    if os.path.getsize(path) > _MAX_BYTES:
+        raise UserError(
+            f"{path} is larger than {_MAX_BYTES:,} bytes: no configuration."
+        )
+    try:
+        with open(path) as file:  # In the encoding that gin takes.
+            return list(config_parser.ConfigParser(file, _AsWritten()))
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise UserError(explain_syntax(error)) from None
+    except (ValueError, TypeError) as error:  # bytes; a key such as [1]
+        raise UserError(f"cannot read {path}: {error}.") from None
+    except RecursionError:
+        raise UserError(f"cannot read {path}: brackets are nested too deep.") from None
 
 
 class _AsWritten(config_parser.ParserDelegate):

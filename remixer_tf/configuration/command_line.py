@@ -6,6 +6,7 @@ import re
 
 from remixer_tf.configuration.errors import UserError, nearest
 from remixer_tf.configuration.gin_files import get_value, parse_gin
+from remixer_tf.configuration.trust import check_run_configuration
 
 # What puts a model on several devices, of Keras' backend, and the value that does not.
 _ONE_DEVICE = {
@@ -68,7 +69,7 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
         default=[],
         metavar="MODULE",
         help="module of yours to import first, which registers tasks or parts; repeat "
-        "it for several. A run remembers it",
+        "it for several",
     )
     if add_arguments:
         add_arguments(parser)
@@ -84,7 +85,8 @@ def parse_run(
 ):
     """Parses the command line of a binary that reads a run, and its configuration.
 
-    Without --gin_file that is the one which training wrote into --model_dir.
+    Without --gin_file that is the one which training wrote into --model_dir, see
+    `run_configuration`.
 
     Args:
         arguments, description, add_arguments: as in `parse_command_line`.
@@ -114,6 +116,7 @@ def parse_run(
             help=f"step of the checkpoint, or {' or '.join(steps)}; the newest if not "
             "given",
         )
+        add_trust(parser)
         if add_arguments:
             add_arguments(parser)
 
@@ -126,7 +129,7 @@ def parse_run(
     files, bindings = options.gin_file, options.gin_bindings
     one_device = {} if devices == "configured" else _one_device()
     if not files:
-        files = [run_configuration(options.model_dir)]
+        files = [run_configuration(options)]
         bindings = [f"{name} = {one!r}" for name, one in one_device.items()] + bindings
     parse_gin(files, bindings, options.gin_search_paths, modules=options.module_import)
     for name, one in one_device.items():
@@ -148,18 +151,36 @@ def _one_device():
     return _ONE_DEVICE.get(keras.backend.backend(), {})
 
 
-def run_configuration(model_dir):
+def add_trust(parser):
+    """Adds the option of who reads a run's own configuration."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="let the run's own configuration import any module and include files, "
+        "which runs code of whoever made it; --module_import allows one module",
+    )
+
+
+def run_configuration(options):
     """Returns the path of the gin file that training wrote into a run's folder.
 
+    The only place that hands such a file to gin: it is checked here.
+
+    Args:
+        options: `argparse.Namespace` with `model_dir`, `module_import` and `trust`.
+
     Raises:
-        UserError: the folder has none.
+        UserError: the folder has none, or it could run code that neither
+            --module_import nor --trust allows.
     """
-    path = os.path.join(model_dir, "operative_config.gin")
+    path = os.path.join(options.model_dir, "operative_config.gin")
     if not os.path.exists(path):
         raise UserError(
             f"there is no {path}. Set --model_dir to the folder of a run, or name the "
             "configuration with --gin_file."
         )
+    if not options.trust:
+        check_run_configuration(path, options.module_import)
     return path
 
 

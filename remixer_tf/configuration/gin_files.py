@@ -115,6 +115,8 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         if message is None:
             raise
         raise UserError(message) from None
+    except RecursionError:
+        raise UserError("gin: brackets or includes are nested too deep.") from None
     except UserError as error:  # gin has added where it was raised.
         raise UserError(plain_message(error)) from None
 

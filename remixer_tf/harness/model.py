@@ -67,7 +67,8 @@ class HarnessModel(LM):
 
         Args:
             arg_dict: the `model_args`, options of `python -m remixer_tf.score`:
-                {"model_dir": RUN, "step": N, "gin_file": FILES, "gin.NAME": VALUE}.
+                {"model_dir": RUN, "step": N, "gin_file": FILES, "gin.NAME": VALUE,
+                "trust": True}.
             additional_config: dictionary of the harness's own, of which there may be
                 `batch_size`.
 
@@ -78,8 +79,9 @@ class HarnessModel(LM):
         given = {**arg_dict, **(additional_config or {})}
         given = {name: value for name, value in given.items() if value is not None}
         batch_size = given.pop("batch_size", 64)
+        trust = ["--trust"] if given.pop("trust", False) else []
         options = configuration.parse_run(
-            [f"--{name}={value}" for name, value in given.items()],
+            [f"--{name}={value}" for name, value in given.items()] + trust,
             "Restores a run as a model of lm-evaluation-harness.",
         )
         scorer, _ = configuration.call(

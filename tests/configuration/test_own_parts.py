@@ -31,7 +31,10 @@ def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
     scored = path.stat().st_mtime_ns
     for binding, new in ((), False), (("--gin.copy_input.leave_out=5",), True):
         gin.clear_config()
-        eval_binary.main([f"--model_dir={tmp_path}", *binding])
+        with pytest.raises(configuration.UserError, match="--module_import=my_parts"):
+            eval_binary.main([f"--model_dir={tmp_path}", *binding])
+        trusted = f"--model_dir={tmp_path}", "--module_import=my_parts"
+        eval_binary.main([*trusted, *binding])
         assert (path.stat().st_mtime_ns > scored) == new
 
     # What training wrote names the module too. Two steps at a rate of 0 change nothing.

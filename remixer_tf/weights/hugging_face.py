@@ -66,7 +66,7 @@ def read_hugging_face_t5(folder):
                 "share one embedding here."
             )
     tied = not copies or copies[-1] != "lm_head.weight" or "lm_head.weight" in equal
-    model = _model(config, tied)
+    model = t5_of_config(config, tied)
     scaled = _scales_logits(config)
     # Here tied logits are scaled, and others not. What is neither gets a matrix.
     logits = "lm_head.weight"
@@ -120,8 +120,16 @@ def _check_kind(config):
             )
 
 
-def _model(config, tied):
-    """The `T5` that config.json describes."""
+def t5_of_config(config, tied):
+    """The `T5` that config.json describes.
+
+    Args:
+        config: dictionary, the file's content.
+        tied: bool, whether logits are made with the embedding.
+
+    Raises:
+        ValueError: a size is missing, or the activation is unknown.
+    """
     required = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_layers")
     missing = [name for name in required if name not in config]
     if missing:

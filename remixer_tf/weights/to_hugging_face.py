@@ -1,5 +1,6 @@
 """Writes a T5 as the folder that transformers loads: `from_pretrained(FOLDER)`."""
 
+import functools
 import json
 import os
 import shutil
@@ -14,22 +15,29 @@ from remixer_tf.layers import (
     CrossAttention,
     FeedForward,
     GatedFeedForward,
+    RelativePositionBias,
     RMSNorm,
     SelfAttention,
 )
-from remixer_tf.models import EncoderDecoder
+from remixer_tf.models import EncoderDecoder, TransformerStack
+from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import Block
-from remixer_tf.weights.hugging_face import ACTIVATIONS
+from remixer_tf.weights.hugging_face import ACTIVATIONS, t5_of_config
 from remixer_tf.weights.names import HUGGING_FACE_T5, find_name
 
 _LAYERS = {
     "encoder": [SelfAttention, (FeedForward, GatedFeedForward)],
     "decoder": [SelfAttention, CrossAttention, (FeedForward, GatedFeedForward)],
 }
+# Float32 rounding gives some 1e-5 of the logits' deviation, another equation far more.
+_TOLERANCE = 1e-3
 
 
 def export_hugging_face(model, task, folder):
     """Writes config.json, model.safetensors and the vocabulary's files.
+
+    Before, a T5 is built of what will be written, and its logits are compared with the
+    model's.
 
     Args:
         model: a built `EncoderDecoder` with T5's layers.
@@ -40,7 +48,7 @@ def export_hugging_face(model, task, folder):
         str, the folder.
 
     Raises:
-        ValueError: transformers' T5 has no such layers.
+        ValueError: transformers' T5 has no such layers, or other logits.
         FileExistsError: the folder is there.
         OSError: it cannot be written.
     """
@@ -52,9 +60,13 @@ def export_hugging_face(model, task, folder):
         name: config[name]
         for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     }
+    arrays = named_arrays(model)
+    _compare(
+        model, t5_model(t5_of_config(config, config["tie_word_embeddings"])), arrays
+    )
     with whole_folder(folder) as place:
         save_file(
-            named_arrays(model),
+            arrays,
             os.path.join(place, "model.safetensors"),
             {"format": "pt"},
         )
@@ -149,6 +161,77 @@ def t5_config(model):
         "pad_token_id": 0,
         "dtype": "float32",
     }
+
+
+def t5_model(sizes):
+    """Builds a T5 as Hugging Face defines it, in float32.
+
+    Args:
+        sizes: a `T5`.
+
+    Returns:
+        an `EncoderDecoder` with initial weights.
+    """
+    part = functools.partial
+    heads = {"num_heads": sizes.num_heads, "d_kv": sizes.d_kv}
+    feed_forward = part(
+        GatedFeedForward if sizes.gated else FeedForward,
+        d_ff=sizes.d_ff,
+        activation=sizes.activation,
+    )
+
+    def stack(num_layers, causal, **cross_attention):
+        return part(
+            TransformerStack,
+            num_layers=num_layers,
+            sublayers={
+                "self_attention": part(SelfAttention, causal=causal, **heads),
+                **cross_attention,
+                "feed_forward": feed_forward,
+            },
+            position_bias=part(
+                RelativePositionBias,
+                num_heads=sizes.num_heads,
+                bidirectional=not causal,
+                num_buckets=sizes.num_buckets,
+                max_distance=sizes.max_distance,
+            ),
+            norm=part(RMSNorm, epsilon=sizes.epsilon),
+        )
+
+    model = part(
+        EncoderDecoder,
+        encoder=stack(sizes.num_encoder_layers, causal=False),
+        decoder=stack(
+            sizes.num_decoder_layers,
+            causal=True,
+            cross_attention=part(CrossAttention, **heads),
+        ),
+        vocab_size=sizes.vocab_size,
+        d_model=sizes.d_model,
+        tied_logits=sizes.tied_logits,
+    )
+    return build_model(model, "float32")
+
+
+def _compare(model, reference, arrays):
+    """Raises ValueError unless a T5 with these arrays has the model's logits."""
+    for path, variable in named_variables(reference.trainable_variables).items():
+        name, change = find_name(path.partition("/")[2], HUGGING_FACE_T5)
+        variable.assign(change(arrays[name]))
+    random = np.random.default_rng(0)
+    inputs = random.integers(1, model.vocab_size, (2, 160)).astype("int32")
+    inputs[1, 90:] = 0
+    targets = random.integers(1, model.vocab_size, (2, 24)).astype("int32")
+    batch = {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}
+    expected, received = (np.array(x(batch), "float64") for x in (reference, model))
+    distance = np.abs(expected - received).max() / expected.std()
+    if not distance < _TOLERANCE:
+        raise _refusal(
+            f"other logits than a T5 with its weights, by {distance:.1e} of their "
+            "standard deviation. Is one of its layers configured otherwise, such as a "
+            "causal encoder, or a position bias of the other direction"
+        )
 
 
 def _one(layers, name):

@@ -52,3 +52,19 @@ def test_a_language_model_is_refused():
 def test_others_are_refused(kind, name):
     with pytest.raises(ValueError, match=f"cannot hold this model: it has .*{name}"):
         t5_config(tiny_model(kind))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model.encoder.blocks[0].sublayer, "causal", True),
+        lambda model: setattr(model.decoder.position_bias, "bidirectional", True),
+    ],
+)
+def test_another_equation_in_the_same_layers_is_refused(tmp_path, change):
+    """transformers would load the file, and answer otherwise."""
+    model = tiny_model("t5_1_1", max_length=200)
+    change(model)
+    with pytest.raises(ValueError, match="other logits than a T5 with its weights"):
+        export_hugging_face(model, toy_task({"dev": []}), str(tmp_path / "1"))
+    assert not os.listdir(tmp_path)

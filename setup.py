@@ -4,7 +4,7 @@ Two folders of the repository live inside the installed package:
 `tasks/` is `remixer_tf.tasks`, and `gin/` travels as data in `remixer_tf/gin`.
 `gin/` must never hold an `__init__.py`: it would hide the gin library.
 
-t5 is needed too but cannot be declared here: its metadata asks for tfds-nightly
+T5's tasks need t5, which cannot be declared here: its metadata asks for tfds-nightly
 and seqio-nightly, which overwrite tensorflow-datasets and seqio file by file.
 `install.sh` installs it without its dependencies; those it really uses are below.
 """

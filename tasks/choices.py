@@ -31,7 +31,7 @@ import seqio
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD, SPLITS
 from remixer_tf.tasks.rows import RowSource
-from remixer_tf.tasks.t5_tasks import t5
+from remixer_tf.tasks.t5_library import function_of_t5
 
 
 def choices(targets, scores):
@@ -118,7 +118,7 @@ def _add_task(name, files, running_text):
         ],
         output_features={"inputs": feature, "targets": feature},
         postprocess_fn=functools.partial(
-            t5.data.postprocessors.rank_classification,
+            function_of_t5("data.postprocessors", "rank_classification"),
             passthrough_feature_keys=["num_choices"],
         ),
         metric_fns=[choices],

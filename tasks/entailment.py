@@ -30,11 +30,12 @@ import json
 import seqio
 
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.tasks import metrics
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.inference_files import THREE_CLASSES, read_pairs
 from remixer_tf.tasks.rows import TOKENIZE, RowSource
-from remixer_tf.tasks.t5_tasks import t5
+from remixer_tf.tasks.t5_library import function_of_t5
 
 anli_folder = DataFolder("anli", "REMIXER_TF_ANLI_DIR", "anli")
 conjnli_folder = DataFolder("conjnli", "REMIXER_TF_CONJNLI_DIR", "conjnli")
@@ -146,7 +147,7 @@ def _add_task(task, source, classes, benchmark=None, preprocessors=()):
         preprocessors=[
             *preprocessors,
             functools.partial(
-                t5.data.preprocessors.glue,
+                function_of_t5("data.preprocessors", "glue"),
                 benchmark_name=benchmark or task,
                 label_names=classes,
                 id_key=None,
@@ -155,9 +156,10 @@ def _add_task(task, source, classes, benchmark=None, preprocessors=()):
         ],
         output_features={"inputs": text, "targets": text},
         postprocess_fn=functools.partial(
-            t5.data.postprocessors.string_label_to_class_id, label_classes=classes
+            function_of_t5("data.postprocessors", "string_label_to_class_id"),
+            label_classes=classes,
         ),
-        metric_fns=[t5.evaluation.metrics.accuracy],
+        metric_fns=[metrics.accuracy],
         shuffle_buffer_size=600_000,  # more than any of them has
     )
 

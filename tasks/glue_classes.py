@@ -18,12 +18,11 @@ import functools
 import seqio
 import tensorflow as tf
 
-from remixer_tf.tasks import classes
+from remixer_tf.tasks import classes, t5_tasks
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
-from remixer_tf.tasks.t5_tasks import t5
 
-__all__ = ["SETS", "t5"]
+__all__ = ["SETS", "t5_tasks"]
 
 # T5's task, the texts of an example, and the classes in the order of GLUE's labels.
 SETS = {

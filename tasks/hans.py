@@ -21,7 +21,7 @@ from remixer_tf.tasks.entailment import pair_source
 from remixer_tf.tasks.folders import DataFolder
 from remixer_tf.tasks.inference_files import THREE_CLASSES
 from remixer_tf.tasks.rows import TOKENIZE
-from remixer_tf.tasks.t5_tasks import t5
+from remixer_tf.tasks.t5_library import function_of_t5
 
 __all__ = ["accuracies", "data_folder"]
 
@@ -72,7 +72,7 @@ seqio.TaskRegistry.add(
     source=pair_source(data_folder, FILES, CLASSES, columns=("heuristic",)),
     preprocessors=[
         functools.partial(
-            t5.data.preprocessors.glue,
+            function_of_t5("data.preprocessors", "glue"),
             benchmark_name="mnli",
             label_names=CLASSES,
             feature_names=["hypothesis", "premise"],

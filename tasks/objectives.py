@@ -21,10 +21,10 @@ where they can; BERT (Devlin et al. 2019, section 3.1) for masking.
 import functools
 
 import seqio
-from t5.data import preprocessors as t5
 
 from remixer_tf.data.context import with_context
 from remixer_tf.data.masked_lm import concat_and_split, mask_tokens
+from remixer_tf.tasks.t5_library import import_t5
 
 DENSITY = 0.15
 MEAN_SPAN = 3.0
@@ -49,6 +49,7 @@ def span_corruption(dataset, sequence_length, output_features):
         ValueError: the targets' length is too short, or the vocabulary has fewer extra
             ids than a piece has spans.
     """
+    t5 = import_t5("data.preprocessors")
     raw, targets = t5.random_spans_helper(
         inputs_length=sequence_length["inputs"],
         noise_density=DENSITY,
@@ -102,6 +103,7 @@ def joined_prefix_lm(dataset, sequence_length, output_features):
             "FEATURE_LENGTHS to equal lengths. Received: "
             f"{dict(sequence_length)}."
         )
+    t5 = import_t5("data.preprocessors")
     dataset = t5.select_random_chunk(
         dataset, output_features, feature_key="targets", max_length=65536
     )

@@ -8,7 +8,6 @@ Read them with `SpanFeatureConverter`, and score with `decode_fn=best_span`, whi
 BERT's protocol within a window; `squad_scores` has it across the windows of a question.
 """
 
-import collections
 import functools
 from typing import NamedTuple
 
@@ -19,8 +18,8 @@ from absl import logging
 from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import squad_files
+from remixer_tf.tasks.metrics import normalize_answer, word_f1
 from remixer_tf.tasks.squad_files import question_source, read_json, set_directory
-from remixer_tf.tasks.t5_tasks import t5
 
 __all__ = ["add_task", "question_source", "read_json", "set_directory"]
 
@@ -163,27 +162,17 @@ def _exact_match(text, answer):
     return float(text == answer)
 
 
-def _f1(text, answer):
-    """F1 of the words; of nothing, 1 if both are."""
-    text, answer = text.split(), answer.split()
-    if not text or not answer:
-        return float(text == answer)
-    common = (collections.Counter(text) & collections.Counter(answer)).total()
-    return 2 * common / (len(text) + len(answer))
-
-
 def _best_of_answers(measure):
     """A measure of a text against the right answers; none is the answer ""."""
-    normalize = t5.evaluation.qa_utils.normalize_squad
 
     def best(text, answers):
-        right = [normalize(answer) for answer in answers or [""]]
-        return max(measure(normalize(text), answer) for answer in right)
+        right = [normalize_answer(answer) for answer in answers or [""]]
+        return max(measure(normalize_answer(text), answer) for answer in right)
 
     return best
 
 
-MEASURES = {"em": _best_of_answers(_exact_match), "f1": _best_of_answers(_f1)}
+MEASURES = {"em": _best_of_answers(_exact_match), "f1": _best_of_answers(word_f1)}
 
 
 add_task(

@@ -1,4 +1,8 @@
-"""Registers the tasks and mixtures of `t5.data` with seqio.
+"""Registers the tasks and mixtures of `t5.data` with seqio when it is imported.
+
+That needs t5. `get_task` imports this module when it is asked for a name that is not
+registered, and the configuration when gin text has a name that gin does not know; a
+module that names T5's tasks in a mixture of its own imports it.
 
 For example `super_glue_v102_proportional` and `c4_v220_span_corruption`. They read
 their data through tensorflow_datasets and their vocabulary from `gs://t5-data` when
@@ -19,24 +23,15 @@ import seqio
 
 import remixer_tf.tasks.text  # noqa: F401, registers text_span_corruption
 from remixer_tf.tasks import benchmark_files
+from remixer_tf.tasks.t5_library import import_t5
 
-try:
-    import t5.data.mixtures  # imports t5.data.tasks too
-    import t5.evaluation.metrics
-except ModuleNotFoundError as error:
-    if error.name.split(".")[0] == "t5":
-        raise ImportError(
-            "t5, which holds T5's tasks and mixtures, is not installed. Install it "
-            "with:\n    pip install --no-deps t5==0.9.4\n"
-            "Without --no-deps it brings tfds-nightly and seqio-nightly, which "
-            "overwrite the files of tensorflow-datasets and seqio."
-        ) from error
-    raise
+import_t5("data.mixtures")  # and with them the tasks
+_rates = import_t5("data")
 
-__all__ = ["t5"]
-
+# Not those of this package or of a user's.
 for _name in seqio.TaskRegistry.names():
-    benchmark_files.use_files(seqio.TaskRegistry.get(_name))
+    if _name.startswith(("glue_", "super_glue_", "dpr_", "squad_v010")):
+        benchmark_files.use_files(seqio.TaskRegistry.get(_name))
 
 _supervised = [task.name for task in seqio.MixtureRegistry.get("en_mix").tasks]
 _supervised.remove("c4_v020_unsupervised")
@@ -46,6 +41,6 @@ for _name, _corpus in (
 ):
     seqio.MixtureRegistry.add(
         _name,
-        [(_corpus, t5.data.rate_unsupervised), *_supervised],
-        default_rate=t5.data.rate_num_examples,
+        [(_corpus, _rates.rate_unsupervised), *_supervised],
+        default_rate=_rates.rate_num_examples,
     )

@@ -23,8 +23,9 @@ from absl import logging
 
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.bad_rows import BadRows
-from remixer_tf.tasks.metrics import METRICS
+from remixer_tf.tasks.metrics import METRICS, OF_T5
 from remixer_tf.tasks.rows import TOKENIZE, RowSource
+from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import read_table
 
 
@@ -85,6 +86,8 @@ def table_task(
             f"metrics must be a list of {', '.join(METRICS)}. Received: "
             f"{metrics if isinstance(metrics, str) else sorted(unknown)}."
         )
+    if OF_T5 & {*metrics}:
+        import_t5("evaluation.metrics")  # now, not after hours of training
     for argument, template in (("inputs", inputs), ("targets", targets)):
         if not _fields(template, argument) and argument == "targets":
             raise ValueError(

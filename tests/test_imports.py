@@ -55,6 +55,7 @@ FOR_TASKS = (
     "remixer_tf.data.classification",
     "remixer_tf.data.context",
     "remixer_tf.data.errors",
+    "remixer_tf.data.late_tasks",
     "remixer_tf.data.masked_lm",
     "remixer_tf.data.spans",
     "remixer_tf.data.vocabularies",
@@ -167,6 +168,19 @@ def test_imports_run_one_way():
     wrong = [violations(module, source) for module, source in sources.items()]
     assert not any(wrong), "\n".join(sum(wrong, []))
     assert cycle(sources) is None
+
+
+def test_t5_is_imported_by_those_alone_who_use_it():
+    """`pip install` of the wheel brings no t5."""
+    sources = modules()
+    users = {
+        module
+        for module, source in sources.items()
+        if "t5" in {name.split(".")[0] for name in imported_names(module, source)}
+    }
+    assert not users, "use remixer_tf.tasks.t5_library"
+    of_t5 = {f"remixer_tf.tasks.{name}" for name in ("t5_tasks", "glue_classes")}
+    assert not of_t5 & imported_with("remixer_tf.tasks", sources)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from remixer_tf.configuration.errors import (
     plain_message,
     unknown_parameter,
 )
+from remixer_tf.data.late_tasks import register_waiting
 
 _search_path = []  # of the configuration that is read
 
@@ -108,8 +109,14 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     except (SyntaxError, tokenize.TokenError) as error:
         raise UserError(explain_syntax(error, text)) from None
     except (ValueError, OSError, ImportError) as error:
-        message = explain(error, _parameters_of_all())
-        raise UserError(message or plain_message(error)) from None
+        message = explain(error, _parameters_of_all()) or plain_message(error)
+        if "No configurable matching" in str(error):
+            try:
+                if register_waiting():
+                    return parse_gin(files, bindings, search_paths, complete, modules)
+            except ImportError as missing:
+                message += f" If the name is one of t5's: {missing}"
+        raise UserError(message) from None
     except KeyError as error:  # gin's, of ambiguous names; others are bugs
         message = explain(error, _parameters_of_all())
         if message is None:

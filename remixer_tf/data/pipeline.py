@@ -23,6 +23,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.data.caching import cached_task, describe_caches
+from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.data.lengths import (
     REMEDY,
     LengthBuckets,
@@ -60,13 +61,20 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
     """
     task = name
     if isinstance(name, str):
-        names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+        names = _registered_names()
+        without_t5 = ""
+        if name not in names:
+            try:
+                register_waiting()
+            except ImportError as error:
+                without_t5 = f"T5's tasks are not among them: {error} "
+            names = _registered_names()
         if name not in names:
             nearest = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
             raise ValueError(
                 f"No task or mixture is registered under the name {name!r}. "
                 + (f"The nearest names: {', '.join(nearest)}. " if nearest else "")
-                + "Import the module that registers it."
+                + f"{without_t5}Import the module that registers it."
             )
         task = seqio.get_mixture_or_task(name)
     if not isinstance(task, (seqio.Task, seqio.Mixture)):
@@ -82,6 +90,10 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
         check_paths(cache_dir=cache_dir)
         task = _change_tasks(task, lambda subtask: cached_task(subtask, cache_dir))
     return task
+
+
+def _registered_names():
+    return {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
 
 
 def _leave_out(task, without):

@@ -5,8 +5,12 @@ import pytest
 import seqio
 import tensorflow as tf
 
-import remixer_tf.tasks  # noqa: F401
+from remixer_tf import configuration
+from remixer_tf.data import late_tasks
+from remixer_tf.data.pipeline import get_task
 from remixer_tf.tasks import t5_tasks
+from remixer_tf.tasks.t5_library import import_t5
+from remixer_tf.tasks.tables import table_task
 
 
 def test_t5_names_are_registered():
@@ -51,11 +55,42 @@ def test_the_mixture_of_remixers():
     ]
 
 
-def test_a_missing_t5_names_the_command_that_installs_it(monkeypatch):
+@pytest.fixture
+def without_t5(monkeypatch):
+    """As a process that has imported nothing of t5's, where it is not installed."""
     for name in [*sys.modules]:
         if name.split(".")[0] == "t5":
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if "site-packages" not in p])
-    monkeypatch.setattr(sys, "path_importer_cache", {})
-    with pytest.raises(ImportError, match=r"pip install --no-deps t5==0\.9\.4"):
-        importlib.reload(t5_tasks)
+    monkeypatch.setitem(sys.modules, "t5", None)
+    monkeypatch.setattr(late_tasks, "_waiting", [lambda: importlib.reload(t5_tasks)])
+    import_t5.cache_clear()
+    yield
+    import_t5.cache_clear()
+
+
+@pytest.mark.usefixtures("without_t5", "clear_gin")
+def test_without_t5_only_what_is_of_t5_fails():
+    files = {"train": "a.tsv"}
+    for metric in ("accuracy", "exact_match", "f1", "per_class"):
+        task = table_task(files, "{0}", "{1}", metrics=[metric])
+        assert task.metric_fns[0](["a", "b"], ["a", "c"])
+    assert get_task("mini_cogs").name == "mini_cogs"
+    install = r"[^\n]*pip install --no-deps t5==0\.9\.4[^\n]*$"
+    with pytest.raises(ImportError, match=install):
+        table_task(files, "{0}", "{1}", metrics=["rouge"])
+    with pytest.raises(ValueError, match=f"glue_x.*{install}"):
+        get_task("glue_x")
+    with pytest.raises(configuration.UserError, match=f"no_such.*{install}"):
+        configuration.parse_gin([], ["no_such.verbose = False"])
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_gin_knows_what_t5_registers(monkeypatch):
+    """As the operative configuration of a run that corrupts spans has it."""
+    called = []
+    monkeypatch.setattr(late_tasks, "_waiting", [lambda: called.append(1)])
+    configuration.parse_gin([], ["random_spans_helper.verbose = False"])
+    assert not called  # t5 is imported here
+    with pytest.raises(configuration.UserError, match="knows no 'random_spens'"):
+        configuration.parse_gin([], ["random_spens.verbose = False"])
+    assert called == [1]

@@ -1,0 +1,44 @@
+"""The library t5, imported when something of it is used: many runs need nothing of it.
+
+It is the only library that `pip install` of this package does not bring along.
+"""
+
+import functools
+import importlib
+
+import gin
+
+MISSING = (
+    "t5, which this needs, is not installed: pip install --no-deps t5==0.9.4 (with its "
+    "dependencies it would overwrite tensorflow-datasets and seqio)."
+)
+
+
+@functools.cache
+def import_t5(name):
+    """Returns a module of t5's, such as "data.preprocessors".
+
+    Raises:
+        ImportError: t5 is not installed; the message says how to install it.
+    """
+    try:
+        with gin.unlock_config():  # t5 registers its functions, perhaps in mid-run.
+            return importlib.import_module(f"t5.{name}")
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] != "t5":
+            raise
+        raise ImportError(MISSING) from None
+
+
+def function_of_t5(module, name):
+    """Returns a function that imports `module` of t5's at its first call, and calls it.
+
+    Args:
+        module: str, such as "data.preprocessors".
+        name: str, of a function in it.
+    """
+
+    def call(*args, **kwargs):
+        return getattr(import_t5(module), name)(*args, **kwargs)
+
+    return call

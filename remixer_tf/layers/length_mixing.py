@@ -15,6 +15,10 @@ from remixer_tf.layers.sowing import sow
 # from 512 on, forward and backward together from 1,024 on. No accelerator was measured.
 FFT_FROM_LENGTH = 1024
 
+# A row whose keys are padding alone has no mass to divide by. The gradient divides by
+# the square, which must stay above float32's smallest normal number, 1.2e-38.
+SMALLEST_MASS = 1e-18
+
 
 def create_toeplitz_matrix(w):
     """Lays `2n-1` weights out as an `n x n` Toeplitz matrix: `t[i, j] = w[n-1+j-i]`.
@@ -258,9 +262,9 @@ class LengthMixing(Sublayer):
         if self.softmax and self.renormalize and padding_mask is not None:
             mask = ops.cast(padding_mask, "float32")
             mass = ops.einsum("hts,bs->hbt", matrix, mask)
-            mass = ops.maximum(mass, keras.config.epsilon() ** 4)
+            mass = _lay(ops.where(mass > SMALLEST_MASS, mass, 1.0), "hbl", axes)
             # Not times 1 / mass: of that, LiteRT's converter makes a product with mass.
-            y = y / _lay(ops.cast(mass, y.dtype), "hbl", axes)
+            y = ops.cast(ops.cast(y, "float32") / mass, y.dtype)
         if self.use_bias:
             bias = ops.cast(self._head_biases()[:, :length], y.dtype)
             y = y + _lay(bias, "hl", axes)

@@ -14,7 +14,7 @@ from remixer_tf.layers import (
     mixing_cache,
 )
 from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
-from tests.compiled import compiled
+from tests.compiled import compiled, outputs_and_gradients
 from tests.layers.harness import DTYPES, assert_equals, check_decoding
 
 
@@ -103,10 +103,31 @@ def test_without_renormalizing_padding_keeps_its_mass():
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
-def test_all_padding_is_finite():
-    layer, _, x = make(softmax=True)
-    y = compiled(layer)(x, context=Context(padding_mask=np.zeros((2, 6), "int32")))
-    np.testing.assert_array_equal(np.array(y), 0)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_an_example_of_padding_alone_is_finite_and_so_are_gradients(dtype):
+    layer, h, x = make(softmax=True, dtype=dtype)
+    mask = np.array([[0] * 6, [1] * 6], "int32")
+    y, gradients = outputs_and_gradients(
+        lambda: layer(ops.convert_to_tensor(x), context=Context(padding_mask=mask)),
+        layer,
+    )
+    np.testing.assert_array_equal(y[0], 0)
+    expected = numpy_mixing(h[0], x[1:])[0]
+    tolerance = 1e-5 if dtype == "float32" else 0.02
+    np.testing.assert_allclose(y[1].astype("float32"), expected, atol=tolerance)
+    (gradient,) = gradients.values()
+    assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0.01
+
+
+@pytest.mark.parametrize("mass", [1e-4, 1e-8, 1e-16])
+def test_real_keys_of_little_mass_are_mixed_as_if_alone(mass):
+    layer, h, x = make(softmax=True)
+    h[:, :, 5] = np.log(1 / mass)  # The padding token's column.
+    layer.mixing_matrix.assign(h)
+    mask = np.array([[1] * 5 + [0]] * 2, "int32")
+    y = np.array(compiled(layer)(x, context=Context(padding_mask=mask)))
+    expected = numpy_mixing(h[0], x, mask)
+    np.testing.assert_allclose(y[:, :5], expected[:, :5], atol=2e-5)
 
 
 def test_softmax_of_the_matrix_is_float32_under_bfloat16():

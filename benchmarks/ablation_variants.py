@@ -52,6 +52,7 @@ def _remixer(paper, *bindings):
         "SelfAttention.d_kv = 16",
         "RemixerBlock.max_length = %MAX_LENGTH",
         "RemixerBlock.width = 128",
+        "RemixerBlock.residual = 'hidden'",
         "NUM_LAYERS = 3",
     ]
     return Variant(paper, "architectures/encoder_only.gin", [*common, *bindings])

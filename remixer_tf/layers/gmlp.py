@@ -163,13 +163,14 @@ class TinyAttention(BertSelfAttention):
         d_out: int, channels of the output.
         d_kv: int, width of the head; 64 or 128 in the paper.
         causal: bool, whether a token sees only itself and earlier ones.
+        dropout_rate: float, see `SelfAttention`.
 
     Call arguments and returns: see `SelfAttention`, but for the output's width. A
     position bias in the context is for other layers.
     """
 
-    def __init__(self, d_out, d_kv, causal=False, **kwargs):
-        super().__init__(num_heads=1, d_kv=d_kv, causal=causal, **kwargs)
+    def __init__(self, d_out, d_kv, causal=False, dropout_rate=0.0, **kwargs):
+        super().__init__(1, d_kv, causal, dropout_rate, **kwargs)
         self.d_out = d_out
 
     def _projection(self, name, d_in, d_out, variance):
@@ -199,6 +200,8 @@ class GatedMLP(Sublayer):
         activation: str, see `get_activation`; the paper's BERT protocol has the exact
             gelu.
         d_attention: int, width of the tiny attention; None is gMLP, without one.
+        attention_dropout_rate: float, on the tiny attention's weights, see
+            `SelfAttention`.
 
     Call arguments and returns: see `Sublayer`.
 
@@ -221,6 +224,7 @@ class GatedMLP(Sublayer):
         d_attention=None,
         num_heads=1,
         norm_epsilon=1e-6,
+        attention_dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -238,13 +242,19 @@ class GatedMLP(Sublayer):
         self.d_attention = d_attention
         self.num_heads = num_heads
         self.norm_epsilon = norm_epsilon
+        self.attention_dropout_rate = attention_dropout_rate
         self.act = get_activation(activation)
         dtype = self.dtype_policy
         self.gating = self._make_gating(name="gating", dtype=dtype)
         self.width = d_ff // 2 if variant == "split" else d_ff
         if d_attention is not None:
             self.attention = TinyAttention(
-                self.width, d_attention, causal, name="attention", dtype=dtype
+                self.width,
+                d_attention,
+                causal,
+                dropout_rate=attention_dropout_rate,
+                name="attention",
+                dtype=dtype,
             )
 
     def _make_gating(self, **kwargs):

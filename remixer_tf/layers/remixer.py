@@ -4,6 +4,7 @@ from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, dense, get_activation
+from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.sowing import sow
 
@@ -24,21 +25,24 @@ COMPOSITIONS = {
     ),
 }
 ALPHAS = ("learned_scalar", "learned_vector", "gated")
+RESIDUALS = ("output", "hidden")
 
 
 class RemixerBlock(Sublayer):
-    """Remixer's token and channel mixing ("Remixers", section 3).
+    """Remixer's token and channel mixing ("Remixers", section 2.1).
 
     1. `X' = GELU(X W_1) * (X W_2)`
     2. `X_S = softmax(H) X'`
     3. `X_C = alpha (X_S * X') + (1 - alpha) (X' - X_S)`
-    4. `Y = X_C W_3 + X'` where width equals d_model (the equations as printed), else
-       `Y = (X_C + X') W_3`, since X' and Y differ in width.
+    4. `Y = X_C W_3 + X'`
 
     Args:
+        max_length: int, H is `max_length x max_length`.
         width: int, channels of X'; None is d_model. W_1, W_2: d_model x width, W_3:
             width x d_model.
-        max_length: int, H is `max_length x max_length`.
+        residual: str, where step 4 adds X'. "output", as printed, adds it to Y, which
+            needs a width of d_model. "hidden" is our reading for other widths:
+            `Y = (X_C + X') W_3`.
         num_mixing_heads: int, matrices H over equal groups of channels.
         causal: bool, H sees no later token (mask before the softmax).
         alpha: float in [0, 1], or "learned_scalar" or "learned_vector" (sigmoid of a
@@ -50,12 +54,15 @@ class RemixerBlock(Sublayer):
         activation: str, see `get_activation`.
         toeplitz, renormalize: see `LengthMixing`.
         mixing_dropout_rate: float, dropout on softmax(H).
+        dropout_rate: float, on what W_3 multiplies, one mask for all positions, as in
+            T5's feed-forward layers.
 
     Call arguments and returns: see `Sublayer`.
 
     Raises:
-        ValueError: for an alpha outside [0, 1], an unknown alpha or composition, and
-            as `LengthMixing` does.
+        ValueError: for an alpha outside [0, 1], an unknown alpha, composition or
+            residual, residual="output" with another width than d_model, and as
+            `LengthMixing` does.
     """
 
     reorders_cache = False
@@ -72,6 +79,8 @@ class RemixerBlock(Sublayer):
         toeplitz=False,
         renormalize=True,
         mixing_dropout_rate=0.0,
+        residual="output",
+        dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -95,6 +104,11 @@ class RemixerBlock(Sublayer):
                 f"composition={composition!r} has no alpha, so leave alpha at its "
                 f"default. Received: alpha={alpha!r}"
             )
+        if residual not in RESIDUALS:
+            raise ValueError(
+                f"residual is one of {sorted(RESIDUALS)}. Received: "
+                f"residual={residual!r}"
+            )
         self.max_length = max_length
         self.width = width
         self.num_mixing_heads = num_mixing_heads
@@ -105,6 +119,8 @@ class RemixerBlock(Sublayer):
         self.toeplitz = toeplitz
         self.renormalize = renormalize
         self.mixing_dropout_rate = mixing_dropout_rate
+        self.residual = residual
+        self.dropout_rate = dropout_rate
         self.compose = COMPOSITIONS[composition]
         self.act = get_activation(activation)
         self.mixing = LengthMixing(
@@ -118,17 +134,26 @@ class RemixerBlock(Sublayer):
             name="mixing",
             dtype=self.dtype_policy,
         )
+        self.dropout = Dropout(
+            dropout_rate, shared_axes=(1,), name="dropout", dtype=self.dtype_policy
+        )
 
     def build(self, input_shape):
         d_model = input_shape[-1]
         width = self.width or d_model
-        self.as_printed = width == d_model
+        if self.residual == "output" and width != d_model:
+            raise ValueError(
+                'residual="output" adds X\' to Y, so width equals d_model. Received: '
+                f"width={width}, d_model={d_model} in layer '{self.path}'. Set "
+                "RemixerBlock.residual = 'hidden', which is Y = (X_C + X') W_3."
+            )
         hidden_shape = (None, None, width)
         dtype = self.dtype_policy
         self.wi_0 = dense("wi_0", input_shape, width, dtype)  # W_1
         self.wi_1 = dense("wi_1", input_shape, width, dtype)  # W_2
         self.wo = dense("wo", hidden_shape, d_model, dtype)  # W_3
         self.mixing.build(hidden_shape)
+        self.dropout.build()
         if self.alpha in ("learned_scalar", "learned_vector"):
             self.alpha_logit = self.add_weight(
                 name="alpha_logit",
@@ -144,7 +169,7 @@ class RemixerBlock(Sublayer):
     def call(self, x, context, training=False):
         hidden = self._hidden(x)
         mixed = self.mixing(hidden, context=context, training=training)
-        return self._output(hidden, mixed)
+        return self._output(hidden, mixed, training)
 
     def init_cache(self, batch_size, max_length, context):
         return self.mixing.init_cache(batch_size, max_length, context)
@@ -157,14 +182,15 @@ class RemixerBlock(Sublayer):
     def _hidden(self, x):
         return self.act(self.wi_0(x)) * self.wi_1(x)
 
-    def _output(self, hidden, mixed):
+    def _output(self, hidden, mixed, training=False):
         gate = self.gate(hidden) if self.composition == "gate" else None
         alpha = self._alpha(hidden)
         sow(self, "intermediates", "alpha", alpha)
         composed = self.compose(hidden, mixed, alpha, gate)
-        if self.as_printed:
-            return self._project_rows(composed) + hidden
-        return self._project_rows(composed + hidden)
+        if self.residual == "hidden":
+            composed += hidden
+        y = self._project_rows(self.dropout(composed, training=training))
+        return y + hidden if self.residual == "output" else y
 
     def _project_rows(self, composed):
         """`wo`, of a matrix with a row for each position.

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import random_superbatch
+from remixer_tf.layers import LengthMixing
 from remixer_tf.objectives import losses
 from remixer_tf.objectives.batches import targets_and_weights
 from tests.configuration.test_gin_files import (
@@ -159,6 +160,26 @@ def test_task_is_registered_and_fits_the_model(file):
     if macros:
         assert max(lengths.values()) <= int(macros[0])
     assert configuration.get_value("train.train_steps") > 0
+
+
+@pytest.mark.parametrize(
+    "model, run, layers",
+    [
+        ("t5_1_1_base", "superglue", {"SelfAttention", "GatedFeedForward"}),
+        ("remixer_base", "superglue", {"SelfAttention", "RemixerBlock"}),
+        ("amlp_base_mlm", "classifier", {"TinyAttention"}),
+    ],
+)
+def test_fine_tuning_drops_a_tenth(model, run, layers):
+    """"Remixers" 3.1.2: on all MLP layers; gMLP's Table 9: hidden units, attention."""
+    files = [f"models/{model}.gin", f"runs/finetune_{run}.gin", TINY]
+    configuration.parse_gin(files, [], complete=False)
+    rates = {
+        type(layer).__name__: layer.dropout.rate
+        for layer in configured_model()._flatten_layers()
+        if hasattr(layer, "dropout") and not isinstance(layer, LengthMixing)
+    }
+    assert layers | {"Block"} <= set(rates) and set(rates.values()) == {0.1}
 
 
 @pytest.mark.parametrize("file", ROWS)

@@ -27,7 +27,7 @@ _CAUSAL = [{}, {"causal": True}]
 _BOOL = [False, True]
 _REMIXERS = [
     {},
-    {"width": None},
+    {"width": None, "residual": "output"},
     {"num_mixing_heads": 2},
     {"toeplitz": True},
     {"alpha": 0.3},
@@ -75,7 +75,8 @@ def _variants():
             yield LengthMixing, {**mixing, "use_bias": True, **causal, **limit}, limit
     limit = {"max_length": 8}
     for choice, causal in itertools.product(_REMIXERS, _CAUSAL):
-        yield RemixerBlock, {"width": 16, **choice, **causal, **limit}, limit
+        remixer = {"width": 16, "residual": "hidden", **choice}
+        yield RemixerBlock, {**remixer, **causal, **limit}, limit
     for choice, causal in itertools.product(_GATED_MLPS, _CAUSAL):
         yield GatedMLP, {"d_ff": 16, **choice, **causal, **limit}, limit
     for causal in _CAUSAL:

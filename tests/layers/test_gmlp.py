@@ -1,5 +1,6 @@
 """gMLP's block against NumPy."""
 
+import functools
 import math
 
 import numpy as np
@@ -155,6 +156,24 @@ def test_tiny_attention_starts_at_zero():
     np.testing.assert_array_equal(np.array(layer.attention(x, context=Context())), 0)
     assert layer.attention.out.kernel.shape == (4, 4)
     assert abs(ops.convert_to_numpy(layer.attention.query.kernel)).max() > 0
+
+
+def test_the_tiny_attention_drops_some_of_its_weights_in_training():
+    """All queries look at all four keys alike, and each key's value is its number."""
+    layer = GatedMLP(
+        4, 4, "linear", d_attention=4, attention_dropout_rate=0.25, name="amlp"
+    )
+    layer.build((None, None, 4))
+    layer.attention.query.kernel.assign(np.zeros((4, 4)))
+    layer.gating.mixing.mixing_matrix.assign(np.zeros((1, 4, 4)))
+    for projection in (layer.attention.value, layer.attention.out, layer.wo):
+        projection.kernel.assign(np.eye(4))
+    x = np.eye(4, dtype="float32")[None].repeat(100, 0)
+    train = compiled(functools.partial(layer, training=True), layer)
+    y = np.array(train(x, context=Context()))
+    assert set(np.unique(y.round(4))) == {0, np.float32(1 / 3).round(4)}
+    assert 0.15 < (y == 0).mean() < 0.35
+    np.testing.assert_allclose(compiled(layer)(x, context=Context()), 0.25, atol=1e-6)
 
 
 def test_tiny_attention_leaves_the_position_bias_of_others_alone():

@@ -1,5 +1,6 @@
 """The Remixer block's equations against NumPy."""
 
+import functools
 import math
 
 import numpy as np
@@ -24,7 +25,7 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def numpy_remixer(layer, x, alpha=0.5, composition="full", as_printed=False):
+def numpy_remixer(layer, x, alpha=0.5, composition="full", residual="hidden"):
     weights = {
         w.path.split("/", 1)[1]: ops.convert_to_numpy(w)
         for w in layer.trainable_weights
@@ -49,13 +50,15 @@ def numpy_remixer(layer, x, alpha=0.5, composition="full", as_printed=False):
             "multiplicative": product,
             "subtractive": difference,
         }[composition]
-    if as_printed:
+    if residual == "output":
         return composed @ weights["wo/kernel"] + hidden
     return (composed + hidden) @ weights["wo/kernel"]
 
 
 @DTYPES
-@pytest.mark.parametrize("width", [None, 6, 10])
+@pytest.mark.parametrize(
+    "width, residual", [(None, "output"), (6, "hidden"), (10, "hidden")]
+)
 @pytest.mark.parametrize(
     "alpha, composition",
     [
@@ -72,22 +75,48 @@ def numpy_remixer(layer, x, alpha=0.5, composition="full", as_printed=False):
         ("learned_vector", "gate"),
     ],
 )
-def test_equations(width, alpha, composition, dtype, tol):
+def test_equations(width, residual, alpha, composition, dtype, tol):
     options = {"alpha": alpha, "composition": composition, "dtype": dtype}
-    layer = RemixerBlock(max_length=8, width=width, name="remixer", **options)
+    options |= {"width": width, "residual": residual}
+    layer = RemixerBlock(max_length=8, name="remixer", **options)
     layer.build((None, None, 6))
     randomize(layer)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
-    expected = numpy_remixer(layer, x, alpha, composition, as_printed=width != 10)
+    expected = numpy_remixer(layer, x, alpha, composition, residual)
     assert_equals(compiled(layer)(x, context=Context()), expected, tol)
 
 
+@pytest.mark.parametrize("residual", ["output", "hidden"])
+def test_dropout_is_on_what_the_last_projection_reads(residual):
+    """As T5's: one mask for all positions; what is kept is divided by 1 - p."""
+    layer = RemixerBlock(8, residual=residual, dropout_rate=0.25, name="remixer")
+    layer.build((None, None, 400))
+    randomize(layer)
+    layer.wo.kernel.assign(np.eye(400))  # Y shows what W_3 reads.
+    x = np.random.default_rng(0).normal(size=(2, 5, 400)).astype("float32") / 10
+    y = numpy_remixer(layer, x, residual=residual)
+    added = 0  # X', which is never dropped, where it is added behind W_3
+    if residual == "output":
+        subtractive = numpy_remixer(layer, x, composition="subtractive")
+        none = numpy_remixer(layer, x, composition="none")
+        added = (subtractive + none) / 3  # (X' - X_S + X') + (X_S + X')
+    train = compiled(functools.partial(layer, training=True), layer)
+    kept = (np.array(train(x, context=Context())) - added) / (y - added)
+    np.testing.assert_allclose(kept, kept[:, :1].repeat(5, 1), atol=0.01)
+    kept = kept[:, 0]
+    dropped = np.abs(kept) < 0.01
+    np.testing.assert_allclose(kept[~dropped], 4 / 3, atol=0.01)
+    assert 0.2 < dropped.mean() < 0.3 and not (dropped[0] == dropped[1]).all()
+    np.testing.assert_allclose(compiled(layer)(x, context=Context()), y, atol=1e-4)
+
+
 def test_learned_alpha_starts_at_one_half():
-    layer = RemixerBlock(8, width=10, alpha="learned_vector", name="remixer")
+    options = {"width": 10, "residual": "hidden", "name": "remixer"}
+    layer = RemixerBlock(8, alpha="learned_vector", **options)
     layer.build((None, None, 6))
     assert layer.alpha_logit.shape == (10,)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
-    constant = RemixerBlock(8, width=10, alpha=0.5, name="remixer")
+    constant = RemixerBlock(8, alpha=0.5, **options)
     constant.build((None, None, 6))
     constant.set_weights([w for w in layer.get_weights() if w.shape != (10,)])
     np.testing.assert_allclose(
@@ -105,6 +134,8 @@ def test_learned_alpha_starts_at_one_half():
         ({"composition": "sum"}, "composition='sum'"),
         ({"composition": "none", "alpha": 0.1}, "has no alpha"),
         ({"num_mixing_heads": 4}, "num_heads=4, width=6"),
+        ({"residual": "inner"}, "residual='inner'"),
+        ({"width": 10}, "width=10, d_model=6"),
     ],
 )
 def test_wrong_arguments(arguments, message):

@@ -88,7 +88,13 @@ def tiny_model(
         self_attention = functools.partial(SelfAttention, causal=causal, **attention)
         cross_attention = functools.partial(CrossAttention, **attention)
         remixer = functools.partial(
-            RemixerBlock, width=12, causal=causal, **limit, **options
+            RemixerBlock,
+            width=12,
+            residual="hidden",
+            causal=causal,
+            dropout_rate=dropout_rate,
+            **limit,
+            **options,
         )
         gated_mlp = functools.partial(
             GatedMLP,
@@ -96,6 +102,7 @@ def tiny_model(
             toeplitz=True,
             causal=causal,
             d_attention=4 if kind == "amlp" else None,
+            attention_dropout_rate=dropout_rate,
             **limit,
         )
         if causal:

@@ -7,12 +7,11 @@ that a gin file names. These are registered, of the folder `text_files.directory
 - `text_span_corruption`: T5's denoising;
 - `text_prefix_lm`: the rest of a piece after a beginning of it;
 - `text_mlm`: BERT's masking, for `MaskedLMFeatureConverter`;
-- `text_lm`: for `seqio.LMFeatureConverter`;
+- `text_lm`: for language models;
 - `text_lm_stride`: `text_lm` to be evaluated with a stride, the length of its targets;
   its inputs are what comes before them, as far as their length goes:
 
         --gin.LossEvaluation.task="'text_lm_stride'" \\
-        --gin.LossEvaluation.feature_converter=@PrefixLMFeatureConverter \\
         --gin.LossEvaluation.feature_lengths="{'inputs': 448, 'targets': 64}"
 
 - `text_documents`: the documents whole, to train a vocabulary from:

@@ -18,6 +18,7 @@ from tests.models.test_image_classifier import random_images, tiny_classifier
 from tests.models.tiny import (
     KINDS,
     STACKS,
+    read_by,
     tiny_batch,
     tiny_decoder,
     tiny_encoder,
@@ -74,7 +75,7 @@ def _model(name):
     randomize(model)
     images = name.startswith("images")
     batch = {"images": random_images()} if images else tiny_batch()
-    return model, lambda: model(batch)
+    return model, lambda: model(read_by(model, batch))
 
 
 def outputs(names):

@@ -261,7 +261,6 @@ def test_a_language_model_answers_after_a_prompt(tmp_path):
         "--gin_file=models/gmlp_lm_tiny.gin",
         "--gin_file=runs/lm.gin",
         "--gin.TASK='mini_cogs'",
-        "--gin.train_dataset.feature_converter=@PrefixLMFeatureConverter",
         "--gin.train.evaluations=[@DecodedEvaluation()]",
         "--gin.DecodedEvaluation.period=2",
         "--gin.DecodedEvaluation.max_examples=6",

@@ -88,7 +88,7 @@ class _TaskReport:
                 f"{task.name} has no feature {', '.join(missing)}, which "
                 f"{converter.__name__} reads. Name the run with --gin_file, or set "
                 "--gin.train_dataset.feature_converter: a language model's is "
-                "@LMFeatureConverter."
+                "@LanguageModelFeatureConverter."
             )
         self._lengths = {
             name: np.array([len(example[name]) for example in self._examples])

@@ -13,7 +13,7 @@ from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.page import page_path, to_png, write_images, write_page
 from remixer_tf.checkpoints import reading
 from remixer_tf.data.classification import join_texts
-from remixer_tf.data.eval_batches import batch_examples, eval_dataset
+from remixer_tf.data.eval_batches import batch_examples, converter_for, eval_dataset
 from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import special_ids
@@ -87,7 +87,7 @@ class _Pictures:
         # Here, since matplotlib is slow to import and every binary reads this file.
         from remixer_tf.analysis.panels import draw_observations
 
-        batch, source = self._examples()
+        batch, source = self._examples(model)
         where = f"{len(next(iter(batch.values())))} examples of {source}, step {step}"
         side = self._image_side(model)
         figures = draw_observations(observe(model, batch), where, side)
@@ -124,7 +124,7 @@ class ImagePictures(_Pictures):
             source, transforms, batch_size=batch_size, split=split
         )
 
-    def _examples(self):
+    def _examples(self, model):
         batch = next(self._images.as_numpy_iterator())
         real = batch["label_weights"][:, 0] > 0
         return {name: value[real] for name, value in batch.items()}, self._name
@@ -147,7 +147,8 @@ class Pictures(_Pictures):
         text: str, inputs in which attention is drawn between the tokens, as is that of
             the greedy answer where the model can decode; None for none. An encoder
             reads [CLS] text [SEP], and of a pair of texts [CLS] text [SEP] text [SEP].
-        feature_converter: a `seqio.FeatureConverter` class.
+        feature_converter: a `seqio.FeatureConverter` class; None for the model's own,
+            see `converter_for`.
 
     Raises:
         ValueError: the task has no split that is not for training, and none is given.
@@ -163,7 +164,7 @@ class Pictures(_Pictures):
         split=None,
         vocabulary=None,
         text=None,
-        feature_converter=seqio.EncDecFeatureConverter,
+        feature_converter=None,
     ):
         self.period = period
         self._task = seqio.get_subtasks(get_task(task, vocabulary))[0]
@@ -175,10 +176,8 @@ class Pictures(_Pictures):
             )
         self._batch_size = batch_size
         self._texts = [text] if isinstance(text, str) else list(text or ())
-        self._options = {
-            "feature_lengths": feature_lengths,
-            "feature_converter": feature_converter,
-        }
+        self._feature_lengths = feature_lengths
+        self._feature_converter = feature_converter
 
     def draw(self, model, step):
         """Returns the figures, by name; see `draw_page`."""
@@ -200,13 +199,14 @@ class Pictures(_Pictures):
             figures |= attention
         return figures
 
-    def _examples(self):
+    def _examples(self, model):
         (batch,) = eval_dataset(
             self._task,
             split=self._split,
             batch_size=self._batch_size,
             max_examples=self._batch_size,
-            **self._options,
+            feature_lengths=self._feature_lengths,
+            feature_converter=self._feature_converter or converter_for(model),
         ).as_numpy_iterator()
         drawn = batch.pop("example_index") >= 0
         batch = {key: value[drawn] for key, value in batch.items()}
@@ -222,7 +222,7 @@ class Pictures(_Pictures):
             )
         feature = self._task.output_features["inputs"]
         ids = [list(feature.vocabulary.encode(text)) for text in self._texts]
-        longest = self._options["feature_lengths"]["inputs"]
+        longest = self._feature_lengths["inputs"]
         if decodes:
             ids[0] += [feature.vocabulary.eos_id] * feature.add_eos
         else:
@@ -242,7 +242,7 @@ class Pictures(_Pictures):
             {name: tf.constant(value, tf.int32) for name, value in example.items()}
         )
         features = self._task.output_features
-        joined = join_texts(dataset, features, self._options["feature_lengths"])
+        joined = join_texts(dataset, features, self._feature_lengths)
         (joined,) = joined.batch(1).as_numpy_iterator()
         vocabulary = features["inputs"].vocabulary
         special = special_ids(vocabulary)
@@ -260,7 +260,7 @@ class Pictures(_Pictures):
     def _decode(self, model, ids):
         """Returns a batch of a text and its greedy answer, and the tokens' names."""
         (ids,) = ids
-        lengths = self._options["feature_lengths"]
+        lengths = self._feature_lengths
         features = self._task.output_features
         example = {"inputs": np.array(ids, "int32")}
         decode = engine_of(model).compile(
@@ -271,19 +271,24 @@ class Pictures(_Pictures):
         answer = decode({"encoder_input_tokens": np.array([padded], "int32")})[0]
         example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
         (batch,) = batch_examples(
-            [example], batch_size=1, **self._options
+            [example],
+            batch_size=1,
+            feature_lengths=lengths,
+            feature_converter=self._feature_converter or converter_for(model),
         ).as_numpy_iterator()
         batch.pop("example_index")
 
         def names(feature, ids):
             return [_token_name(features[feature].vocabulary, int(i)) for i in ids]
 
+        written = {"encoder": example["inputs"], "decoder": example["targets"]}
+        if "encoder_input_tokens" not in batch:  # A language model's one row.
+            written = {"decoder": np.concatenate([*written.values()])}
         tokens = {}
-        for stack, feature in (("encoder", "inputs"), ("decoder", "targets")):
-            if feature not in example or f"{stack}_input_tokens" not in batch:
-                continue
-            reads = batch[f"{stack}_input_tokens"][0][: len(example[feature])]
-            tokens[stack] = names(feature, reads), names(feature, example[feature])
+        for stack, row in written.items():
+            reads = batch[f"{stack}_input_tokens"][0][: len(row)]
+            feature = "inputs" if stack == "encoder" else "targets"
+            tokens[stack] = names(feature, reads), names(feature, row)
         return batch, tokens
 
 

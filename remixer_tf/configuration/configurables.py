@@ -23,6 +23,7 @@ NAMES = {
         "PrefixLMFeatureConverter",
     ),
     "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
+    "remixer_tf.data.language_model": ("LanguageModelFeatureConverter",),
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
     "remixer_tf.data.spans": ("SpanFeatureConverter",),
     "remixer_tf.data.suffix_lm": ("SuffixLMFeatureConverter",),

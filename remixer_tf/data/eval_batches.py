@@ -4,6 +4,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
 from remixer_tf.layers.arguments import check_integers
@@ -64,21 +65,17 @@ def eval_dataset(
     )
 
 
-def converter_for(model, feature_lengths):
-    """Returns the seqio converter whose batches a model reads targets from.
+def converter_for(model):
+    """Returns the converter whose batches a model reads, a class.
 
-    A language model has inputs and targets in one row, with loss on the targets; an
-    encoder-decoder has them apart.
+    A language model reads inputs and targets in one row, an encoder-decoder apart.
 
     Args:
         model: an `EncoderDecoder` or a `DecoderOnly`.
-        feature_lengths: dictionary of ints, with "inputs" where there are any.
     """
-    if not isinstance(model, DecoderOnly):
-        return seqio.EncDecFeatureConverter
-    if "inputs" in feature_lengths:
-        return seqio.PrefixLMFeatureConverter
-    return seqio.LMFeatureConverter
+    if isinstance(model, DecoderOnly):
+        return LanguageModelFeatureConverter
+    return seqio.EncDecFeatureConverter
 
 
 def batch_examples(

@@ -23,6 +23,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.data.caching import cached_task, describe_caches
+from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.data.lengths import (
     REMEDY,
@@ -218,6 +219,7 @@ def train_dataset(
     """
     task = get_task(task)
     check_feature_lengths(feature_lengths, feature_converter)
+    check_reads_inputs(task, feature_lengths, feature_converter)
     check_integers(batch_size=batch_size, steps_per_call=steps_per_call)
     num_hosts = shard_info.num_shards if shard_info else 1
     if batch_size % num_hosts:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from remixer_tf.decoding.search import check_writes
-from remixer_tf.models import DecoderOnly
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.objectives.losses import is_argmax
 
@@ -38,7 +37,7 @@ def score(model, batch):
         model: an `EncoderDecoder` or a `DecoderOnly`.
         batch: dictionary of tensors as in training. An encoder-decoder reads inputs and
             targets apart, as `seqio.EncDecFeatureConverter` makes them; a language
-            model in one row, as `seqio.PrefixLMFeatureConverter` does. Positions with
+            model in one row, as `LanguageModelFeatureConverter` does. Positions with
             a weight over 0 count.
 
     Returns:
@@ -49,11 +48,6 @@ def score(model, batch):
             that it would not read.
     """
     check_writes(model)
-    if isinstance(model, DecoderOnly) and "encoder_input_tokens" in batch:
-        raise ValueError(
-            "A language model reads inputs and targets in one row. Received: a batch "
-            "with encoder_input_tokens. Make it with PrefixLMFeatureConverter."
-        )
     targets, weights = targets_and_weights(batch)
     counts = ops.cast(weights, "float32") > 0
     logits = ops.cast(model(batch, training=False), "float32")

@@ -1,6 +1,6 @@
 """Loss and accuracy with the targets given, of text and of images."""
 
-from remixer_tf.data.eval_batches import batch_examples
+from remixer_tf.data.eval_batches import batch_examples, converter_for
 from remixer_tf.data.images import eval_images
 from remixer_tf.evaluation.evaluation import Evaluation, TextEvaluation
 from remixer_tf.evaluation.settings import describe
@@ -38,16 +38,19 @@ class LossEvaluation(_Loss, TextEvaluation):
     """Loss and accuracy per target token: `<task>/<split>/{loss,accuracy,...}`.
 
     Args:
-        task, feature_lengths, batch_size, splits, vocabulary, max_examples,
-            feature_converter: see `TextEvaluation`.
+        task, feature_lengths, batch_size, splits, vocabulary, max_examples: see
+            `TextEvaluation`. Longer inputs and targets are counted, reported and
+            trimmed.
+        feature_converter: a `seqio.FeatureConverter` class; None for the model's own,
+            see `converter_for`.
         period, name: see `Evaluation`.
 
     Raises:
         ValueError: what `TextEvaluation` raises.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args, feature_converter=None, **kwargs):
+        super().__init__(*args, feature_converter=feature_converter, **kwargs)
         self._batches = {}
 
     def check(self, model_dir, others=()):
@@ -69,10 +72,13 @@ class LossEvaluation(_Loss, TextEvaluation):
                 self.examples(part),
                 feature_lengths=self.feature_lengths,
                 batch_size=self.batch_size,
-                feature_converter=self.feature_converter,
+                feature_converter=self.feature_converter or converter_for(model),
             )
         names = ("loss", "accuracy", "perplexity")
-        return self._measure(self._batches[part], function, "target_tokens", names)
+        over_length = self.over_length(part, "they are trimmed")
+        batches = self._batches[part]
+        result, _ = self._measure(batches, function, "target_tokens", names)
+        return {**result, "over_length": over_length}, None
 
 
 class ImageEvaluation(_Loss):

@@ -76,7 +76,7 @@ class ScoredEvaluation(TextEvaluation):
             length_buckets=padded_lengths(model, self.feature_lengths),
             batch_size=self.batch_size,
             feature_converter=self.feature_converter
-            or converter_for(model, self.feature_lengths),
+            or converter_for(model),
             description=" ".join(part),
         )
         result = {

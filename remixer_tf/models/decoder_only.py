@@ -26,13 +26,16 @@ class DecoderOnly(DecodingSteps, keras.Model):
     Call arguments:
         batch: dictionary of int32 tensors as `seqio.LMFeatureConverter` names them:
             `decoder_input_tokens` `[batch, length]`, and for packed examples
-            `decoder_{segment_ids,positions}` of the same shape. Others are ignored:
+            `decoder_{segment_ids,positions}` of the same shape. Others are ignored,
             of `seqio.PrefixLMFeatureConverter` also `decoder_causal_attention`, since
             the prefix is read causally as well, and only has no loss.
         training: bool.
 
     Returns:
         float32 `[batch, length, vocab_size]`.
+
+    Raises:
+        ValueError: the batch has `encoder_input_tokens`, as those of encoder-decoders.
     """
 
     def __init__(self, decoder, vocab_size, d_model, tied_logits=True, **kwargs):
@@ -81,6 +84,13 @@ class DecoderOnly(DecodingSteps, keras.Model):
         return {f"decoder_{name}": tokens for name in names}
 
     def call(self, batch, training=False):
+        if "encoder_input_tokens" in batch:
+            raise ValueError(
+                "A language model reads inputs and targets in one row. Received: a "
+                "batch with encoder_input_tokens, which it would not read. Make it "
+                "with LanguageModelFeatureConverter (in gin: "
+                "train_dataset.feature_converter = @LanguageModelFeatureConverter)."
+            )
         # No padding mask: causality hides trailing padding.
         context = self._read_targets(Context(), batch)
         x = self.token_embedding(batch["decoder_input_tokens"])

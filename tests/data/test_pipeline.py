@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.data import epochs, eval_batches, pipeline
 from remixer_tf.data.errors import data_errors
+from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.masked_lm import concat_and_split
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task
@@ -398,3 +399,17 @@ def test_a_mixture_keeps_its_rates_with_another_vocabulary(registered):
     assert_equal(plain, other)  # extra ids come after the bytes
     of_other = [text in ("ab", "bc", "cd") for x in plain for text in texts(x)]
     assert 0.15 < np.mean(of_other) < 0.35  # a quarter; 1 of 60 is in both
+
+
+def test_a_language_model_reads_inputs_and_targets_and_learns_the_targets():
+    """The rows are those of seqio's own converters; no length may be forgotten."""
+    task = toy_task({"train": TRAIN})
+    options = {"feature_converter": LanguageModelFeatureConverter, "pack": True}
+    want = options | {"feature_converter": seqio.PrefixLMFeatureConverter}
+    assert_equal(elements(1, task, **options), elements(1, task, **want))
+    with pytest.raises(ValueError, match="toy has inputs, and .* no length for them"):
+        elements(1, task, **options, feature_lengths={"targets": 12})
+    text = task.replace(output_features={"targets": task.output_features["targets"]})
+    options["feature_lengths"] = want["feature_lengths"] = {"targets": 12}
+    want["feature_converter"] = seqio.LMFeatureConverter
+    assert_equal(elements(1, text, **options), elements(1, text, **want))

@@ -111,7 +111,7 @@ def test_without_targets_nothing_is_unlikely():
 
 
 def test_what_cannot_be_scored():
-    with pytest.raises(ValueError, match="PrefixLMFeatureConverter"):
+    with pytest.raises(ValueError, match="LanguageModelFeatureConverter"):
         score(tiny_decoder("gmlp"), tiny_batch())
     with pytest.raises(ValueError, match="scoring.*Received: EncoderOnly"):
         score(tiny_encoder("gmlp"), tiny_batch())

@@ -58,6 +58,28 @@ def test_loss_of_every_split_and_example(tmp_path):
     assert len(read_results(str(tmp_path), "loss")) == 4
 
 
+def test_a_language_model_is_given_inputs_and_what_is_trimmed_is_counted(
+    tmp_path, caplog
+):
+    task = toy_task({"dev": rows([(3, 2), (9, 4), (2, 7)])})
+    model = tiny_decoder("gmlp", vocab_size=VOCABULARY.vocab_size)
+    randomize(model)
+    found = []
+    for converter in (None, seqio.PrefixLMFeatureConverter):
+        evaluation = LossEvaluation(
+            task,
+            feature_lengths=LENGTHS,
+            batch_size=2,
+            name=str(converter),
+            feature_converter=converter,
+        )
+        results = evaluation.run(str(tmp_path), engine_of(model), 1)
+        found.append(results["toy"]["dev"])
+    assert found[0]["metrics"] == found[1]["metrics"]
+    assert found[0]["over_length"] == 2 and found[0]["target_tokens"] == 3 + 5 + 6
+    assert "toy dev: 2 of 3 examples are longer" in caplog.text
+
+
 @pytest.fixture
 def validation_text(tmp_path):
     """Ids of the documents that `text_lm` evaluates on."""
@@ -82,7 +104,6 @@ def test_perplexity_of_text_files_with_a_stride(
     evaluation = LossEvaluation(
         "text_lm_stride",
         feature_lengths={"inputs": inputs, "targets": targets},
-        feature_converter=seqio.PrefixLMFeatureConverter,
         batch_size=7,
     )
     (result,) = evaluation.run(str(tmp_path), engine_of(model), 1).values()

@@ -225,7 +225,7 @@ def test_t5_areas_under_curves_of_scores_and_perplexity(model, tmp_path):
     loss = LossEvaluation(
         task,
         feature_lengths=LENGTHS,
-        feature_converter=converter_for(model, LENGTHS),
+        feature_converter=converter_for(model),
         batch_size=5,
     ).run(str(tmp_path), engine_of(model), 1)
     found = loss["ranked"]["dev"]["metrics"]["perplexity"]

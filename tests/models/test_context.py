@@ -14,7 +14,7 @@ from remixer_tf.models import (
     MaskedLMHead,
     TransformerStack,
 )
-from tests.models.tiny import VOCAB_SIZE, tiny_batch
+from tests.models.tiny import VOCAB_SIZE, read_by, tiny_batch
 
 BATCH = tiny_batch()
 INPUTS, TARGETS = BATCH["encoder_input_tokens"], BATCH["decoder_target_tokens"]
@@ -61,14 +61,15 @@ def test_what_writes_text(model_class):
     stacks = [stack()] * (1 + (model_class is EncoderDecoder))
     model = built(model_class(*stacks, VOCAB_SIZE, d_model=8))
     tokens = BATCH["decoder_input_tokens"]
-    model(BATCH)
+    batch = read_by(model, BATCH)
+    model(batch)
     if model_class is EncoderDecoder:
         assert_saw(model.encoder, INPUTS, INPUTS > 0)
     assert tokens[0, 0] == 0  # real, though its id is padding's
     assert_saw(model.decoder, tokens, TARGETS > 0)
-    model({**BATCH, "decoder_segment_ids": SEGMENTS})
+    model({**batch, "decoder_segment_ids": SEGMENTS})
     assert_saw(model.decoder, tokens, SEGMENTS > 0)
-    del (without := dict(BATCH))["decoder_target_tokens"]
+    del (without := dict(batch))["decoder_target_tokens"]
     model(without)
     assert_saw(model.decoder, tokens, None)
 

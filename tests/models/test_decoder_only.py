@@ -115,3 +115,9 @@ def test_a_row_ends_at_its_own_eos():
         assert np.array(decoded.tokens)[row].tolist() == expected
         np.testing.assert_allclose(np.array(decoded.scores)[row], score, atol=1e-4)
     assert 0 in np.array(decoded.tokens)[0]
+
+
+def test_inputs_that_would_not_be_read_are_refused():
+    batch = {"decoder_input_tokens": tokens(2, 4), "encoder_input_tokens": tokens(2, 3)}
+    with pytest.raises(ValueError, match="in one row.*LanguageModelFeatureConverter"):
+        randomized("gmlp")(batch)

@@ -45,7 +45,7 @@ from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.jax_processes import Barrier, MissingProcessesError
 from remixer_tf.training.loop import train
 from tests.continuing import copy_until_first_checkpoint
-from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_model
+from tests.models.tiny import VOCAB_SIZE, read_by, tiny_batch, tiny_model
 from tests.tiny_run import train_run
 
 STEPS, PERIOD = 20, 10
@@ -137,12 +137,14 @@ def write_start(folder):
         write_weights(f"{folder}/start/{kind}", model)
 
 
-def dataset(seed, steps_per_call, shard_info):
+def dataset(seed, steps_per_call, shard_info, kind=""):
     """Endless, the same batches for all: 8 rows, padded unevenly, or a part of them."""
     batches = [tiny_batch(batch_size=8, seed=i) for i in range(STEPS)]
     size = 8 // shard_info.num_shards
     own = slice(shard_info.index * size, (shard_info.index + 1) * size)
     rows = {key: np.stack([batch[key][own] for batch in batches]) for key in batches[0]}
+    if kind == "experts":  # It has no inputs apart.
+        del rows["encoder_input_tokens"]
     data = tf.data.Dataset.from_tensor_slices(rows).repeat()
     return data.batch(steps_per_call, drop_remainder=True)
 
@@ -163,7 +165,8 @@ class Answers(Evaluation):
     def batch_function(self, model):
         def answers(batch):
             inputs = {"encoder_input_tokens": batch["encoder_input_tokens"]}
-            return model(batch, training=False), greedy_decode(model, inputs, 5).tokens
+            logits = model(read_by(model, batch), training=False)
+            return logits, greedy_decode(model, inputs, 5).tokens
 
         return answers
 
@@ -187,7 +190,7 @@ def run(folder, name, case, engine=backend_engine):
         str(folder / name),
         lambda: make_model(case.kind, case.dropout_rate),
         make_optimizer,
-        dataset,
+        functools.partial(dataset, kind=case.kind),
         train_steps=STEPS,
         steps_per_call=2,
         log_period=2,
@@ -316,7 +319,7 @@ def score_dev(model_dir, name, *more):
 def first_batch(engine):
     """What the engine's first step reads."""
     data = dataset(seed=0, steps_per_call=2, shard_info=engine.host.shard_info)
-    return next(iter(data))
+    return read_by(engine.model, next(iter(data)))
 
 
 def evaluation_program(engine):
@@ -334,7 +337,7 @@ def evaluation_program(engine):
 
     with mock.patch.object(jax, "jit", noting):
         evaluate = engine.compile(lambda batch: engine.model(batch, training=False))
-    evaluate(tiny_batch(batch_size=8, seed=0))
+    evaluate(read_by(engine.model, tiny_batch(batch_size=8, seed=0)))
     return texts[0]
 
 

@@ -17,7 +17,13 @@ from remixer_tf.layers import BaseRouter, SwitchRouter
 from remixer_tf.models import DecoderOnly
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.train_step import TrainStep
-from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_mixture, tiny_model
+from tests.models.tiny import (
+    VOCAB_SIZE,
+    read_by,
+    tiny_batch,
+    tiny_mixture,
+    tiny_model,
+)
 from tests.training import toy
 
 NUM_STEPS = 4
@@ -36,21 +42,22 @@ def mixture(kind, router):
 
 
 def make(strategy_name, make_model):
-    """Returns a model's train step, and all variables."""
+    """Returns a model's train step of a batch, and all variables."""
     keras.utils.set_random_seed(0)
     strategy = get_strategy(strategy_name)
     with strategy.scope():
         model = make_model()
         optimizer = keras.optimizers.AdamW(0.01)
     step = TrainStep(model, optimizer, strategy, clip_norm=1.0)
-    return step, [*model.variables, *optimizer.variables]
+    variables = [*model.variables, *optimizer.variables]
+    return lambda batch: step(toy.stack([read_by(model, batch)])), variables
 
 
 def train(step, variables, batches):
     """Returns the loss of each step, and the variables after them."""
     losses = []
     for batch in batches:
-        sums = step(toy.stack([batch]))
+        sums = step(batch)
         losses.append(float(sums["loss"] / sums["weight"]))
     return losses, [variable.numpy() for variable in variables]
 

@@ -7,11 +7,12 @@ def main(arguments):
     """Parses the command line and trains."""
     options = configuration.parse_command_line(
         arguments,
-        "Trains a model, going on from the last checkpoint in --model_dir.",
+        "Trains a model, going on from the last checkpoint in --model_dir. Without "
+        "--gin_file, the configuration is the one that training wrote there.",
         _add_arguments,
     )
     configuration.parse_gin(
-        options.gin_file,
+        options.gin_file or [configuration.run_configuration(options)],
         options.gin_bindings,
         options.gin_search_paths,
         modules=options.module_import,
@@ -60,6 +61,7 @@ def _add_arguments(parser):
         help="build the model, read one batch, say what would run, and stop; of a "
         "mesh with more devices than there are, say what each would hold",
     )
+    configuration.add_trust(parser)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
 """What binaries know of gin: their command line, their configuration, its errors."""
 
 from remixer_tf.configuration.bindings import read_bindings
-from remixer_tf.configuration.command_line import parse_command_line, parse_run
+from remixer_tf.configuration.command_line import (
+    add_trust,
+    parse_command_line,
+    parse_run,
+    run_configuration,
+)
 from remixer_tf.configuration.errors import (
     UserError,
     check_on_tensorflow,
@@ -23,6 +28,7 @@ from remixer_tf.configuration.gin_files import (
 
 __all__ = [
     "UserError",
+    "add_trust",
     "call",
     "check_on_tensorflow",
     "configuration_str",
@@ -39,4 +45,5 @@ __all__ = [
     "read_bindings",
     "register_configurables",
     "run_binary",
+    "run_configuration",
 ]

@@ -49,7 +49,8 @@ def read_bindings(path):
     """Reads a gin file without registering, importing or binding anything.
 
     Args:
-        path: str, a file without includes, such as a run's operative_config.gin.
+        path: str, a file whose includes do not count, such as a run's
+            operative_config.gin.
 
     Returns:
         dictionary of names, such as "a/Name.parameter" or "MACRO", to their values as
@@ -58,14 +59,34 @@ def read_bindings(path):
     Raises:
         UserError: it is no gin.
     """
-    bindings = {}
-    for statement in read_statements(path):
+    return {name: value for name, value, _ in _bound(read_statements(path))}
+
+
+def read_in_order(text, open_file):
+    """Yields what gin text binds, in order, as (name, value as text, name of the file).
+
+    Args:
+        text: str, or an open file.
+        open_file: a function from the path of an include to an open file.
+
+    Raises:
+        SyntaxError, tokenize.TokenError: it is no gin.
+    """
+    for statement in config_parser.ConfigParser(text, _AsWritten()):
+        if isinstance(statement, config_parser.IncludeStatement):
+            with open_file(statement.filename) as file:
+                yield from read_in_order(file, open_file)
+        yield from _bound([statement])
+
+
+def _bound(statements):
+    """Yields what `read_in_order` does, of statements."""
+    for statement in statements:
         if isinstance(statement, config_parser.BindingStatement):
-            scope, selector, parameter, value, _ = statement
+            scope, selector, parameter, value, location = statement
             scoped = f"{scope}/{selector}" if scope else selector
             name = f"{scoped}.{parameter}" if parameter else scoped
-            bindings[name] = repr(value)
-    return bindings
+            yield name, repr(value), location.filename
 
 
 def read_statements(path):
@@ -85,7 +106,7 @@ def read_statements(path):
             f"{path} is larger than {_MAX_BYTES:,} bytes: no configuration."
         )
     try:
-        with open(path) as file:  # In the encoding that gin takes.
+        with open(path, encoding="utf-8") as file:  # As for gin.
             return list(config_parser.ConfigParser(file, _AsWritten()))
     except (SyntaxError, tokenize.TokenError) as error:
         raise UserError(explain_syntax(error)) from None

@@ -5,7 +5,7 @@ import os
 import re
 
 from remixer_tf.configuration.errors import UserError, nearest
-from remixer_tf.configuration.gin_files import get_value, parse_gin
+from remixer_tf.configuration.gin_files import RUN_FILE, get_value, parse_gin
 from remixer_tf.configuration.trust import check_run_configuration
 
 # What puts a model on several devices, of Keras' backend, and the value that does not.
@@ -173,11 +173,12 @@ def run_configuration(options):
         UserError: the folder has none, or it could run code that neither
             --module_import nor --trust allows.
     """
-    path = os.path.join(options.model_dir, "operative_config.gin")
+    path = os.path.join(options.model_dir, RUN_FILE)
     if not os.path.exists(path):
         raise UserError(
             f"there is no {path}. Set --model_dir to the folder of a run, or name the "
-            "configuration with --gin_file."
+            "configuration with --gin_file: a model's file and then a run's, such as "
+            "--gin_file=models/t5_1_1_tiny.gin --gin_file=runs/mini_cogs.gin."
         )
     if not options.trust:
         check_run_configuration(path, options.module_import)
@@ -191,6 +192,10 @@ def _to_binding(argument, parser):
         return f"{match[1].strip()} = {match[2]}"
     if argument.startswith("--gin."):
         raise UserError(f"{argument} has no value. Expected: {argument}=VALUE")
+    if match := re.match(r"--gin_(?:params?|bindings?)\b=?(.*)", argument, re.DOTALL):
+        name, _, value = match[1].strip("'\" ").partition("=")
+        meant = f"--gin.{name.strip() or 'NAME'}={value.strip() or 'VALUE'}"
+        raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")
     flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
     raise UserError(
         f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."

@@ -72,8 +72,9 @@ def plain_message(error):
 
 def nearest(name, names):
     """Returns ' Nearest: a, b.', or '' if nothing is near."""
-    close = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.5)
-    return f" Nearest: {', '.join(close)}." if close else ""
+    by_lower = {known.lower(): known for known in sorted(names)}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
+    return f" Nearest: {', '.join(by_lower[n] for n in close)}." if close else ""
 
 
 def unknown_parameter(name, parameter, parameters):
@@ -168,7 +169,10 @@ def explain_syntax(error, binding=None):
         name, _, value = binding.partition(" = ")
         message = f"cannot read --gin.{name}={value}: {reason}."
         if re.fullmatch(r"[\w./-]+", value):
-            message += f" A string needs quotes of its own: --gin.{name}=\"'{value}'\""
+            message += (
+                f" A string needs quotes of its own: --gin.{name}=\"'{value}'\". What "
+                f"a class makes is written --gin.{name}=@{value}()"
+            )
         return message
     if isinstance(error, SyntaxError) and isinstance(error.args[1], tuple):
         file, line, _, source = error.args[1]

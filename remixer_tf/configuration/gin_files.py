@@ -5,17 +5,17 @@ import copy
 import functools
 import importlib
 import inspect
-import logging
 import os
 import pprint
 import re
+import sys
 import tokenize
 import types
 
 import gin
 from gin import resource_reader
 
-from remixer_tf.configuration.bindings import describe_bindings
+from remixer_tf.configuration.bindings import describe_bindings, read_in_order
 from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.errors import (
     UserError,
@@ -28,6 +28,7 @@ from remixer_tf.configuration.errors import (
 )
 from remixer_tf.data.late_tasks import register_waiting
 
+RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 _search_path = []  # of the configuration that is read
 
 
@@ -42,12 +43,8 @@ def register_configurables():
     gin.config.register_finalize_hook(_check_parameters)
     gin.config.register_finalize_hook(_check_layers)
     gin.config.register_finalize_hook(_check_booleans)
-    packages = (resource_reader.system_path_reader, _is_in_package)
-    gin.config._FILE_READERS[1:] = [packages, (lambda path: open(_find(path)), _find)]
-    # gin's own reader logs an error for a file that is in another folder.
-    logging.getLogger().addFilter(
-        lambda record: "Path not found" not in str(record.msg)
-    )
+    gin.config.register_finalize_hook(_check_brackets)
+    gin.config._FILE_READERS[:] = [(_open, lambda path: True)]
     # gin sorts dictionaries when it writes them, and has no option not to; the order of
     # sublayers matters.
     pformat = functools.partial(pprint.pformat, sort_dicts=False)
@@ -87,27 +84,23 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         UserError: a file or module is missing or malformed, a name unknown, a value
             not set.
     """
+    _search_path[:] = ["", *search_paths, gin_folder()]
+    found = _read_text(files, bindings)
+    _check_read(found)
     register_configurables()
     gin.clear_config()
-    _search_path[:] = ["", *search_paths, gin_folder()]
-    text = None
     try:
         for module in modules:
             gin.parse_config(f"import {module}")
         for file in files:
             gin.parse_config_file(file)
-        in_files = gin.config_str()
         for text in bindings:
             gin.parse_config(text)
-        _check_macros(bindings, in_files)
-        _check_references(bindings)
         if not complete:
             required = r"^(\S+) = %gin.REQUIRED$"
             for name in re.findall(required, gin.config_str(), re.MULTILINE):
                 gin.parse_config(f"{name} = None")
         gin.finalize()
-    except (SyntaxError, tokenize.TokenError) as error:
-        raise UserError(explain_syntax(error, text)) from None
     except (ValueError, OSError, ImportError) as error:
         message = explain(error, _parameters_of_all()) or plain_message(error)
         if "No configurable matching" in str(error):
@@ -126,6 +119,11 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         raise UserError("gin: brackets or includes are nested too deep.") from None
     except UserError as error:  # gin has added where it was raised.
         raise UserError(plain_message(error)) from None
+    # The model makes these by reference alone.
+    packages = (*PACKAGES, "keras.optimizers")
+    parts = {name for module, name, _ in configurables() if module in packages}
+    for warning in _check_read(found, parts):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def is_set(parameter):
@@ -191,56 +189,116 @@ def hyperparameters(text):
     return values
 
 
-def _check_macros(bindings, in_files):
-    """Raises if a macro of the command line is used nowhere: a misspelling."""
-    known = set(re.findall(r"%(\w+)", gin.config_str()))
-    known |= set(re.findall(r"^(\w+) =", in_files, re.MULTILINE))
-    for binding in bindings:
-        name = binding.partition("=")[0].strip()
-        if re.fullmatch(r"\w+", name) and name not in known:
-            raise UserError(
-                f"--gin.{name} sets a macro that nothing uses.{nearest(name, known)}"
-            )
+def _read_text(files, bindings):
+    """Reads what files and bindings say, before anything slow is imported.
 
+    Returns:
+        {name: (value as text, file, None for a binding)}.
 
-def _check_references(bindings):
-    """Raises if the command line sets a part that the configuration does not name.
-
-    The model makes its parts by reference alone, so that nothing would read the value.
+    Raises:
+        UserError: a file is missing or malformed, or the files of a run come before
+            those of its model.
     """
-    parts = {name for module, name, _ in configurables() if module in PACKAGES}
-    named = set(re.findall(r"@(?:[\w./]*[./])?(\w+)", gin.config_str()))
-    for binding in bindings:
-        parameter = binding.partition("=")[0].strip()
-        name = re.split(r"[./]", parameter)[-2:][0]
-        if name in parts - named:
-            raise UserError(
-                f"--gin.{parameter} sets what nothing reads: the configuration has no "
-                f"@{name}."
-            )
+    found, text = {}, None
+
+    def read(text):
+        for name, value, file in read_in_order(text, _open):
+            _, of_run = found.get("train.dataset", (None, file))
+            if name == "train.model" and name not in found and of_run != file:
+                raise UserError(
+                    f"{file} says what the model is, and comes after a file that says "
+                    "how it is trained, whose VOCAB_SIZE and others it would set back. "
+                    "Name the model's file first."
+                )
+            found[name] = value, file
+
+    try:
+        for path in files:
+            with _open(path) as file:
+                read(file)
+        for text in bindings:
+            read(text)
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise UserError(explain_syntax(error, text)) from None
+    except (ValueError, TypeError, OSError) as error:  # bytes; a key such as [1]
+        raise UserError(plain_message(error)) from None
+    return found
 
 
-def _find(path):
-    """Returns where on the search path a gin file is: a reader of gin's.
+def _check_read(found, parts=frozenset()):
+    """Raises if the command line sets what nothing reads.
+
+    Args:
+        found: what `_read_text` returns.
+        parts: names of what is made where a @reference names it, and not else.
+
+    Returns:
+        list of messages, of what the user's own files set and nothing reads.
+    """
+    values = {}  # of each macro and configurable
+    for name, (value, _) in found.items():
+        values.setdefault(_owner(name), []).append(value)
+    macros = {name for name in found if _owner(name) == name}
+    read, new = set(), values.keys() - macros - parts
+    while new:
+        read |= new
+        text = " ".join(value for owner in new for value in values.get(owner, ()))
+        # One in quotes is meant to be read too; who receives it says that it is not.
+        new = set(re.findall(r"(?:[@%](?:\w+[/.])*|')(\w+)", text)) - read
+    warnings = []
+    for name, (_, file) in found.items():
+        if _owner(name) in read:
+            continue
+        if file is None:
+            raise UserError(f"--gin.{name} sets {_unread(name, found, read)}")
+        ours = os.path.abspath(file).startswith(gin_folder() + os.sep)
+        if name in macros and not ours and os.path.basename(file) != RUN_FILE:
+            warnings.append(f"{file} sets {name}, {_unread(name, found, read)}")
+    return warnings
+
+
+def _unread(name, found, read):
+    """Says of a macro or parameter why nothing reads it, and what is read instead."""
+    owner = _owner(name)
+    if owner != name:
+        return f"what nothing reads: the configuration has no @{owner}."
+    uses = [n for n, (value, _) in found.items() if re.search(rf"%{name}\b", value)]
+    if not uses:
+        used = {m for value, _ in found.values() for m in re.findall(r"%(\w+)", value)}
+        return f"a macro that nothing uses.{nearest(name, used)}"
+    parameter = uses[0].rpartition(".")[2]
+    instead = [
+        f" It has {n} = {value}."
+        for n, (value, _) in found.items()
+        if n.endswith(f".{parameter}") and _owner(n) in read
+    ]
+    return (
+        f"what nothing reads: it is the value of {uses[0]}, and the configuration has "
+        f"no @{_owner(uses[0])}.{''.join(instead[:1])}"
+    )
+
+
+def _owner(name):
+    """`Name` of "a/module.Name.parameter"; a macro itself."""
+    selector = name.rpartition(".")[0] if "." in name.rpartition("/")[2] else name
+    return re.split(r"[/.]", selector)[-1]
+
+
+def _open(path):
+    """Opens a gin file of the search path, or of a package, as gin's own reader has it.
 
     Raises:
         UserError: it is nowhere.
     """
     for folder in _search_path:
         if os.path.isfile(found := os.path.join(folder, path)):
-            return found
-    raise UserError(missing_file(path, _search_path))
-
-
-def _is_in_package(path):
-    """Whether a gin file is in a package, as gin's own reader has it.
-
-    That one fails at any other folder here, such as one called models.
-    """
+            return open(found, encoding="utf-8")
     try:
-        return resource_reader.system_path_file_exists(path)
-    except TypeError:
-        return False
+        if resource_reader.system_path_file_exists(path):
+            return resource_reader.system_path_reader(path)
+    except TypeError:  # It fails at any other folder here, such as one called models.
+        pass
+    raise UserError(missing_file(path, _search_path))
 
 
 def _check_parameters(config):
@@ -288,6 +346,23 @@ def _without_macros(value, config):
             break
         value = macro["value"]
     return value
+
+
+def _check_brackets(config):
+    """A finalize hook: checks that what is used as it is made is made."""
+    import keras  # late, as all that is slow to import
+
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    for reference in gin.config.iterate_references(config):
+        part = reference.configurable
+        needs = part.name in ("CrossEntropy", "InitialCheckpoint") or (
+            inspect.isclass(part.wrapped) and issubclass(part.wrapped, schedule)
+        )
+        if needs and not reference.evaluate:
+            raise UserError(
+                f"@{part.name} is written with brackets where it is used: "
+                f"@{part.name}()"
+            )
 
 
 def _check_layers(config):

@@ -1,5 +1,7 @@
 """A Transformer-shaped stack: a list of residual sublayers, repeated."""
 
+import inspect
+
 import keras
 from keras import ops
 
@@ -52,7 +54,13 @@ class Block(keras.layers.Layer):
         return self._add(x, y, training)
 
     def init_cache(self, batch_size, max_length, context):
-        return self.sublayer.init_cache(batch_size, max_length, context)
+        cache = self.sublayer.init_cache(batch_size, max_length, context)
+        if not isinstance(cache, dict):
+            raise ValueError(
+                f"{type(self.sublayer).__name__}.init_cache returned {cache!r}. "
+                "Expected: a dictionary of tensors, {} where nothing is kept."
+            )
+        return cache
 
     def decode_step(self, x, cache, context):
         y, cache = self.sublayer.decode_step(self.norm(x), cache, context)
@@ -158,6 +166,42 @@ def sublayers_by_layer(sublayers, num_layers):
     return list(layers)
 
 
+def make_sublayer(factory, name, dtype):
+    """Makes a sublayer, of one's own perhaps, and checks how it was written.
+
+    Args:
+        factory: takes `name` and `dtype`.
+        name: str.
+        dtype: a dtype or its policy.
+
+    Returns:
+        the sublayer.
+
+    Raises:
+        ValueError: its constructor or its `call` does not take what it is given, or
+            Keras' own constructor was not called.
+    """
+    what = getattr(factory, "__name__", factory)
+    init = "`def __init__(self, ..., **kwargs): super().__init__(**kwargs)`"
+    try:
+        sublayer = factory(name=name, dtype=dtype)
+    except TypeError as error:
+        if not any(f"keyword argument '{x}'" in str(error) for x in ("name", "dtype")):
+            raise
+        raise ValueError(
+            f"{what} must take name and dtype, and hand them on: write {init}."
+        ) from None
+    if not hasattr(sublayer, "dtype_policy"):
+        raise ValueError(f"{what} does not call Keras' constructor: write {init}.")
+    parameters = inspect.signature(sublayer.call).parameters.values()
+    if not any(p.name == "context" or p.kind == p.VAR_KEYWORD for p in parameters):
+        raise ValueError(
+            f"{what}.call must take a context, which it may leave unread: write `def "
+            "call(self, x, context, training=False)`."
+        )
+    return sublayer
+
+
 class TransformerStack(keras.layers.Layer):
     """`num_layers` layers, each a list of residual sublayers, then a norm.
 
@@ -225,7 +269,7 @@ class TransformerStack(keras.layers.Layer):
         self.input_norm = norm(name="input_norm", dtype=dtype) if input_norm else None
         self.blocks = [
             block(
-                sublayer(name=key, dtype=dtype),
+                make_sublayer(sublayer, key, dtype),
                 norm(name="norm", dtype=dtype),
                 dropout_rate,
                 survival[layer],

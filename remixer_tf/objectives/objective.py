@@ -37,8 +37,15 @@ def objective_and_sums(model, batch, weight, *, loss_fn, auxiliary_loss_weights,
 
 def unused_variables(paths):
     """Returns the error for trainable variables that no gradient reaches."""
+    hint = ""
+    if any("position_bias/" in path for path in paths):
+        hint = (
+            " Self-attention alone reads a position bias: a stack without it is given "
+            "none by `TransformerStack.position_bias = None`, or "
+            "`encoder/TransformerStack.position_bias = None` of one stack."
+        )
     return ValueError(
         "The loss does not depend on these trainable variables: "
         f"{', '.join(paths)}. Expected a gradient for each: use them in the "
-        "model, or make them non-trainable."
+        f"model, or make them non-trainable.{hint}"
     )

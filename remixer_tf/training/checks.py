@@ -32,6 +32,24 @@ def check_periods(*, steps_per_call, **periods):
             )
 
 
+def check_vocabulary_size(vocabularies, model):
+    """Raises ValueError if the model lacks ids of a vocabulary.
+
+    Args:
+        vocabularies: what `describe_vocabularies` gives.
+        model: a `keras.Model`; one without `vocab_size` has no ids to lack.
+    """
+    limit = getattr(model, "vocab_size", None)
+    for feature, vocabulary in vocabularies.items():
+        if limit is not None and vocabulary["size"] > limit:
+            raise ValueError(
+                f"The vocabulary of {feature} has {vocabulary['size']} ids, and the "
+                f"model's vocab_size is {limit}. Set VOCAB_SIZE to "
+                f"{-(-vocabulary['size'] // 128) * 128}: all ids, rounded up to a "
+                "multiple of 128."
+            )
+
+
 def check_ids(superbatch, model):
     """Raises ValueError if the model lacks a token, or a class, of the data."""
     for key, value in superbatch.items():

@@ -12,6 +12,7 @@ from jax.extend import core
 from remixer_tf.objectives.batches import count_throughput, targets_and_weights
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import objective_and_sums, unused_variables
+from remixer_tf.optimizers.options import check_optimizer
 
 
 class State(NamedTuple):
@@ -65,6 +66,7 @@ class JaxTrainStep:
         clip_norm=None,
         constrain=None,
     ):
+        check_optimizer(optimizer)
         self._model = model
         self._optimizer = optimizer
         self._loss_fn = loss_fn or CrossEntropy()

@@ -17,6 +17,7 @@ from remixer_tf.training.checks import (
     check_ids,
     check_no_results,
     check_periods,
+    check_vocabulary_size,
     check_writable,
 )
 from remixer_tf.training.evaluator import Evaluator
@@ -107,8 +108,8 @@ def train(
 
     Raises:
         ValueError: an argument does not fit, the checkpoint is of another model, or the
-            data holds a token id that the model's `vocab_size` does not reach, or a
-            class that its `num_classes` does not.
+            vocabulary has a token id that the model's `vocab_size` does not reach, or
+            the data a class that its `num_classes` does not.
         FloatingPointError: loss or gradient is not finite.
         OSError: a checkpoint could not be written, none could be read, or another run
             lives in `model_dir`.
@@ -170,6 +171,7 @@ def train(
                 progress.message(initial_checkpoint(engine.model))
 
         vocabularies = getattr(data, "vocabularies", None)
+        check_vocabulary_size(vocabularies or {}, engine.model)
         if vocabularies and host.index == 0 and not dry_run:
             remember_vocabularies(model_dir, vocabularies, not from_scratch)
         host.barrier()

@@ -8,6 +8,7 @@ from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.batches import count_throughput, targets_and_weights
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import objective_and_sums, unused_variables
+from remixer_tf.optimizers.options import check_optimizer
 from remixer_tf.training.replicas import rows_of_replica
 from remixer_tf.training.strategy import (
     get_host,
@@ -84,6 +85,7 @@ class TrainStep:
         clip_norm=None,
         jit_compile=None,
     ):
+        check_optimizer(optimizer)
         self._model = model
         self._optimizer = optimizer
         self._strategy = strategy

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from remixer_tf import configuration
+from remixer_tf import configuration, train
 
 MODEL = "models/t5_1_1_tiny.gin"
 RUN = "runs/mini_cogs.gin"
@@ -144,6 +144,32 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
         (["--gin.SEED="], ["cannot read --gin.SEED="]),
         (["--gin.SEED"], ["--gin.SEED has no value"]),
         (["--gin_fil=a"], ["'--gin_fil=a'", "Nearest: --gin_file"]),
+        (["--gin_param=SEED = 1"], ["Did you mean --gin.SEED=1"]),
+        (["--gin_bindings='SEED=1'"], ["Did you mean --gin.SEED=1"]),
+        (["--gin_param", "SEED = 1"], ["Did you mean --gin.NAME=VALUE"]),
+        (["--gin.train_steps=9"], ["nothing uses", "Nearest: TRAIN_STEPS"]),
+        (
+            ["--gin.Adafactor.learning_rate=WarmupConstant"],
+            ["--gin.Adafactor.learning_rate=@WarmupConstant()"],
+        ),
+        (
+            ["--gin.Adafactor.learning_rate=@WarmupConstant"],
+            ["brackets", "@WarmupConstant()"],
+        ),
+        (["--gin.train.loss_fn=@CrossEntropy"], ["brackets", "@CrossEntropy()"]),
+        (
+            ["--gin_file=runs/pretrain_c4.gin", "--gin.LEARNING_RATE=1e-4"],
+            [
+                "--gin.LEARNING_RATE sets what nothing reads",
+                "WarmupConstant.learning_rate, and the configuration has no "
+                "@WarmupConstant",
+                "Adafactor.learning_rate = @TruncatedRsqrt()",
+            ],
+        ),
+        (
+            ["--gin.WarmupLinearDecay.learning_rate=1.0"],
+            ["nothing reads", "no @WarmupLinearDecay"],
+        ),
     ],
 )
 def test_one_message_for_each_error(arguments, words):
@@ -151,6 +177,55 @@ def test_one_message_for_each_error(arguments, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_what_text_alone_shows_is_told_before_anything_is_imported(
+    tmp_path, monkeypatch
+):
+    def slow():
+        raise AssertionError
+
+    monkeypatch.setattr(configuration.gin_files, "register_configurables", slow)
+    (tmp_path / "syntax.gin").write_text(f"include '{MODEL}'\nSEED == 1\n")
+    for argument, word in [
+        (f"--gin_file={tmp_path}/syntax.gin", "line 2"),
+        ("--gin_file=runs/mini_cog.gin", "no gin file"),
+        ("--gin.BATCHSIZE=1", "nothing uses"),
+        ("--gin.TASK=cogs", "quotes"),
+    ]:
+        assert word in error_of(f"--gin_file={MODEL},{RUN}", WORDS, argument)
+
+
+def test_a_model_file_after_a_run_file(tmp_path):
+    """It would set VOCAB_SIZE back to its own."""
+    mine = tmp_path / "mine.gin"
+    mine.write_text(f"include '{RUN}'\ninclude '{MODEL}'\n")
+    for files in (f"{RUN},{MODEL}", str(mine)):
+        message = error_of(f"--gin_file={files}", WORDS)
+        assert "t5_1_1.gin says what the model is" in message
+        assert "VOCAB_SIZE" in message and "first" in message
+
+
+def test_a_file_of_both_may_name_them_in_any_order(tmp_path):
+    """As what training wrote does."""
+    (tmp_path / "a.gin").write_text(
+        "train.dataset = @train_dataset\ntrain.model = @EncoderDecoder\n"
+    )
+    parse(f"--gin_file={tmp_path}/a.gin")
+    parse(f"--gin_file={tmp_path}/a.gin,{MODEL}", "--gin_file=runs/imported.gin", WORDS)
+
+
+def test_a_users_file_may_set_what_nothing_reads_and_is_told(tmp_path, capsys):
+    text = "LERNING_RATE = 1.0\nMAX_LENGTH = 9\n"
+    for name in ("mine.gin", "operative_config.gin"):  # A run's has all.
+        (tmp_path / name).write_text(text)
+    parse(f"--gin_file={MODEL},{RUN},{tmp_path}/mine.gin", WORDS)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all(line.startswith("warning: ") for line in lines)
+    assert f"{tmp_path}/mine.gin sets LERNING_RATE" in lines[0]
+    assert "Nearest: LEARNING_RATE" in lines[0]
+    parse(f"--gin_file={MODEL},{RUN},{tmp_path}/operative_config.gin", WORDS)
+    assert not capsys.readouterr().err
 
 
 def test_a_name_of_two_things():
@@ -176,6 +251,20 @@ def test_errors_in_files_name_file_and_line(tmp_path):
         if "line" in words[-1]:
             assert str(path) in message
     assert error_of(f"--gin_file={tmp_path}")  # a folder
+
+
+def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(configuration, "call", lambda *a, **k: trained.append(a))
+    parse(f"--gin_file={MODEL},{RUN}", WORDS)
+    written = configuration.configuration_str()
+    (tmp_path / "operative_config.gin").write_text(written)
+    train.main([f"--model_dir={tmp_path}", "--gin.TRAIN_STEPS=70"])
+    assert trained == [("train", str(tmp_path))]
+    assert configuration.get_value("train.train_steps") == 70
+    assert configuration.get_value("get_task.name") == "mini_cogs"
+    with pytest.raises(configuration.UserError, match="--gin_file=runs/mini_cogs.gin"):
+        train.main([f"--model_dir={tmp_path}/new", "--gin.TRAIN_STEPS=70"])
 
 
 def test_required_values_of_a_run_are_named():

@@ -213,7 +213,7 @@ TEXT_MODELS = [
     if name not in (*VISION_MODELS, LAYERS_DIFFER, *NOT_IN_A_PAPER)
 ]
 # Of a pattern of two layers, which the one layer of tiny.gin does not have.
-TWO_LAYERS = [f"NUM_{stack}LAYERS = 2" for stack in ("", "ENCODER_", "DECODER_")]
+TWO_LAYERS = TINY.replace("tiny.gin", "two_layers.gin")
 
 
 @pytest.mark.parametrize("name", VISION_MODELS)
@@ -225,6 +225,27 @@ def test_image_classifier_runs_when_shrunk(name):
     randomize(model)  # The last layer starts at zero.
     logits = check_rows_stand_alone(model, {"images": images})
     assert logits.shape == (3, 1, 5) and np.abs(logits[0] - logits[1]).max() > 0.01
+
+
+def test_imagenet_decays_neither_norms_nor_biases():
+    """As DeiT, whose recipe gMLP follows; also the spatial unit's biases."""
+    files = ["models/gmlp_vision_tiny.gin", "runs/imagenet.gin"]
+    configuration.parse_gin([*files, TINY], [])
+    model = configured_model()
+    model.build()
+    randomize(model)
+    optimizer = configuration.get_value("train.optimizer")(learning_rate=1.0)
+    variables = model.trainable_variables
+    before = [v.numpy() for v in variables]
+    optimizer.apply([np.zeros(v.shape, "float32") for v in variables], variables)
+    decays = {True: set(), False: set()}
+    for variable, value in zip(variables, before, strict=True):
+        moved = not np.array_equal(variable.numpy(), value)
+        decays[moved].add(variable.path.split("/")[-1])
+        if moved:
+            np.testing.assert_allclose(variable.numpy(), 0.95 * value, rtol=1e-5)
+    assert decays[False] == {"beta", "bias", "gamma", "spatial_bias"}
+    assert decays[True] >= {"kernel", "mixing_matrix"}
 
 
 def test_gmlp_with_mean_pooling():
@@ -244,7 +265,7 @@ def test_remixer_small_at_the_parameters_of_t5_1_1_small():
 def test_model_runs_when_shrunk(name):
     file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
     mixture = name.startswith(("switch", "gshard", "base", "hash", "smlp", "gmlp_tmoe"))
-    configuration.parse_gin([file, TINY], TWO_LAYERS if mixture else [])
+    configuration.parse_gin([file, TINY, *[TWO_LAYERS] * mixture], [])
     model = configured_model()
     model.build()
     logits = check_rows_stand_alone(model, tiny_batch())

@@ -184,8 +184,9 @@ def test_fine_tuning_drops_a_tenth(model, run, layers):
 
 @pytest.mark.parametrize("file", ROWS)
 def test_runs_and_trains_when_shrunk(file):
-    layers = TWO_LAYERS if file.startswith("smlp/") else []
-    configuration.parse_gin([str(PAPERS / file), TINY], layers, complete=False)
+    layers = [TWO_LAYERS] * file.startswith("smlp/")
+    files = [str(PAPERS / file), TINY, *layers]
+    configuration.parse_gin(files, [], complete=False)
     optimizer = configuration.get_value("train.optimizer")
     bound = model_bindings(), optimizer.__name__
     if bound in _trained:

@@ -27,6 +27,33 @@ class Ones(Sublayer):
         return ops.ones_like(x)
 
 
+def returns_none(self, batch_size, max_length, context):
+    return None
+
+
+def own_init(self, name, dtype):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"__init__": lambda self, gain=1: None}, ["Own must take name", "**kwargs"]),
+        ({"__init__": own_init}, ["Own does not call Keras'", "super().__init__("]),
+        ({"call": lambda self, x: x}, ["Own.call must take a context", "def call("]),
+        ({"init_cache": returns_none}, ["Own.init_cache returned None", "{}"]),
+    ],
+)
+def test_a_sublayer_of_ones_own_that_is_written_wrongly(body, words):
+    own = type("Own", (Ones,), body)
+    with pytest.raises(ValueError) as error:
+        stack = TransformerStack({"own": own}, num_layers=1, name="stack")
+        stack.init_cache(1, 2, Context())
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
 def test_schedules():
     assert survival_by_layer(0.8, "constant", 3) == [0.8] * 3
     np.testing.assert_allclose(survival_by_layer(0.8, "linear", 3), [1, 0.9, 0.8])

@@ -26,6 +26,7 @@ VOCAB_SIZE = 15
 FEATURE_LENGTHS = {'inputs': 4, 'targets': 3}
 BATCH_SIZE = 4
 TRAIN_STEPS = 2
+WARMUP_STEPS = 1
 """
 
 

@@ -225,6 +225,23 @@ def test_a_token_beyond_the_vocabulary_names_both_numbers(tmp_path):
         run(tmp_path, 1, model=model)
 
 
+def test_a_vocabulary_larger_than_the_model_is_told_whatever_the_data_hold(tmp_path):
+    def model():
+        model = toy.ToyModel()
+        model.vocab_size = toy.VOCAB_SIZE
+        return model
+
+    def dataset(**options):
+        data = toy.toy_dataset(**options)
+        data.vocabularies = {"targets": {"size": 259}}
+        return data
+
+    with pytest.raises(
+        ValueError, match="has 259 ids, .* is 16. Set VOCAB_SIZE to 384"
+    ):
+        run(tmp_path, 1, model=model, dataset=dataset)
+
+
 def test_continuing_with_data_of_another_shape_names_both(tmp_path):
     run(tmp_path, 1)
     with pytest.raises(ValueError) as error:

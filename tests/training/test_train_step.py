@@ -91,6 +91,18 @@ def test_learning_rate_is_the_one_each_step_used():
     assert learning_rate == pytest.approx((1.0 + 0.9 + 0.8) / 3)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [{"use_ema": True}, {"loss_scale_factor": 2.0}, {"gradient_accumulation_steps": 2}],
+)
+def test_what_no_step_honours_is_refused(option):
+    """Two would change the result, and averaged weights would go nowhere."""
+    ((name, value),) = option.items()
+    for optimizer in (keras.optimizers.AdamW, Adafactor):
+        with pytest.raises(ValueError, match=f"Received: {name}={value}"):
+            make_step(optimizer=optimizer(0.1, **option))
+
+
 def test_gradient_norm_and_update_by_sgd():
     model, train_step = make_step(optimizer=keras.optimizers.SGD(0.5))
     before = [v.numpy() for v in model.trainable_variables]

@@ -1,0 +1,28 @@
+"""Options of Keras' optimizers that no train step here honours."""
+
+# The value that asks for nothing, and what there is instead.
+_OPTIONS = {
+    "gradient_accumulation_steps": (None, "train.micro_batches saves memory"),
+    "loss_scale_factor": (None, "losses are not scaled, and bfloat16 needs no scale"),
+    "use_ema": (False, "checkpoints hold the weights themselves"),
+}
+
+
+def check_optimizer(optimizer):
+    """Checks that an optimizer asks for nothing that a train step leaves out.
+
+    Keras' own trainer scales losses, averages weights and counts updates; with another
+    one, such options change the result or do nothing.
+
+    Args:
+        optimizer: a `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: it has such an option.
+    """
+    for name, (off, instead) in _OPTIONS.items():
+        if (value := getattr(optimizer, name)) != off:
+            raise ValueError(
+                f"{type(optimizer).__name__}.{name} must be {off}: {instead}. "
+                f"Received: {name}={value!r}"
+            )

@@ -84,27 +84,43 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
             f"seqio.Task or seqio.Mixture. Received: {task!r}"
         )
     if without:
-        task = _leave_out(task, without)
+        _check_without(task, without)
     if vocabulary is not None:
         task = _replace_vocabulary(task, vocabulary)
     if cache_dir is not None:
         check_paths(cache_dir=cache_dir)
-        task = _change_tasks(task, lambda subtask: cached_task(subtask, cache_dir))
-    return task
+
+        def cached(subtask):
+            left_out = subtask.name in without
+            return subtask if left_out else cached_task(subtask, cache_dir)
+
+        task = _change_tasks(task, cached)
+    return _leave_out(task, without) if without else task
 
 
 def _registered_names():
     return {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
 
 
-def _leave_out(task, without):
+def _check_without(task, without):
     names = [subtask.name for subtask in seqio.get_subtasks(task)]
     if isinstance(without, str) or not {*without} < {*names}:
         raise ValueError(
             f"without must be a list of some of the tasks of {task.name}: "
             f"{', '.join(names)}. Received: without={without!r}"
         )
-    return _change_tasks(task, lambda subtask: subtask, without)
+
+
+def _leave_out(mixture, without):
+    """The mixture without some tasks. The rates of the others stay as they are."""
+
+    def rate(task):
+        # By its name, as it may have been changed since.
+        (own,) = (subtask for subtask in mixture.tasks if subtask.name == task.name)
+        return mixture.get_rate(own)
+
+    tasks = [subtask for subtask in mixture.tasks if subtask.name not in without]
+    return seqio.Mixture(mixture.name, tasks, rate, sample_fn=mixture._sample_fn)
 
 
 def _replace_vocabulary(task, vocabulary):
@@ -125,30 +141,28 @@ def _replace_vocabulary(task, vocabulary):
     return _change_tasks(task, replace)
 
 
-def _change_tasks(task, change, without=()):
+def _change_tasks(task, change):
     """Applies `change` to a task, or to every task of a mixture; returns the same.
 
-    A mixture loses the tasks whose names are in `without`.
+    A mixture keeps its sub-mixtures, so that its rates stay seqio's. Rates that count
+    examples ask the changed task, which knows their number if it is cached.
     """
-    if isinstance(task, seqio.Task):
-        return change(task)
+    changed = {}  # A task may stand in a mixture and in its sub-mixtures: it is one.
 
-    def rate_of(subtask):
-        # Rates may need the data, so they are asked for only when mixing starts, and of
-        # the changed task, which knows the number of its examples if it is cached.
-        if subtask.name in task.rate_per_task_name:
-            return task.get_rate
-        return lambda _: task.get_rate(subtask)  # a mixture's in the mixture
+    def copy(provider):
+        if provider.name not in changed:
+            if isinstance(provider, seqio.Task):
+                changed[provider.name] = change(provider)
+            else:
+                rates = provider.rate_per_task_name
+                changed[provider.name] = seqio.Mixture(
+                    provider.name,
+                    [(copy(x), rates[name]) for name, x in provider._task_map.items()],
+                    sample_fn=provider._sample_fn,
+                )
+        return changed[provider.name]
 
-    return seqio.Mixture(
-        task.name,
-        [
-            (change(subtask), rate_of(subtask))
-            for subtask in task.tasks
-            if subtask.name not in without
-        ],
-        sample_fn=task._sample_fn,
-    )
+    return copy(task)
 
 
 def train_dataset(

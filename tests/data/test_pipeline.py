@@ -404,7 +404,7 @@ def test_a_mixture_keeps_its_rates_with_another_vocabulary(registered):
 def test_a_language_model_reads_inputs_and_targets_and_learns_the_targets():
     """The rows are those of seqio's own converters; no length may be forgotten."""
     task = toy_task({"train": TRAIN})
-    options = {"feature_converter": LanguageModelFeatureConverter, "pack": True}
+    options = {"feature_converter": LanguageModelFeatureConverter}
     want = options | {"feature_converter": seqio.PrefixLMFeatureConverter}
     assert_equal(elements(1, task, **options), elements(1, task, **want))
     with pytest.raises(ValueError, match="toy has inputs, and .* no length for them"):
@@ -413,3 +413,22 @@ def test_a_language_model_reads_inputs_and_targets_and_learns_the_targets():
     options["feature_lengths"] = want["feature_lengths"] = {"targets": 12}
     want["feature_converter"] = seqio.LMFeatureConverter
     assert_equal(elements(1, text, **options), elements(1, text, **want))
+
+
+def test_a_task_in_a_mixture_and_in_its_sub_mixture_keeps_both_rates():
+    """The rates are what seqio itself gives the tasks of the mixture."""
+    tasks = [toy_task({"train": TRAIN}, name=name) for name in "abc"]
+    inner = seqio.Mixture("inner", [(tasks[0], 3), (tasks[1], 1)])
+    mixture = seqio.Mixture("outer", [(tasks[0], 1.0), (inner, 2.0), (tasks[2], 0.5)])
+    want = {task.name: mixture.get_rate(task) for task in tasks}
+    assert want == {"a": 2.5, "b": 0.5, "c": 0.5}
+    vocabulary = seqio.ByteVocabulary(extra_ids=100)
+    changed = pipeline.get_task(mixture, vocabulary)
+    assert {task.name: changed.get_rate(task) for task in changed.tasks} == want
+    rest = pipeline.get_task(mixture, vocabulary, without=["b"])
+    rest = pipeline.get_task(rest, seqio.ByteVocabulary())  # changed once more
+    assert {t.name: rest.get_rate(t) for t in rest.tasks} == {"a": 2.5, "c": 0.5}
+    counted = seqio.Mixture("counted", [inner, tasks[0]], default_rate=1)
+    rates = {t.name: counted.get_rate(t) for t in counted.tasks}
+    copy = pipeline.get_task(counted, vocabulary)
+    assert {t.name: copy.get_rate(t) for t in copy.tasks} == rates

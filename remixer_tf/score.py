@@ -17,6 +17,10 @@ def main(arguments):
         raise configuration.UserError(
             f"--batch_size must be at least 1. Received: {options.batch_size}."
         )
+    if options.stride is not None and options.stride < 1:
+        raise configuration.UserError(
+            f"--stride must be at least 1. Received: {options.stride}."
+        )
     if options.split and (options.input or options.stride):
         raise configuration.UserError(
             "--split scores a task. Give it without --input and --stride."

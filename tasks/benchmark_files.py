@@ -55,27 +55,18 @@ class BenchmarkFiles(seqio.FunctionDataSource):
     def __init__(self, dataset, folder, subfolders, names):
         def find(split):
             paths = [
-                os.path.join(subfolder, name + end)
-                for subfolder in subfolders
+                os.path.join(subfolder, name)
                 for name in names[split]
-                for end in ("", ".gz")
+                for subfolder in subfolders
             ]
             return folder.find_file(*dict.fromkeys(paths))
 
         def dataset_fn(split, shuffle_files=False, seed=None):
             del shuffle_files, seed
-            path = find(split)
-            if os.path.basename(path).removesuffix(".gz") != names[split][0]:
-                _warn_once(
-                    f"{dataset} {split} is read from {path}, not from the benchmark's "
-                    f"{names[split][0]}: scores may not compare with published ones."
-                )
-            return tf.data.Dataset.from_tensor_slices(_read(dataset, path, split))
+            rows = _read(dataset, find(split), split)
+            return tf.data.Dataset.from_tensor_slices(rows)
 
         super().__init__(dataset_fn, list(names))
-
-
-_warn_once = functools.cache(logging.warning)
 
 
 @functools.lru_cache(maxsize=64)

@@ -67,8 +67,7 @@ class ChoiceFiles:
             FileNotFoundError: the file is not there.
             ValueError: a line is not what is expected; the message names it.
         """
-        names = [n for name in self._files[split] for n in (name, f"{name}.gz")]
-        path = self._folder.find_file(*names)
+        path = self._folder.find_file(*self._files[split])
         questions = []
         # Not splitlines: JSON may hold other line breaks than \n.
         lines = read_bytes(path).decode("utf-8-sig").split("\n")

@@ -73,7 +73,7 @@ def find_file(split):
     """
     if data_folder.find() == (None, None):
         return download(split)
-    return data_folder.find_file(f"{split}.tsv", f"{split}.tsv.gz")
+    return data_folder.find_file(f"{split}.tsv")
 
 
 def download(split, url=URL):

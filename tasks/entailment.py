@@ -36,6 +36,7 @@ from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.inference_files import THREE_CLASSES, read_pairs
 from remixer_tf.tasks.rows import TOKENIZE, RowSource
 from remixer_tf.tasks.t5_library import function_of_t5
+from remixer_tf.tasks.table_files import split_lines
 
 anli_folder = DataFolder("anli", "REMIXER_TF_ANLI_DIR", "anli")
 conjnli_folder = DataFolder("conjnli", "REMIXER_TF_CONJNLI_DIR", "conjnli")
@@ -51,7 +52,7 @@ CONJNLI_FILES = {
 SNLI_FILES = {
     "train": ["snli_1.0_train.jsonl", "train.jsonl"],
     "validation": ["snli_1.0_dev.jsonl", "dev.jsonl"],
-    "test": ["snli_1.0_test.jsonl", "snli_1.0_test_hard.jsonl", "test.jsonl"],
+    "test": ["snli_1.0_test.jsonl", "test.jsonl", "snli_1.0_test_hard.jsonl"],
 }
 
 
@@ -68,8 +69,8 @@ def pair_source(folder, files, classes, premise="premise", where=None, columns=(
 
     Args:
         folder: a `DataFolder`.
-        files: dictionary, split -> names that its file may have, perhaps with .gz; the
-            first that there is is read.
+        files: dictionary, split -> names that its file may have, see
+            `DataFolder.find_file`.
         classes, where, columns: see `read_pairs`.
         premise: str, what an example calls its premise.
 
@@ -78,8 +79,8 @@ def pair_source(folder, files, classes, premise="premise", where=None, columns=(
     """
 
     def read_rows(split):
-        names = [name + end for name in files[split] for end in ("", ".gz")]
-        return read_pairs(folder.find_file(*names), classes, where, columns)
+        path = folder.find_file(*files[split])
+        return read_pairs(path, classes, where, columns)
 
     names = ("hypothesis", premise, "label", *columns)
     return RowSource(read_rows, tuple(files), names)
@@ -87,9 +88,9 @@ def pair_source(folder, files, classes, premise="premise", where=None, columns=(
 
 def _read_lines(folder, name):
     """Returns (path, lines), decompressed."""
-    path = folder.find_file(name, f"{name}.gz")
+    path = folder.find_file(name)
     try:
-        return path, read_bytes(path).decode("utf-8-sig").splitlines()
+        return path, split_lines(read_bytes(path).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: {error}.") from error
 

@@ -1,11 +1,13 @@
 """The folders of data files that users name, and how a file is read."""
 
+import functools
 import gzip
 import os
 import zlib
 
 import gin
 import tensorflow as tf
+from absl import logging
 
 
 class DataFolder:
@@ -14,6 +16,8 @@ class DataFolder:
     1. what gin binds to `<name>.directory`, else what `set` was given;
     2. the environment variable `variable`;
     3. the folder `subfolder` in the one that REMIXER_TF_DATA names, if it is there.
+
+    `~` stands for the user's folder in all of them.
 
     Args:
         name: str, what gin calls it, such as "cogs".
@@ -47,15 +51,9 @@ class DataFolder:
         directory = self._of_gin() or self._directory
         if directory or named:
             source = self.option if directory else self.variable
-            folder = os.path.expanduser(str(directory or named))
-            if tf.io.gfile.isdir(folder):
-                return folder, source
-            raise FileNotFoundError(
-                f"{source} names a folder of data files, but there is no folder "
-                f"{folder!r}. Correct it or unset it."
-            )
+            return _existing(directory or named, source), source
         if data and self._subfolder:
-            folder = os.path.join(data, self._subfolder)
+            folder = os.path.join(_existing(data, "REMIXER_TF_DATA"), self._subfolder)
             if tf.io.gfile.isdir(folder):
                 return folder, "REMIXER_TF_DATA"
         return None, None
@@ -80,18 +78,43 @@ class DataFolder:
     def find_file(self, *names):
         """Returns the path of the first of these files that is in the folder.
 
+        Args:
+            names: names of files, each perhaps compressed: with .gz. The first is the
+                set's own: if one of another name is read, a warning says so.
+
         Raises:
             FileNotFoundError: nobody named a folder, or it has none of the files.
         """
-        folder, source = self.require(" or ".join(names))
-        for name in names:
-            path = os.path.join(folder, name)
+        files = [name + end for name in names for end in ("", ".gz")]
+        own = os.path.basename(names[0])
+        folder, source = self.require(" or ".join(files))
+        for file in files:
+            path = os.path.join(folder, file)
             if tf.io.gfile.exists(path):
+                if os.path.basename(file).removesuffix(".gz") != own:
+                    _warn_once(
+                        f"{path} is read, not the set's own {own}: scores may not "
+                        "compare with published ones."
+                    )
                 return path
         raise FileNotFoundError(
-            f"There is no {' or '.join(names)} in {folder!r}, which {source} names. It "
+            f"There is no {' or '.join(files)} in {folder!r}, which {source} names. It "
             f"holds: {', '.join(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
         )
+
+
+_warn_once = functools.cache(logging.warning)
+
+
+def _existing(folder, source):
+    """The path of a folder that `source` names, which must be there."""
+    folder = os.path.expanduser(str(folder))
+    if tf.io.gfile.isdir(folder):
+        return folder
+    raise FileNotFoundError(
+        f"{source} names a folder of data files, but there is no folder {folder!r}. "
+        "Correct it or unset it."
+    )
 
 
 def read_bytes(path):

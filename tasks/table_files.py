@@ -102,15 +102,31 @@ def is_utf8(value):
 
 
 def split_lines(text):
-    """Returns the lines of a text, without their ends: LF or CR LF."""
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()  # What follows the last line's end.
-    return [line.removesuffix("\r") for line in lines]
+    """Returns the lines of a text, without their ends: LF or CR LF.
+
+    Blank lines at its end are none. Other line breaks, as U+2028, are text.
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    while lines and not lines[-1].strip(" "):
+        lines.pop()
+    return lines
+
+
+def _check_names(names):
+    """Raises a ValueError if two columns share a name: which is meant is unknown."""
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"Several columns are called {', '.join(map(repr, twice))}. Rename them in "
+            "the file, or give all columns of a .tsv or .csv file names of your own: "
+            "table_task.columns."
+        )
 
 
 def _delimited(text, quotes, header, columns):
     records = list(_csv_records(text) if quotes else _tsv_records(text))
+    while records and records[-1][1] == []:
+        records.pop()  # Blank lines at the end.
     names = list(columns) if columns is not None else None
     if header and records:
         first = records.pop(0)[1]
@@ -118,6 +134,7 @@ def _delimited(text, quotes, header, columns):
             names = first or []
     if names is None:  # The first row tells how many there are.
         names = [""] * len(records[0][1] or []) if records else []
+    _check_names(names)
     lines = []
     for number, cells in records:
         if cells is None:
@@ -157,7 +174,7 @@ def _json(text):
     names, lines = {}, []
     for number, line in enumerate(split_lines(text), 1):
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_once_each)
         except ValueError:
             row = None
         if not is_utf8(line):
@@ -174,6 +191,14 @@ def _json(text):
     return list(names), lines
 
 
+def _once_each(pairs):
+    """The dictionary of an object's pairs, whose names must differ."""
+    names = [name for name, _ in pairs]
+    if len({*names}) < len(names):
+        raise ValueError("a name stands twice")
+    return dict(pairs)
+
+
 def _to_text(value):
     """Strings as they are; numbers, booleans, lists as JSON writes them."""
     if value is None or isinstance(value, str):
@@ -186,6 +211,7 @@ def _arrow(path):
     for file in _arrow_files(path):
         table, classes = _read_arrow(file)
         names = table.column_names
+        _check_names(names)
         for row in table.to_pylist():
             for name, words in classes.items():
                 label = row[name]

@@ -86,9 +86,12 @@ def train_vocabulary(
             f"model_type must be one of {', '.join(MODEL_TYPES)}. "
             f"Received: {model_type!r}."
         )
+    options = {}
     if model_type == "word":
         known = len({word for text in texts for word in text.split()}) + SPECIAL_PIECES
-        vocab_size = known if vocab_size is None else vocab_size
+        if vocab_size is None:
+            # `known` may be too many: words can be equal once they are normalized.
+            vocab_size, options = known, {"use_all_vocab": True}
         if SPECIAL_PIECES < vocab_size < known:
             logging.warning(
                 "A vocabulary of %d pieces lacks the %d rarest words of the text; "
@@ -121,6 +124,7 @@ def train_vocabulary(
             # least that SentencePiece takes.
             max_sentence_length=max(10, *(len(text.encode()) + 1 for text in texts)),
             minloglevel=1,
+            **options,
         )
     except RuntimeError as error:
         raise ValueError(_explain(error, vocab_size, model_type)) from error

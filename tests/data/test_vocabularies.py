@@ -92,6 +92,13 @@ def test_exactly_all_words_is_a_size_and_one_more_is_not(tmp_path):
         train_vocabulary(TEXTS, path, size + 1, "word")
 
 
+def test_all_words_are_taken_where_some_are_equal_once_normalized(tmp_path):
+    """As the ligature fi, and what SentencePiece keeps for itself."""
+    texts = ["\ufb01ne fine <unk> </s> word"]
+    words = train_vocabulary(texts, str(tmp_path / "words.model"), model_type="word")
+    assert words.vocab_size == len({"fine", "word"}) + 3
+
+
 def test_fewer_words_than_there_are_is_reported(tmp_path, caplog):
     train_vocabulary(TEXTS, str(tmp_path / "words.model"), 5, "word")
     assert f"lacks the {len(WORDS) - 2} rarest words" in caplog.text

@@ -138,5 +138,7 @@ def test_the_binary(tiny_run, tmp_path, capsys):
     assert len(scores.read_text().splitlines()) == 500
     with pytest.raises(UserError, match="--split scores a task"):
         score.main([*options, f"--input={questions}", "--split=dev"])
+    with pytest.raises(UserError, match="--stride must be at least 1. Received: 0"):
+        score.main([*options, f"--input={questions}", "--stride=0"])
     with pytest.raises(ValueError, match="A stride is for language models"):
         score.main([*options, f"--input={questions}", "--stride=4"])

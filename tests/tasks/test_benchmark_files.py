@@ -319,7 +319,7 @@ def test_mnli_in_json_lines(files, tmp_path, caplog):
         "label": 2,
         "idx": 0,
     }
-    assert "train_10k.jsonl, not from the benchmark's train.tsv" in caplog.text
+    assert "train_10k.jsonl is read, not the set's own train.tsv" in caplog.text
 
 
 @pytest.mark.parametrize(

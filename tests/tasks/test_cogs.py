@@ -135,6 +135,18 @@ def test_a_folder_that_is_not_there(tmp_path, monkeypatch):
         read("dev")
 
 
+def test_the_folder_of_all_data_may_have_a_tilde_and_must_be_there(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "data/cogs").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("REMIXER_TF_DATA", "~/data")
+    assert cogs_files.data_folder.find()[0] == str(tmp_path / "data/cogs")
+    monkeypatch.setenv("REMIXER_TF_DATA", "~/nowhere")
+    with pytest.raises(FileNotFoundError, match="REMIXER_TF_DATA.*nowhere"):
+        read("dev")
+
+
 def test_a_missing_file_tells_what_is_there(folder):
     with pytest.raises(FileNotFoundError, match=r"train\.tsv.*dev\.tsv, gen\.tsv\.gz"):
         read("train")

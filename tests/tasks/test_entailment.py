@@ -83,6 +83,28 @@ def read(task, split):
     return texts
 
 
+def test_snli_test_is_the_plain_one_and_another_file_is_told(tmp_path, caplog):
+    entailment.snli_folder.set(str(tmp_path))
+    rows = {name: SNLI[1] | {"sentence1": name} for name in ("hard", "plain", "own")}
+    names = ("snli_1.0_test_hard.jsonl", "test.jsonl", "snli_1.0_test.jsonl")
+    source = get_task("snli").source
+    for (name, row), file in zip(rows.items(), names, strict=True):
+        caplog.clear()
+        write_lines(tmp_path / file, [row])
+        (example,) = source.get_dataset("test").as_numpy_iterator()
+        assert example["premise"] == name.encode()
+        told = f"{file} is read, not the set's own snli_1.0_test.jsonl" in caplog.text
+        assert told == (name != "own")
+    entailment.snli_folder.set()
+
+
+def test_a_line_of_art_may_hold_other_line_breaks(folder):
+    rows = [ART[0] | {"obs1": "a\u2028b"}, ART[1]]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    (folder / "dev.jsonl").write_text("\n".join([*lines, "", ""]))
+    assert [row[2] for row in entailment.read_art("validation")] == ["a\u2028b", "o"]
+
+
 def test_splits_without_a_file_are_left_out_unless_asked_for(folder, caplog):
     lengths = {"inputs": 4, "targets": 4}
     evaluation = LossEvaluation("hans", feature_lengths=lengths)

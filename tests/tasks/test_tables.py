@@ -56,6 +56,16 @@ def test_texts_of_each_format(tmp_path, name, content, expected):
     assert texts_of(table_task({"train": file}, **TEMPLATES)) == expected
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+def test_blank_lines_at_the_end_are_no_rows(tmp_path, name):
+    content = {"a.csv": CSV, "a.tsv": TSV, "a.jsonl": JSON}[name]
+    rows = [
+        texts_of(table_task({"train": write(tmp_path / name, text)}, **TEMPLATES))
+        for text in (content, content + "\n", content + "\r\n\r\n")
+    ]
+    assert rows[0] == rows[1] == rows[2] and len(rows[0]) == 2
+
+
 def test_an_example_is_an_exact_dictionary(tmp_path):
     file = write(tmp_path / "a.tsv", "é\tja\n")
     task = table_task({"dev": file}, "{0}!", "{1}", name="one", header=False)
@@ -196,14 +206,15 @@ def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
 
 
 def test_bad_rows_of_json_lines(tmp_path):
-    rows = ['{"t": "a", "l": "b"}', "", "[1]", '{"t"', '{"l": "b"}', '{"t": "a"}']
+    rows = ['{"t": "\u2028", "l": "b"}', "", "[1]", '{"t"', '{"l": "b"}', '{"t": "a"}']
     rows += ['{"t": null, "l": "b"}', '{"t": "\\ud800", "l": "b"}']
+    rows += ['{"t": "a", "t": "b", "l": "c"}']
     file = write(tmp_path / "a.jsonl", "\n".join(rows))
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"dev": file}, "{t}", "{l}"), "dev")
     assert str(error.value).splitlines()[:-1] == [
-        "table: 7 of 8 rows are bad:",
-        f"  dev, malformed JSON object: 3 (line 2, 3, 4 of {file})",
+        "table: 8 of 9 rows are bad:",
+        f"  dev, malformed JSON object: 4 (line 2, 3, 4, 9 of {file})",
         f"  dev, no value of t: 2 (line 5, 7 of {file})",
         f"  dev, empty target: 1 (line 6 of {file})",
         f"  dev, invalid UTF-8: 1 (line 8 of {file})",
@@ -294,6 +305,7 @@ def test_arguments_that_do_not_fit(change, message):
         ("a.dat", {}, "does not tell its format. Expected a folder"),
         ("", {}, "no .arrow or .parquet file in the folder"),
         ("a.jsonl", {"columns": ["t"]}, "columns names the columns of .tsv and .csv"),
+        ("a.csv", {"columns": ["t", "t"]}, "Several columns are called 't'. Rename"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, name, options, message):

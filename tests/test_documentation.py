@@ -103,6 +103,18 @@ def test_a_router_of_your_own():
         np.testing.assert_allclose(tf.reduce_sum(y), loss, rtol=1e-4)
 
 
+def test_every_list_of_guides_has_them_all_in_one_order():
+    def listed(page, beginning, end):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        text = text.split(beginning)[1].split(end)[0]
+        return re.findall(r"guides/(\w+)\.md", text)
+
+    guides = listed("mkdocs.yml", "  - Guides:", "  - Reference:")
+    assert sorted(guides) == sorted(x.stem for x in ROOT.glob("docs/guides/*.md"))
+    assert listed("docs/index.md", "# remixer_tf", "| to | read |") == guides
+    assert listed("README.md", "## Guides and reference", "\n## ") == guides
+
+
 def test_every_package_has_a_page():
     folders = {path.parent.name for path in ROOT.glob("remixer_tf/*/__init__.py")}
     pages = {path.stem for path in ROOT.glob("docs/reference/*.md")}

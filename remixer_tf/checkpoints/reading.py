@@ -211,7 +211,10 @@ def check_coverage(folder, groups, random_states=True):
             ("missing from the checkpoint", missing),
         ):
             if names:
-                problems.append(f"  {group} variables {label}: {shorten(names)}")
+                more = f", and {len(names) - 1} more" * (len(names) > 1)
+                problems.append(f"  {group} variables {label}: {names[0]}{more}")
+        if problems:  # An optimizer's follow from the model's.
+            break
     if problems:
         raise ValueError(
             f"The checkpoint {folder} was written by another model or optimizer:\n"

@@ -8,7 +8,6 @@ import functools
 
 import keras
 import numpy as np
-import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
@@ -231,20 +230,13 @@ class TextToText(tf.Module):
     def signatures(self):
         """What an export has: `Signatures`.
 
-        `serving_default` is a call. Where answers need not be UTF-8, their names are
-        `outputs_bytes` and `all_outputs_bytes`: TensorFlow Serving's REST interface
-        encodes outputs of such names in base64, and others must be UTF-8.
+        `serving_default` is a call. Its answers are UTF-8, as TensorFlow Serving's REST
+        interface needs them: of bytes, seqio's decoding drops those that are not.
         """
-        is_bytes = isinstance(
-            self.tokenizers.vocabulary("targets"), seqio.ByteVocabulary
-        )
 
         @tf.function(input_signature=[_STRINGS], autograph=False)
         def answer(inputs):
-            return {
-                f"{name}_bytes" if is_bytes and name.endswith("outputs") else name: x
-                for name, x in self(inputs).items()
-            }
+            return self(inputs)
 
         functions = {
             "serving_default": answer,

@@ -7,6 +7,7 @@ from keras import ops
 
 from remixer_tf.layers import sow
 from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
+from remixer_tf.objectives.objective import unused_variables
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
@@ -129,3 +130,11 @@ def test_inside_a_stateless_call_of_jax():
     losses = losses_of([v.value for v in model.trainable_variables])
     for name, value in eager.items():
         assert float(losses[name]) == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_a_position_bias_that_nothing_reads_says_which_line_turns_it_off():
+    path = "model/encoder/position_bias/rel_embedding"
+    message = str(unused_variables([path]))
+    assert path in message
+    assert "`encoder/TransformerStack.position_bias = None`" in message
+    assert "TransformerStack" not in str(unused_variables(["model/scale"]))

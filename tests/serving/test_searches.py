@@ -80,8 +80,6 @@ def test_infer_eval_and_a_saved_model_agree(preset, several, tiny_run, tmp_path)
     model = tf.saved_model.load(str(tiny_run / "export" / "1"))
     shutil.rmtree(tiny_run / "export")  # which other tests make their own way
     found = model.signatures["serving_default"](inputs=tf.constant(questions))
-    # Those of a byte vocabulary need not be UTF-8.
-    found = {name.removesuffix("_bytes"): value for name, value in found.items()}
     assert found["all_outputs"].shape == (6, 3)
     for row, texts, scores in zip(
         answers, found["all_outputs"].numpy(), found["all_scores"].numpy(), strict=True

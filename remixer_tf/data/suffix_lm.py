@@ -1,11 +1,10 @@
 """Language modelling whose loss leaves out the beginning of each row."""
 
-import math
-
 import seqio
 import tensorflow as tf
 
 from remixer_tf.layers.arguments import check_numbers
+from remixer_tf.layers.sparse_gate import DECIDING_SHARE, count_first
 
 
 class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
@@ -31,7 +30,7 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
         ValueError: first_share is out of range.
     """
 
-    def __init__(self, first_share=0.2, **kwargs):
+    def __init__(self, first_share=DECIDING_SHARE, **kwargs):
         super().__init__(**kwargs)
         check_numbers(first_share=first_share)
         if first_share >= 1:
@@ -44,8 +43,7 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
     def _convert_example(self, features):
         example = dict(super()._convert_example(features))
         weights = example["decoder_loss_weights"]
-        # Less than a millionth of a position is rounding: 0.55 * 100 > 55.
-        first = math.ceil(self._first_share * weights.shape[0] - 1e-6)
+        first = count_first(weights.shape[0], self._first_share)
         predicted = tf.range(weights.shape[0]) >= first
         example["decoder_loss_weights"] = weights * tf.cast(predicted, weights.dtype)
         return example

@@ -12,7 +12,7 @@ from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.encoders import best_span, classify
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.sampling import sample
-from remixer_tf.decoding.scoring import Scores, score
+from remixer_tf.decoding.scoring import Scores, check_scores, score
 from remixer_tf.decoding.search import (
     Answers,
     Choice,
@@ -33,6 +33,7 @@ __all__ = [
     "T5Rules",
     "beam_search",
     "best_span",
+    "check_scores",
     "check_writes",
     "classify",
     "decode",

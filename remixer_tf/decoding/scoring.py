@@ -27,6 +27,17 @@ class Scores(NamedTuple):
     log_probs: Any
 
 
+def check_scores(model):
+    """Raises a ValueError unless the model can score texts, see `score`."""
+    check_writes(model)
+    if first := getattr(model, "first_scorable", 0):
+        raise ValueError(
+            f"This model cannot score whole texts: the first {first} positions of a "
+            "row see each other. LossEvaluation tells the loss and perplexity of the "
+            "others. Score with SparseGatedMLP.routing = 'deterministic'."
+        )
+
+
 def score(model, batch):
     """The log-likelihood of given targets: sum_t log p(y_t | y_<t, inputs).
 
@@ -44,10 +55,10 @@ def score(model, batch):
         `Scores`.
 
     Raises:
-        ValueError: the model writes no text, or a language model is given inputs
-            that it would not read.
+        ValueError: the model writes no text, or may not score the first positions of
+            a row; or a language model is given inputs that it would not read.
     """
-    check_writes(model)
+    check_scores(model)
     targets, weights = targets_and_weights(batch)
     counts = ops.cast(weights, "float32") > 0
     logits = ops.cast(model(batch, training=False), "float32")

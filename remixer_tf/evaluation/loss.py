@@ -5,7 +5,7 @@ from remixer_tf.data.images import eval_images
 from remixer_tf.evaluation.evaluation import Evaluation, TextEvaluation
 from remixer_tf.evaluation.settings import describe
 from remixer_tf.objectives import losses, metrics
-from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.objectives.batches import scorable, targets_and_weights
 
 
 class _Loss(Evaluation):
@@ -17,6 +17,7 @@ class _Loss(Evaluation):
         """Returns the sums of a batch, each `[1]`, so that replicas' can be joined."""
 
         def sums(batch):
+            batch = scorable(batch, model)
             logits = model(batch, training=False)
             values = losses.cross_entropy(logits, *targets_and_weights(batch))
             return {name: value[None] for name, value in values.items()}

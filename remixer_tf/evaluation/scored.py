@@ -75,8 +75,7 @@ class ScoredEvaluation(TextEvaluation):
             feature_lengths=self.feature_lengths,
             length_buckets=padded_lengths(model, self.feature_lengths),
             batch_size=self.batch_size,
-            feature_converter=self.feature_converter
-            or converter_for(model),
+            feature_converter=self.feature_converter or converter_for(model),
             description=" ".join(part),
         )
         result = {

@@ -68,10 +68,13 @@ class Sublayer(keras.layers.Layer):
         reorders_cache: bool, whether a beam search has to put the cache's rows in the
             order of its hypotheses. Not where `decode_step` reads `context.ancestry`,
             which spares moving the cache, or where rows are examples.
+        first_scorable: int, the first position of a decoder whose output depends on no
+            later token. Those before it get no loss and no score.
     """
 
     depends_on_padding = False
     reorders_cache = True
+    first_scorable = 0
 
     def call(self, x, context, training=False):
         """Transforms a whole sequence.

@@ -16,8 +16,16 @@ from remixer_tf.layers.dispatch import take_rows
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
+# The share of a row that decides in partial routing; the rest is predicted.
+DECIDING_SHARE = 0.2
 # The share of the positions that decide where a channel goes.
-ROUTINGS = {"deterministic": 0.0, "partial": 0.2, "naive": 1.0}
+ROUTINGS = {"deterministic": 0.0, "partial": DECIDING_SHARE, "naive": 1.0}
+
+
+def count_first(length, share=DECIDING_SHARE):
+    """How many positions the first `share` of `length` positions are, rounded up."""
+    # Less than a millionth of a position is rounding: 0.55 * 100 > 55.
+    return math.ceil(share * length - 1e-6)
 
 
 class SparseSpatialGate(SpatialGatingUnit):
@@ -31,7 +39,7 @@ class SparseSpatialGate(SpatialGatingUnit):
     - partial (section 3.2.2): the first fifth of `max_length` positions decide, for
       each example. `S = V W_r` over these positions V of the normalised Z_2, and the
       channels are assigned in balance by S. Only later positions are causal, so only
-      these are to be scored.
+      these have a loss: see `Sublayer.first_scorable`.
     - naive: all positions decide. It leaks the future, and is here for the test that
       shows the leak.
 
@@ -81,7 +89,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         )
         self.num_experts = num_experts
         self.routing = routing
-        self.num_deciding = math.ceil(ROUTINGS[routing] * max_length)
+        self.num_deciding = count_first(max_length, ROUTINGS[routing])
 
     def build(self, input_shape):
         width = input_shape[-1] // 2
@@ -237,6 +245,11 @@ class SparseGatedMLP(GatedMLP):
             activation=activation,
             **kwargs,
         )
+
+    @property
+    def first_scorable(self):
+        """See `Sublayer`: the positions that route the channels see each other."""
+        return self.gating.num_deciding
 
     def _make_gating(self, **kwargs):
         return SparseSpatialGate(

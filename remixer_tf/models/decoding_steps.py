@@ -10,6 +10,11 @@ class DecodingSteps:
     `start_decoding` and `prompt`.
     """
 
+    @property
+    def first_scorable(self):
+        """The first position of a row that may have a loss, see `Sublayer`."""
+        return getattr(self.decoder, "first_scorable", 0)
+
     def grow_cache(self, context, cache, max_length):
         """Pads a cache, to hold `max_length` tokens.
 

@@ -286,6 +286,12 @@ class TransformerStack(keras.layers.Layer):
             for name in ("input_dropout", "output_dropout")
         )
 
+    @property
+    def first_scorable(self):
+        """Of all sublayers, see `Sublayer`."""
+        firsts = [getattr(block.sublayer, "first_scorable", 0) for block in self.blocks]
+        return max(firsts, default=0)
+
     def build(self, input_shape):
         if self.positions is not None:
             self.positions.build(input_shape)

@@ -28,6 +28,33 @@ def targets_and_weights(batch):
     raise ValueError(f"A batch holds {pairs}. Received: {', '.join(sorted(batch))}")
 
 
+def scorable(batch, model):
+    """Returns a batch without loss on positions that the model may not score.
+
+    Args:
+        batch: see `targets_and_weights`.
+        model: a model; its `first_scorable`, 0 if missing, is the first position whose
+            logits depend on no later token.
+
+    Raises:
+        ValueError: the model may score no position of rows of this length.
+    """
+    first = getattr(model, "first_scorable", 0)
+    if not first:
+        return batch
+    name = "decoder_loss_weights"
+    weights = batch[name]
+    length = weights.shape[-1]
+    if first >= length:
+        raise ValueError(
+            f"The first {first} positions of a row see each other, so they have no "
+            f"loss, and rows of {length} tokens have no others. Train on longer rows, "
+            "or with SparseGatedMLP.routing = 'deterministic'."
+        )
+    counts = ops.cast(ops.arange(length) >= first, weights.dtype)
+    return {**batch, name: weights * counts}
+
+
 def throughput_tensors(batch):
     """Returns the tensors whose non-zero elements a throughput counts.
 

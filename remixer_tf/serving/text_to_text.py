@@ -14,7 +14,7 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
-from remixer_tf.decoding import check_writes, greedy_decode
+from remixer_tf.decoding import check_scores, check_writes, greedy_decode
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
@@ -246,6 +246,14 @@ class TextToText(tf.Module):
         missing = {}
         if reason := self.tokens.cannot_decode():
             missing = {n: reason for n in ("serving_default", "predict_tokens")}
+        try:
+            check_scores(self.tokens.model)
+        except ValueError as error:
+            missing["score"] = str(error)
+        if len(missing) == len(functions):
+            raise ValueError(
+                f"There is nothing to export. {' '.join(missing.values())}"
+            )
         return Signatures(
             {n: f for n, f in functions.items() if n not in missing},
             missing,

@@ -9,7 +9,11 @@ from jax import lax
 from jax import numpy as jnp
 from jax.extend import core
 
-from remixer_tf.objectives.batches import count_throughput, targets_and_weights
+from remixer_tf.objectives.batches import (
+    count_throughput,
+    scorable,
+    targets_and_weights,
+)
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import objective_and_sums, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
@@ -91,6 +95,7 @@ class JaxTrainStep:
 
     def _step(self, state, batch):
         """One step, for `lax.scan`."""
+        batch = scorable(batch, self._model)
         _, weights = targets_and_weights(batch)
         weight = jnp.sum(weights.astype("float32"))
         slots = zip(self._optimizer.variables, state.optimizer, strict=True)

@@ -5,7 +5,11 @@ import contextlib
 import tensorflow as tf
 
 from remixer_tf.layers.dropout import replica
-from remixer_tf.objectives.batches import count_throughput, targets_and_weights
+from remixer_tf.objectives.batches import (
+    count_throughput,
+    scorable,
+    targets_and_weights,
+)
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import objective_and_sums, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
@@ -199,7 +203,8 @@ class TrainStep:
         """Returns the rows that belong to the replica that calls, and its index."""
         context = tf.distribute.get_replica_context()
         index = tf.convert_to_tensor(context.replica_id_in_sync_group)
-        return rows_of_replica(host_batch, index, self._local_replicas), index
+        batch = rows_of_replica(host_batch, index, self._local_replicas)
+        return scorable(batch, self._model), index
 
     def _reduced_gradients(self, host_batch, stop):
         """One replica's sums, and the norm and gradients of all replicas together."""

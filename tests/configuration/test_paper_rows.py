@@ -171,7 +171,7 @@ def test_task_is_registered_and_fits_the_model(file):
     ],
 )
 def test_fine_tuning_drops_a_tenth(model, run, layers):
-    """"Remixers" 3.1.2: on all MLP layers; gMLP's Table 9: hidden units, attention."""
+    """ "Remixers" 3.1.2: on all MLP layers; gMLP's Table 9: hidden units, attention."""
     files = [f"models/{model}.gin", f"runs/finetune_{run}.gin", TINY]
     configuration.parse_gin(files, [], complete=False)
     rates = {

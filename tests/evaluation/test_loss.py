@@ -80,6 +80,23 @@ def test_a_language_model_is_given_inputs_and_what_is_trimmed_is_counted(
     assert "toy dev: 2 of 3 examples are longer" in caplog.text
 
 
+def test_positions_that_the_model_may_not_score_do_not_count(tmp_path):
+    dev = rows([(3, 2), (4, 5), (1, 1)])
+    model = Constant()
+    model.build()
+    model.first_scorable = 2
+    evaluation = LossEvaluation(
+        toy_task({"train": dev, "dev": dev}),
+        period=1,
+        feature_lengths=LENGTHS,
+        batch_size=2,
+    )
+    evaluation.run(str(tmp_path), engine_of(model), 7)
+    (result,) = read_results(str(tmp_path), "loss")
+    # Targets with their EOS are 3, 6 and 2 tokens, of which the first two are left out.
+    assert result["target_tokens"] == 1 + 4
+
+
 @pytest.fixture
 def validation_text(tmp_path):
     """Ids of the documents that `text_lm` evaluates on."""

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 import pytest
 
+from remixer_tf.decoding import score
 from remixer_tf.layers import (
     BaseRouter,
     ExpertsChooseRouter,
@@ -18,6 +19,7 @@ from remixer_tf.layers import (
     capture,
 )
 from remixer_tf.models import DecoderOnly
+from remixer_tf.objectives.batches import scorable
 from tests.compiled import compiled, in_graph, slow_on_jax
 from tests.layers.harness import randomize
 from tests.models.tiny import (
@@ -121,6 +123,26 @@ def test_spatial_experts(training):
     # The first 3 of 12 positions decide; the change of t = 3 is the third number.
     assert changes["partial"][:2].max() > 1e-4
     assert changes["partial"][2:].max() < 1e-5
+
+
+def test_a_model_says_which_positions_it_may_score():
+    """Yu et al. 2022, partial prediction: the first 20% decide and are not scored."""
+    batch = {"decoder_loss_weights": np.ones((2, 24), "int32")}
+    batch["decoder_loss_weights"][1, 20:] = 0
+    models = [
+        DecoderOnly(tiny_mixture("smlp", routing=routing), VOCAB_SIZE, 8)
+        for routing in ("deterministic", "partial")
+    ]
+    assert scorable(batch, models[0]) is batch
+    model = models[1]  # ceil(0.2 * 24) = 5
+    weights = np.array(scorable(batch, model)["decoder_loss_weights"])
+    np.testing.assert_array_equal(
+        weights, [[0] * 5 + [1] * 19, [0] * 5 + [1] * 15 + [0] * 4]
+    )
+    with pytest.raises(ValueError, match="first 5 positions.*rows of 5 tokens"):
+        scorable({"decoder_loss_weights": np.ones((2, 5), "int32")}, model)
+    with pytest.raises(ValueError, match="cannot score whole texts: the first 5"):
+        score(model, batch)
 
 
 @pytest.mark.parametrize("kind", EACH_MIXTURE)

@@ -262,16 +262,15 @@ def test_half_weights_are_half_on_disk(tmp_path):
         assert (scores[weights] != scores["float32"]).any()
 
 
-def test_a_model_that_cannot_decode_is_scored(tmp_path):
+def test_a_model_that_can_neither_decode_nor_score_is_refused(tmp_path):
     size = VOCABULARY.vocab_size
     stack = tiny_mixture("smlp", routing="partial", vocab_size=size)
     model = DecoderOnly(stack, size, 8)
     model.build()
     answer = TextToText(model, toy_task({}), feature_lengths=LENGTHS)
-    path, signatures = saved_model.export(answer, str(tmp_path), 1, "")
-    assert load(path).names == {"score"}
-    *_, missing = saved_model.describe_signatures(signatures)
-    assert missing.startswith("no predict_tokens: ") and "step by step" in missing
+    with pytest.raises(ValueError, match="step by step.*cannot score whole texts"):
+        saved_model.export(answer, str(tmp_path), 1, "")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_encoder_says_classes_and_gives_vectors(vocabulary, tmp_path):

@@ -277,6 +277,28 @@ def test_a_variable_without_gradient_is_named():
         train_step(toy.stack(toy.make_batches(1)))
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_positions_that_the_model_may_not_score_have_no_loss(micro_batches):
+    (batch,) = toy.make_batches(1)
+    later = np.arange(batch["decoder_loss_weights"].shape[1]) >= 4
+    masked = {**batch, "decoder_loss_weights": batch["decoder_loss_weights"] * later}
+    assert (
+        0 < masked["decoder_loss_weights"].sum() < batch["decoder_loss_weights"].sum()
+    )
+    results = []
+    for first, given in ((4, batch), (0, masked)):
+        model = toy.ToyModel()
+        model.first_scorable = first
+        model, step = make_step(model, micro_batches=micro_batches)
+        sums = {key: float(value) for key, value in step(toy.stack([given])).items()}
+        weights = [ops.convert_to_numpy(v) for v in model.trainable_variables]
+        results.append((sums, weights))
+    (sums, weights), (expected, expected_weights) = results
+    assert sums == expected and sums["weight"] == masked["decoder_loss_weights"].sum()
+    for value, other in zip(weights, expected_weights, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
 def test_a_batch_without_weight_changes_nothing():
     optimizer = keras.optimizers.AdamW(0.1)
     model, train_step = make_step(toy.ReportingModel(), optimizer)

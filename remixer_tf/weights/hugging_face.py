@@ -8,6 +8,7 @@ from remixer_tf.weights.names import HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import T5
+from remixer_tf.weights.values import integer, real, short, word
 
 ARCHITECTURES = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
 # Hugging Face's names of activations, and ours. "gated-gelu" alone is the tanh form.
@@ -18,6 +19,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+_PROJECTIONS = (*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS))
 _CONVERTING = (
     "Where its origin is trusted, transformers converts it: "
     "T5ForConditionalGeneration.from_pretrained(FOLDER).save_pretrained(NEW)."
@@ -67,6 +69,7 @@ def read_hugging_face_t5(folder):
             )
     tied = not copies or copies[-1] != "lm_head.weight" or "lm_head.weight" in equal
     model = t5_of_config(config, tied)
+    model.check_fits(shapes)
     scaled = _scales_logits(config)
     # Here tied logits are scaled, and others not. What is neither gets a matrix.
     logits = "lm_head.weight"
@@ -83,13 +86,13 @@ def read_hugging_face_t5(folder):
     tokenizer = read_json(tokenizer) if os.path.exists(tokenizer) else {}
     return Source(
         "Hugging Face T5",
-        model.gin(),
+        *model.architecture(),
         rows,
         shapes,
         files.read,
         skipped,
         vocabulary if os.path.exists(vocabulary) else None,
-        tokenizer.get("extra_ids", 100),
+        integer(tokenizer, "extra_ids", 100, low=0),
     )
 
 
@@ -98,25 +101,28 @@ def _check_kind(config):
     kind = config.get("model_type")
     if kind != "t5":
         raise ValueError(
-            f"config.json is of a {kind!r} model. Of Hugging Face's formats only T5's, "
-            "'t5', has the layers of a model here."
+            f"config.json is of a {short(kind)} model. Of Hugging Face's formats only "
+            "T5's, 't5', has the layers of a model here."
             + (
                 " (BERT normalises after each sublayer, the encoders here before it.)"
                 if kind == "bert"
                 else ""
             )
         )
-    for architecture in config.get("architectures") or []:
-        if architecture not in ARCHITECTURES:
-            raise ValueError(
-                f"config.json is of a {architecture}. Expected: "
-                f"{' or '.join(ARCHITECTURES)}."
-            )
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or any(
+        name not in ARCHITECTURES for name in architectures
+    ):
+        raise ValueError(
+            f"config.json is of {short(architectures)}. Expected: "
+            f"{' or '.join(ARCHITECTURES)}."
+        )
     expected = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     for name, value in expected.items():
         if config.get(name, value) != value:
             raise ValueError(
-                f"{name} must be {value}, as in T5. config.json has {config[name]!r}."
+                f"{name} must be {value}, as in T5. config.json has "
+                f"{short(config[name])}."
             )
 
 
@@ -130,31 +136,23 @@ def t5_of_config(config, tied):
     Raises:
         ValueError: a size is missing, or the activation is unknown.
     """
-    required = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_layers")
-    missing = [name for name in required if name not in config]
-    if missing:
-        raise ValueError(f"config.json lacks {', '.join(missing)}.")
-    projection = config.get("feed_forward_proj", "relu")
+    projection = word(config, "feed_forward_proj", "relu", _PROJECTIONS)
     gated, name = projection.startswith("gated-"), projection.removeprefix("gated-")
     if projection == "gated-gelu":
         name = "gelu_new"
-    if name not in ACTIVATIONS:
-        raise ValueError(
-            f"The activation {projection!r} of config.json is not known here. Known: "
-            f"{', '.join(ACTIVATIONS)}, each also with 'gated-'."
-        )
-    layers = config["num_layers"]
+    layers = integer(config, "num_layers")
+    sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads")
     return T5(
-        **{name: config[name] for name in required[:-1]},
+        **{name: integer(config, name) for name in sizes},
         num_encoder_layers=layers,
-        num_decoder_layers=config.get("num_decoder_layers") or layers,
+        num_decoder_layers=integer(config, "num_decoder_layers", layers),
         gated=gated,
         activation=ACTIVATIONS[name],
         tied_logits=tied,
-        num_buckets=config.get("relative_attention_num_buckets", 32),
-        max_distance=config.get("relative_attention_max_distance", 128),
-        epsilon=config.get("layer_norm_epsilon", 1e-6),
-        dropout_rate=config.get("dropout_rate", 0.1),
+        num_buckets=integer(config, "relative_attention_num_buckets", 32),
+        max_distance=integer(config, "relative_attention_max_distance", 128),
+        epsilon=real(config, "layer_norm_epsilon", 1e-6),
+        dropout_rate=real(config, "dropout_rate", 0.1),
     )
 
 

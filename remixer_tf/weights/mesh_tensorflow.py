@@ -46,7 +46,7 @@ def read_mesh_tensorflow(prefix):
     model = t5_from_shapes(shapes, rows, text)
     return Source(
         "Mesh TensorFlow T5",
-        model.gin(),
+        *model.architecture(),
         rows,
         shapes,
         reader.get_tensor,

@@ -5,6 +5,7 @@ import os
 from remixer_tf.checkpoints.vocabularies import remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.weights.values import gin_text
 
 
 def run_gin(source, vocabulary=None):
@@ -17,12 +18,15 @@ def run_gin(source, vocabulary=None):
     Returns:
         str, gin text.
     """
-    if source.extra_ids is None:
-        return f"{source.gin}\ninclude 'runs/imagenet.gin'\n"
-    text = f"{source.gin}\ninclude 'runs/imported.gin'\n"
-    if path := vocabulary or source.vocabulary:
-        text += f"VOCABULARY_FILE = {os.path.abspath(os.path.expanduser(path))!r}\n"
-        text += f"EXTRA_IDS = {source.extra_ids}\n"
+    run = "imagenet" if source.extra_ids is None else "imported"
+    text = (
+        f"include {source.architecture!r}\n{gin_text(source.bindings)}"
+        f"include 'runs/{run}.gin'\n"
+    )
+    path = vocabulary or source.vocabulary
+    if path and source.extra_ids is not None:
+        file = os.path.abspath(os.path.expanduser(path))
+        text += gin_text({"VOCABULARY_FILE": file, "EXTRA_IDS": source.extra_ids})
     return text
 
 

@@ -16,7 +16,8 @@ class Source(NamedTuple):
 
     Attributes:
         format: str, such as "Hugging Face T5".
-        gin: str, gin text of the model and its run.
+        architecture: str, the gin file of the model: one of this package's.
+        bindings: {name: value} of its sizes and choices, see `values.gin_text`.
         rows: the table of names, see `weights.names`.
         shapes: {name: shape} of all arrays that are there.
         read: a function from a name to the array.
@@ -27,7 +28,8 @@ class Source(NamedTuple):
     """
 
     format: str
-    gin: str
+    architecture: str
+    bindings: dict
     rows: tuple
     shapes: dict
     read: Callable

@@ -1,11 +1,13 @@
-"""What T5's kin have in common, whoever published them: their sizes as a gin file."""
+"""What T5's kin have in common, whoever published them: their sizes, for gin."""
 
 import ast
 import itertools
+import math
 import re
 from typing import NamedTuple
 
 from remixer_tf.weights.names import find_name
+from remixer_tf.weights.values import real
 
 # What other libraries call an activation: what we do (`get_activation`).
 ACTIVATIONS = {
@@ -47,33 +49,50 @@ class T5(NamedTuple):
     epsilon: float = 1e-6
     dropout_rate: float = 0.1
 
-    def gin(self):
-        """The model as gin text."""
-        architecture = "t5_1_1" if self.gated else "t5_1_0"
+    def architecture(self):
+        """The gin file of the model, and the bindings of its sizes: a pair."""
         feed_forward = "GatedFeedForward" if self.gated else "FeedForward"
-        lines = [
-            f"include 'architectures/{architecture}.gin'",
-            *(
-                f"{name.upper()} = {getattr(self, name)!r}"
-                for name in (
-                    "vocab_size",
-                    "d_model",
-                    "d_kv",
-                    "d_ff",
-                    "num_heads",
-                    "num_encoder_layers",
-                    "num_decoder_layers",
-                    "dropout_rate",
-                )
-            ),
-            f"EncoderDecoder.tied_logits = {self.tied_logits}",
-            f"{feed_forward}.activation = {self.activation!r}",
-            f"RelativePositionBias.num_buckets = {self.num_buckets}",
-            f"RelativePositionBias.max_distance = {self.max_distance}",
-            "TransformerStack.norm = @RMSNorm",
-            f"RMSNorm.epsilon = {self.epsilon!r}",
-        ]
-        return "\n".join(lines)
+        sizes = (
+            "vocab_size",
+            "d_model",
+            "d_kv",
+            "d_ff",
+            "num_heads",
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "dropout_rate",
+        )
+        return f"architectures/{'t5_1_1' if self.gated else 't5_1_0'}.gin", {
+            **{name.upper(): getattr(self, name) for name in sizes},
+            "EncoderDecoder.tied_logits": self.tied_logits,
+            f"{feed_forward}.activation": self.activation,
+            "RelativePositionBias.num_buckets": self.num_buckets,
+            "RelativePositionBias.max_distance": self.max_distance,
+            "RMSNorm.epsilon": self.epsilon,
+        }
+
+    def check_fits(self, shapes):
+        """Raises ValueError if the arrays are far too few or too small for the model.
+
+        What is wrong with single arrays `match_variables` tells, of a model that is
+        built: this bounds its memory by that of the arrays.
+
+        Args:
+            shapes: {name: shape}.
+        """
+        inner, layers = self.num_heads * self.d_kv, self.num_encoder_layers
+        encoder = self.d_model * (4 * inner + (2 + self.gated) * self.d_ff)
+        decoder = encoder + 4 * self.d_model * inner
+        bias = 2 * self.num_heads * self.num_buckets
+        size = self.vocab_size * self.d_model + bias
+        size += layers * encoder + self.num_decoder_layers * decoder
+        there = sum(math.prod(shape) for shape in shapes.values())
+        if size > 2 * there or layers + self.num_decoder_layers > len(shapes):
+            raise ValueError(
+                f"This says that it is a T5 of {size:,} parameters in "
+                f"{layers + self.num_decoder_layers:,} layers, and has {len(shapes)} "
+                f"arrays of {there:,} numbers."
+            )
 
 
 def t5_from_shapes(shapes, rows, text):
@@ -93,12 +112,16 @@ def t5_from_shapes(shapes, rows, text):
         ValueError: these are not the weights of a T5, or text and shapes disagree.
     """
 
-    def shape(path):
+    def shape(path, rank=2):
         name, _ = find_name(path, rows)
         if name not in shapes:
             raise ValueError(
                 f"There is no {name}, which every T5 has. Found: "
                 f"{', '.join(sorted(shapes)[:10])}."
+            )
+        if len(shapes[name]) != rank or 0 in shapes[name]:
+            raise ValueError(
+                f"{name} must be an array of {rank} axes. Received: {shapes[name]}."
             )
         return shapes[name]
 
@@ -112,7 +135,9 @@ def t5_from_shapes(shapes, rows, text):
 
     feed_forward = "encoder/layer_0_feed_forward/feed_forward/{}/kernel"
     gated = has(feed_forward.format("wi_0"))
-    activations = _activations(text) or (["gelu", "linear"] if gated else ["relu"])
+    activations = published_activations(text) or (
+        ["gelu", "linear"] if gated else ["relu"]
+    )
     if len(activations) != 1 + gated or activations[1:] not in ([], ["linear"]):
         raise ValueError(
             f"The published gin text has the activations {activations}, but the "
@@ -127,8 +152,9 @@ def t5_from_shapes(shapes, rows, text):
     vocab_size, d_model = shape("token_embedding/embeddings")
     num_heads, num_buckets = shape("encoder/position_bias/rel_embedding")
     inner = shape("encoder/layer_0_self_attention/self_attention/query/kernel")[-1]
-    dropout = re.search(r"(?im)^dropout_rate = ([\d.]+)$", text)
-    return T5(
+    dropout = re.search(r"(?im)^dropout_rate = (\d+\.?\d*|\.\d+)$", text)
+    dropout = {"dropout_rate": float(dropout[1])} if dropout else {}
+    model = T5(
         vocab_size=vocab_size,
         d_model=d_model,
         d_kv=inner // num_heads,
@@ -140,20 +166,39 @@ def t5_from_shapes(shapes, rows, text):
         activation=ACTIVATIONS[activations[0]],
         tied_logits=not has("logits/kernel"),
         num_buckets=num_buckets,
-        dropout_rate=float(dropout[1]) if dropout else 0.1,
+        dropout_rate=real(dropout, "dropout_rate", 0.1),
     )
+    model.check_fits(shapes)
+    return model
 
 
-def _activations(text):
+def published_activations(text):
     """The activations that Mesh TensorFlow's or T5X's gin text names, a list."""
+    # A value goes on over the lines of a bracket; it may be a macro of this text.
+    value = r"(\([^()]*\)|\[[^\[\]]*\]|.+)"
     found = re.findall(
-        r"(?m)^\S*(?:DenseReluDense\.activation|mlp_activations) = (.+)$", text
+        rf"(?m)^\S*(?:DenseReluDense\.activation|mlp_activations) = {value}", text
     )
-    values = [ast.literal_eval(value) for value in found]
-    values = [[v] if isinstance(v, str) else list(v) for v in values]
+    macros = dict(re.findall(rf"(?m)^(\w+) = {value}", text))
+    values = [_words(macros.get(value.removeprefix("%"), value)) for value in found]
     if any(value != values[0] for value in values):
         raise ValueError(
             f"The published gin text has several activations: {values}. The layers of "
             "one T5 have the same here."
         )
     return values[0] if values else []
+
+
+def _words(value):
+    """The strings of a gin value, a list."""
+    try:
+        value = ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = None
+    value = (value,) if isinstance(value, str) else value
+    if not isinstance(value, (list, tuple)) or any(type(x) is not str for x in value):
+        raise ValueError(
+            "The activations in the published gin text must be strings, or a macro "
+            f"that the text sets to them. Received: {value!r}"
+        )
+    return list(value)

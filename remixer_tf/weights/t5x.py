@@ -41,7 +41,7 @@ def read_t5x(path):
     model = t5_from_shapes(shapes, T5X, _gin_text(folder))
     return Source(
         "T5X T5",
-        model.gin(),
+        *model.architecture(),
         T5X,
         shapes,
         lambda name: _read(arrays[name], folder),

@@ -6,11 +6,13 @@ import os
 from remixer_tf.weights.names import TIMM_GMLP, TIMM_MIXER
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import Source
+from remixer_tf.weights.values import real, reals, word
 
 _CONVERTING = (
     "Where its origin is trusted, safetensors.torch.save_file writes the dictionary "
     "that torch.load(FILE, weights_only=True) returns."
 )
+_METHODS = ("bicubic", "bilinear", "nearest", "area", "lanczos3", "lanczos5")
 _NORM_EPSILON = 1e-5  # of timm's spatial gating unit; its other norms have 1e-6
 
 
@@ -28,7 +30,7 @@ def read_timm(folder):
         ValueError: it is of another model.
     """
     config = read_json(os.path.join(folder, "config.json"))
-    architecture = config["architecture"]
+    architecture = str(config.get("architecture"))
     is_gmlp = architecture.startswith("gmlp_")
     if not is_gmlp and not architecture.startswith("mixer_"):
         raise ValueError(
@@ -38,38 +40,44 @@ def read_timm(folder):
     files = SafetensorsFolder(folder, _CONVERTING)
     rows = TIMM_GMLP if is_gmlp else TIMM_MIXER
 
-    def shape(name):
+    def shape(name, rank):
         if name not in files.shapes:
             raise ValueError(
                 f"There is no {name}, which timm's {architecture} has with its "
                 "classifier."
             )
+        if len(files.shapes[name]) != rank or 0 in files.shapes[name]:
+            raise ValueError(
+                f"{name} must be an array of {rank} axes. Received: "
+                f"{files.shapes[name]}."
+            )
         return files.shapes[name]
 
-    d_model, _, patch_size, _ = shape("stem.proj.weight")
+    d_model, _, patch_size, _ = shape("stem.proj.weight", 4)
     first = "blocks.0.mlp_channels.gate.proj" if is_gmlp else "blocks.0.mlp_tokens.fc1"
-    num_tokens = shape(f"{first}.weight")[1]
-    num_layers = 1 + max(
-        int(name.split(".")[1]) for name in files.shapes if name.startswith("blocks.")
-    )
-    lines = [
-        f"include 'architectures/{'gmlp' if is_gmlp else 'mixer'}_vision.gin'",
-        f"IMAGE_SIZE = {patch_size * math.isqrt(num_tokens)}",
-        f"PATCH_SIZE = {patch_size}",
-        f"NUM_CLASSES = {shape('head.weight')[0]}",
-        f"D_MODEL = {d_model}",
-        f"D_FF = {shape('blocks.0.mlp_channels.fc1.weight')[0]}",
-        f"NUM_LAYERS = {num_layers}",
-        "POOL = 'gap'",
-        "SURVIVAL_PROBABILITY = 1.0",
-        f"GatedMLP.norm_epsilon = {_NORM_EPSILON}"
-        if is_gmlp
-        else f"D_TOKENS = {shape(f'{first}.weight')[0]}",
-        *_preprocessing(config.get("pretrained_cfg", {})),
-    ]
+    num_tokens = shape(f"{first}.weight", 2)[1]
+    num_layers = 1
+    while f"blocks.{num_layers}.mlp_channels.fc1.weight" in files.shapes:
+        num_layers += 1
+    bindings = {
+        "IMAGE_SIZE": patch_size * math.isqrt(num_tokens),
+        "PATCH_SIZE": patch_size,
+        "NUM_CLASSES": shape("head.weight", 2)[0],
+        "D_MODEL": d_model,
+        "D_FF": shape("blocks.0.mlp_channels.fc1.weight", 2)[0],
+        "NUM_LAYERS": num_layers,
+        "POOL": "gap",
+        "SURVIVAL_PROBABILITY": 1.0,
+        **_preprocessing(config.get("pretrained_cfg")),
+    }
+    if is_gmlp:
+        bindings["GatedMLP.norm_epsilon"] = _NORM_EPSILON
+    else:
+        bindings["D_TOKENS"] = shape(f"{first}.weight", 2)[0]
     return Source(
         f"timm {'gMLP' if is_gmlp else 'MLP-Mixer'}",
-        "\n".join(lines),
+        f"architectures/{'gmlp' if is_gmlp else 'mixer'}_vision.gin",
+        bindings,
         rows,
         files.shapes,
         files.read,
@@ -78,10 +86,15 @@ def read_timm(folder):
 
 
 def _preprocessing(config):
-    """Yields the gin text of evaluation's images, as the weights were trained for."""
-    for name, default in (("mean", (0.5,) * 3), ("std", (0.5,) * 3)):
-        values = tuple(255.0 * value for value in config.get(name, default))
-        yield f"normalize.{name} = {values}"
-    yield f"resize_and_center_crop.share = {config.get('crop_pct', 0.875)}"
-    if (method := config.get("interpolation", "bicubic")) != "bicubic":
-        yield f"resize_and_center_crop.method = {method!r}"
+    """The bindings of evaluation's images, as the weights were trained for."""
+    config = config if isinstance(config, dict) else {}
+    bindings = {
+        f"normalize.{name}": tuple(255.0 * x for x in reals(config, name, (0.5,) * 3))
+        for name in ("mean", "std")
+    }
+    share = real(config, "crop_pct", 0.875, low=0.01)
+    method = word(config, "interpolation", "bicubic", _METHODS)
+    return bindings | {
+        "resize_and_center_crop.share": share,
+        "resize_and_center_crop.method": method,
+    }

@@ -6,11 +6,14 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from remixer_tf import configuration
 from remixer_tf.models.build import build_model
 from remixer_tf.weights import formats, run
 from remixer_tf.weights.source import take
+from remixer_tf.weights.t5 import published_activations
+from remixer_tf.weights.values import gin_text
 from tests.weights import numpy_t5, published
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -141,6 +144,92 @@ def test_every_array_is_used_or_refused(tmp_path):
     assert "differs from shared.weight" in _error(tmp_path / "t5", tmp_path)
 
 
+CODE = "{}\nimport evil_parts\n"  # A line break in a value, and then gin.
+WRONG = {
+    "extra_ids": CODE.format(100),
+    "num_layers": 2**40,
+    "num_heads": True,
+    "d_ff": 0,
+    "vocab_size": None,
+    "dropout_rate": float("nan"),
+    "layer_norm_epsilon": CODE.format(1e-6),
+    "relative_attention_num_buckets": CODE.format(32),
+    "relative_attention_max_distance": CODE.format(128),
+    "feed_forward_proj": ["relu"],
+    "crop_pct": CODE.format(0.9),
+    "mean": [0.5, 0.5, CODE.format(0.5)],
+    "std": [1e9] * 3,
+    "interpolation": "bicubic'" + CODE.format(""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_files_say_is_checked_and_runs_no_code(tmp_path, monkeypatch, name):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    marker, folder = tmp_path / "code ran", tmp_path / "source"
+    (tmp_path / "evil_parts.py").write_text(f"open({str(marker)!r}, 'w')")
+    wrong = {name: WRONG[name]}
+    if name in ("crop_pct", "mean", "std", "interpolation"):
+        folder.mkdir()
+        shapes = {
+            "stem.proj": (6, 3, 2, 2),
+            "blocks.0.mlp_channels.gate.proj": (4, 4),
+            "blocks.0.mlp_channels.fc1": (8, 6),
+            "head": (7, 6),
+        }
+        weights = {f"{x}.weight": np.zeros(shape) for x, shape in shapes.items()}
+        save_file(weights, folder / "model.safetensors")
+        config = {"architecture": "gmlp_s16_224", "pretrained_cfg": wrong}
+        (folder / "config.json").write_text(json.dumps(config))
+    else:
+        published.write_hugging_face(folder, numpy_t5.made_up_weights(), **wrong)
+        (folder / "tokenizer_config.json").write_text(json.dumps(wrong))
+        (folder / "spiece.model").touch()
+    try:
+        message = _error(folder, tmp_path)
+    finally:
+        assert not marker.exists()
+    assert name in message and "\n" not in message and len(message) < 300
+
+
+def test_no_value_breaks_out_of_gin_text(tmp_path):
+    values = {"A": "'\n\"\\\x00\u2028", "B": (1, 2.5, True), "C": -0.0}
+    text = gin_text(values)
+    assert text.count("\n") == 3
+    (tmp_path / "a.gin").write_text(text)
+    assert configuration.read_bindings(tmp_path / "a.gin") == {
+        name: repr(value) for name, value in values.items()
+    }
+    for value in [1], {"a": 1}, None, np.float32(1), b"":
+        with pytest.raises(TypeError, match="plain values"):
+            gin_text({"A": value})
+
+
+@pytest.mark.parametrize("what", ["vocab_size", "d_ff", "num_layers"])
+def test_a_model_is_not_larger_than_its_files(tmp_path, what):
+    config = {what: 10**6}
+    published.write_hugging_face(tmp_path, numpy_t5.made_up_weights(), **config)
+    assert "says that it is a T5 of" in _error(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("x.mlp_activations = %A\nA = ('gelu',\n  'linear')\n", ["gelu", "linear"]),
+        ("A = 'relu'\nx.mlp_activations = %A", ["relu"]),
+        ("x.mlp_activations = ('gelu',\n    'linear')", ["gelu", "linear"]),
+    ],
+)
+def test_activations_of_published_gin_text(text, expected):
+    assert published_activations(text) == expected
+
+
+@pytest.mark.parametrize("value", ["%B", "%A", "@gelu", "(", "[1]", "3", "(" * 9999])
+def test_activations_that_are_no_strings(value):
+    with pytest.raises(ValueError, match="must be strings, or a macro"):
+        published_activations(f"A = %A\nx.mlp_activations = {value}")
+
+
 def test_other_models_and_files_are_refused(tmp_path):
     weights = numpy_t5.made_up_weights()
     folder = tmp_path / "t5"
@@ -150,8 +239,8 @@ def test_other_models_and_files_are_refused(tmp_path):
         return _error(folder, tmp_path)
 
     assert "BERT normalises after" in error(model_type="bert")
-    assert "of a T5EncoderModel" in error(architectures=["T5EncoderModel"])
-    assert "activation 'gated-elu'" in error(feed_forward_proj="gated-elu")
+    assert "of ['T5EncoderModel']" in error(architectures=["T5EncoderModel"])
+    assert "Received: 'gated-elu'" in error(feed_forward_proj="gated-elu")
     assert "decoder_start_token_id must be 0" in error(decoder_start_token_id=3)
     published.write_hugging_face(folder, weights)
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json")

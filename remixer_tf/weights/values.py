@@ -1,0 +1,115 @@
+"""What published files say of a model: numbers and names, checked one by one.
+
+The files may be a stranger's. Gin text is made of checked values alone, by `gin_text`.
+"""
+
+import math
+
+_MOST = 2**31 - 1
+
+
+def integer(values, name, default=None, low=1, high=_MOST):
+    """Returns an int of a dictionary that was read from JSON.
+
+    Args:
+        values: dictionary.
+        name: str, its key.
+        default: what is returned where the key is missing or null; None where the key
+            must be there.
+        low, high: ints, the least and the greatest that is taken.
+
+    Raises:
+        ValueError: it is missing, no int, or out of range.
+    """
+    return _number(values, name, default, low, high, (int,))
+
+
+def real(values, name, default=None, low=0.0, high=1.0):
+    """Returns a float, as `integer` does an int. An int is taken for one."""
+    return float(_number(values, name, default, low, high, (int, float)))
+
+
+def word(values, name, default, known):
+    """Returns a str that must be one of `known`, as `integer` does an int.
+
+    Args:
+        known: collection of str.
+    """
+    value = _or_default(values, name, default)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(
+            f"{name} must be one of {', '.join(known)}. Received: {short(value)}"
+        )
+    return value
+
+
+def reals(values, name, default):
+    """Returns a tuple of three floats in [0, 1], for the channels of an image."""
+    value = _or_default(values, name, default)
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        raise ValueError(f"{name} must be three numbers. Received: {short(value)}")
+    return tuple(real({name: x}, name) for x in value)
+
+
+def gin_text(bindings):
+    """Writes bindings as lines of gin that no value can break out of.
+
+    Args:
+        bindings: dictionary of names, which are this package's own words, to values:
+            bool, int, float, str, or tuples of them.
+
+    Returns:
+        str, one line for each.
+
+    Raises:
+        TypeError: a value of another type.
+    """
+    return "".join(f"{name} = {_literal(value)}\n" for name, value in bindings.items())
+
+
+def check_size(shapes, num_bytes, what):
+    """Raises ValueError if arrays cannot be in files of so many bytes.
+
+    Args:
+        shapes: {name: shape} that the files claim.
+        num_bytes: int, the size of the files, or the most that they expand to.
+        what: str, the files, for the message.
+    """
+    claimed = sum(math.prod(map(int, shape)) for shape in shapes.values())
+    if claimed > num_bytes:  # No dtype of weights has less than a byte.
+        raise ValueError(
+            f"{what} cannot hold what it claims: {claimed:,} numbers in at most "
+            f"{num_bytes:,} bytes."
+        )
+
+
+def _number(values, name, default, low, high, types):
+    value = _or_default(values, name, default)
+    ok = isinstance(value, types) and not isinstance(value, bool)
+    if not ok or not low <= value <= high:  # False of NaN, too.
+        kind = "an integer" if types == (int,) else "a number"
+        raise ValueError(
+            f"{name} must be {kind} from {low} to {high}. Received: {short(value)}"
+        )
+    return value
+
+
+def _or_default(values, name, default):
+    value = values.get(name)
+    if value is None and default is None:
+        raise ValueError(f"{name} is missing.")
+    return default if value is None else value
+
+
+def short(value):
+    """The value as a message shows it, without the rest of a long one."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _literal(value):
+    if isinstance(value, tuple):
+        return f"({''.join(_literal(x) + ', ' for x in value)})"
+    if type(value) not in (bool, int, float, str):  # a subclass may write itself
+        raise TypeError(f"gin text is made of plain values. Received: {value!r}")
+    return repr(value)

@@ -1,7 +1,7 @@
 """Puts runs side by side: python -m remixer_tf.compare RUN RUN ..."""
 
 import argparse
-import sys
+import io
 
 from remixer_tf import configuration
 
@@ -18,19 +18,22 @@ def main(arguments):
         "--format", default="text", help="text, markdown or csv; default text"
     )
     parser.add_argument(
-        "--output", metavar="FILE", help="file to write; default standard output"
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="file to write; standard output if not given, or '-'",
     )
     options = parser.parse_args(arguments)
     from remixer_tf.analysis.comparison import Run, write_comparison
     from remixer_tf.analysis.tables import check_format
+    from remixer_tf.serving.lines import open_output
 
     check_format(options.format)
-    runs = [Run(folder, configuration.read_bindings) for folder in options.runs]
-    if not options.output:
-        write_comparison(runs, options.format, sys.stdout)
-        return
-    with open(options.output, "w", encoding="utf-8") as output:
-        write_comparison(runs, options.format, output)
+    with open_output(options.output) as output:
+        runs = [Run(folder, configuration.read_bindings) for folder in options.runs]
+        text = io.StringIO()
+        write_comparison(runs, options.format, text)
+        output.write(text.getvalue().encode())
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ def main(arguments):
                 "train",
                 options.model_dir,
                 configuration=_configuration,
+                evaluation_bindings=configuration.evaluation_bindings("train"),
                 dry_run=options.dry_run,
             )
     except MissingDevicesError:

@@ -40,8 +40,8 @@ _FILES = {
 
 
 def has_submission(task, split):
-    """Whether a split, a str, of a `seqio.Task` is a test set of GLUE or SuperGLUE."""
-    return split == "test" and task.name in _FILES
+    """Whether a split of a task, both names, is a test set of GLUE or SuperGLUE."""
+    return split == "test" and task in _FILES
 
 
 def submission(task, records):
@@ -51,7 +51,7 @@ def submission(task, records):
     0; they are counted in a warning.
 
     Args:
-        task: a `seqio.Task`, one that `has_submission`.
+        task: a `seqio.Task` whose name `has_submission`.
         records: list of dictionaries, see `list_predictions`, with "idx".
 
     Returns:

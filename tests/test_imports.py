@@ -38,6 +38,7 @@ ORDER = [
         "pictures",
         "profile",
         "quickstart",
+        "report",
         "score",
         "train_vocabulary",
     ],

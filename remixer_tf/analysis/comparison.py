@@ -9,7 +9,7 @@ import math
 import os
 
 from remixer_tf.analysis.tables import write_table
-from remixer_tf.evaluation.results import read_results, result_names
+from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.training.progress import format_seconds
 
 _FILES = ("operative_config.gin", "train_summary.json", "best.json")
@@ -61,10 +61,9 @@ class Run:
         self.metrics = {}
         for kind in ("metrics", "loss", "score"):
             for result in read_results(folder, kind):
-                for metric, value in result["metrics"].items():
+                for name, value in metrics_by_name(result).items():
                     if isinstance(value, str) or math.isnan(value):
                         continue
-                    name = "/".join([*result_names(result), metric])
                     steps = self.metrics.setdefault((name, f"{kind}.json"), {})
                     steps[result["step"]] = value
         if not self.metrics:
@@ -77,8 +76,15 @@ class Run:
         path = os.path.join(self.folder, name)
         if not os.path.exists(path):
             return {}
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            self.missing.append(f"{name} is damaged: it does not count")
+            return {}
+        return found
 
 
 def _numbers(summary, best):
@@ -92,7 +98,7 @@ def _numbers(summary, best):
     for name in ("steps", "seconds", "steps_per_second"):
         if name in summary:
             yield name, summary[name]
-    if best:
+    if "step" in best:
         yield "best_step", best["step"]
 
 

@@ -52,17 +52,22 @@ class _Pictures:
     def check(self, model_dir, others=()):
         """Nothing to check before a run, see `Evaluation`."""
 
-    def results(self, model_dir, model):
+    def results(self, model_dir, model, bindings=None):
         """There are no numbers, see `Evaluation`."""
         return []
 
-    def run(self, model_dir, engine, step):
+    def metric_names(self, wanted=""):
+        """There are no numbers, see `Evaluation`."""
+        return set()
+
+    def run(self, model_dir, engine, step, force=False, **key):
         """Draws and writes, unless the pictures of `step` are there.
 
-        All hosts call it, and the first draws.
+        All hosts call it, and the first draws. For `force` see `Evaluation`; pictures
+        have no `key`.
         """
         with engine.whole_model() as model:
-            there = tf.io.gfile.exists(page_path(model_dir, step))
+            there = not force and tf.io.gfile.exists(page_path(model_dir, step))
             if engine.host.index == 0 and not there:
                 self.draw_page(model_dir, model, step)
 

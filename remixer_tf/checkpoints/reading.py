@@ -3,6 +3,7 @@
 `remixer_tf.checkpoints.writing` writes them, and says what they are.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import tensorflow as tf
 from remixer_tf.checkpoints import sharded
 
 _SHOWN = 10
+_SMALL = 1 << 16  # bytes
 
 
 def restore_model(model_dir, model, step=None):
@@ -31,7 +33,8 @@ def restore_model(model_dir, model, step=None):
     Raises:
         FileNotFoundError: there is no checkpoint, or none of that step, or no
             best.json.
-        ValueError: the checkpoint holds other variables than the model.
+        ValueError: the checkpoint holds other variables than the model, or best.json
+            is damaged.
     """
     directory = checkpoint_directory(model_dir)
     steps = available_steps(directory)
@@ -223,6 +226,30 @@ def check_coverage(folder, groups, random_states=True):
         )
 
 
+def hash_checkpoint(folder):
+    """Returns a hash that tells checkpoints apart, those of one step too.
+
+    It is of the names and sizes of all files, and of what is in the small ones and in
+    the indices: TensorFlow's and orbax's have checksums of the arrays.
+
+    Args:
+        folder: of the checkpoint.
+
+    Returns:
+        str.
+    """
+    digest = hashlib.sha256()
+    for directory, _, names in sorted(tf.io.gfile.walk(folder)):
+        for name in sorted(names):
+            path = os.path.join(directory, name)
+            size = tf.io.gfile.stat(path).length
+            digest.update(f"{os.path.relpath(path, folder)} {size} ".encode())
+            if size <= _SMALL or name.endswith((".index", ".json")):
+                with tf.io.gfile.GFile(path, "rb") as file:
+                    digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
 def _best_step(model_dir):
     """Returns the step in best.json, which training with `Best` writes."""
     path = os.path.join(model_dir, "best.json")
@@ -232,4 +259,10 @@ def _best_step(model_dir):
             "a step."
         )
     with tf.io.gfile.GFile(path) as file:
-        return json.load(file)["step"]
+        try:
+            return int(json.load(file)["step"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{path} is damaged: it names no step. Name one, as --step=1000. "
+                "Training writes the file again after its next evaluation."
+            ) from None

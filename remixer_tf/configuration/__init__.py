@@ -18,6 +18,7 @@ from remixer_tf.configuration.errors import (
 from remixer_tf.configuration.gin_files import (
     call,
     configuration_str,
+    evaluation_bindings,
     get_value,
     gin_folder,
     hyperparameters,
@@ -32,6 +33,7 @@ __all__ = [
     "call",
     "check_on_tensorflow",
     "configuration_str",
+    "evaluation_bindings",
     "get_value",
     "gin_folder",
     "hyperparameters",

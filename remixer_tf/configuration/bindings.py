@@ -1,8 +1,6 @@
-"""What gin binds to a function, for who compares results: see `describe`."""
+"""Bindings of gin files, read without running anything; and the scope of now."""
 
-import inspect
 import os
-import re
 import tokenize
 
 import gin
@@ -17,32 +15,6 @@ _MAX_BYTES = 2**20
 def scope():
     """The gin scope it is called in, "" for none: names what `@a/Name()` makes "a"."""
     return gin.current_scope_str()
-
-
-def describe_bindings(function):
-    """Returns all bindings that may reach a configurable function or class.
-
-    Those of every scope, since a scoped reference hides its scope, and those of all
-    that the values refer to, `@names` and `%macros`. Bindings that say what the
-    signature says are left out: a configuration that training wrote spells them.
-
-    Args:
-        function: what a `@reference` gives, or any callable.
-
-    Returns:
-        dictionary of bindings to their values as gin text.
-    """
-    statements = _statements(gin.config_str())
-    owners = [name for name in statements if _origin(name) == _origin(function)]
-    bindings = {}
-    for owner in owners:
-        for name, value in statements.get(owner, {}).items():
-            if value == _default(name):
-                continue
-            bindings[name] = value
-            named = re.findall(r"[@%]((?:\w+[/.])*\w+)", value)
-            owners += {re.split(r"[/.]", n)[-1] for n in named} - {*owners}
-    return dict(sorted(bindings.items()))
 
 
 def read_bindings(path):
@@ -128,40 +100,3 @@ class _AsWritten(config_parser.ParserDelegate):
 
 class _Name(str):
     __repr__ = str.__str__
-
-
-def _origin(function):
-    """Where a callable, or the configurable of that name, is defined: a pair.
-
-    gin's own copies of a function or class, one for each scope, share it.
-    """
-    if isinstance(function, str):
-        try:
-            function = gin.get_configurable(function)
-        except ValueError:  # a macro
-            return None
-    function = inspect.unwrap(function)
-    return function.__module__, function.__qualname__
-
-
-def _statements(text):
-    """Returns {last part of a configurable or macro: {full name: value}}."""
-    found = {}
-    # A value goes on until the next statement, comment or empty line.
-    pattern = r"^([\w./]+) =\s*(.*?)(?=\n[\w./]+ =|\n#|\n\n|\s*\Z)"
-    for name, value in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
-        *selector, last = re.split(r"[/.]", name)
-        is_parameter = "." in name.rpartition("/")[2]
-        owner = selector[-1] if is_parameter else last
-        found.setdefault(owner, {})[name] = " ".join(value.replace("\\\n", "").split())
-    return found
-
-
-def _default(name):
-    """The text of what the signature gives for `Function.parameter`, or None."""
-    selector, _, parameter = name.rpartition(".")
-    if not selector or "/" in selector:  # a scope's own value hides another one
-        return None
-    function = inspect.signature(gin.get_configurable(selector))
-    found = function.parameters.get(parameter)
-    return None if found is None else repr(found.default)

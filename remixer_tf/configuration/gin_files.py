@@ -15,7 +15,7 @@ import types
 import gin
 from gin import resource_reader
 
-from remixer_tf.configuration.bindings import describe_bindings, read_in_order
+from remixer_tf.configuration.bindings import read_in_order
 from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.errors import (
     UserError,
@@ -30,6 +30,23 @@ from remixer_tf.data.late_tasks import register_waiting
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 _search_path = []  # of the configuration that is read
+# What only trains, answers or draws: of a checkpoint, it changes no result.
+_TRAINING = (
+    "keras.optimizers.",
+    "remixer_tf.analysis.",
+    "remixer_tf.checkpoints.",
+    "remixer_tf.data.epochs.",
+    "remixer_tf.data.images.",
+    "remixer_tf.data.pipeline.train_dataset",
+    "remixer_tf.evaluation.best.",
+    "remixer_tf.evaluation.evaluate.",
+    "remixer_tf.objectives.",
+    "remixer_tf.optimizers.",
+    "remixer_tf.serving.",
+    "remixer_tf.training.",
+)
+_EVALUATION = "remixer_tf.evaluation."
+_WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 
 @functools.cache
@@ -49,9 +66,6 @@ def register_configurables():
     # sublayers matters.
     pformat = functools.partial(pprint.pformat, sort_dicts=False)
     gin.config.pprint = types.SimpleNamespace(pformat=pformat)
-    from remixer_tf.evaluation.settings import add_describer
-
-    add_describer(describe_bindings)
     return {
         name: gin.external_configurable(value, name, module=module)
         for module, name, value in configurables()
@@ -174,6 +188,37 @@ def configuration_str():
         + "\n\n# The operative configuration of this run, with defaults.\n\n"
         + operative
     )
+
+
+def evaluation_bindings(caller):
+    """Returns all bindings that may change what an evaluation computes.
+
+    These are all but those of training alone: of functions in `_TRAINING`, and of
+    parameters that say which results there are, and when. Macros are written out. A
+    binding that says what holds without it is left out: the configuration that training
+    wrote spells defaults.
+
+    Args:
+        caller: "train" or "evaluate", whose `model` is evaluated.
+
+    Returns:
+        dictionary of bindings to their values as text.
+    """
+    config = gin.config._CONFIG
+    found = {}
+    for (scope, selector), bindings in config.items():
+        if selector == "gin.macro":
+            continue
+        for name, value in bindings.items():
+            if f"{selector}.{name}".endswith(f".{caller}.model"):
+                found["model"] = _text(value)
+            left_out = name in _WHICH_AND_WHEN if _EVALUATION in selector else False
+            if left_out or selector.startswith(_TRAINING):
+                continue
+            value = _text(value)
+            if "/" in scope or value != _text(_without(scope, selector, name)):
+                found[f"{scope}/{selector}.{name}"] = value
+    return found
 
 
 def hyperparameters(text):
@@ -336,6 +381,29 @@ def _check_booleans(config):
                 raise UserError(
                     f"{name} must be True or False. Received: {name}={value!r}"
                 )
+
+
+def _text(value):
+    """A value as text in which macros are written out."""
+    if isinstance(value, dict):
+        pairs = (f"{_text(name)}: {_text(item)}" for name, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    if repr(value).startswith("%"):
+        macro = gin.config._CONFIG.get((repr(value)[1:], "gin.macro"), {})
+        return _text(macro.get("value"))
+    return repr(value)
+
+
+def _without(scope, selector, parameter):
+    """What a parameter is where the binding of a scope does not say it."""
+    if scope:
+        bindings = gin.config._CONFIG.get(("", selector), {})
+        if parameter in bindings:
+            return bindings[parameter]
+    found = _parameters(gin.get_configurable(selector)).get(parameter)
+    return None if found is None else found.default
 
 
 def _without_macros(value, config):

@@ -1,9 +1,10 @@
 """Where images come from: a folder, or TensorFlow Datasets.
 
-A source has `name`, `class_names`, `num_examples(split)`, and two kinds of
-`tf.data.Dataset` of {"image": uint8 [height, width, 3], "label": int32 []}:
+A source has `name`, `class_names`, `num_examples(split)`, and
+`tf.data.Dataset`s of {"image": uint8 [height, width, 3], "label": int32 []}:
 
 - `read(split)`: every example once, in a fixed order;
+- `encoded(split)`: the same, with images as the bytes of their files;
 - `draw(split, seed, shard_info, start)`: endless, shuffled anew in each epoch, from the
   example number `start` of this host on.
 """
@@ -59,6 +60,15 @@ class ImageFolder:
         """See the module."""
         examples = tf.data.Dataset.from_tensor_slices(self._list(split))
         return examples.map(_read_example, num_parallel_calls=_AUTOTUNE)
+
+    def encoded(self, split):
+        """See the module."""
+        examples = tf.data.Dataset.from_tensor_slices(self._list(split))
+
+        def read(path, label):
+            return {"image": tf.io.read_file(path), "label": label}
+
+        return examples.map(read, num_parallel_calls=_AUTOTUNE)
 
     def draw(self, split, seed=0, shard_info=None, start=0):
         """See the module."""
@@ -142,7 +152,7 @@ class TfdsImages:
 
     def read(self, split):
         """See the module."""
-        return self._encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
+        return self.encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def draw(self, split, seed=0, shard_info=None, start=0):
         """See the module; what `start` leaves out of its epoch is read, not decoded."""
@@ -161,7 +171,7 @@ class TfdsImages:
             # Of this function's graph alone: the process's would be mixed in.
             tf.random.set_seed(1)
             seeds = Seeds(seed, number)
-            examples = self._encoded(split, shuffle_files=True, seed=seeds.next()[0])
+            examples = self.encoded(split, shuffle_files=True, seed=seeds.next()[0])
             examples = examples.shard(host.num_shards, host.index)
             examples = examples.shuffle(
                 self.shuffle_buffer_size,
@@ -174,7 +184,8 @@ class TfdsImages:
         examples = epochs.flat_map(read_epoch)
         return examples.map(self._decode, num_parallel_calls=_AUTOTUNE)
 
-    def _encoded(self, split, shuffle_files=False, seed=None):
+    def encoded(self, split, shuffle_files=False, seed=None):
+        """See the module; files may be shuffled."""
         _check_split(self, split)
         return self._builder.as_dataset(
             split=split,

@@ -7,6 +7,8 @@ With 2 steps per call, batches of 8 and images of 224 x 224 pixels, an element i
      "label_weights": float32 [2, 8, 1]}
 """
 
+import hashlib
+
 import seqio
 import tensorflow as tf
 
@@ -133,6 +135,22 @@ def eval_images(source, transforms, *, batch_size, split="validation"):
         }
 
     return dataset.batch(batch_size).map(fill_up).prefetch(2)
+
+
+def hash_images(source, split):
+    """Returns a hash of the images of a split, as they are encoded, and their labels.
+
+    Args:
+        source, split: see `image_dataset`.
+
+    Returns:
+        str.
+    """
+    digest = hashlib.sha256()
+    for example in source.encoded(split).as_numpy_iterator():
+        digest.update(f"{example['label']} {len(example['image'])} ".encode())
+        digest.update(example["image"])
+    return digest.hexdigest()[:16]
 
 
 _NAMES = ("images", "labels", "label_weights")

@@ -1,10 +1,10 @@
 """Which step was best by a metric, and whether it is time to stop."""
 
-import json
+import difflib
 import math
 import os
 
-import tensorflow as tf
+from remixer_tf.evaluation.results import metrics_by_name, write_json
 
 
 class Best:
@@ -28,8 +28,29 @@ class Best:
         self._sign = 1 if mode == "max" else -1
         self._patience = patience
 
-    def find(self, model_dir, evaluations, model):
-        """Reads the results of these evaluations, with their settings of today.
+    def check(self, evaluations):
+        """Raises, before a run starts, if no evaluation will give the metric.
+
+        Args:
+            evaluations: list of `Evaluation`s, whose data is read.
+
+        Raises:
+            ValueError: none gives it.
+        """
+        names = set()
+        for evaluation in evaluations:
+            names |= evaluation.metric_names(self.metric)
+        prefixes = tuple(name for name in names if name.endswith("/"))
+        if self.metric not in names and not self.metric.startswith(prefixes):
+            near = difflib.get_close_matches(self.metric, names, n=3)
+            raise ValueError(
+                f"No evaluation gives Best.metric = {self.metric!r}."
+                + (f" Nearest: {', '.join(near)}." if near else "")
+                + f" They give: {', '.join(sorted(names)) or 'nothing'}."
+            )
+
+    def find(self, model_dir, evaluations, model, step, bindings=None):
+        """Reads the results of these evaluations that have the key of now.
 
         A value that is not a number is never best. It counts as an evaluation that was
         no better.
@@ -38,27 +59,21 @@ class Best:
             model_dir: folder of the run.
             evaluations: list of `Evaluation`s.
             model: the run's built `keras.Model`.
+            step: int, of the weights of now. What a run that was killed has found at
+                later steps does not count.
+            bindings: see `Evaluation.run`.
 
         Returns:
             (step, value, stop): of the best evaluation so far, None if there is none,
             and whether the last `patience` evaluations were no better.
-
-        Raises:
-            ValueError: evaluations ran, and none has the metric.
         """
-        values, names = {}, set()
-        for evaluation in evaluations:
-            for result in evaluation.results(model_dir, model):
-                for name, value in result["metrics"].items():
-                    parts = evaluation.name, result["task"], result["split"], name
-                    names.add(name := "/".join(filter(None, parts)))
-                    if name == self.metric:
-                        values[result["step"]] = value
-        if names and not values:
-            raise ValueError(
-                f"No evaluation gives the metric {self.metric!r}. They give: "
-                f"{', '.join(sorted(names))}."
-            )
+        values = {
+            result["step"]: result_values[self.metric]
+            for evaluation in evaluations
+            for result in evaluation.results(model_dir, model, bindings)
+            if result["step"] <= step
+            and self.metric in (result_values := metrics_by_name(result))
+        }
         numbers = {step: v for step, v in values.items() if not math.isnan(v)}
         if not numbers:
             return None, None, False
@@ -71,5 +86,4 @@ class Best:
     def write(self, model_dir, step, value):
         """Writes <model_dir>/best.json, for people and programs."""
         best = {"metric": self.metric, "step": step, "value": value}
-        with tf.io.gfile.GFile(os.path.join(model_dir, "best.json"), "w") as file:
-            json.dump(best, file, indent=2)
+        write_json(os.path.join(model_dir, "best.json"), best)

@@ -5,6 +5,7 @@ vocabulary was replaced. The task's metric objects and seqio's TensorBoard logge
 used directly.
 """
 
+import math
 import time
 from typing import NamedTuple
 
@@ -14,16 +15,10 @@ from seqio.metrics import ModelOutputType
 
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation.batches import call_on_examples
-from remixer_tf.evaluation.evaluation import TextEvaluation
-from remixer_tf.evaluation.metrics import compute_metrics, list_predictions
+from remixer_tf.evaluation.evaluation import TextEvaluation, function_name
+from remixer_tf.evaluation.metrics import list_predictions
 from remixer_tf.evaluation.padding import padded_lengths
-from remixer_tf.evaluation.results import (
-    print_row,
-    read_records,
-    write_result,
-    write_submission,
-)
-from remixer_tf.evaluation.settings import describe
+from remixer_tf.evaluation.results import print_table, write_result
 from remixer_tf.layers.arguments import check_integers
 
 
@@ -31,17 +26,15 @@ class DecodedEvaluation(TextEvaluation):
     """The task's own metrics of decoded answers: `<task>/<split>/<metric>`.
 
     Longer inputs than `feature_lengths` are counted, reported and trimmed; targets are
-    compared whole. A split that was asked for and has no labels gets predictions only,
-    and a test set of GLUE or SuperGLUE its file for the benchmark, in
-    submission/<step>.
+    compared whole. A split that was asked for and has no labels gets predictions only.
 
     Args:
         task, feature_lengths, batch_size, splits, vocabulary, max_examples,
             feature_converter: see `TextEvaluation`.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
-        tables: list of what `remixer_tf.tasks.result_tables` makes, of a mixture: their
-            rows are printed, and their averages are metrics of the mixture.
+        tables: list of what `remixer_tf.tasks.result_tables` makes: their averages are
+            metrics of the mixture, `<mixture>/<split>/<table>_average`.
         period, name: see `Evaluation`.
 
     Raises:
@@ -67,40 +60,39 @@ class DecodedEvaluation(TextEvaluation):
         self.decode_fn = decode_fn
         self._tables = tables if isinstance(self.task, seqio.Mixture) else ()
 
-    def settings(self, part):
-        """Returns what can change a part's result, beside the model."""
+    def settings(self):
+        """Returns its arguments that can change a result, see `Evaluation`."""
         return {
-            **super().settings(part),
+            **super().settings(),
             "max_decode_length": self.max_decode_length,
-            "decode_fn": describe(self.decode_fn),
-            "metrics": describe(list(self._tasks[part[0]].metric_fns)),
+            "decode_fn": function_name(self.decode_fn),
         }
 
-    def results(self, model_dir, model):
+    def results(self, model_dir, model, bindings=None):
         """Returns the results, see `Evaluation`, and the averages of the tables."""
-        results = super().results(model_dir, model)
+        results = super().results(model_dir, model, bindings)
         return results + self._averages(results)
 
-    def run(self, model_dir, engine, step):
-        """Evaluates, see `Evaluation`; prints tables and writes what they average."""
-        # Not at the top: all tasks come with it, and t5, which takes seconds.
-        from remixer_tf.tasks.submissions import has_submission, submission
+    def tried_results(self, wanted):
+        """Returns results of a perfect model, and the averages of the tables."""
+        results = super().tried_results(wanted)
+        averages = self._averages(results)
+        failed = {r["split"] for r in results if "" in r["metrics"]}
+        for split in failed if self._tables else ():
+            averages.append(self._average(0, split, {"": math.nan}))
+        return results + averages
 
-        results = super().run(model_dir, engine, step)
-        if engine.host.index > 0:
-            return results
+    def run(self, model_dir, engine, step, **kwargs):
+        """Evaluates, see `Evaluation`; the averages of the tables are results too."""
+        results = super().run(model_dir, engine, step, **kwargs)
         of_tasks = [result for splits in results.values() for result in splits.values()]
-        for split in dict.fromkeys(result["split"] for result in of_tasks):
-            metrics = _metrics(of_tasks, split)
-            for table in self._tables:
-                print_row(f"{self.task.name} {split} at step {step}", table, metrics)
         for average in self._averages(of_tasks):
-            write_result(model_dir, self.kind, average)
-        for result in of_tasks:
-            task = self._tasks[result["task"]]
-            if has_submission(task, result["split"]):
-                records = read_records(model_dir, result, self.examples_file)
-                write_submission(model_dir, step, *submission(task, records))
+            splits = results.setdefault(average["task"], {})
+            splits[average["split"]] = average
+            if engine.host.index == 0:
+                write_result(model_dir, self.kind, average)
+        if engine.host.index == 0 and self.task.name in results.keys() - self._tasks:
+            print_table(self.task.name, step, results[self.task.name])
         return results
 
     def _averages(self, results):
@@ -114,25 +106,19 @@ class DecodedEvaluation(TextEvaluation):
                 if (average := table.average(metrics)) is not None
             }
             if values:
-                averages.append(
-                    {
-                        "evaluation": self.name,
-                        "task": self.task.name,
-                        "split": split,
-                        "step": step,
-                        "settings": {},
-                        "metrics": values,
-                    }
-                )
+                averages.append(self._average(step, split, values))
         return averages
+
+    def _average(self, step, split, values):
+        part = self.task.name, split
+        return {**self._identity(part, step), "metrics": values}
 
     def batch_function(self, model):
         """Returns decoding."""
         return lambda batch: self.decode_fn(model, batch, self.max_decode_length)
 
-    def measure(self, part, model, function):
-        """Measures, see `Evaluation`."""
-        task = self._tasks[part[0]]
+    def predict(self, part, model, function):
+        """Decodes, see `Evaluation`."""
         examples = self.examples(part)
         over_length = self.over_length(part, "their inputs are trimmed")
         decoded = decode_examples(
@@ -144,17 +130,27 @@ class DecodedEvaluation(TextEvaluation):
             feature_converter=self.feature_converter,
             description=" ".join(part),
         )
-        labelled = self.has_labels(part)
-        result = {
+        facts = {
             "examples": len(examples),
             "over_length": over_length,
             "decoded_tokens": int(np.count_nonzero(decoded.tokens)),
             "decoding_seconds": decoded.seconds,
-            "metrics": compute_metrics(task, examples, decoded.outputs())
-            if labelled
-            else {},
         }
-        return result, list_predictions(task, examples, decoded)
+        return facts, decoded
+
+    def records(self, part, predictions):
+        """Returns the lines of `predictions.jsonl`, see `Evaluation`."""
+        return list_predictions(self._tasks[part[0]], self.examples(part), predictions)
+
+    def trial(self, examples):
+        """Returns the targets as predictions, see `TextEvaluation`."""
+        tokens = np.zeros(
+            [len(examples), max(len(example["targets"]) for example in examples)],
+            "int32",
+        )
+        for row, example in zip(tokens, examples, strict=True):
+            row[: len(example["targets"])] = example["targets"]
+        return DecodedExamples(tokens, np.zeros(len(examples), "float32"), 0.0)
 
 
 def _metrics(results, split):

@@ -1,5 +1,6 @@
 """Scores checkpoints of a run."""
 
+import functools
 import os
 import time
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.training.backend_engine import backend_engine
+from remixer_tf.training.checks import check_writable
 
 _POLL_SECONDS = 10
 
@@ -20,8 +22,10 @@ def evaluate(
     step=None,
     dtype_policy="float32",
     engine=backend_engine,
+    bindings=None,
+    force=False,
 ):
-    """Runs evaluations on checkpoints of a run. What is scored is not scored again.
+    """Runs evaluations on checkpoints of a run, except those with a known result.
 
     Args:
         model_dir: folder of the run.
@@ -33,12 +37,16 @@ def evaluate(
             training has ended. Several hosts need a number.
         dtype_policy: "float32" or "mixed_bfloat16".
         engine: a factory of an `Engine`, whose replicas share each batch.
+        bindings: dictionary of str, what else can change a result, see
+            `Evaluation.run`; None for nothing.
+        force: bool, whether to evaluate again what has a result.
 
     Returns:
         a list with what each evaluation's `run` returned for the last step.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
+        OSError: results cannot be written.
         ValueError: the checkpoint is of another model or vocabulary, several hosts
             would each choose a step, or what the evaluations raise.
     """
@@ -50,13 +58,26 @@ def evaluate(
             f"step={step!r} lets each of the {engine.host.count} processes choose, and "
             "they may see different checkpoints. Name one, as --step=1000."
         )
+    if engine.host.index == 0 and tf.io.gfile.isdir(model_dir):
+        check_writable(model_dir)
     # Several processes begin with the same weights, as they share them.
     keras.utils.set_random_seed(0)
     engine.build_model(model, dtype_policy)
-    results = None
+    results, directory = None, reading.checkpoint_directory(model_dir)
     for wanted in wait_for_each(model_dir) if step == "each" else [step]:
         restored = reading.restore_model(model_dir, engine.model, wanted)
-        results = [e.run(model_dir, engine, restored) for e in evaluations]
+        folder = reading.checkpoint_path(directory, restored)
+        results = [
+            evaluation.run(
+                model_dir,
+                engine,
+                restored,
+                checkpoint=functools.partial(reading.hash_checkpoint, folder),
+                bindings=bindings,
+                force=force,
+            )
+            for evaluation in evaluations
+        ]
     engine.host.barrier()
     if results is None:  # none came, which restoring the newest says
         reading.restore_model(model_dir, engine.model)

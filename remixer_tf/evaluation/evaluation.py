@@ -4,8 +4,12 @@ Results are files in the folder of the run, and nothing else remembers them: a r
 was killed knows what it has evaluated, which step was best, and whether to stop.
 """
 
+import functools
+import hashlib
 import json
+import math
 
+import numpy as np
 import seqio
 from absl import logging
 
@@ -18,17 +22,15 @@ from remixer_tf.data.lengths import (
 )
 from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
+from remixer_tf.evaluation.metrics import compute_metrics, metrics_of
 from remixer_tf.evaluation.results import (
+    metrics_by_name,
     print_table,
+    read_result,
     read_results,
+    result_names,
     write_examples,
     write_result,
-)
-from remixer_tf.evaluation.settings import (
-    describe,
-    hash_examples,
-    hash_model,
-    hash_weights,
 )
 from remixer_tf.evaluation.splits import default_splits, first_examples, have_labels
 from remixer_tf.layers.arguments import check_integers
@@ -37,9 +39,10 @@ from remixer_tf.layers.arguments import check_integers
 class Evaluation:
     """One result for each of its parts, pairs of a task's and a split's name.
 
-    A result is known by the evaluation's kind and name, the part, the checkpoint (its
-    step and a hash of its weights) and the settings. A subclass says what its parts and
-    settings are, and measures.
+    A result's key says what it was computed from: `checkpoint` and `examples`, hashes
+    of all of them; `configuration`, a hash of the bindings that `run` was given; and
+    the `settings` of the evaluation itself. A result with the same key is known, and is
+    not computed again. The code is no part of it.
 
     Args:
         period: int, steps between evaluations; the last step is always evaluated.
@@ -63,12 +66,19 @@ class Evaluation:
         """Returns the (task name, split) pairs of the results."""
         raise NotImplementedError
 
-    def settings(self, part):
-        """Returns what can change a part's result, beside the model: a dictionary."""
+    def settings(self):
+        """Returns its arguments that can change a result, a dictionary for JSON.
+
+        A function is known by its name.
+        """
         raise NotImplementedError
 
-    def measure(self, part, model, function):
-        """Measures.
+    def hash_examples(self, part):
+        """Returns a hash of all examples of a part, a str."""
+        raise NotImplementedError
+
+    def predict(self, part, model, function):
+        """Runs the model on a part.
 
         Args:
             part: (task name, split).
@@ -76,13 +86,36 @@ class Evaluation:
             function: the compiled `batch_function`.
 
         Returns:
-            what the result holds beside its identity, a dictionary with `metrics`,
-            {name: number}; and the predictions, an iterable of dictionaries, or None.
+            (facts, predictions): what the result holds beside its metrics, a
+            dictionary; and what `records` and `metrics` take.
+        """
+        raise NotImplementedError
+
+    def records(self, part, predictions):
+        """Returns what is written of each example, an iterable of dictionaries.
+
+        None if there is nothing to write.
+        """
+        return None
+
+    def metrics(self, part, predictions):
+        """Returns the metrics of a part's predictions, {name: number}."""
+        raise NotImplementedError
+
+    def metric_names(self, wanted=""):
+        """Returns the names of the metrics that results will have, before there is one.
+
+        Args:
+            wanted: str, a name whose presence matters: it may be worth a closer look.
+
+        Returns:
+            set of names such as "name/task/split/metric". One that ends with "/" stands
+            for all names that begin with it.
         """
         raise NotImplementedError
 
     def batch_function(self, model):
-        """Returns the function of a batch that `measure` calls on the replicas."""
+        """Returns the function of a batch that `predict` calls on the replicas."""
         raise NotImplementedError
 
     def check(self, model_dir, others=()):
@@ -112,17 +145,27 @@ class Evaluation:
                     "where LossEvaluation.name = @scope()."
                 )
 
-    def results(self, model_dir, model):
-        """Returns the results, of all steps, that have the settings of now: a list."""
-        parts = {part: self._settings(part, model) for part in self.parts()}
+    def results(self, model_dir, model, bindings=None):
+        """Returns the results of all steps that have the key of now: a list.
+
+        Args:
+            model_dir: folder of the run.
+            model: the run's built `keras.Model`.
+            bindings: see `run`.
+        """
+        parts = self.parts()
         return [
             result
             for result in read_results(model_dir, self.kind)
             if result.get("evaluation") == self.name
-            and parts.get((result["task"], result["split"])) == result["settings"]
+            and (part := (result["task"], result["split"])) in parts
+            and (key := result.get("key"))
+            and key == self._key(part, model, key["checkpoint"], bindings)
         ]
 
-    def run(self, model_dir, engine, step):
+    def run(
+        self, model_dir, engine, step, *, checkpoint=None, bindings=None, force=False
+    ):
         """Evaluates what has no result yet, writes it, and prints all.
 
         All hosts call it. The first of them writes and prints.
@@ -131,57 +174,85 @@ class Evaluation:
             model_dir: folder of the run.
             engine: the `Engine` that has the model.
             step: int, that of the model's weights.
+            checkpoint: a function that returns a hash of the checkpoint of these
+                weights, see `reading.hash_checkpoint`; None if there is none. No
+                result is known then.
+            bindings: dictionary of str, what else can change a result: the bindings of
+                gin; None for none.
+            force: bool, whether to evaluate again what is known.
 
         Returns:
             dictionary task name -> split -> result.
+
+        Raises:
+            OSError: a result cannot be written.
         """
-        model = engine.model
-        weights = hash_weights(model, engine.to_numpy)
-        known = {
-            (result["task"], result["split"]): result
-            for result in self.results(model_dir, model)
-            if (result["step"], result.get("weights")) == (step, weights)
-        }
+        known = {}
+        if checkpoint and not force:
+            known = self._known(engine, model_dir, step, checkpoint(), bindings)
         engine.host.barrier()  # All know the same, before the first writes more.
         writes = engine.host.index == 0
         results = {}
         for part in self.parts():
-            if part not in known:
-                measured, predictions = self.measure(
-                    part, model, self._function(engine)
-                )
-                known[part] = {
-                    "evaluation": self.name,
-                    "task": part[0],
-                    "split": part[1],
-                    "step": step,
-                    "weights": weights,
-                    "settings": self._settings(part, model),
-                    **measured,
-                }
+            result = known.get(part)
+            if result is None:
+                function = self._function(engine)
+                facts, predictions = self.predict(part, engine.model, function)
+                result = {**self._identity(part, step), **facts}
+                examples = None
+                # What was predicted is safe before metrics may fail.
+                records = self.records(part, predictions) if writes else None
+                if records is not None:
+                    names = self.examples_file, self.columns
+                    examples = write_examples(model_dir, result, records, *names)
+                result["metrics"] = self.metrics(part, predictions)
                 if writes:
-                    self._write(model_dir, known[part], predictions)
-            results.setdefault(part[0], {})[part[1]] = known[part]
+                    hashed = checkpoint() if checkpoint else None
+                    result["key"] = self._key(part, engine.model, hashed, bindings)
+                    write_result(model_dir, self.kind, result, examples)
+            results.setdefault(part[0], {})[part[1]] = result
         for task, splits in results.items() if writes else ():
             print_table("/".join(filter(None, (self.name, task))), step, splits)
         return results
 
-    def _write(self, model_dir, result, predictions):
-        texts = None
-        if predictions is not None:
-            texts = write_examples(
-                model_dir, result, predictions, self.examples_file, self.columns
-            )
-        write_result(model_dir, self.kind, result, texts)
+    def _known(self, engine, model_dir, step, checkpoint, bindings):
+        """{part: its result} of those with this key; says of each whether it counts."""
+        known = {}
+        for part in self.parts():
+            result = read_result(model_dir, self.kind, self._identity(part, step))
+            if result is None:
+                continue
+            old = result.get("key", {})
+            key = self._key(part, engine.model, checkpoint, bindings)
+            changed = [name for name, value in key.items() if old.get(name) != value]
+            if not changed:
+                known[part] = result
+                text = "known result, --force computes again"
+            elif old:
+                text = f"evaluated again, with other {' and '.join(changed)}"
+            else:
+                text = "evaluated again, the result is of an earlier version"
+            if engine.host.index == 0:
+                print(f"{' '.join(part)} at step {step}: {text}")
+        return known
 
-    def _settings(self, part, model):
-        """All that a result was made with, as it is read back from its file."""
+    def _identity(self, part, step):
+        names = "evaluation", "task", "split", "step"
+        return dict(zip(names, (self.name, *part, step), strict=True))
+
+    def _key(self, part, model, checkpoint, bindings):
+        """The key of a result, as it is read back from its file."""
         settings = {
-            "model": hash_model(model),
+            "model": type(model).__name__,
             "dtype_policy": model.dtype_policy.name,
-            **self.settings(part),
+            **self.settings(),
         }
-        return json.loads(json.dumps(settings))
+        return {
+            "checkpoint": checkpoint,
+            "configuration": short_hash(json.dumps(bindings, sort_keys=True)),
+            "settings": json.loads(json.dumps(settings)),
+            "examples": self.hash_examples(part),
+        }
 
     def _function(self, engine):
         """The compiled function, kept for the next step: compiling takes long."""
@@ -189,6 +260,21 @@ class Evaluation:
             function = self.batch_function(engine.model)
             self._compiled = engine, engine.compile(function, self.any_rows)
         return self._compiled[1]
+
+
+def short_hash(text):
+    """Returns 16 hexadecimal digits of the SHA-256 of a str or of bytes."""
+    data = text.encode() if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def function_name(function):
+    """Returns what a function is called, with the arguments of a partial one."""
+    if isinstance(function, functools.partial):
+        arguments = f"{function.args}, {function.keywords}"
+        return f"{function_name(function.func)}({arguments})"
+    function = function if hasattr(function, "__qualname__") else type(function)
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 class TextEvaluation(Evaluation):
@@ -247,6 +333,7 @@ class TextEvaluation(Evaluation):
         self._first = {}  # (task name, split) -> its first examples
         self._missing = {}  # (task name, split) -> why it could not be read
         self._examples = {}  # (task name, split) -> all of them
+        self._hashes = {}  # (task name, split) -> a hash of them
         self._over_length = {}  # (task name, split) -> how many are
 
     def parts(self):
@@ -294,18 +381,78 @@ class TextEvaluation(Evaluation):
                 logging.warning("%s %s has no labels: nothing to score.", *part)
         return self._first[part]
 
-    def settings(self, part):
-        """Returns what can change a part's result, beside the model."""
+    def settings(self):
+        """Returns its arguments that can change a result, see `Evaluation`."""
+        converter = self.feature_converter
         return {
             "feature_lengths": self.feature_lengths,
             "max_examples": self.max_examples,
-            "feature_converter": describe(self.feature_converter),
+            "feature_converter": function_name(converter) if converter else None,
             "vocabularies": {
                 name: {key: x for key, x in vocabulary.items() if key != "file"}
                 for name, vocabulary in self.vocabularies.items()
             },
-            "first_examples": hash_examples(self._first_examples(part)),
         }
+
+    def hash_examples(self, part):
+        """Returns a hash of all features of all examples, a str."""
+        if part not in self._hashes:
+            digest = hashlib.sha256()
+            for example in self.examples(part):
+                for name in sorted(example):
+                    value = np.asarray(example[name])
+                    is_text = value.dtype.hasobject
+                    data = repr(value.tolist()).encode() if is_text else value.tobytes()
+                    digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+                    digest.update(data)
+            self._hashes[part] = digest.hexdigest()[:16]
+        return self._hashes[part]
+
+    def metrics(self, part, predictions):
+        """Returns the task's metrics; none where nothing has a label."""
+        if not self.has_labels(part):
+            return {}
+        task, examples = self._tasks[part[0]], self.examples(part)
+        return compute_metrics(task, examples, predictions.outputs())
+
+    def metric_names(self, wanted=""):
+        """Returns the names of the metrics, see `Evaluation`."""
+        results = self.tried_results(wanted)
+        return {name for result in results for name in metrics_by_name(result)}
+
+    def trial(self, examples):
+        """Returns what a perfect model predicts, as `metrics` takes it."""
+        raise NotImplementedError
+
+    def tried_results(self, wanted):
+        """Returns results of a perfect model on the first examples, at step 0.
+
+        If a name would be missed, they are of all examples: there are metrics of kinds
+        of examples. Metrics that fail have the one name "".
+        """
+        results = []
+        for part in self.parts():
+            result = {**self._identity(part, 0), "metrics": {}}
+            prefix = "/".join([*result_names(result), ""])
+            result["metrics"] = self._try(part, self._first_examples(part))
+            missed = wanted not in metrics_by_name(result)
+            if wanted.startswith(prefix) and missed and "" not in result["metrics"]:
+                result["metrics"] |= self._try(part, self.examples(part))
+            results.append(result)
+        return results
+
+    def _try(self, part, examples):
+        if not self.has_labels(part):
+            return {}
+        task, outputs = self._tasks[part[0]], self.trial(examples).outputs()
+        metrics_of(task, outputs)
+        try:
+            return compute_metrics(task, examples, outputs)
+        except Exception as error:  # of a function of the user's
+            logging.warning(
+                "The metrics of %s %s cannot be tried on its targets: %r", *part, error
+            )
+            return {"": math.nan}
 
     def examples(self, part):
         """Returns a part's examples, see `read_examples`."""

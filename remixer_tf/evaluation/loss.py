@@ -1,9 +1,13 @@
 """Loss and accuracy with the targets given, of text and of images."""
 
 from remixer_tf.data.eval_batches import batch_examples, converter_for
-from remixer_tf.data.images import eval_images
-from remixer_tf.evaluation.evaluation import Evaluation, TextEvaluation
-from remixer_tf.evaluation.settings import describe
+from remixer_tf.data.images import eval_images, hash_images
+from remixer_tf.evaluation.evaluation import (
+    Evaluation,
+    TextEvaluation,
+    function_name,
+)
+from remixer_tf.evaluation.results import metrics_by_name
 from remixer_tf.objectives import losses, metrics
 from remixer_tf.objectives.batches import scorable, targets_and_weights
 
@@ -12,6 +16,7 @@ class _Loss(Evaluation):
     """What loss evaluations share: the sums of `losses.cross_entropy` over batches."""
 
     kind = "loss"
+    names = ("loss", "accuracy")  # of the metrics
 
     def batch_function(self, model):
         """Returns the sums of a batch, each `[1]`, so that replicas' can be joined."""
@@ -24,15 +29,27 @@ class _Loss(Evaluation):
 
         return sums
 
-    def _measure(self, batches, function, unit, names):
+    def metrics(self, part, predictions):
+        """Returns those of `names`; `predictions` are sums over all batches."""
+        values = metrics.summarize(predictions)
+        return {name: float(values[name]) for name in self.names}
+
+    def metric_names(self, wanted=""):
+        """Returns the names of the metrics, see `Evaluation`."""
+        metrics = dict.fromkeys(self.names)
+        return {
+            name
+            for part in self.parts()
+            for name in metrics_by_name({**self._identity(part, 0), "metrics": metrics})
+        }
+
+    def _sums(self, batches, function, unit):
         totals = {}
         for batch in batches:
             batch.pop("example_index", None)
             for name, values in function(batch).items():
                 totals[name] = totals.get(name, 0.0) + float(values.sum())
-        values = metrics.summarize(totals)
-        values = {name: float(values[name]) for name in names}
-        return {unit: totals["weight"], "metrics": values}, None
+        return {unit: totals["weight"]}, totals
 
 
 class LossEvaluation(_Loss, TextEvaluation):
@@ -50,6 +67,8 @@ class LossEvaluation(_Loss, TextEvaluation):
         ValueError: what `TextEvaluation` raises.
     """
 
+    names = ("loss", "accuracy", "perplexity")
+
     def __init__(self, *args, feature_converter=None, **kwargs):
         super().__init__(*args, feature_converter=feature_converter, **kwargs)
         self._batches = {}
@@ -66,8 +85,8 @@ class LossEvaluation(_Loss, TextEvaluation):
     def _wanted(self, part):
         return self.has_labels(part)
 
-    def measure(self, part, model, function):
-        """Measures, see `Evaluation`."""
+    def predict(self, part, model, function):
+        """Sums over all batches, see `Evaluation`."""
         if part not in self._batches:
             self._batches[part] = batch_examples(
                 self.examples(part),
@@ -75,11 +94,9 @@ class LossEvaluation(_Loss, TextEvaluation):
                 batch_size=self.batch_size,
                 feature_converter=self.feature_converter or converter_for(model),
             )
-        names = ("loss", "accuracy", "perplexity")
         over_length = self.over_length(part, "they are trimmed")
-        batches = self._batches[part]
-        result, _ = self._measure(batches, function, "target_tokens", names)
-        return {**result, "over_length": over_length}, None
+        facts, sums = self._sums(self._batches[part], function, "target_tokens")
+        return {**facts, "over_length": over_length}, sums
 
 
 class ImageEvaluation(_Loss):
@@ -98,6 +115,7 @@ class ImageEvaluation(_Loss):
         self._source = source
         self._transforms = list(transforms)
         self._split = split
+        self._hash = None
         self._batches = eval_images(
             source, transforms, batch_size=batch_size, split=split
         )
@@ -106,13 +124,16 @@ class ImageEvaluation(_Loss):
         """Returns the (source name, split) pair of the result."""
         return [(self._source.name, self._split)]
 
-    def settings(self, part):
-        """Returns what can change the result, beside the model."""
-        return {
-            "source": describe(self._source),
-            "transforms": describe(self._transforms),
-        }
+    def settings(self):
+        """Returns its arguments that can change a result, see `Evaluation`."""
+        return {"transforms": [function_name(f) for f in self._transforms]}
 
-    def measure(self, part, model, function):
-        """Measures, see `Evaluation`."""
-        return self._measure(self._batches, function, "images", ("loss", "accuracy"))
+    def hash_examples(self, part):
+        """Returns a hash of all images' files and of their labels, a str."""
+        if self._hash is None:
+            self._hash = hash_images(self._source, self._split)
+        return self._hash
+
+    def predict(self, part, model, function):
+        """Sums over all batches, see `Evaluation`."""
+        return self._sums(self._batches, function, "images")

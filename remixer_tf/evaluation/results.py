@@ -1,24 +1,27 @@
 """Results of evaluation: files in the folder of a run, TensorBoard, a table.
 
-eval/<task>/<split>/<step>/metrics.json        what was measured, by decoding
-eval/<task>/<split>/<step>/loss.json           with the targets given
-eval/<task>/<split>/<step>/score.json          by the targets' likelihood
-eval/<task>/<split>/<step>/predictions.jsonl   one line for each example
-eval/<task>/<split>/<step>/scores.jsonl        the same, of likelihoods
-tensorboard/eval_<task>_<split>                numbers, and the first examples
-submission/<step>/<set>.jsonl or .tsv          what GLUE's and SuperGLUE's sites take
+eval/<task>/<split>/<step>/predictions.jsonl   what was decoded, a line an example
+eval/<task>/<split>/<step>/metrics.json        metrics of these predictions
+eval/<task>/<split>/<step>/scores.jsonl        the likelihood of each target
+eval/<task>/<split>/<step>/score.json          metrics of these scores
+eval/<task>/<split>/<step>/loss.json           loss with the targets given
+tensorboard/train/eval_<task>_<split>          numbers, and the first examples
 
 Those of an evaluation with a name lie in eval/<name>/<task>/..., and in
-tensorboard/eval_<name>_<task>_<split>.
+tensorboard/train/eval_<name>_<task>_<split>.
 """
 
+import contextlib
+import functools
 import json
 import os
 
 import rich.console
 import rich.table
-import seqio
 import tensorflow as tf
+from absl import logging
+
+from remixer_tf.training.metrics_file import append_metrics
 
 _SHOWN_EXAMPLES = 5
 
@@ -28,95 +31,129 @@ def write_examples(model_dir, result, records, name, columns):
 
     Args:
         model_dir: folder of the run.
-        result: dictionary with task, split and step.
+        result: dictionary with evaluation, task, split and step.
         records: iterable of dictionaries.
         name: str, of the file.
         columns: the keys of those values that the table shows.
 
     Returns:
-        the first of them as a table, {"examples": `seqio.metrics.Text`}.
+        str, the first of them as a table in Markdown.
+
+    Raises:
+        OSError: the file cannot be written.
     """
-    folder = _result_folder(model_dir, result)
-    tf.io.gfile.makedirs(folder)
     first = []
-    with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            if len(first) < _SHOWN_EXAMPLES:
-                first.append(record)
+    with _writing(model_dir, result) as folder:
+        with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
+            for record in records:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                if len(first) < _SHOWN_EXAMPLES:
+                    first.append(record)
     rows = [columns, ["---"] * len(columns)]
     rows += [[str(record[column]) for column in columns] for record in first]
     cells = ([cell.replace("|", "&#124;") for cell in row] for row in rows)
-    text = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-    return {"examples": seqio.metrics.Text(text)}
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
-def write_result(model_dir, kind, result, texts=None):
-    """Writes a result as <kind>.json, and its metrics to TensorBoard.
+def write_result(model_dir, kind, result, examples=None):
+    """Writes a result as <kind>.json, to TensorBoard and to metrics.jsonl.
 
     Args:
         model_dir: folder of the run.
         kind: "metrics" (decoded), "loss" or "score".
-        result: dictionary with task, split, step and metrics.
-        texts: None, or a dictionary of `seqio.metrics.Text`.
+        result: dictionary with evaluation, task, split, step and metrics.
+        examples: None, or what `write_examples` returned.
+
+    Raises:
+        OSError: a file cannot be written.
     """
-    folder = _result_folder(model_dir, result)
-    tf.io.gfile.makedirs(folder)
-    logger = seqio.TensorBoardLogger(os.path.join(model_dir, "tensorboard"))
-    logger(
-        task_name="_".join(["eval", *result_names(result)]).replace("/", "_"),
-        step=result["step"],
-        metrics={
-            name: seqio.metrics.Scalar(value)
-            for name, value in result["metrics"].items()
-            if not isinstance(value, str)
-        }
-        | (texts or {}),
-        dataset=None,
-        inferences=None,
-        targets=None,
-    )
-    # Last, under another name first: who reads it may take the rest for done.
-    path = os.path.join(folder, f"{kind}.json")
+    with _writing(model_dir, result) as folder:
+        writer = _summary_writer(model_dir, "_".join(["eval", *result_names(result)]))
+        with writer.as_default(result["step"]):
+            for name, value in result["metrics"].items():
+                if not isinstance(value, str):
+                    tf.summary.scalar(f"eval/{name}", value)
+            if examples:
+                tf.summary.text("eval/examples", examples)
+        writer.flush()
+        append_metrics(model_dir, result["step"], metrics_by_name(result))
+        write_json(os.path.join(folder, f"{kind}.json"), result)  # Last: it is done.
+
+
+def write_json(path, value):
+    """Writes a file that is never seen half written."""
     with tf.io.gfile.GFile(path + ".writing", "w") as file:
-        file.write(json.dumps(result, indent=2) + "\n")
+        file.write(json.dumps(value, indent=2) + "\n")
     tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+
+
+@functools.cache
+def _summary_writer(model_dir, name):
+    """One file of events for all results that a process writes under a name."""
+    # Below train, which has the hyperparameters: TensorBoard puts them side by side.
+    folder = os.path.join(model_dir, "tensorboard", "train", name.replace("/", "_"))
+    return tf.summary.create_file_writer(folder)
+
+
+@contextlib.contextmanager
+def _writing(model_dir, result):
+    """Makes the folder of a result; an error of the file system is one message."""
+    folder = _result_folder(model_dir, result)
+    try:
+        tf.io.gfile.makedirs(folder)
+        yield folder
+    except (OSError, tf.errors.OpError) as error:
+        raise OSError(
+            f"Results cannot be written to {folder}: "
+            f"{getattr(error, 'message', error)}. Is the disk full, or the folder not "
+            "writable?"
+        ) from None
 
 
 def read_results(model_dir, kind="metrics"):
     """Returns the results of a kind that are in the folder of a run, as a list."""
-    folder = os.path.join(model_dir, "eval")
-    patterns = [os.path.join(folder, "*", "*", "*", f"{kind}.json")]
-    patterns += [os.path.join(folder, "*", "*", "*", "*", f"{kind}.json")]
-    results = []
-    for path in sorted(tf.io.gfile.glob(patterns)):
-        with tf.io.gfile.GFile(path) as file:
-            results.append(json.load(file))
-    return results
+    # Not by a pattern: folders may have its characters in their names.
+    walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
+    folders = sorted(folder for folder, _, names in walk if f"{kind}.json" in names)
+    results = (_read_json(os.path.join(folder, f"{kind}.json")) for folder in folders)
+    return [result for result in results if result]
 
 
-def read_records(model_dir, result, name):
+def read_result(model_dir, kind, identity):
+    """Returns the result with this evaluation, task, split and step, None for none."""
+    path = os.path.join(_result_folder(model_dir, identity), f"{kind}.json")
+    return _read_json(path) if tf.io.gfile.exists(path) else None
+
+
+def read_records(model_dir, result, name="predictions.jsonl"):
     """Returns what `write_examples` wrote of each example, a list of dictionaries."""
-    with tf.io.gfile.GFile(
-        os.path.join(_result_folder(model_dir, result), name)
-    ) as file:
+    path = os.path.join(_result_folder(model_dir, result), name)
+    with tf.io.gfile.GFile(path) as file:
         return [json.loads(line) for line in file]
 
 
-def write_submission(model_dir, step, name, text):
-    """Writes a file for a benchmark's site, and prints where it is."""
-    folder = os.path.join(model_dir, "submission", str(step))
-    tf.io.gfile.makedirs(folder)
-    path = os.path.join(folder, name)
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write(text)
-    print(f"Predictions for the benchmark: {path}")
+def _read_json(path):
+    """Returns what a file holds; one that is damaged is reported and is None."""
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            return json.load(file)
+        except ValueError:
+            logging.warning("%s is damaged and does not count.", path)
+            return None
 
 
 def result_names(result):
     """The names that tell a result from others of its kind and step, a list."""
     names = (result.get("evaluation"), result["task"], result["split"])
     return [name for name in names if name]
+
+
+def metrics_by_name(result):
+    """{"name/task/split/metric": value} of a result, as `Best` names them."""
+    return {
+        "/".join([*result_names(result), metric]): value
+        for metric, value in result["metrics"].items()
+    }
 
 
 def _result_folder(model_dir, result):
@@ -144,29 +181,6 @@ def print_table(name, step, results):
         speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results.values())
         table.add_row("decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds))
     rich.console.Console().print(table)
-
-
-def print_row(title, table, metrics):
-    """Prints the row of a `ResultTable`, unless no number of it is there.
-
-    Args:
-        title: str.
-        table: `ResultTable`.
-        metrics: dictionary task -> metric -> number.
-    """
-    row = table.row(metrics)
-    if all(number is None for cell in row.values() for number in cell):
-        return
-    average = table.average(metrics)
-    row = row | ({"Average": [average]} if table.averaged else {})
-    cells = {
-        column: "/".join("-" if x is None else f"{x:.1f}" for x in cell)
-        for column, cell in row.items()
-    }
-    widths = {column: max(len(column), len(cell)) for column, cell in cells.items()}
-    print(f"\n{title}")
-    print("  ".join(column.rjust(width) for column, width in widths.items()))
-    print("  ".join(cells[column].rjust(width) for column, width in widths.items()))
 
 
 def _cell(value):

@@ -9,9 +9,8 @@ from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.decoding import score
 from remixer_tf.evaluation.batches import call_on_examples
 from remixer_tf.evaluation.evaluation import TextEvaluation
-from remixer_tf.evaluation.metrics import compute_metrics, metrics_of, text_of
+from remixer_tf.evaluation.metrics import metrics_of, text_of
 from remixer_tf.evaluation.padding import padded_lengths
-from remixer_tf.evaluation.settings import describe
 
 
 class ScoredEvaluation(TextEvaluation):
@@ -48,11 +47,6 @@ class ScoredEvaluation(TextEvaluation):
         for task in self._tasks.values():
             metrics_of(task, [ModelOutputType.SCORE])
 
-    def settings(self, part):
-        """Returns what can change a part's result, beside the model."""
-        metrics = self._tasks[part[0]].score_metric_fns
-        return {**super().settings(part), "metrics": describe(list(metrics))}
-
     def batch_function(self, model):
         """Returns the scores of a batch, but those of single tokens."""
 
@@ -62,9 +56,8 @@ class ScoredEvaluation(TextEvaluation):
 
         return scores
 
-    def measure(self, part, model, function):
-        """Measures, see `Evaluation`."""
-        task = self._tasks[part[0]]
+    def predict(self, part, model, function):
+        """Scores, see `Evaluation`."""
         examples = self.examples(part)
         over_length = self.over_length(
             part, "they are trimmed, and scored by what is left"
@@ -78,13 +71,21 @@ class ScoredEvaluation(TextEvaluation):
             feature_converter=self.feature_converter or converter_for(model),
             description=" ".join(part),
         )
-        result = {
+        facts = {
             "examples": len(examples),
             "over_length": over_length,
             "target_tokens": int(scored.num_tokens.sum()),
-            "metrics": compute_metrics(task, examples, scored.outputs()),
         }
-        return result, _list_scores(task, examples, scored)
+        return facts, scored
+
+    def records(self, part, predictions):
+        """Returns the lines of `scores.jsonl`, see `Evaluation`."""
+        return _list_scores(self._tasks[part[0]], self.examples(part), predictions)
+
+    def trial(self, examples):
+        """Returns equal scores, see `TextEvaluation`."""
+        zeros = np.zeros(len(examples))
+        return ScoredExamples(zeros.astype("float32"), zeros.astype(int), zeros > 0)
 
 
 class ScoredExamples(NamedTuple):

@@ -1,5 +1,7 @@
 """The evaluations of a run while it trains."""
 
+from remixer_tf.checkpoints.reading import checkpoint_path, hash_checkpoint
+
 
 class Evaluator:
     """Runs what is due, finds the best step, and says when to stop early.
@@ -12,11 +14,21 @@ class Evaluator:
         checkpoints: the run's `Checkpoints`, told which step is best.
         progress: the run's `Progress`.
         train_steps: int, the last step, at which all are due.
+        bindings: see `Evaluation.run`.
     """
 
     def __init__(
-        self, model_dir, engine, evaluations, best, checkpoints, progress, train_steps
+        self,
+        model_dir,
+        engine,
+        evaluations,
+        best,
+        checkpoints,
+        progress,
+        train_steps,
+        bindings=None,
     ):
+        self._bindings = bindings
         self._model_dir = model_dir
         self._engine = engine
         self._evaluations = evaluations
@@ -38,25 +50,41 @@ class Evaluator:
             if step and (step % evaluation.period == 0 or step == self._train_steps)
         ]
 
-    def run(self, step):
+    def run(self, step, resumed=False):
         """Runs what is due on the weights of now, which are of `step`.
 
         All hosts call it: each may hold a part of the weights. The first writes.
+
+        Args:
+            step: int.
+            resumed: bool, whether the step was restored, so that there may be results.
 
         Returns:
             bool, whether to stop early.
         """
         due = self.due(step)
         host = self._engine.host
+
+        def checkpoint():
+            self._checkpoints.wait()  # It is written while the model evaluates.
+            return hash_checkpoint(checkpoint_path(self._checkpoints.directory, step))
+
         for evaluation in due:
             with self._progress.paused():
-                evaluation.run(self._model_dir, self._engine, step)
+                evaluation.run(
+                    self._model_dir,
+                    self._engine,
+                    step,
+                    checkpoint=checkpoint,
+                    bindings=self._bindings,
+                    force=not resumed,
+                )
         if due:
             host.barrier()
         if self._best is None:
             return False
         best_step, value, stop = self._best.find(
-            self._model_dir, self._evaluations, self._engine.model
+            self._model_dir, self._evaluations, self._engine.model, step, self._bindings
         )
         self._checkpoints.best_step = best_step
         if due and host.index == 0 and value is not None:

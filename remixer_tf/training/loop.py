@@ -21,6 +21,7 @@ from remixer_tf.training.checks import (
     check_writable,
 )
 from remixer_tf.training.evaluator import Evaluator
+from remixer_tf.training.metrics_file import remove_metrics_after
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, format_seconds
 from remixer_tf.training.run_lock import RunLock
@@ -55,6 +56,7 @@ def train(
     best=None,
     examples_per_epoch=None,
     configuration=None,
+    evaluation_bindings=None,
     dry_run=False,
 ):
     """Trains a model, going on from the newest checkpoint in `model_dir`.
@@ -62,8 +64,8 @@ def train(
     That may be one of step 0, with the weights that `remixer_tf.import_weights` put
     there.
 
-    Writes below `model_dir`: checkpoints/<step>, tensorboard/train, eval, best.json,
-    and train_summary.json at the end.
+    Writes below `model_dir`: checkpoints/<step>, tensorboard/train, metrics.jsonl,
+    eval, best.json, and train_summary.json at the end.
 
     Args:
         model_dir: folder of the run, made if it is missing. All hosts share it.
@@ -101,6 +103,9 @@ def train(
         configuration: a function called when everything is built, that returns the
             operative gin as text, and a dict of numbers and strings as hyperparameters
             for TensorBoard; None for nothing. The text becomes operative_config.gin.
+        evaluation_bindings: dictionary of str, the bindings of gin that can change an
+            evaluation's result: one that was made with others does not count; None for
+            none.
         dry_run: whether to return before the first step, with one batch read.
 
     Returns:
@@ -124,6 +129,8 @@ def train(
     if clip_norm is not None:
         check_numbers(clip_norm=clip_norm)
     check_evaluations(evaluations, best)
+    if best is not None:
+        best.check(evaluations)
     check_periods(
         steps_per_call=steps_per_call,
         train_steps=train_steps,
@@ -176,11 +183,19 @@ def train(
             remember_vocabularies(model_dir, vocabularies, not from_scratch)
         host.barrier()
         evaluator = Evaluator(
-            model_dir, engine, evaluations, best, checkpoints, progress, train_steps
+            model_dir,
+            engine,
+            evaluations,
+            best,
+            checkpoints,
+            progress,
+            train_steps,
+            evaluation_bindings,
         )
         evaluator.check()
-
-        stopped_early = not dry_run and evaluator.run(step)
+        if host.index == 0 and not dry_run:
+            remove_metrics_after(model_dir, step)
+        stopped_early = not dry_run and evaluator.run(step, resumed=True)
         if step >= train_steps or stopped_early:
             progress.message(
                 f"{model_dir} is at step {step} of {train_steps}"

@@ -1,4 +1,4 @@
-"""What a run tells TensorBoard."""
+"""What a run tells TensorBoard, and metrics.jsonl."""
 
 import os
 import resource
@@ -7,10 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.training.experts import imbalances
+from remixer_tf.training.metrics_file import append_metrics
 
 
 class RunLog:
-    """Writes <model_dir>/tensorboard/train. Use it as a context manager.
+    """Writes tensorboard/train and metrics.jsonl of a run. Use it as a context manager.
 
     Args:
         model_dir: folder of the run.
@@ -26,6 +27,7 @@ class RunLog:
         self._overview = overview
         self._batch_size = batch_size
         self._examples_per_epoch = examples_per_epoch
+        self._model_dir = model_dir if enabled else None
         self._writer = tf.summary.create_noop_writer()
         if enabled:
             folder = os.path.join(model_dir, "tensorboard", "train")
@@ -80,6 +82,8 @@ class RunLog:
         values["host_memory_gigabytes"] = peak / 1e9
         values |= {f"{k}_gigabytes": used for k, used in engine.memory().items()}
         values |= imbalances(values)
+        if self._model_dir:
+            append_metrics(self._model_dir, step, values)
         with self._writer.as_default(step):
             for name, value in values.items():
                 write = tf.summary.histogram if np.ndim(value) else tf.summary.scalar

@@ -11,7 +11,6 @@ from remixer_tf.data.pipeline import train_dataset
 from remixer_tf.data.suffix_lm import SuffixLMFeatureConverter
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import read_results
-from remixer_tf.evaluation.settings import describe
 from tests.data.toy_tasks import VOCABULARY
 from tests.evaluation.shift import engine_of
 from tests.evaluation.test_loss import Constant
@@ -86,7 +85,6 @@ def test_evaluation_scores_the_rest_and_gin_sets_the_share(task, tmp_path):
     model = Constant()
     model.build()
     suffix = gin.get_configurable("SuffixLMFeatureConverter")
-    assert "0.5" in str(describe(suffix))  # results of other shares are others
     for converter in (suffix, seqio.LMFeatureConverter):
         evaluation = LossEvaluation(
             task, feature_lengths=LENGTHS, batch_size=2, feature_converter=converter

@@ -28,7 +28,10 @@ class Planned:
     def check(self, model_dir, others):
         pass
 
-    def results(self, model_dir, model):
+    def metric_names(self, wanted):
+        return {"toy/dev/em"}
+
+    def results(self, model_dir, model, bindings):
         return [
             {
                 "task": "toy",
@@ -39,7 +42,7 @@ class Planned:
             for s in self.steps
         ]
 
-    def run(self, model_dir, engine, step):
+    def run(self, model_dir, engine, step, force, **key):
         if step not in self.steps:
             self.steps.append(step)
 
@@ -61,19 +64,31 @@ class Planned:
 def test_best(mode, values, expected):
     evaluation = Planned(values)
     evaluation.steps = list(values)
-    assert Best("toy/dev/em", mode, 2).find("folder", [evaluation], None) == expected
+    best = Best("toy/dev/em", mode, 2)
+    assert best.find("folder", [evaluation], None, 100) == expected
 
 
-def test_a_metric_that_nothing_gives():
-    evaluation = Planned({1: 1.0})
-    evaluation.steps = [1]
-    with pytest.raises(ValueError, match="'toy/dev/n'.*They give: toy/dev/em"):
-        Best("toy/dev/n").find("folder", [evaluation], None)
+def test_later_results_do_not_count():
+    evaluation = Planned({10: 1.0, 20: 3.0, 30: 5.0})
+    evaluation.steps = [10, 20, 30]
+    found = Best("toy/dev/em").find("folder", [evaluation], None, 20)
+    assert found == (20, 3.0, False)
+
+
+def test_a_metric_that_nothing_gives(tmp_path):
+    def engine():
+        raise AssertionError("the run has started")
+
+    best = Best("toy/dev/n")
+    with pytest.raises(ValueError, match="'toy/dev/n'. Nearest: toy/dev/em. They give"):
+        run(tmp_path, 4, Planned({}), None, best=best, engine=engine)
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="'most'"):
         Best("toy/dev/em", mode="most")
 
 
-def run(model_dir, train_steps, evaluation, patience):
+def run(model_dir, train_steps, evaluation, patience, **options):
+    options = {"best": Best("toy/dev/em", patience=patience), **options}
     return train(
         str(model_dir),
         toy.ToyModel,
@@ -83,7 +98,7 @@ def run(model_dir, train_steps, evaluation, patience):
         checkpoint_period=100,
         keep_checkpoints=1,
         evaluations=[evaluation],
-        best=Best("toy/dev/em", patience=patience),
+        **options,
     )
 
 
@@ -110,7 +125,7 @@ def test_stops_early_and_keeps_the_best_checkpoint(tmp_path, capsys):
 
 def test_a_run_killed_before_its_evaluation_does_it_when_it_goes_on(tmp_path):
     class Killed(Planned):
-        def run(self, *args):
+        def run(self, *args, **kwargs):
             raise KeyboardInterrupt
 
     values = {2: 1.0, 4: 2.0}

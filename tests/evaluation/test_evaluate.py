@@ -32,8 +32,8 @@ def score(tmp_path, evaluation=None, **kwargs):
     """Evaluates; returns the step, the metric, and how many parts were decoded."""
     calls = []
     evaluation = evaluation or decoded()
-    measure = evaluation.measure
-    evaluation.measure = lambda *args: calls.append(args) or measure(*args)
+    predict = evaluation.predict
+    evaluation.predict = lambda *args: calls.append(args) or predict(*args)
     (results,) = evaluate(str(tmp_path), make_shift, [evaluation], **kwargs)
     result = results["toy"]["dev"]
     return result["step"], result["metrics"]["em"], len(calls)
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_has_not_ended(tmp_path):
         def check(self, model_dir, others):
             pass
 
-        def run(self, model_dir, engine, step):
+        def run(self, model_dir, engine, step, **key):
             ended.append((step, os.path.exists(tmp_path / "train_summary.json")))
 
     for steps in (2, 4):
@@ -122,10 +122,10 @@ def test_two_evaluations_of_a_split(tmp_path):
         evaluation.run(str(tmp_path), engine, 3)
     assert [r["metrics"]["em"] for r in read_results(str(tmp_path))] == [1.0, 0.6]
     assert (tmp_path / "eval" / "part" / "toy" / "dev" / "3").is_dir()
-    folders = sorted(p.name for p in (tmp_path / "tensorboard").iterdir())
+    folders = sorted(p.name for p in (tmp_path / "tensorboard" / "train").iterdir())
     assert folders == ["eval_part_toy_dev", "eval_toy_dev"]
     for metric, value in {"toy/dev/em": 0.6, "part/toy/dev/em": 1.0}.items():
-        best = Best(metric).find(str(tmp_path), [full, part], engine.model)
+        best = Best(metric).find(str(tmp_path), [full, part], engine.model, 3)
         assert best == (3, value, False)
 
     with pytest.raises(ValueError, match="Two evaluations of toy/dev .* same name ''"):
@@ -168,7 +168,7 @@ def test_examples_in_tensorboard(tmp_path):
     result = evaluation.run(str(tmp_path), shift_engine(0.0), 7)["toy"]["dev"]
     assert (result["metrics"]["em"], result["examples"]) == (0.5, 2)
     texts = []
-    for path in (tmp_path / "tensorboard" / "eval_toy_dev").iterdir():
+    for path in (tmp_path / "tensorboard" / "train" / "eval_toy_dev").iterdir():
         for record in tf.data.TFRecordDataset(str(path)):
             for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
                 if "examples" in value.tag:

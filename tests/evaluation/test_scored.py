@@ -232,22 +232,6 @@ def test_t5_areas_under_curves_of_scores_and_perplexity(model, tmp_path):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_what_can_change_a_score_is_part_of_the_result():
-    def settings(**options):
-        options = {"feature_lengths": LENGTHS, **options}
-        evaluation = ScoredEvaluation(ranked_task(RANKED), **options)
-        return evaluation.settings(("ranked", "dev"))
-
-    for options in (
-        {"feature_lengths": {"inputs": 8, "targets": 11}},
-        {"max_examples": 3},
-        {"feature_converter": seqio.PrefixLMFeatureConverter},
-        {"vocabulary": seqio.ByteVocabulary(extra_ids=1)},
-    ):
-        assert settings(**options) != settings()
-    assert "rank_classification" in str(settings()["metrics"])
-
-
 @pytest.mark.parametrize("model", ["lm"], indirect=True)
 def test_too_long_is_counted_and_trimmed(model, tmp_path, caplog):
     def total(targets, scores):

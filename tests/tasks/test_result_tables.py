@@ -94,30 +94,27 @@ def test_t5_has_these_tasks_and_metrics():
 TOY = ResultTable("toy", {"Two": [("toy_2", "em")], "Five": [("toy_5", "em")] * 2})
 
 
-def test_eval_prints_the_row_and_best_reads_the_average(tmp_path, capsys):
+def test_best_reads_the_average(tmp_path):
     tasks = [toy_task({"dev": DEV[:n]}, name=f"toy_{n}") for n in (2, 5)]
     mixture = seqio.Mixture("toy_both", [(task, 1) for task in tasks])
     evaluation = decoded(mixture, tables=[TOY, super_glue_table()])
     engine = shift_engine()
     for step, shift in ((3, 1.0), (4, 7.0)):
         engine.model.shift.assign(shift)
-        evaluation.run(str(tmp_path), engine, step)
-        evaluation.run(str(tmp_path), engine, step)  # Nothing is scored twice.
-    printed = capsys.readouterr().out
-    assert (
-        "toy_both dev at step 3\nTwo     Five  Average\n1.0  0.6/0.6      0.8\n"
-        in printed
-    )
-    assert "BoolQ" not in printed  # No number of it is there.
+        results = evaluation.run(str(tmp_path), engine, step)
+    assert results["toy_both"]["dev"]["metrics"] == {"toy_average": 0.0}
     results = [r for r in read_results(str(tmp_path)) if r["task"] == "toy_both"]
     assert [r["metrics"] for r in results] == [
         {"toy_average": 0.8},
         {"toy_average": 0.0},
     ]
-    assert sorted(os.listdir(tmp_path / "tensorboard")) == [
+    assert sorted(os.listdir(tmp_path / "tensorboard" / "train")) == [
         "eval_toy_2_dev",
         "eval_toy_5_dev",
         "eval_toy_both_dev",
     ]
     best = Best("toy_both/dev/toy_average")
-    assert best.find(str(tmp_path), [evaluation], engine.model)[:2] == (3, 0.8)
+    best.check([evaluation])
+    assert best.find(str(tmp_path), [evaluation], engine.model, 4)[:2] == (3, 0.8)
+    with pytest.raises(ValueError, match="Nearest: toy_both/dev/toy_average"):
+        Best("toy_both/dev/super_glue_average").check([evaluation])

@@ -7,8 +7,6 @@ import seqio
 
 import remixer_tf.tasks  # noqa: F401
 from remixer_tf.tasks.submissions import has_submission, submission
-from tests.data.toy_tasks import toy_task
-from tests.evaluation.shift import DEV, decoded, shift_engine
 
 
 def written(task, *answers, targets="<unk>"):
@@ -49,7 +47,7 @@ def written(task, *answers, targets="<unk>"):
     ],
 )
 def test_an_answer_of_each_kind(task, answer, name, line):
-    assert has_submission(seqio.TaskRegistry.get(task), "test")
+    assert has_submission(task, "test")
     file, lines = written(task, (4, answer))
     assert file == name
     if isinstance(line, dict):
@@ -120,25 +118,3 @@ def test_predictions_without_idx():
     task = seqio.TaskRegistry.get("glue_sst2_v002")
     with pytest.raises(ValueError, match="glue_sst2_v002 are of an earlier version"):
         submission(task, [{"prediction": "positive", "target": ""}])
-
-
-def test_eval_writes_the_file_of_a_test_set(tmp_path, capsys):
-    def with_idx(dataset):
-        return dataset.enumerate().map(lambda i, example: {**example, "idx": i})
-
-    task = toy_task({"test": [(text, "<unk>") for text, _ in DEV]}, name="toy")
-    task = task.replace(
-        name="super_glue_record_v102",
-        preprocessors=[with_idx, *task.preprocessors],
-    )
-    evaluation = decoded(task, splits=["test"])
-    evaluation.run(str(tmp_path), shift_engine(), 3)
-    path = tmp_path / "submission" / "3" / "ReCoRD.jsonl"
-    assert [json.loads(line) for line in path.read_text().splitlines()][:2] == [
-        {"idx": 0, "label": "bcd"},
-        {"idx": 1, "label": "i"},
-    ]
-    assert str(path) in capsys.readouterr().out
-    path.unlink()
-    evaluation.run(str(tmp_path), shift_engine(), 3)  # From the predictions there are.
-    assert path.exists()

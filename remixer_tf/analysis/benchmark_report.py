@@ -1,0 +1,90 @@
+"""Results on GLUE and SuperGLUE, as the papers print them and the sites take them.
+
+Everything is read from the folder of a run; no model is built.
+"""
+
+import os
+
+import seqio
+import tensorflow as tf
+
+import remixer_tf.tasks  # noqa: F401  (registers the benchmarks)
+from remixer_tf.evaluation.results import read_records, read_results
+from remixer_tf.tasks.result_tables import glue_table, inference_table, super_glue_table
+from remixer_tf.tasks.submissions import has_submission, submission
+
+TABLES = (super_glue_table, glue_table, inference_table)
+
+
+def write_report(model_dir, step=None):
+    """Prints the rows of the papers' tables, and writes submission/<step>/<set>.
+
+    Args:
+        model_dir: folder of the run.
+        step: int; None for the last one with results.
+
+    Raises:
+        ValueError: there are no results of decoding, or none of that step.
+        OSError: a file cannot be written.
+    """
+    results = read_results(model_dir)
+    steps = sorted({result["step"] for result in results})
+    if not steps or step not in (None, *steps):
+        there = f"They are of steps {', '.join(map(str, steps))}." if steps else ""
+        raise ValueError(
+            f"There are no results of DecodedEvaluation in {model_dir}"
+            f"{'' if step is None else f' of step {step}'}. {there} Run "
+            "remixer_tf.eval first."
+        )
+    step = steps[-1] if step is None else step
+    results = [result for result in results if result["step"] == step]
+    for name, split in dict.fromkeys(
+        (r.get("evaluation"), r["split"]) for r in results
+    ):
+        metrics = {
+            result["task"]: result["metrics"]
+            for result in results
+            if (result.get("evaluation"), result["split"]) == (name, split)
+        }
+        for table in TABLES:
+            title = " ".join(filter(None, (name, split, f"at step {step}")))
+            print_row(title, table(), metrics)
+    for result in results:
+        if has_submission(result["task"], result["split"]):
+            task = seqio.TaskRegistry.get(result["task"])
+            name, text = submission(task, read_records(model_dir, result))
+            folder = os.path.join(model_dir, "submission", str(step))
+            _write(os.path.join(folder, result.get("evaluation") or "", name), text)
+
+
+def print_row(title, table, metrics):
+    """Prints the row of a `ResultTable`, unless no number of it is there.
+
+    Args:
+        title: str.
+        table: `ResultTable`.
+        metrics: dictionary task -> metric -> number.
+    """
+    row = table.row(metrics)
+    if all(number is None for cell in row.values() for number in cell):
+        return
+    row = row | ({"Average": [table.average(metrics)]} if table.averaged else {})
+    cells = {
+        column: "/".join("-" if x is None else f"{x:.1f}" for x in cell)
+        for column, cell in row.items()
+    }
+    widths = {column: max(len(column), len(cell)) for column, cell in cells.items()}
+    print(f"\n{table.name} {title}")
+    print("  ".join(column.rjust(width) for column, width in widths.items()))
+    print("  ".join(cells[column].rjust(width) for column, width in widths.items()))
+
+
+def _write(path, text):
+    try:
+        tf.io.gfile.makedirs(os.path.dirname(path))
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write(text)
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", error)
+        raise OSError(f"{path} cannot be written: {reason}.") from None
+    print(f"Predictions for the benchmark: {path}")

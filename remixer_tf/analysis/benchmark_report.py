@@ -5,10 +5,10 @@ Everything is read from the folder of a run; no model is built.
 
 import os
 
-import seqio
 import tensorflow as tf
 
 import remixer_tf.tasks  # noqa: F401  (registers the benchmarks)
+from remixer_tf.data.pipeline import get_task
 from remixer_tf.evaluation.results import read_records, read_results
 from remixer_tf.tasks.result_tables import glue_table, inference_table, super_glue_table
 from remixer_tf.tasks.submissions import has_submission, submission
@@ -51,7 +51,7 @@ def write_report(model_dir, step=None):
             print_row(title, table(), metrics)
     for result in results:
         if has_submission(result["task"], result["split"]):
-            task = seqio.TaskRegistry.get(result["task"])
+            task = get_task(result["task"])
             name, text = submission(task, read_records(model_dir, result))
             folder = os.path.join(model_dir, "submission", str(step))
             _write(os.path.join(folder, result.get("evaluation") or "", name), text)

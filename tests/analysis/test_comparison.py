@@ -163,6 +163,20 @@ def test_best_is_the_first_of_equals():
     assert last_and_best("a/loss/f1", {1: 3.0, 2: 2.0}) == ((2, 2.0), (1, 3.0))
 
 
+def test_a_folder_that_is_missing_is_told_before_anything_is_read(tmp_path):
+    with pytest.raises(OSError, match="cannot write .*/missing/table.md: No such file"):
+        compare.main(["no run", f"--output={tmp_path}/missing/table.md"])
+
+
+@pytest.mark.parametrize("text", ["", '{"metric": "cogs/test/loss", "st', "[]"])
+def test_a_damaged_best_json(runs, tmp_path, capsys, text):
+    (tmp_path / "done" / "best.json").write_text(text)
+    compare.main(runs)
+    shown = capsys.readouterr().out
+    assert "done: best.json is damaged: it does not count" in shown
+    assert "step of the best checkpoint" not in shown
+
+
 def test_what_is_no_run(runs, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=f"'{folder}' is not the folder of a run"):

@@ -7,8 +7,11 @@ import pytest
 
 from remixer_tf.checkpoints.reading import available_steps, restore_model
 from remixer_tf.evaluation.best import Best
+from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import write_result
 from remixer_tf.training.loop import train
+from tests.data.toy_tasks import toy_task
+from tests.evaluation.shift import LENGTHS, decoded
 from tests.training import toy
 
 NAN = float("nan")
@@ -19,17 +22,18 @@ class Planned:
 
     kind = "metrics"
     name = ""
-    period = 2
 
-    def __init__(self, values):
+    def __init__(self, values, period=2, metric="em"):
         self.values = values
+        self.period = period
+        self.metric = metric
         self.steps = []
 
     def check(self, model_dir, others):
         pass
 
     def metric_names(self, wanted):
-        return {"toy/dev/em"}
+        return {f"toy/dev/{self.metric}"}
 
     def results(self, model_dir, model, bindings):
         return [
@@ -37,7 +41,7 @@ class Planned:
                 "task": "toy",
                 "split": "dev",
                 "step": s,
-                "metrics": {"em": self.values[s]},
+                "metrics": {self.metric: self.values[s]},
             }
             for s in self.steps
         ]
@@ -87,6 +91,39 @@ def test_a_metric_that_nothing_gives(tmp_path):
         Best("toy/dev/em", mode="most")
 
 
+def test_waits_for_an_evaluation_that_is_rarer_than_others(tmp_path):
+    loss = Planned({2: 1.0, 4: 2.0, 6: 3.0, 8: 4.0}, metric="loss")
+    decoded = Planned({4: 7.0, 8: 6.0}, period=4)
+    run(tmp_path, 8, decoded, patience=5, evaluations=[loss, decoded])
+    assert loss.steps == [2, 4, 6, 8] and decoded.steps == [4, 8]
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert best == {"metric": "toy/dev/em", "step": 4, "value": 7.0}
+
+
+def test_names_of_metrics_are_known_before_there_is_a_model():
+    def by_letter(targets, predictions):
+        assert targets == predictions
+        return {"letters": {target[0]: 1.0 for target in targets}}
+
+    def broken(targets, predictions):
+        raise RuntimeError("no corpus")
+
+    dev = [("a", "a")] * 16 + [("z", "z")]  # Further than the first few.
+    for metric in ("toy/dev/letters/a", "toy/dev/letters/z"):
+        Best(metric).check([decoded(toy_task({"dev": dev}, metric_fns=[by_letter]))])
+    of_letters = decoded(toy_task({"dev": dev}, metric_fns=[by_letter]))
+    with pytest.raises(ValueError, match="'toy/dev/letter/a'. Nearest: toy/dev/lett"):
+        Best("toy/dev/letter/a").check([of_letters])
+    of_unknown = decoded(toy_task({"dev": dev}, metric_fns=[broken]), name="b")
+    Best("b/toy/dev/anything").check([of_letters, of_unknown])
+    with pytest.raises(ValueError, match="They give: b/toy/dev/, toy/dev/letters/a"):
+        Best("b/toy/test/em").check([of_letters, of_unknown])
+    loss = LossEvaluation(toy_task({"dev": dev}), feature_lengths=LENGTHS, name="l")
+    Best("l/toy/dev/perplexity").check([loss])
+    with pytest.raises(ValueError, match="They give: l/toy/dev/accuracy, .*/perplex"):
+        Best("toy/dev/loss").check([loss])
+
+
 def run(model_dir, train_steps, evaluation, patience, **options):
     options = {"best": Best("toy/dev/em", patience=patience), **options}
     return train(
@@ -97,8 +134,7 @@ def run(model_dir, train_steps, evaluation, patience, **options):
         train_steps=train_steps,
         checkpoint_period=100,
         keep_checkpoints=1,
-        evaluations=[evaluation],
-        **options,
+        **{"evaluations": [evaluation], **options},
     )
 
 

@@ -59,6 +59,17 @@ def test_metrics_and_files(tmp_path, capsys):
     assert "toy at step 3" in table and "type/short" in table and "0.60" in table
 
 
+def test_predictions_are_there_when_a_metric_fails(tmp_path):
+    def broken(targets, predictions):
+        raise RuntimeError("no corpus")
+
+    with pytest.raises(RuntimeError, match="no corpus"):
+        run(toy_task({"dev": DEV}, metric_fns=[broken]), tmp_path)
+    (path,) = (tmp_path / "eval" / "toy" / "dev" / "3").iterdir()
+    assert path.name == "predictions.jsonl"
+    assert len(path.read_text().splitlines()) == len(DEV)
+
+
 def test_only_the_first_examples(tmp_path):
     result = run(toy_task({"dev": DEV}), tmp_path, max_examples=2)["toy"]["dev"]
     assert result["examples"] == 2 and result["metrics"]["em"] == 1.0

@@ -1,5 +1,6 @@
 """Which checkpoints are scored, what is scored anew, and where results lie."""
 
+import functools
 import json
 import os
 
@@ -7,14 +8,23 @@ import keras
 import pytest
 import seqio
 import tensorflow as tf
+from tensorboard import context
+from tensorboard.backend.event_processing import (
+    data_provider,
+    plugin_event_multiplexer,
+)
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import backend_context
 
 from remixer_tf import configuration
 from remixer_tf import eval as eval_binary
 from remixer_tf.checkpoints.host import Host
+from remixer_tf.checkpoints.reading import hash_checkpoint
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.evaluation import evaluate as evaluate_module
 from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.evaluate import evaluate
+from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.evaluation.results import read_results
 from remixer_tf.training.loop import train
 from tests.data.toy_tasks import toy_task
@@ -23,6 +33,7 @@ from tests.evaluation.shift import (
     decoded,
     make_shift,
     save,
+    shift_decode,
     shift_engine,
 )
 from tests.training import toy
@@ -53,14 +64,200 @@ def test_the_checkpoint_of_the_step(tmp_path):
     assert score(tmp_path, step="best") == (5, 0.4, 0)
 
 
-def test_another_checkpoint_of_a_step_or_dtype_is_scored_anew(tmp_path):
+def test_other_data_is_seen(tmp_path, capsys):
+    many = DEV + [("z", "z")] * 20
     save(tmp_path, 3)
-    assert score(tmp_path) == (3, 0.6, 1)
-    save(tmp_path, 3, shift=0.0)
-    assert score(tmp_path) == (3, 0.4, 1)
-    assert score(tmp_path) == (3, 0.4, 0)
-    assert score(tmp_path, dtype_policy="mixed_bfloat16") == (3, 0.4, 1)
-    assert score(tmp_path, decoded(max_examples=2)) == (3, 0.0, 1)
+    assert score(tmp_path, decoded(toy_task({"dev": many}))) == (3, 3 / 25, 1)
+    many[-1] = ("z", "{")  # The answer to the very last is right now.
+    assert score(tmp_path, decoded(toy_task({"dev": many}))) == (3, 4 / 25, 1)
+    shown = capsys.readouterr().out
+    assert "toy dev at step 3: evaluated again, with other examples" in shown
+
+
+def test_what_a_result_is_of(tmp_path, capsys):
+    """Whatever changes its key has it computed again, and is named."""
+    engine = shift_engine()
+
+    def told(checkpoint="one", force=False, bindings=None, **kwargs):
+        """How many parts were computed, and what is said of it."""
+        evaluation = decoded(**kwargs)
+        counts = []
+
+        def predict(part, model, function):
+            counts.append(part)
+            return {}, evaluation.trial(evaluation.examples(part))
+
+        evaluation.predict = predict
+        evaluation.run(
+            str(tmp_path),
+            engine,
+            3,
+            checkpoint=lambda: checkpoint,
+            bindings=bindings,
+            force=force,
+        )
+        lines = capsys.readouterr().out.splitlines()
+        said = [line.partition(": ")[2] for line in lines if " at step 3: " in line]
+        return len(counts), *said
+
+    def anew(what):
+        return 1, f"evaluated again, with other {what}"
+
+    known = 0, "known result, --force computes again"
+    bindings = {"beam_search.beams": "2"}
+    assert told() == (1,) and told() == known and told(force=True) == (1,)
+    assert told(batch_size=3, period=7) == known
+    assert told(max_decode_length=11) == anew("settings")
+    assert told(max_decode_length=11) == known
+    assert told() == anew("settings")
+    assert told(decode_fn=functools.partial(shift_decode, by=1)) == anew("settings")
+    other = functools.partial(shift_decode, by=2)
+    assert told(decode_fn=other, bindings=bindings) == anew(
+        "configuration and settings"
+    )
+    assert told(bindings=bindings) == anew("settings")
+    engine.model.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
+    assert told(bindings=bindings) == anew("settings")
+    assert told("two", bindings=bindings) == anew("checkpoint")
+    lengths = {"inputs": 4, "targets": 12}  # The last of them is cut.
+    changed = told("two", bindings=bindings, feature_lengths=lengths)
+    assert changed == anew("settings and examples")
+
+    path = tmp_path / "eval" / "toy" / "dev" / "3" / "metrics.json"
+    old = json.loads(path.read_text())
+    del old["key"]
+    path.write_text(json.dumps(old))
+    assert [r["metrics"] for r in read_results(str(tmp_path))] == [old["metrics"]]
+    assert told() == (1, "evaluated again, the result is of an earlier version")
+    path.write_text('{"task": "toy", "spl')  # as an older version could leave it
+    assert read_results(str(tmp_path)) == [] and told() == (1,)
+
+
+def test_checkpoints_of_one_step_are_told_apart(tmp_path):
+    hashes = []
+    for name, shift in (("a", 1.0), ("b", 1.0), ("c", 0.0)):
+        save(tmp_path / name, 3, shift)
+        hashes.append(hash_checkpoint(str(tmp_path / name / "checkpoints" / "3")))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.parametrize("text", ["", '{"metric": "em", "st', "[]"])
+def test_a_damaged_best_json(tmp_path, text):
+    save(tmp_path, 5)
+    (tmp_path / "best.json").write_text(text)
+    with pytest.raises(ValueError, match="best.json is damaged.* --step=1000"):
+        score(tmp_path, step="best")
+
+
+def test_what_cannot_be_written_is_one_line_before_the_work(tmp_path):
+    def model():
+        raise AssertionError("work was done")
+
+    with pytest.raises(OSError, match="Nothing can be written to --model_dir /proc/"):
+        evaluate("/proc/self", model, [decoded()])
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
+        evaluate(str(tmp_path / "misspelt"), make_shift, [decoded()])
+    assert not list(tmp_path.iterdir())
+    save(tmp_path, 3)
+    (tmp_path / "eval").write_text("")  # A full disk is seen later.
+    with pytest.raises(OSError, match="Results cannot be written to .*/eval/toy/dev/3"):
+        evaluate(str(tmp_path), make_shift, [decoded()])
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_folders_may_be_called_like_patterns(tmp_path, name):
+    folder, engine = str(tmp_path / "lr[1e-3]"), shift_engine()
+    evaluation = decoded(name=name)
+    evaluation.run(folder, engine, 3)
+    metric = f"{name}/toy/dev/em".removeprefix("/")
+    best = Best(metric).find(folder, [evaluation], engine.model, 3)
+    assert best == (3, 0.6, False)
+
+
+class Constant(Evaluation):
+    """An evaluation with one known result, that counts its predictions."""
+
+    kind = "loss"
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.count = 0
+
+    def parts(self):
+        return [("toy", "dev")]
+
+    def settings(self):
+        return {}
+
+    def hash_examples(self, part):
+        return ""
+
+    def batch_function(self, model):
+        return model
+
+    def predict(self, part, model, function):
+        self.count += 1
+        return {}, None
+
+    def metrics(self, part, predictions):
+        return {"em": 0.5, "nan": float("nan")}
+
+
+def run_toy(folder, steps, evaluation):
+    train(
+        str(folder),
+        toy.ToyModel,
+        lambda: keras.optimizers.Adam(0.01),
+        toy.toy_dataset,
+        train_steps=steps,
+        log_period=2,
+        evaluations=[evaluation],
+        evaluation_bindings={"model": "toy"},
+        configuration=lambda: ("", {"rate": 0.01}),
+    )
+
+
+def test_results_of_training(tmp_path):
+    """`eval` knows them; they are in metrics.jsonl and TensorBoard's table."""
+    run_toy(tmp_path, 4, Constant(period=4))
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_text()
+    with path.open("a") as file:  # What a run wrote that was killed before it saved.
+        file.write(json.dumps({"step": 6, "loss": 9.0}) + '\n{"step": 7, "lo')
+    training = Constant(period=4)
+    run_toy(tmp_path, 8, training)
+    assert training.count == 1  # Only at step 8.
+    assert path.read_text().startswith(whole)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    found = [(line["step"], "loss" in line, "toy/dev/em" in line) for line in lines]
+    log, result = (True, False), (False, True)
+    assert found == [
+        (2, *log), (4, *log), (4, *result), (6, *log), (8, *log), (8, *result)
+    ]  # fmt: skip
+    assert lines[2] == {"step": 4, "toy/dev/em": 0.5, "toy/dev/nan": None}
+    assert lines[3]["loss"] < 9 and lines[3]["steps_per_second"] > 0
+
+    evaluation = Constant()
+    (results,) = evaluate(
+        str(tmp_path), toy.ToyModel, [evaluation], bindings={"model": "toy"}
+    )
+    assert evaluation.count == 0 and results["toy"]["dev"]["step"] == 8
+
+    # One file of events for the results of a process, and TensorBoard's own reading.
+    folder = tmp_path / "tensorboard" / "train" / "eval_toy_dev"
+    assert len(list(folder.iterdir())) == 1
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(tmp_path / "tensorboard"))
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, "")
+    board = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    request = context.RequestContext()
+    experiment = board.experiment_from_metadata(
+        request, "", True, board.hparams_metadata(request, ""), None
+    )
+    assert [hparam.name for hparam in experiment.hparam_infos] == ["rate"]
+    metrics = {(info.name.group, info.name.tag) for info in experiment.metric_infos}
+    assert {("", "loss"), ("eval_toy_dev", "eval/em")} <= metrics
 
 
 def test_each_checkpoint_is_scored_as_it_appears(tmp_path, monkeypatch):

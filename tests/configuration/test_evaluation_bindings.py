@@ -1,0 +1,72 @@
+"""What of a configuration tells results of evaluations apart."""
+
+import gin
+import pytest
+
+from remixer_tf import configuration
+from tests.evaluation.test_evaluate import SMALL
+
+FILES = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"]
+BEAMS = ["DecodedEvaluation.decode_fn = @beam_search"]
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+def bindings(*more, files=FILES, caller="train"):
+    configuration.parse_gin(files, [*SMALL, *more])
+    return configuration.evaluation_bindings(caller)
+
+
+def test_training_alone_does_not_count():
+    one = bindings()
+    for more in (
+        ["TRAIN_STEPS = 7"],
+        ["LEARNING_RATE = 3.0", "SEED = 9"],
+        [
+            "train.evaluations = [@LossEvaluation()]",
+            "LossEvaluation.period = 3",
+            "train.best = @Best()",
+            "Best.metric = 'a'",
+            "BATCH_SIZE = 5",
+        ],
+        ["DecodedEvaluation.splits = ['test']", "DecodedEvaluation.batch_size = 3"],
+        ["EncoderDecoder.tied_logits = False"],  # as it is by default
+    ):
+        assert bindings(*more) == one, more
+    assert bindings(caller="evaluate") == one
+
+
+def test_what_can_change_a_result_counts():
+    found = [
+        bindings(*more)
+        for more in (
+            [],
+            ["D_FF = 9"],
+            ["DecodedEvaluation.max_decode_length = 3"],
+            ["LossEvaluation.max_examples = 3"],
+            BEAMS,
+            [*BEAMS, "beam_search.beams = 3"],
+            [*BEAMS, "beam_search.beams = %BEAMS", "BEAMS = 2"],
+            ["DecodedEvaluation.decode_fn = @a/beam_search"],
+            ["DecodedEvaluation.decode_fn = @a/beam_search", "a/beam_search.beams = 3"],
+            ["train.model = @a/EncoderDecoder"],
+        )
+    ]
+    assert len(set(map(str, found))) == len(found)
+    one, other = (
+        bindings(*BEAMS, "beam_search.beams = %BEAMS", f"BEAMS = {n}") for n in (3, 4)
+    )
+    assert one != other and one == found[5]
+
+
+def test_what_training_wrote_says_the_same(tmp_path):
+    one = bindings("train.evaluations = [@a/LossEvaluation()]")
+    configuration.get_value("train.evaluations")
+    configuration.get_value("train.model")().build()
+    path = tmp_path / "operative_config.gin"
+    text = configuration.configuration_str()
+    assert "EncoderDecoder.tied_logits = False" in text  # Defaults are spelled.
+    path.write_text(text)
+    gin.clear_config()
+    configuration.parse_gin([str(path)], [])
+    assert configuration.evaluation_bindings("evaluate") == one

@@ -61,8 +61,7 @@ def main():
     configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
     timed(configuration, "parse_gin", "gin files")
-    timed(pipeline, "_check_examples", "making mini_cogs")
-    timed(pipeline, "count_over_length", "counting over-long examples")
+    timed(pipeline, "_count_examples", "making mini_cogs, counting over-long examples")
     timed(tensorflow_engine.TensorFlowEngine, "build", "model and optimizer")
     timed(overview.Overview, "__init__", "matmul rate")
     timed(overview.Overview, "text", "tracing")
@@ -98,8 +97,7 @@ def main():
     shown = (
         "imports",
         "gin files",
-        "making mini_cogs",
-        "counting over-long examples",
+        "making mini_cogs, counting over-long examples",
         "model and optimizer",
         "matmul rate",
         "tracing",

@@ -55,59 +55,60 @@ def format_lengths(lengths):
     return " / ".join(f"{name} {length}" for name, length in lengths.items())
 
 
-def count_over_length(task, split, feature_lengths, limit=100_000):
+def count_over_length(task, split, feature_lengths, limit=None, shard_info=None):
     """Counts the examples that are longer than `feature_lengths`, EOS included.
 
-    seqio trims such examples without a word. One pass over the split, in order. A
-    preprocessor that cannot work without lengths (T5's span corruption) gets
-    `feature_lengths`; all others see whole examples.
+    seqio trims such examples without a word. They are read in order. A preprocessor
+    that cannot work without lengths (T5's span corruption) gets `feature_lengths`; all
+    others see whole examples.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`; of a mixture all tasks are counted.
         split: str.
         feature_lengths: dictionary of ints, such as `{"inputs": 24, "targets": 104}`.
-        limit: int, how many examples of each task to count at most.
+        limit: int, how many examples of each task to count at most; None for all.
+        shard_info: None, or a `seqio.ShardInfo`: the part of the examples to count.
 
     Returns:
         an `OverLength`.
     """
+    if isinstance(task, seqio.Mixture):
+        options = split, feature_lengths, limit, shard_info
+        tasks = [t for t in seqio.get_subtasks(task) if has_split(t, split)]
+        return join_counts(task, [count_over_length(t, *options) for t in tasks])
     examples, over, complete, first = 0, 0, True, []
     longest = dict.fromkeys(feature_lengths, 0)
     limits = list(feature_lengths.values())
-    for subtask in seqio.get_subtasks(task):
-        if not has_split(subtask, split):
-            continue
-        dataset = subtask.get_dataset(
-            whole_lengths(subtask, feature_lengths),
-            split=split,
-            shuffle=False,
-            trim_output_features=False,
-            try_in_mem_cache=False,
-        )
-        place = "line" if "line" in dataset.element_spec else "example"
-        if subtask is not task:
-            place = f"{subtask.name} {place}"
+    dataset = task.get_dataset(
+        whole_lengths(task, feature_lengths),
+        split=split,
+        shuffle=False,
+        shard_info=shard_info,
+        trim_output_features=False,
+        try_in_mem_cache=False,
+    )
+    place = "line" if "line" in dataset.element_spec else "example"
 
-        def measure(index, example):
-            lengths = [tf.shape(example[name])[0] for name in feature_lengths]
-            return tf.stack(lengths), example.get("line", index)
+    def measure(index, example):
+        lengths = [tf.shape(example[name])[0] for name in feature_lengths]
+        return tf.stack(lengths), example.get("line", index)
 
-        dataset = dataset.enumerate(1).map(measure).take(limit + 1).batch(1024)
-        seen = 0
-        for lengths, places in dataset.as_numpy_iterator():
-            if seen + len(lengths) > limit:
-                complete = False
-                lengths = lengths[: limit - seen]
-                if not len(lengths):
-                    break
-            seen += len(lengths)
-            too_long = (lengths > limits).any(axis=1)
-            over += int(too_long.sum())
-            some = places[: len(lengths)][too_long][: _FIRST - len(first)]
-            first += [f"{place} {number}" for number in some]
-            for name, length in zip(feature_lengths, lengths.max(axis=0), strict=True):
-                longest[name] = max(longest[name], int(length))
-        examples += seen
+    dataset = dataset.enumerate(1).map(measure).take(-1 if limit is None else limit + 1)
+    for lengths, places in dataset.batch(1024).as_numpy_iterator():
+        if limit is not None and examples + len(lengths) > limit:
+            complete = False
+            lengths = lengths[: limit - examples]
+            if not len(lengths):
+                break
+        examples += len(lengths)
+        too_long = (lengths > limits).any(axis=1)
+        over += int(too_long.sum())
+        some = places[: len(lengths)][too_long][: _FIRST - len(first)]
+        first += [f"{place} {number}" for number in some]
+        for name, length in zip(feature_lengths, lengths.max(axis=0), strict=True):
+            longest[name] = max(longest[name], int(length))
+    if shard_info is not None and shard_info.num_shards > 1:
+        split = f"{split}, part {shard_info.index + 1} of {shard_info.num_shards},"
     return OverLength(
         task.name,
         split,
@@ -117,6 +118,24 @@ def count_over_length(task, split, feature_lengths, limit=100_000):
         longest,
         complete,
         tuple(first),
+    )
+
+
+def join_counts(task, counts):
+    """The `OverLength` of a task or mixture from those of its tasks, a list."""
+    if isinstance(task, seqio.Task):
+        return counts[0]
+    first = [f"{count.task} {place}" for count in counts for place in count.first]
+    return counts[0]._replace(
+        task=task.name,
+        examples=sum(count.examples for count in counts),
+        over=sum(count.over for count in counts),
+        longest={
+            name: max(count.longest[name] for count in counts)
+            for name in counts[0].longest
+        },
+        complete=all(count.complete for count in counts),
+        first=tuple(first[:_FIRST]),
     )
 
 

@@ -32,6 +32,7 @@ from remixer_tf.data.lengths import (
     count_over_length,
     fits,
     has_split,
+    join_counts,
     refuse_over_length,
     splits_of,
     whole_lengths,
@@ -179,7 +180,7 @@ def train_dataset(
     steps_per_call=1,
     shard_info=None,
     feature_converter=seqio.EncDecFeatureConverter,
-    count_limit=100_000,
+    count_limit=1000,
 ):
     """Endless batches of a task's split.
 
@@ -189,11 +190,12 @@ def train_dataset(
     `tf.data.Dataset.from_generator` does, cannot be saved.) seqio's shuffle buffer
     runs across epochs; its size is the task's `shuffle_buffer_size`.
 
-    Examples longer than `feature_lengths`, EOS included, are counted first and the
-    count is logged. "trim" then cuts them as T5 does: whether EOS survives depends on
-    the task's last preprocessor, `append_eos_after_trim` keeps it and `append_eos`
-    loses it. "skip" leaves them out. "refuse" raises: at once if the count met one,
-    else when one arrives, see `data_errors`.
+    Of the first `count_limit` examples those longer than `feature_lengths`, EOS
+    included, are counted at the start, and the count is logged. "trim" then cuts them
+    as T5 does: whether EOS survives depends on the task's last preprocessor,
+    `append_eos_after_trim` keeps it and `append_eos` loses it. "skip" leaves them out.
+    "refuse" raises: at once if the count met one, else when one arrives, see
+    `data_errors`.
 
     Args:
         task: a registered name, or what `get_task` returns.
@@ -214,7 +216,8 @@ def train_dataset(
         shard_info: None, or a `seqio.ShardInfo`: the part of the examples and of the
             batch that this host reads.
         feature_converter: a `seqio.FeatureConverter` class.
-        count_limit: int, how many examples to count at most; 0 does not count.
+        count_limit: int, how many examples of each task to count at the start; 0 does
+            not count. Under "skip" all are counted.
 
     Returns:
         a `tf.data.Dataset` of dictionaries of int32
@@ -263,11 +266,17 @@ def train_dataset(
             "Packing fills every row to feature_lengths, so length_buckets have no use "
             "beside pack=True. Set one of the two."
         )
-    _check_examples(task, split, feature_lengths, shard_info)
-    check_split(task, split)
-    count = None
-    if count_limit:
-        count = count_over_length(task, split, feature_lengths, count_limit)
+    count = _count_examples(
+        task,
+        split,
+        feature_lengths,
+        # What is left out is counted, whatever that takes.
+        None if over_length == "skip" else max(count_limit, 1),
+        shard_info,
+    )
+    if not count_limit:
+        count = None
+    else:
         if count.over and over_length == "refuse":
             raise ValueError(f"{count}. {REMEDY}")
         if over_length == "skip":
@@ -381,27 +390,26 @@ def check_split(task, split):
     )
 
 
-def _check_examples(task, split, feature_lengths, shard_info):
-    """Raises unless each task gives at least one example: `repeat` would not end."""
-    missing = {}
+def _count_examples(task, split, feature_lengths, limit, shard_info):
+    """Counts long examples, see `count_over_length`, and checks that there are any.
+
+    Each task must give an example: `repeat` would not end. One look serves both.
+    """
+    counts, missing = [], {}
     for subtask in seqio.get_subtasks(task):
         try:
             if not has_split(subtask, split):
                 continue
-            first = subtask.get_dataset(
-                feature_lengths,
-                split=split,
-                shuffle=False,
-                shard_info=shard_info,
-                try_in_mem_cache=False,
+            count = count_over_length(
+                subtask, split, feature_lengths, limit, shard_info
             )
-            found = list(first.take(1))
         except FileNotFoundError as error:
             if subtask is task:
                 raise
             missing[subtask.name] = error
         else:
-            if not found:
+            counts.append(count)
+            if not count.examples:
                 raise ValueError(NO_EXAMPLES.format(subtask.name, split))
     if missing:
         raise FileNotFoundError(
@@ -409,6 +417,8 @@ def _check_examples(task, split, feature_lengths, shard_info):
             + "".join(f"  {name}: {error}\n" for name, error in missing.items())
             + f"Or train without them: get_task.without = {[*missing]}"
         )
+    check_split(task, split)
+    return join_counts(task, counts)
 
 
 NO_EXAMPLES = (

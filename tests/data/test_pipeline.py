@@ -240,6 +240,15 @@ def test_the_count_stops_at_its_limit(limit, over, complete):
     assert ("of the first 2 examples" in str(count)) == (not complete)
 
 
+def test_a_start_counts_a_thousand_examples_and_all_of_what_it_leaves_out():
+    task = toy_task({"train": rows([(3, 3)] * 1200 + [(9, 3)])})
+    options = {"feature_lengths": LENGTHS, "batch_size": 4}
+    start = pipeline.train_dataset(task, **options).over_length
+    assert (start.examples, start.over, start.complete) == (1000, 0, False)
+    skipped = pipeline.train_dataset(task, **options, over_length="skip").over_length
+    assert (skipped.examples, skipped.over, skipped.complete) == (1201, 1, True)
+
+
 def test_the_count_sees_through_a_preprocessor_that_trims():
     last = seqio.preprocessors.append_eos_after_trim
     count = count_over_length(toy_task({"train": LONG}, last=last), "train", LENGTHS)

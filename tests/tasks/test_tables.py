@@ -59,10 +59,10 @@ def test_texts_of_each_format(tmp_path, name, content, expected):
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
 def test_blank_lines_at_the_end_are_no_rows(tmp_path, name):
     content = {"a.csv": CSV, "a.tsv": TSV, "a.jsonl": JSON}[name]
-    rows = [
-        texts_of(table_task({"train": write(tmp_path / name, text)}, **TEMPLATES))
-        for text in (content, content + "\n", content + "\r\n\r\n")
-    ]
+    rows = []
+    for i, end in enumerate(("", "\n", "\r\n\r\n")):
+        file = write(tmp_path / f"{i}{name}", content + end)
+        rows.append(texts_of(table_task({"train": file}, **TEMPLATES)))
     assert rows[0] == rows[1] == rows[2] and len(rows[0]) == 2
 
 

@@ -5,6 +5,7 @@ import copy
 import functools
 import importlib
 import inspect
+import logging
 import os
 import pprint
 import re
@@ -47,6 +48,9 @@ _TRAINING = (
 )
 _EVALUATION = "remixer_tf.evaluation."
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
+
+# gin's reader of packages logs an error for each file that is not in one.
+logging.getLogger().addFilter(lambda record: "Path not found" not in str(record.msg))
 
 
 @functools.cache

@@ -180,7 +180,7 @@ def test_one_message_for_each_error(arguments, words):
 
 
 def test_what_text_alone_shows_is_told_before_anything_is_imported(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, caplog
 ):
     def slow():
         raise AssertionError
@@ -194,6 +194,7 @@ def test_what_text_alone_shows_is_told_before_anything_is_imported(
         ("--gin.TASK=cogs", "quotes"),
     ]:
         assert word in error_of(f"--gin_file={MODEL},{RUN}", WORDS, argument)
+    assert not caplog.records
 
 
 def test_a_model_file_after_a_run_file(tmp_path):

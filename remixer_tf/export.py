@@ -48,6 +48,7 @@ def _saved_model(options):
         configuration.configuration_str(),
         options.batch_sizes,
         options.warm_up,
+        options.max_rows,
     )
     print("\n".join(saved_model.describe_signatures(signatures)))
     size = saved_model.size_on_disk(path) / 1e6
@@ -126,6 +127,13 @@ def _add_arguments(parser):
         metavar="M,N",
         help="a SavedModel computes concurrent requests together, in batches of these "
         "sizes, such as 1,8,32",
+    )
+    parser.add_argument(
+        "--max_rows",
+        type=int,
+        default=512,
+        metavar="N",
+        help="a SavedModel refuses requests of more rows (512)",
     )
     parser.add_argument(
         "--warm_up",

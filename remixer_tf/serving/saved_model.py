@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.serving.batching import batch_calls
+from remixer_tf.serving.limits import MAX_ROWS, limit_requests
 from remixer_tf.serving.warm_up import import_messages, write_warm_up
 
 
@@ -22,6 +23,7 @@ class Signatures(NamedTuple):
         resources: list of `tf.Module`s, whose variables and tokenizers they use.
         example: bytes, what a warm-up request holds where a string is asked for.
         files: list of str, assets.
+        num_ids: int, how many ids an int32 input may have; None if there is none.
     """
 
     functions: dict
@@ -29,9 +31,18 @@ class Signatures(NamedTuple):
     resources: list
     example: bytes = b"A question ."
     files: Any = ()
+    num_ids: int | None = None
 
 
-def export(model, directory, number, configuration, batch_sizes=(), warm_up=False):
+def export(
+    model,
+    directory,
+    number,
+    configuration,
+    batch_sizes=(),
+    warm_up=False,
+    max_rows=MAX_ROWS,
+):
     """Writes a model as the SavedModel `<directory>/<number>`.
 
     TensorFlow Serving serves the highest number of a folder, so exports are numbered
@@ -47,6 +58,7 @@ def export(model, directory, number, configuration, batch_sizes=(), warm_up=Fals
         batch_sizes: list of ints; concurrent calls of a signature are computed together
             in batches of these sizes, see `batch_calls`. Empty: each by itself.
         warm_up: bool, whether to add requests, see `write_warm_up`.
+        max_rows: int, rows of a request at most, see `limit_requests`.
 
     Returns:
         str, the path of the SavedModel, and the `Signatures` that it has.
@@ -65,6 +77,11 @@ def export(model, directory, number, configuration, batch_sizes=(), warm_up=Fals
     functions = signatures.functions
     if batch_sizes:
         functions = {n: batch_calls(f, batch_sizes) for n, f in functions.items()}
+    # Outermost: a request that is refused does not fail those computed with it.
+    functions = {
+        name: limit_requests(function, max_rows, signatures.num_ids)
+        for name, function in functions.items()
+    }
     with tempfile.TemporaryDirectory() as folder, whole_folder(path) as place:
         text_file = os.path.join(folder, "operative_config.gin")
         with open(text_file, "w") as file:

@@ -191,6 +191,7 @@ class TextToText(tf.Module):
         )
         self.tokenizers = Tokenizers(task)
         self._num_ids = model.vocab_size
+        self._check_scores = lambda: check_scores(model)
         self._make_scores = lambda: ScoreGraph(
             model, feature_lengths, self.tokenizers, self.tokens.weights
         )
@@ -248,7 +249,7 @@ class TextToText(tf.Module):
         if reason := self.tokens.cannot_decode():
             missing = {n: reason for n in ("serving_default", "predict_tokens")}
         try:
-            check_scores(self.tokens.model)
+            self._check_scores()
         except ValueError as error:
             missing["score"] = str(error)
         if len(missing) == len(functions):

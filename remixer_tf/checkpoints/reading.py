@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints import sharded
+from remixer_tf.checkpoints.damage import DamagedError, retried
 
 _SHOWN = 10
 _SMALL = 1 << 16  # bytes
@@ -33,6 +34,7 @@ def restore_model(model_dir, model, step=None):
     Raises:
         FileNotFoundError: there is no checkpoint, or none of that step, or no
             best.json.
+        OSError: it cannot be read; `DamagedError` if a file is damaged.
         ValueError: the checkpoint holds other variables than the model, or best.json
             is damaged.
     """
@@ -52,6 +54,9 @@ def restore_model(model_dir, model, step=None):
         )
     folder = checkpoint_path(directory, steps[-1] if step is None else step)
     groups = {"model": named_variables(model.variables)}
+    check_complete(folder)
+    if sharded.is_sharded(folder):
+        check_whole(folder)  # TensorFlow compares checksums whenever it reads.
     check_coverage(folder, groups)
     assign_all(folder, groups)
     return steps[-1] if step is None else step
@@ -85,6 +90,7 @@ def assign_all(folder, groups):
         assign(folder, group, list(variables.items()))
 
 
+@retried
 def assign(folder, group, pairs):
     """Sets some variables of one group, whichever library wrote the checkpoint.
 
@@ -92,6 +98,9 @@ def assign(folder, group, pairs):
         folder: of the checkpoint.
         group: str.
         pairs: list of (path in the checkpoint, `keras.Variable`).
+
+    Raises:
+        OSError: see `retried`.
     """
     if sharded.is_sharded(folder):
         sharded.assign(folder, group, pairs)
@@ -139,12 +148,53 @@ def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):
     return value.astype("int64") if np.issubdtype(value.dtype, np.integer) else value
 
 
-def read_all(prefix):
-    """Reads all tensors of a checkpoint file.
+@retried
+def check_whole(folder):
+    """Reads every file of a checkpoint and compares its checksums.
 
     Raises:
-        OSError, RuntimeError, tf.errors.OpError: one cannot be read.
+        OSError: see `retried`.
     """
+    check_complete(folder)
+    for name in tf.io.gfile.listdir(folder):
+        if name.endswith(".index"):
+            _read_all(os.path.join(folder, name.removesuffix(".index")))
+    if sharded.is_sharded(folder):
+        sharded.check_checksums(folder)
+
+
+@retried
+def check_complete(folder):
+    """Lists the files of a checkpoint.
+
+    Raises:
+        OSError: one is missing, or see `retried`.
+    """
+    there = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    parts = num_parts(there)
+    prefixes = ["state", *(f"data-{index}-of-{parts}" for index in range(parts))]
+    wanted = {f"{prefix}.index" for prefix in prefixes}
+    for prefix in prefixes:
+        shards = [name for name in there if name.startswith(f"{prefix}.data-")]
+        count = int(shards[0][-5:]) if shards else 1
+        wanted |= {f"{prefix}.data-{i:05}-of-{count:05}" for i in range(count)}
+    if "arrays" in there:
+        wanted.add("checksums.json")
+    if missing := sorted(wanted.difference(there)):
+        raise DamagedError(
+            f"The checkpoint {folder} is damaged: it lacks {', '.join(missing)}. Use "
+            "another step, or a good copy of it."
+        )
+
+
+def num_parts(names):
+    """Returns the number of parts in names such as 'data-0-of-2.index'."""
+    parts = (re.match(r"data-\d+-of-(\d+)\.", name) for name in names)
+    return next((int(match[1]) for match in parts if match), 0)
+
+
+def _read_all(prefix):
+    """Reads all tensors of a checkpoint file."""
     types = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
     for name, dtype in types.items():
         tf.raw_ops.RestoreV2(
@@ -158,8 +208,13 @@ def tensor_name(group, name):
     return f"{group}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
+@retried
 def saved_shapes(folder):
-    """Returns {group: {variable path: shape}} of a checkpoint."""
+    """Returns {group: {variable path: shape}} of a checkpoint.
+
+    Raises:
+        OSError: see `retried`.
+    """
     if sharded.is_sharded(folder):
         return sharded.saved_shapes(folder)
     shapes = {}

@@ -7,6 +7,7 @@ checkpoint, see `writing`:
     <step>/checksums.json  CRC-32 of its files, since orbax writes none of the values
 """
 
+import contextlib
 import json
 import os
 import zlib
@@ -16,6 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from etils import epath
+
+from remixer_tf.checkpoints.damage import DamagedError
 
 _SECONDS = 3600  # that writing may take, and hosts wait for each other
 _CHUNK = 1 << 24
@@ -55,22 +58,28 @@ def write_checksums(folder):
 
 
 def check_checksums(folder):
-    """Raises OSError unless all files are there, as they were written."""
+    """Raises DamagedError unless all files are there, as they were written."""
     try:
         with tf.io.gfile.GFile(os.path.join(folder, "checksums.json")) as file:
             written = json.load(file)
     except ValueError as error:
-        raise OSError(f"checksums.json is damaged: {error}") from error
+        raise DamagedError(
+            f"The checkpoint {folder} is damaged: checksums.json is no JSON ({error})."
+        ) from error
     found = _checksums(folder)
     if other := sorted(k for k in written if written[k] != found.get(k)):
-        raise OSError(f"files of orbax's are missing or changed: {other}")
+        raise DamagedError(
+            f"The checkpoint {folder} is damaged: of its arrays, "
+            f"{', '.join(other[:3])} are missing or changed ({len(other)} files). Use "
+            "another step, or a good copy of it."
+        )
 
 
 def saved_shapes(folder):
     """Returns {group: {variable path: shape}}."""
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
+    with _read_errors(), ocp.StandardCheckpointer() as checkpointer:
         tree = checkpointer.metadata(_arrays(folder)).item_metadata.tree
     return {
         group: {name: tuple(array.shape) for name, array in arrays.items()}
@@ -104,7 +113,7 @@ def assign(folder, group, pairs):
     arguments = ocp.args.PyTreeRestore(
         item={group: item}, restore_args={group: arguments}, partial_restore=True
     )
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _read_errors(), ocp.PyTreeCheckpointer() as checkpointer:
         arrays = checkpointer.restore(_arrays(folder), args=arguments)[group]
     for name, variable in pairs:
         variable.assign(arrays[name])
@@ -126,6 +135,15 @@ def spread(value, sharding, dtype=None):
         return value
     value = np.asarray(value, dtype)
     return jax.make_array_from_process_local_data(sharding, value, value.shape)
+
+
+@contextlib.contextmanager
+def _read_errors():
+    """Raises tensorstore's errors, which are ValueErrors, as OSError."""
+    try:
+        yield
+    except ValueError as error:
+        raise OSError(str(error)) from error
 
 
 def _arrays(folder):

@@ -11,12 +11,12 @@ A checkpoint is a folder that appears, whole, by being renamed:
     <model_dir>/checkpoints/<step>/data-0-of-1.*   position in each part of the data
     <model_dir>/checkpoints/writing-<step>/        until then
     <model_dir>/checkpoints/0/state.*              where a run starts: the model alone
-    <model_dir>/checkpoints/damaged-<step>/        what could not be read
+    <model_dir>/checkpoints/removing-<step>/       an old one, while it is deleted
+    <model_dir>/checkpoints/damaged-<step>/        a damaged one
 """
 
 import contextlib
 import os
-import re
 import threading
 
 import keras
@@ -24,16 +24,19 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints import sharded
+from remixer_tf.checkpoints.damage import DamagedError, first_line
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import (
     assign_all,
     available_steps,
+    check_complete,
     check_coverage,
+    check_whole,
     checkpoint_directory,
     checkpoint_path,
     is_random_state,
     named_variables,
-    read_all,
+    num_parts,
     saved_value,
     shorten,
 )
@@ -106,10 +109,12 @@ class Checkpoints:
     def save(self, step):
         """Copies everything, and starts writing the checkpoint of `step`.
 
-        The step that was saved or restored last is not written again.
+        All hosts call it. The step that was saved or restored last is not written
+        again.
 
         Raises:
-            OSError: this or the previous checkpoint could not be written.
+            OSError: this or the previous checkpoint could not be written, here or on
+                another host.
             ValueError: the model or optimizer has made variables since, which the
                 checkpoint would miss.
         """
@@ -128,25 +133,37 @@ class Checkpoints:
         folder = os.path.join(self.directory, f"writing-{step}")
         with self._noted_error():
             if self._host.index == 0:
+                if tf.io.gfile.exists(folder):
+                    tf.io.gfile.rmtree(folder)
                 tf.io.gfile.makedirs(folder)
-        self._host.barrier()
+        self._agree()
         with self._noted_error():
             if self._host.saves_position:
                 self._data.write(self._data_path(folder))
-        self._host.barrier()  # The positions of all hosts are there.
+        self._agree()  # The positions of all hosts are there.
         finish, state = self._copy(folder, step)
-        if not self._error:
-            self._thread = threading.Thread(
-                target=self._write,
-                args=(finish, state, folder, step),
-                name="checkpoint",
-            )
-            self._thread.start()
+        self._agree()
+        self._thread = threading.Thread(
+            target=self._write,
+            args=(finish, state, folder, step),
+            name="checkpoint",
+        )
+        self._thread.start()
+
+    def _agree(self):
+        """Raises OSError on all hosts if one of them has noted an error."""
+        failed = self._host.gather(int(self._error is not None))
         self.check()
+        if any(failed):
+            raise OSError(
+                f"Process {failed.index(1)} could not write its part of a checkpoint "
+                f"to {self.directory}, and says why. Mend that, and start all "
+                "processes again: they resume from the checkpoint before."
+            )
 
     @contextlib.contextmanager
     def _noted_error(self):
-        """Keeps an error for `check`: the other hosts wait at the next barrier."""
+        """Keeps an error for `_agree`: the other hosts wait there."""
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
@@ -191,11 +208,28 @@ class Checkpoints:
             if self._by_orbax:
                 sharded.write_checksums(folder)
             state.write(os.path.join(folder, "state"))
+            check_complete(folder)
+            _sync(folder)
             tf.io.gfile.rename(folder, checkpoint_path(self.directory, step))
+            _sync(self.directory, below=False)
             for old in self._superfluous():
-                tf.io.gfile.rmtree(checkpoint_path(self.directory, old))
+                self._remove(old)
         except Exception as error:  # Shown by `check`, in the main thread.
             self._error = error
+
+    def _remove(self, step):
+        """Removes a checkpoint; what another process still reads is left for later."""
+        target = os.path.join(self.directory, f"removing-{step}")
+        try:
+            if not tf.io.gfile.exists(target):
+                tf.io.gfile.rename(checkpoint_path(self.directory, step), target)
+            tf.io.gfile.rmtree(target)
+        except (OSError, tf.errors.OpError) as error:
+            logging.warning(
+                "%s is not removed yet (%s). The next start removes it.",
+                target,
+                first_line(error),
+            )
 
     def _superfluous(self):
         """Returns the steps whose checkpoints need not stay."""
@@ -214,7 +248,7 @@ class Checkpoints:
         steps = available_steps(self.directory)
         raise OSError(
             f"A checkpoint could not be written to {self.directory}: "
-            f"{getattr(error, 'message', error)}. "
+            f"{first_line(error)}. "
             + (
                 f"That of step {steps[-1]} is good, and the same command goes on from "
                 "it. "
@@ -225,45 +259,53 @@ class Checkpoints:
         )
 
     def wait(self):
-        """Waits until the checkpoint is written.
+        """Waits until the checkpoint is written. All hosts call it.
 
         Raises:
-            OSError: it could not be.
+            OSError: it could not be, here or on another host.
         """
         if self._thread:
             self._thread.join()
             self._thread = None
-        self.check()
+        self._agree()
 
-    def restore(self, restart_data_at=None):
-        """Restores the newest checkpoint that can be read, and returns its step.
+    def restore(self, restart_data_at=None, clean=True):
+        """Restores the newest whole checkpoint, and returns its step.
 
-        That of step 0 leaves dropout's random states as they are: another rate than
-        where it was written is no other model.
+        All hosts call it: the first chooses the step. That of step 0 leaves dropout's
+        random states as they are: another rate than where it was written is no other
+        model.
 
         Args:
             restart_data_at: int, the step of a checkpoint whose position in the data is
                 left aside, so that the data starts anew; None for none.
+            clean: bool, whether to rename damaged checkpoints and to remove what a
+                killed process left half written or half removed.
 
         Returns:
             int, 0 if the folder holds no checkpoint, or that of step 0 alone.
 
         Raises:
-            OSError: there are checkpoints, and none can be read.
+            OSError: a checkpoint cannot be read, or there are damaged ones alone.
             ValueError: the checkpoint holds other variables than this run, or the
                 position in other data, or in data in another number of parts.
         """
-        steps = [step for step in available_steps(self.directory) if step]
-        whole = (s for s in reversed(steps) if self._is_readable(s))
-        step = next(whole, 0)
-        self._host.barrier()  # All hosts have seen the same folder.
+        step, error = -1, None
         if self._host.index == 0:
-            self._clean(damaged=[s for s in steps if s > step])
-        if steps and not step:
+            try:
+                step, damaged = self._choose()
+                if clean:
+                    self._clean(damaged)
+            except (OSError, tf.errors.OpError) as problem:
+                error = problem
+        step = self._host.gather(-1 if error else step)[0]
+        self.has_start = bool(self._host.gather(int(self.has_start))[0])
+        if error:
+            raise error
+        if step < 0:
             raise OSError(
-                f"None of the checkpoints in {self.directory} can be read (steps "
-                f"{', '.join(map(str, steps))}). They are called damaged-* now. Put a "
-                "good copy there, or set another --model_dir to start from scratch."
+                f"Process 0 could not choose a checkpoint in {self.directory}, and "
+                "says why. Mend that, and start all processes again."
             )
         if not step:
             if self.has_start:
@@ -287,37 +329,43 @@ class Checkpoints:
         check_coverage(folder, {"model": variables}, random_states=False)
         assign_all(folder, {"model": variables})
 
-    def _is_readable(self, step):
-        """Reads every file of a checkpoint, whose checksums TensorFlow compares."""
-        folder = checkpoint_path(self.directory, step)
-        try:
-            names = [n for n in tf.io.gfile.listdir(folder) if n.endswith(".index")]
-            parts = {n for n in names if n.startswith("data-")}
-            if "state.index" not in names or len(parts) != _num_parts(parts):
-                raise OSError(f"files are missing, there are {sorted(names)}")
-            for name in names:
-                read_all(os.path.join(folder, name.removesuffix(".index")))
-            if sharded.is_sharded(folder):
-                sharded.check_checksums(folder)
-        except (OSError, RuntimeError, tf.errors.OpError) as error:
-            logging.error(
-                "The checkpoint %s cannot be read and is left aside: %s",
-                folder,
-                str(getattr(error, "message", error)).splitlines()[0],
+    def _choose(self):
+        """Returns the newest whole checkpoint's step, 0 for none, and damaged steps."""
+        steps = [step for step in available_steps(self.directory) if step]
+        damaged = []
+        for step in reversed(steps):
+            try:
+                check_whole(checkpoint_path(self.directory, step))
+                return step, damaged
+            except DamagedError as error:
+                logging.error("%s", error)
+                damaged.append(step)
+        aside = [name for name in self._names() if name.startswith("damaged-")]
+        if damaged or aside:
+            names = [str(step) for step in sorted(damaged)] + sorted(aside)
+            raise OSError(
+                f"All checkpoints in {self.directory} are damaged: "
+                f"{', '.join(names)}. Put a good copy of one there. To start from "
+                "scratch, set another --model_dir, or move them away."
             )
-            return False
-        return True
+        return 0, []
+
+    def _names(self):
+        """Returns the names in the folder of checkpoints."""
+        if not tf.io.gfile.isdir(self.directory):
+            return []
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(self.directory)]
 
     def _clean(self, damaged):
-        """Renames what cannot be read, and removes what a kill left half written."""
+        """Renames damaged checkpoints, and removes what a kill left behind."""
         for step in damaged:
             target = os.path.join(self.directory, f"damaged-{step}")
             if tf.io.gfile.exists(target):
                 tf.io.gfile.rmtree(target)
             tf.io.gfile.rename(checkpoint_path(self.directory, step), target)
-        if tf.io.gfile.isdir(self.directory):
-            for name in tf.io.gfile.listdir(self.directory):
-                if name.startswith("writing-"):
+        for name in self._names():
+            if name.startswith(("writing-", "removing-")):
+                with contextlib.suppress(OSError, tf.errors.OpError):
                     tf.io.gfile.rmtree(os.path.join(self.directory, name))
 
     def _restore_data(self, folder, step):
@@ -325,7 +373,7 @@ class Checkpoints:
         reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
         saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
         names = tf.io.gfile.listdir(folder)
-        parts = _num_parts(n for n in names if n.startswith("data-"))
+        parts = num_parts(names)
         here = self._host.shard_info.num_shards
         reason = None
         if saved != self._data_shapes or parts != here:
@@ -372,9 +420,23 @@ def write_weights(model_dir, model, step=0):
     )
 
 
-def _num_parts(names):
-    """Returns the number of parts in names such as 'data-0-of-2.index'."""
-    return int(re.match(r"data-\d+-of-(\d+)", min(names, default="data-0-of-1"))[1])
+def _sync(folder, below=True):
+    """Brings files to the disk, and then their names. Object stores do so alone."""
+    if "://" in folder:
+        return
+    paths = [folder]
+    if below:
+        paths = [
+            os.path.join(root, name)
+            for root, _, names in os.walk(folder, topdown=False)
+            for name in (*names, "")
+        ]
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _describe(element_spec):

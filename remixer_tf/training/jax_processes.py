@@ -23,7 +23,8 @@ _SHUTDOWN_SECONDS = 60
 _RETRY_SECONDS = 0.2
 _ANSWER_SECONDS = 10
 
-_barriers = itertools.count()  # Each has a name, which all processes count alike.
+# Each has a name, which all processes count alike.
+_barriers, _gathers = itertools.count(), itertools.count()
 
 
 class MissingProcessesError(OSError):
@@ -187,17 +188,35 @@ class Barrier:
             ) from None
 
 
+def gather_by(barrier):
+    """Returns the `Host.gather` of the connected processes, which wait at `barrier`."""
+
+    def gather_numbers(number):
+        client = distributed.global_state.client
+        name = f"remixer_tf gather {next(_gathers)}"
+        client.key_value_set(f"{name}/{jax.process_index()}", str(number))
+        barrier()
+        return [
+            int(client.blocking_key_value_get(f"{name}/{i}", _ANSWER_SECONDS * 1000))
+            for i in range(jax.process_count())
+        ]
+
+    return gather_numbers
+
+
 def this_host(sharding, num_parts, barrier_seconds):
     """Returns the `Host` that this process is; see `data_shards` and `Barrier`."""
     shards = data_shards(sharding, num_parts)
     index = jax.process_index()
     first = min(p for p, shard in shards.items() if shard == shards[index])
+    barrier = Barrier(barrier_seconds)
     return Host(
         index,
         jax.process_count(),
-        Barrier(barrier_seconds),
+        barrier,
         shards[index],
         saves_position=index == first,
+        gather=gather_by(barrier),
     )
 
 

@@ -138,7 +138,8 @@ def train(
         checkpoint_period=checkpoint_period,
         **{f"period of evaluation {i}": e.period for i, e in enumerate(evaluations)},
     )
-    check_writable(model_dir)
+    if not dry_run:
+        check_writable(model_dir)
     engine = engine()  # First: several hosts connect here.
     host = engine.host
     with RunLock(model_dir, enabled=host.index == 0 and not dry_run) as lock:
@@ -169,7 +170,7 @@ def train(
             host=host,
             checkpoint_format=engine.checkpoint_format,
         )
-        step = checkpoints.restore(restart_data_at)
+        step = checkpoints.restore(restart_data_at, clean=not dry_run)
         progress = Progress(step, train_steps, silent=host.index > 0)
         from_scratch = not step and not checkpoints.has_start
         if from_scratch:

@@ -76,16 +76,30 @@ def get_host(strategy):
     if resolver.task_type == "worker":
         index += len(spec.get("chief", ()))
 
-    @tf.function
-    def barrier():
-        def sum_of_ones():
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce("SUM", tf.constant(1.0))
-
-        return strategy.run(sum_of_ones)
-
     count = sum(len(spec.get(job, ())) for job in ("chief", "worker"))
-    return Host(index, count, barrier, seqio.ShardInfo(index, count))
+    local_replicas = strategy.num_replicas_in_sync // count
+
+    @tf.function
+    def sum_over_hosts(numbers):
+        def sum_over_replicas(numbers):
+            context = tf.distribute.get_replica_context()
+            # A copy on the replica's device, where the strategy looks for it.
+            return context.all_reduce("SUM", tf.identity(numbers))
+
+        return strategy.run(sum_over_replicas, (numbers,))
+
+    def gather(number):
+        numbers = tf.one_hot(index, count, tf.cast(number, tf.int64), dtype=tf.int64)
+        sums = strategy.experimental_local_results(sum_over_hosts(numbers))[0]
+        return [int(total) // local_replicas for total in sums.numpy()]
+
+    return Host(
+        index,
+        count,
+        lambda: gather(0),
+        seqio.ShardInfo(index, count),
+        gather=gather,
+    )
 
 
 def take_reduced_gradients(optimizer):

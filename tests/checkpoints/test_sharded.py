@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from remixer_tf.checkpoints.damage import DamagedError
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import (
     available_steps,
@@ -115,6 +116,8 @@ def test_a_damaged_one_is_left_aside_for_the_one_before(
     else:
         rest = bytes([content[middle] ^ 1]) + content[middle + 1 :]
         path.write_bytes(content[:middle] + (rest if how == "changed" else b""))
+    with pytest.raises(DamagedError, match="checkpoints/2 is damaged: "):
+        restore_model(tmp_path, make_model())
     assert make_checkpoints(tmp_path, make_groups()).restore() == 1
     assert sorted(p.name for p in folder.iterdir()) == ["1", "damaged-2"]
 

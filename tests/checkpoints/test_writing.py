@@ -1,5 +1,7 @@
 """Checkpoints hold everything, and refuse what does not fit."""
 
+import concurrent.futures
+import os
 import pathlib
 import resource
 import shutil
@@ -8,8 +10,12 @@ import threading
 import keras
 import numpy as np
 import pytest
+import seqio
 import tensorflow as tf
 
+from remixer_tf.checkpoints import damage as damages
+from remixer_tf.checkpoints.damage import DamagedError
+from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import (
     available_steps,
     checkpoint_directory,
@@ -134,13 +140,18 @@ def test_a_damaged_checkpoint_is_left_aside_for_the_one_before(
     if how == "gone":
         path.unlink()
     elif how == "cut":
-        path.write_bytes(content[: len(content) // 2])
+        path.write_bytes(content[:9])
     else:
         middle = len(content) // 2
         flipped = bytes(b ^ 255 for b in content[middle : middle + 4])
         path.write_bytes(content[:middle] + flipped + content[middle + 4 :])
     model = make_model(seed=1)
     checkpoints, _, _ = make_checkpoints(tmp_path, model)
+    if damage.startswith("state") and (how, damage) != ("changed", "state.data"):
+        with pytest.raises(DamagedError, match="checkpoints/2 is damaged: "):
+            restore_model(tmp_path, model)
+    assert checkpoints.restore(clean=False) == 1
+    assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
     assert checkpoints.restore() == 1
     assert (model.embedding.embeddings.numpy() == 1).all()
     assert sorted(p.name for p in folder.iterdir()) == ["1", "damaged-2"]
@@ -153,8 +164,138 @@ def test_when_all_are_damaged_nothing_starts_from_scratch(tmp_path):
     folder = pathlib.Path(save_steps(tmp_path, (1, 2)))
     for path in folder.glob("*/state.data*"):
         path.write_bytes(b"")
-    with pytest.raises(OSError, match=r"None of .* can be read \(steps 1, 2\)"):
-        make_checkpoints(tmp_path, make_model())[0].restore()
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    with pytest.raises(OSError, match=r"All .* are damaged: 1, 2\. .*--model_dir"):
+        checkpoints.restore()
+    (folder / "1").rename(folder / "damaged-1")
+    shutil.rmtree(folder / "2")
+    with pytest.raises(OSError, match=r"All .* are damaged: damaged-1\. "):
+        checkpoints.restore()
+    assert [path.name for path in folder.iterdir()] == ["damaged-1"]
+
+
+@pytest.mark.parametrize("file", ["state.data-00000-of-00001", "state.index"])
+def test_an_error_while_reading_is_no_damage(
+    run_of_two_steps, tmp_path, monkeypatch, file
+):
+    shutil.copytree(run_of_two_steps, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "checkpoints"
+    path = folder / "2" / file
+    path.rename(tmp_path / file)
+    path.symlink_to(file)  # Opening it fails (ELOOP), though it is there.
+    pauses = []
+    monkeypatch.setattr(damages.time, "sleep", pauses.append)
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
+    for read in (checkpoints.restore, lambda: restore_model(tmp_path, make_model())):
+        with pytest.raises(OSError, match="checkpoints/2 cannot be read: ") as error:
+            read()
+        assert not isinstance(error.value, DamagedError) and len(pauses) == 3
+        pauses.clear()
+    assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
+
+    def mend(seconds):
+        path.unlink()
+        (tmp_path / file).rename(path)
+
+    monkeypatch.setattr(damages.time, "sleep", mend)
+    assert checkpoints.restore() == 2
+
+
+def test_the_first_host_chooses_the_step(run_of_two_steps):
+    """Of two hosts that see two checkpoints, the first could read that of step 1."""
+    host = Host(1, 2, gather=lambda number: [1, number])
+    checkpoints, _, _ = make_checkpoints(run_of_two_steps, make_model(), host=host)
+    assert checkpoints.restore() == 1
+    host = Host(1, 2, gather=lambda number: [-1, number])
+    checkpoints, _, _ = make_checkpoints(run_of_two_steps, make_model(), host=host)
+    with pytest.raises(OSError, match="Process 0 could not choose"):
+        checkpoints.restore()
+
+
+def test_an_error_of_one_host_ends_the_save_of_all(tmp_path, monkeypatch):
+    folder = pathlib.Path(save_steps(tmp_path, (1,)))
+    meeting, numbers = threading.Barrier(2, timeout=60), [0, 0]
+
+    def save(index):
+        def gather(number):
+            numbers[index] = number
+            meeting.wait()
+            answer = list(numbers)
+            meeting.wait()
+            return answer
+
+        shard = seqio.ShardInfo(index, 2)
+        host = Host(index, 2, meeting.wait, shard, gather=gather)
+        checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=1, host=host)
+        if index:
+            monkeypatch.setattr(checkpoints, "_data", NoRoom())
+        with pytest.raises(OSError) as error:
+            checkpoints.save(2)
+        return str(error.value)
+
+    class NoRoom:
+        def write(self, path):
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left")
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(save, range(2))
+    assert "Process 1 could not write its part" in first
+    assert "No space left. That of step 1 is good" in second
+    assert available_steps(folder) == [1]
+
+
+def test_an_incomplete_checkpoint_replaces_none(tmp_path):
+    """The other host's position is missing."""
+    folder = save_steps(tmp_path, (1,))
+    host = Host(0, 2, shard_info=seqio.ShardInfo(0, 2))
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=1, host=host)
+    checkpoints.save(2)
+    with pytest.raises(OSError, match="lacks data-1-of-2.* step 1 is good"):
+        checkpoints.wait()
+    assert available_steps(folder) == [1]
+
+
+def test_a_checkpoint_that_another_process_reads_is_removed_later(
+    tmp_path, monkeypatch
+):
+    remove, held = tf.io.gfile.rmtree, []
+
+    def fail(path):
+        if "removing-1" not in path:
+            return remove(path)
+        held.append(path)
+        raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr(tf.io.gfile, "rmtree", fail)
+    checkpoints, _, _ = make_checkpoints(tmp_path, make_model(), keep=1)
+    for step in (1, 2, 3):
+        checkpoints.save(step)
+    checkpoints.wait()
+    folder = tmp_path / "checkpoints"
+    assert sorted(p.name for p in folder.iterdir()) == ["3", "removing-1"] and held
+    monkeypatch.undo()
+    assert make_checkpoints(tmp_path, make_model())[0].restore() == 3
+    assert [p.name for p in folder.iterdir()] == ["3"]
+
+
+def test_files_are_on_the_disk_before_they_replace_others(tmp_path, monkeypatch):
+    sync, rename, events = os.fsync, tf.io.gfile.rename, []
+
+    def note_sync(descriptor):
+        events.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def note_rename(old, new):
+        events.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(tf.io.gfile, "rename", note_rename)
+    folder = save_steps(tmp_path, (1,))
+    at = events.index("rename")
+    names = {path.name for path in pathlib.Path(folder, "1").iterdir()}
+    assert {os.path.basename(path) for path in events[:at]} == names | {"writing-1"}
+    assert events[at + 1 :] == [folder]
 
 
 def test_what_a_kill_left_half_written_is_removed(tmp_path):

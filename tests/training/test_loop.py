@@ -159,7 +159,17 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, capsys):
         assert words in output
     assert re.search(r"memory +about 0.00 GB per replica, of [\d.]+ GB", output)
     assert "dry run: nothing was trained" in output
-    assert not list((tmp_path / "run").iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_leaves_a_live_run_alone(tmp_path):
+    run(tmp_path, 2, checkpoint_period=1)
+    (tmp_path / "checkpoints/2/state.index").unlink()
+    for name in ("writing-3", "removing-0"):
+        (tmp_path / "checkpoints" / name).mkdir()
+    before = sorted((p, p.stat().st_mtime_ns) for p in tmp_path.rglob("*"))
+    run(tmp_path, 4, dry_run=True)
+    assert before == sorted((p, p.stat().st_mtime_ns) for p in tmp_path.rglob("*"))
 
 
 def test_an_unwritable_folder(tmp_path):

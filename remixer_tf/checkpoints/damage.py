@@ -1,0 +1,77 @@
+"""Which errors say that a checkpoint is damaged, and which that reading failed."""
+
+import functools
+import re
+import time
+
+import tensorflow as tf
+from absl import logging
+
+_PAUSES = (1, 3, 10)  # seconds between tries
+
+# tf.train.load_checkpoint raises one class for all errors.
+_WORDS_OF_DAMAGE = (
+    "sstable",
+    "file is corrupt",
+    "Checksum does not match",
+    "checksum mismatch",
+    "Read less bytes than requested",
+)
+
+
+class DamagedError(OSError):
+    """A file of a checkpoint is missing, truncated, or fails its checksum."""
+
+
+def retried(function):
+    """Decorates a function that reads a checkpoint, whose folder it takes first.
+
+    Only a missing file, a truncated one or a failed checksum is damage. Other errors,
+    such as a file server that does not answer, are retried.
+
+    Returns:
+        the function. It raises DamagedError for a damaged checkpoint, OSError if
+        reading fails after all retries, and ValueError as `function` does.
+    """
+
+    @functools.wraps(function)
+    def read(folder, *args, **kwargs):
+        for pause in (*_PAUSES, None):
+            try:
+                return function(folder, *args, **kwargs)
+            except DamagedError:
+                raise
+            except (OSError, RuntimeError, IndexError, tf.errors.OpError) as error:
+                reason = first_line(error)
+                if _is_damage(error):
+                    raise DamagedError(
+                        f"The checkpoint {folder} is damaged: {reason}. Use another "
+                        "step, or a good copy of it."
+                    ) from error
+                if pause is None:
+                    raise OSError(
+                        f"The checkpoint {folder} cannot be read: {reason}. Nothing "
+                        "shows that it is damaged. Run the same command again when "
+                        "its files can be read."
+                    ) from error
+                logging.warning(
+                    "Reading %s failed, next try in %d s: %s", folder, pause, reason
+                )
+                time.sleep(pause)
+
+    return read
+
+
+def first_line(error):
+    """Returns the first line of an error's message, without TensorFlow's marks."""
+    text = re.sub(
+        r"\{\{.*?\}\} ?| \[Op:\w*\]", "", str(getattr(error, "message", error))
+    )
+    lines = text.splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _is_damage(error):
+    return isinstance(
+        error, (tf.errors.DataLossError, tf.errors.OutOfRangeError, IndexError)
+    ) or any(words in str(error) for words in _WORDS_OF_DAMAGE)

@@ -25,7 +25,7 @@ def main(arguments):
             configuration.call(
                 "train",
                 options.model_dir,
-                configuration=_configuration,
+                configuration=lambda: _configuration(options.model_dir),
                 evaluation_bindings=configuration.evaluation_bindings("train"),
                 dry_run=options.dry_run,
             )
@@ -50,7 +50,8 @@ def _each_device():
     )
 
 
-def _configuration():
+def _configuration(model_dir):
+    configuration.bind_relative_paths(model_dir)
     text = configuration.configuration_str()
     return text, configuration.hyperparameters(text)
 

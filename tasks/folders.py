@@ -9,6 +9,8 @@ import gin
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.paths import locate
+
 
 class DataFolder:
     """Where the files of a task are: the first of these that names a folder.
@@ -108,7 +110,7 @@ _warn_once = functools.cache(logging.warning)
 
 def _existing(folder, source):
     """The path of a folder that `source` names, which must be there."""
-    folder = os.path.expanduser(str(folder))
+    folder = locate(str(folder))
     if tf.io.gfile.isdir(folder):
         return folder
     raise FileNotFoundError(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.paths import locate
 from remixer_tf.tasks.folders import read_bytes
 
 FORMATS = (
@@ -57,7 +58,7 @@ def read_table(path, header=True, columns=None):
         ValueError: the file is of another format, or not what its name says.
         ImportError: it is Arrow or Parquet, and pyarrow is not installed.
     """
-    path = os.path.expanduser(path)
+    path = locate(path)
     name = path.removesuffix(".gz")
     if name.endswith((".tsv", ".txt", ".csv")):
         return _delimited(read_text(path), name.endswith(".csv"), header, columns)

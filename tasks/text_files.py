@@ -23,6 +23,7 @@ import re
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.paths import locate
 from remixer_tf.tasks.bad_rows import BadRows
 from remixer_tf.tasks.folders import DataFolder
 from remixer_tf.tasks.table_files import is_utf8, read_table, read_text, split_lines
@@ -90,7 +91,7 @@ def _read_folder(directory, skip):
 def _read_files(patterns, skip):
     paths = []
     for pattern in patterns:
-        pattern = os.path.expanduser(pattern)
+        pattern = locate(pattern)
         # Without a match it is read as a name, whose error tells the names nearby.
         paths += sorted(tf.io.gfile.glob(pattern)) or [pattern]
     documents = sum(_read_all(paths, skip), [])

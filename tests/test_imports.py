@@ -53,6 +53,7 @@ BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 # Of ours, the tasks use no more than these; what they share lives beside them.
 FOR_TASKS = (
     "remixer_tf.tasks",
+    "remixer_tf.checkpoints.paths",
     "remixer_tf.data.classification",
     "remixer_tf.data.context",
     "remixer_tf.data.errors",

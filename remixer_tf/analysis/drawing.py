@@ -188,11 +188,12 @@ class Pictures(_Pictures):
         """Returns the figures, by name; see `draw_page`."""
         from remixer_tf.analysis.panels import draw_attention
 
-        ids = self._text_ids(model) if self._texts else None
-        figures = super().draw(model, step)
-        if ids:
+        if self._texts:
             reads = self._decode if hasattr(model, "start_decoding") else self._join
-            batch, tokens = reads(model, ids)
+            batch, tokens = reads(model, self._text_ids(model))
+            self._text_batch = batch
+        figures = super().draw(model, step)
+        if self._texts:
             attention = draw_attention(
                 observe(model, batch), tokens, f"attention in a text, step {step}"
             )
@@ -205,14 +206,19 @@ class Pictures(_Pictures):
         return figures
 
     def _examples(self, model):
-        (batch,) = eval_dataset(
-            self._task,
-            split=self._split,
-            batch_size=self._batch_size,
-            max_examples=self._batch_size,
-            feature_lengths=self._feature_lengths,
-            feature_converter=self._feature_converter or converter_for(model),
-        ).as_numpy_iterator()
+        try:
+            (batch,) = eval_dataset(
+                self._task,
+                split=self._split,
+                batch_size=self._batch_size,
+                max_examples=self._batch_size,
+                feature_lengths=self._feature_lengths,
+                feature_converter=self._feature_converter or converter_for(model),
+            ).as_numpy_iterator()
+        except FileNotFoundError:
+            if not self._texts:
+                raise
+            return self._text_batch, "text alone: there is no file of the task's"
         drawn = batch.pop("example_index") >= 0
         batch = {key: value[drawn] for key, value in batch.items()}
         return batch, f"{self._task.name}/{self._split}"

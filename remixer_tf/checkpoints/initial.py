@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.name_table import name_table
+from remixer_tf.checkpoints.paths import locate
 from remixer_tf.layers.arguments import check_paths
 
 
@@ -34,6 +35,7 @@ class InitialCheckpoint:
 
     def __init__(self, path, rules=(), fresh=()):
         check_paths(path=path)
+        path = locate(path)
         directory = reading.checkpoint_directory(path)
         steps = reading.available_steps(directory)
         if steps:

@@ -1,19 +1,27 @@
-"""The vocabularies of a run: written beside its checkpoints, and held to afterwards.
+"""The vocabularies of a run: kept in its folder, and held to afterwards.
 
 A model reads the ids of another vocabulary without complaint, and answers nonsense.
 """
 
+import filecmp
 import json
 import os
+import re
 
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
+
+FOLDER = "vocabularies"
 
 
 def remember_vocabularies(model_dir, vocabularies, continues):
-    """Writes the vocabularies of a run as it starts, <model_dir>/vocabularies.json.
+    """Writes the vocabularies of a run as it starts.
+
+    <model_dir>/vocabularies.json tells what they are, and <model_dir>/vocabularies/ has
+    copies of their files.
 
     Args:
         model_dir: folder of the run.
@@ -25,8 +33,53 @@ def remember_vocabularies(model_dir, vocabularies, continues):
     """
     if continues:
         check_vocabularies(model_dir, vocabularies)
+    written = {
+        name: vocabulary | _copy_file(model_dir, vocabulary)
+        for name, vocabulary in vocabularies.items()
+    }
     with tf.io.gfile.GFile(_path(model_dir), "w") as file:
-        json.dump(vocabularies, file, indent=2)
+        json.dump(written, file, indent=2)
+
+
+def _copy_file(model_dir, vocabulary):
+    """Copies a vocabulary's file; returns {"file": the copy's path below model_dir}."""
+    if "file" not in vocabulary:
+        return {}
+    # Inputs and targets may have files of one name, in different folders.
+    mark = f"{vocabulary['sha256'][:8]}-"
+    name = os.path.basename(vocabulary["file"]).removeprefix(mark)
+    place = os.path.join(FOLDER, mark + name)
+    copy = os.path.join(model_dir, place)
+    if not tf.io.gfile.exists(copy):
+        tf.io.gfile.makedirs(os.path.dirname(copy))
+        tf.io.gfile.copy(vocabulary["file"], f"{copy}.writing", overwrite=True)
+        tf.io.gfile.rename(f"{copy}.writing", copy)
+    return {"file": place}
+
+
+def name_copies(configuration, model_dir):
+    """Has a run's configuration name the copies of its vocabularies, not their files.
+
+    Args:
+        configuration: str, gin text.
+        model_dir: folder of the run, after `remember_vocabularies`.
+
+    Returns:
+        str, the text with paths relative to `model_dir`.
+    """
+    folder = os.path.join(model_dir, FOLDER)
+    copies = os.listdir(folder) if os.path.isdir(folder) else []
+
+    def name_copy(literal):
+        name = os.path.basename(literal[2])
+        for copy in copies:
+            if name and copy.endswith(name) and os.path.isfile(locate(literal[2])):
+                place = os.path.join(folder, copy)
+                if filecmp.cmp(locate(literal[2]), place, shallow=False):
+                    return repr(os.path.join(FOLDER, copy))
+        return literal[0]
+
+    return re.sub(r"(['\"])([^'\"\n]+)\1", name_copy, configuration)
 
 
 def check_vocabularies(model_dir, vocabularies):

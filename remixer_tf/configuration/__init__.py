@@ -16,6 +16,7 @@ from remixer_tf.configuration.errors import (
     run_binary,
 )
 from remixer_tf.configuration.gin_files import (
+    bind_relative_paths,
     call,
     configuration_str,
     evaluation_bindings,
@@ -30,6 +31,7 @@ from remixer_tf.configuration.gin_files import (
 __all__ = [
     "UserError",
     "add_trust",
+    "bind_relative_paths",
     "call",
     "check_on_tensorflow",
     "configuration_str",

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 
+from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.errors import UserError, nearest
 from remixer_tf.configuration.gin_files import RUN_FILE, get_value, parse_gin
 from remixer_tf.configuration.trust import check_run_configuration
@@ -132,6 +133,7 @@ def parse_run(
         files = [run_configuration(options)]
         bindings = [f"{name} = {one!r}" for name, one in one_device.items()] + bindings
     parse_gin(files, bindings, options.gin_search_paths, modules=options.module_import)
+    paths.start_from([options.model_dir, *paths.starts()], run=options.model_dir)
     for name, one in one_device.items():
         value = get_value(name, one)
         of_processes = name == "JaxEngine.distributed" or value == "multi_worker"

@@ -16,6 +16,7 @@ import types
 import gin
 from gin import resource_reader
 
+from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.bindings import read_in_order
 from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.errors import (
@@ -119,6 +120,9 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
             for name in re.findall(required, gin.config_str(), re.MULTILINE):
                 gin.parse_config(f"{name} = None")
         gin.finalize()
+        starts = get_value("relative_paths.folders", ["."])
+        runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
+        paths.start_from([os.path.join(r, start) for r in runs for start in starts])
     except (ValueError, OSError, ImportError) as error:
         message = explain(error, _parameters_of_all()) or plain_message(error)
         if "No configurable matching" in str(error):
@@ -142,6 +146,12 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     parts = {name for module, name, _ in configurables() if module in packages}
     for warning in _check_read(found, parts):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def bind_relative_paths(model_dir):
+    """Has the configuration say where its relative paths start, seen from a run."""
+    with gin.unlock_config():
+        gin.bind_parameter("relative_paths.folders", paths.starts_seen_from(model_dir))
 
 
 def is_set(parameter):

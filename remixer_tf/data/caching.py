@@ -21,6 +21,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.vocabularies import compare_vocabularies
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.data.lengths import splits_of
@@ -78,7 +79,7 @@ def write_caches(task, directory, num_shards=16, splits=None):
 
 def _folder(directory, task):
     name = seqio.get_task_dir_from_name(task.name)
-    return os.path.join(os.path.expanduser(directory), name)
+    return os.path.join(locate(directory), name)
 
 
 def _check(task, splits):

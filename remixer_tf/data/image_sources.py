@@ -15,6 +15,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.seeds import Seeds
 
@@ -38,7 +39,7 @@ class ImageFolder:
     """
 
     def __init__(self, directory):
-        self.directory = directory
+        self.directory = directory = locate(directory)
         self.name = os.path.basename(os.path.normpath(directory))
         if not tf.io.gfile.isdir(directory):
             raise ValueError(f"There is no folder of images {directory!r}.")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import seqio
 import tensorflow as tf
 
+from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.layers.arguments import check_paths
 
 
@@ -36,8 +37,15 @@ def sentencepiece_vocabulary(path, extra_ids=0):
         ValueError: it is not a SentencePiece model, or has other special ids.
     """
     check_paths(path=path)
-    path = os.path.expanduser(os.fspath(path))
+    path = locate(path)
     if tf.io.gfile.isdir(path) or not tf.io.gfile.exists(path):
+        if run := run_being_read():
+            raise FileNotFoundError(
+                f"There is no {path!r}, the vocabulary that the run {run} was trained "
+                "with. Name a copy of this very file, whose checksum is compared, with "
+                "--gin.VOCABULARY_FILE=\"'FILE'\", or with the parameter that has the "
+                "path in the run's operative_config.gin."
+            )
         raise FileNotFoundError(
             f"There is no vocabulary file {path!r}.{_models_near(path)} To make one "
             "from a task's text: python -m remixer_tf.train_vocabulary "

@@ -8,6 +8,7 @@ import sentencepiece
 import seqio
 from absl import logging
 
+from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 
@@ -137,7 +138,8 @@ def train_vocabulary(
 def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_ids=0):
     """The vocabulary of a file, which is trained on a task's text if it is missing.
 
-    A file that is there is taken as it is: delete it to train another one.
+    A file that is there is taken as it is: delete it to train another one. What reads
+    a run trains none.
 
     Args:
         task: what `get_task` takes; the text is that of its split "train".
@@ -151,8 +153,8 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
     Raises:
         ValueError: see `read_texts`, `train_vocabulary` and `sentencepiece_vocabulary`.
     """
-    path = os.path.expanduser(path)
-    if not os.path.exists(path):
+    path = locate(path)
+    if not os.path.exists(path) and not run_being_read():
         texts = read_texts(task)
         trained = train_vocabulary(texts, path, vocab_size, model_type)
         logging.warning(

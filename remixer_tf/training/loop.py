@@ -7,7 +7,7 @@ import time
 import keras
 import tensorflow as tf
 
-from remixer_tf.checkpoints.vocabularies import remember_vocabularies
+from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights
@@ -227,7 +227,7 @@ def train(
         if text and host.index == 0:
             path = os.path.join(model_dir, "operative_config.gin")
             with tf.io.gfile.GFile(path, "w") as file:
-                file.write(text)
+                file.write(name_copies(text, model_dir))
 
         # Steps.
         log = RunLog(

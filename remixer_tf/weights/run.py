@@ -2,7 +2,7 @@
 
 import os
 
-from remixer_tf.checkpoints.vocabularies import remember_vocabularies
+from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.weights.values import gin_text
@@ -74,7 +74,7 @@ def write_run(model_dir, model, configuration, vocabularies):
     check_new(model_dir)
     with whole_folder(model_dir) as folder:
         write_weights(folder, model)
-        with open(os.path.join(folder, "operative_config.gin"), "w") as file:
-            file.write(configuration)
         if vocabularies:
             remember_vocabularies(folder, vocabularies, continues=False)
+        with open(os.path.join(folder, "operative_config.gin"), "w") as file:
+            file.write(name_copies(configuration, folder))

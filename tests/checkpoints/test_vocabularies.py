@@ -1,5 +1,6 @@
 """A run remembers its vocabulary, and everything that reads it refuses another."""
 
+import hashlib
 import json
 import shutil
 
@@ -8,12 +9,18 @@ import pytest
 
 from remixer_tf import eval as eval_binary
 from remixer_tf import export, infer, train
+from remixer_tf.checkpoints import paths
 from remixer_tf.checkpoints.vocabularies import (
     check_vocabularies,
+    name_copies,
     remember_vocabularies,
 )
-from remixer_tf.data.vocabularies import byte_vocabulary, describe_vocabularies
-from remixer_tf.data.vocabulary_training import train_vocabulary
+from remixer_tf.data.vocabularies import (
+    byte_vocabulary,
+    describe_vocabularies,
+    sentencepiece_vocabulary,
+)
+from remixer_tf.data.vocabulary_training import train_vocabulary, trained_vocabulary
 from tests.data.toy_tasks import toy_task
 from tests.tiny_run import TEXTS, TINY, WORDS, train_run
 
@@ -59,6 +66,49 @@ def test_extra_ids_make_another_vocabulary():
     other = task.replace(output_features=features)
     assert describe_vocabularies(other) == {"inputs": OTHER, "targets": OTHER}
     assert describe_vocabularies(task) != describe_vocabularies(other)
+
+
+def test_a_run_keeps_its_vocabularies(tmp_path):
+    folder, run = tmp_path / "elsewhere", tmp_path / "run"
+    files = [str(folder / name / "words.model") for name in ("inputs", "targets")]
+    for i, file in enumerate(files):
+        train_vocabulary([text[i:] for text in TEXTS], file, model_type="word")
+    digests = [hashlib.sha256(open(f, "rb").read()).hexdigest() for f in files]
+    vocabularies = {
+        feature: {"size": 20, "sha256": digest, "file": file}
+        for feature, digest, file in zip(
+            ["inputs", "targets"], digests, files, strict=True
+        )
+    }
+    text = f"a.path = {files[0]!r}\nM = \\\n    {files[1]!r}\nc = 'words.model'\n"
+    for _ in range(2):  # the second time its own copies are what it is given
+        remember_vocabularies(str(run), vocabularies, 0)
+        named = [v["file"] for v in json.loads(
+            (run / "vocabularies.json").read_text()).values()]  # fmt: skip
+        assert named == [f"vocabularies/{d[:8]}-words.model" for d in digests]
+        for vocabulary, place in zip(vocabularies.values(), named, strict=True):
+            vocabulary["file"] = str(run / place)
+    assert len(list((run / "vocabularies").iterdir())) == 2
+    assert name_copies(text, str(run)) == (
+        f"a.path = {named[0]!r}\nM = \\\n    {named[1]!r}\nc = 'words.model'\n"
+    )
+    shutil.rmtree(folder)
+    paths.start_from([str(run)])
+    assert sentencepiece_vocabulary(named[1]).vocab_size
+
+
+def test_a_missing_vocabulary_is_asked_for_and_not_made(tmp_path, monkeypatch):
+    paths.start_from([], run="moved")
+    for make in (
+        lambda: sentencepiece_vocabulary("/gone/words.model"),
+        lambda: trained_vocabulary("mini_cogs", str(tmp_path / "words.model"), 99),
+    ):
+        with pytest.raises(
+            FileNotFoundError, match="words.model.*run moved.*copy.*gin"
+        ) as error:
+            make()
+        assert "train_vocabulary" not in str(error.value)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import gin
 import pytest
 import seqio
 
-from remixer_tf import configuration, infer, train
+from remixer_tf import configuration, export, infer, pictures, score, train
 from remixer_tf import eval as eval_binary
 from remixer_tf.data.pipeline import get_task
 from tests.tasks.test_tables import examples_of, write
@@ -68,23 +68,41 @@ def test_gin_makes_the_same_task_again(tmp_path, own_run):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
-def test_a_run_of_ones_own_table(tmp_path, own_run):
+def test_a_run_of_ones_own_table(tmp_path, own_run, monkeypatch):
     file, bindings = own_run
     arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
+    arguments = [argument.replace(f"{tmp_path}/", "") for argument in arguments]
+    monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     train.main([f"--model_dir={run}", f"--gin_file={file}", *arguments, *SIZES])
     gin.clear_config()
+    assert str(tmp_path) not in (run / "operative_config.gin").read_text()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     eval_binary.main([f"--model_dir={run}"])
     path = run / "eval" / "words" / "validation" / "2" / "metrics.json"
     result = json.loads(path.read_text())
     assert result["examples"] == 1 and "macro_f1" in result["metrics"]
-    # Answers need the vocabulary, and no table.
+    # Answers need the run's folder alone.
     (tmp_path / "all.csv").unlink()
-    (tmp_path / "questions").write_text("say ax\nsay by\n")
-    gin.clear_config()
+    (tmp_path / "own.model").unlink()
+    run = run.rename(tmp_path / "elsewhere" / "moved")
+    (tmp_path / "questions").write_text("say ax\tx\nsay by\ty\n")
     files = {"input": tmp_path / "questions", "output": tmp_path / "answers"}
-    infer.main([f"--model_dir={run}", *(f"--{k}={v}" for k, v in files.items())])
-    assert len((tmp_path / "answers").read_text().split("\n")) == 3
+    for binary in (infer, score):
+        gin.clear_config()
+        binary.main([f"--model_dir={run}", *(f"--{k}={v}" for k, v in files.items())])
+        assert len((tmp_path / "answers").read_text().split("\n")) == 3
+    gin.clear_config()
+    export.main([f"--model_dir={run}"])
+    (assets,) = run.glob("export/2/assets")
+    assert not [f for f in run.glob("export/2/**/*.model") if f.parent != assets]
+    gin.clear_config()
+    pictures.main([f"--model_dir={run}", "--text=say ax"])
+    (run / "vocabularies").rename(run / "lost")
+    gin.clear_config()
+    with pytest.raises(FileNotFoundError, match="own.model.*run .*moved"):
+        infer.main([f"--model_dir={run}", *(f"--{k}={v}" for k, v in files.items())])
 
 
 @pytest.mark.usefixtures("clear_gin")

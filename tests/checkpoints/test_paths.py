@@ -1,0 +1,60 @@
+"""Relative paths of a run's configuration, wherever it is read."""
+
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.checkpoints import paths
+
+CONFIGURATION = "table_task.files = {'train': 'train.tsv'}\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with a table and the folder of a run, which say where they belong."""
+    (tmp_path / "project" / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "project" / "train.tsv").write_text("a\tb\n")
+    monkeypatch.chdir(tmp_path / "project")
+    configuration.parse_gin([], [CONFIGURATION.strip()])
+    configuration.bind_relative_paths("runs/one")
+    text = configuration.configuration_str()
+    (tmp_path / "project" / "runs" / "one" / "operative_config.gin").write_text(text)
+    return tmp_path / "project"
+
+
+def read(run, *bindings):
+    options = ["--model_dir", str(run), *bindings]
+    return configuration.parse_run(options, "")
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_they_start_where_it_was_written(project, tmp_path, monkeypatch):
+    text = (project / "runs" / "one" / "operative_config.gin").read_text()
+    assert str(tmp_path) not in text
+    moved = project.rename(tmp_path / "moved")
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    assert paths.locate("train.tsv") == "train.tsv"
+    read(moved / "runs" / "one")
+    assert open(paths.locate("train.tsv")).read() == "a\tb\n"
+    assert paths.locate("t*.tsv").endswith("t*.tsv") != "t*.tsv"
+    # What this command line names is here. What is in both places is not guessed.
+    (other / "new.tsv").write_text("c\td\n")
+    assert paths.locate("new.tsv") == "new.tsv"
+    (other / "train.tsv").write_text("c\td\n")
+    with pytest.raises(ValueError, match="'train.tsv' can mean .*moved.* or .*other"):
+        paths.locate("train.tsv")
+    # A configuration that is written from this one keeps both.
+    kept = paths.starts_seen_from(str(tmp_path / "other" / "run"))
+    assert kept == [".", "..", "../../moved/runs/one", "../../moved"]
+
+
+@pytest.mark.usefixtures("clear_gin")
+def test_a_run_that_moves_alone_is_read(project, tmp_path, monkeypatch):
+    run = (project / "runs" / "one").rename(tmp_path / "alone")
+    monkeypatch.chdir(run)
+    read(run)
+    assert paths.run_being_read() == str(run)
+    assert paths.locate("train.tsv") == "train.tsv"  # opened by who reads examples
+    configuration.parse_gin([], [])
+    assert paths.run_being_read() is None

@@ -190,7 +190,7 @@ class TextToText(tf.Module):
             jit_compile=jit_compile,
         )
         self.tokenizers = Tokenizers(task)
-        self._num_ids = model.vocab_size
+        self._num_ids = lambda: model.vocab_size
         self._check_scores = lambda: check_scores(model)
         self._make_scores = lambda: ScoreGraph(
             model, feature_lengths, self.tokenizers, self.tokens.weights
@@ -261,7 +261,7 @@ class TextToText(tf.Module):
             missing,
             [self.tokens.weights, self.tokenizers],
             files=self.tokenizers.files,
-            num_ids=self._num_ids,
+            num_ids=self._num_ids(),
         )
 
 

@@ -36,6 +36,7 @@ def test_a_run_remembers_its_vocabulary_and_goes_back_as_it_came(source, capsys)
     assert sorted(os.listdir(model_dir)) == [
         "checkpoints",
         "operative_config.gin",
+        "vocabularies",
         "vocabularies.json",
     ]
     vocabulary = json.loads((model_dir / "vocabularies.json").read_text())["inputs"]

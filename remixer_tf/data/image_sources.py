@@ -17,6 +17,7 @@ import tensorflow_datasets as tfds
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.image_files import MAX_PIXELS, count_pixels, decode_image
 from remixer_tf.data.seeds import Seeds
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
@@ -35,7 +36,8 @@ class ImageFolder:
 
     Raises:
         ValueError: there is no such folder, or no class in it. The methods: an unknown
-            split, one without images, or an image that cannot be decoded, by name.
+            split, one without images, or, by name, an image that cannot be decoded or
+            has more than `image_files.MAX_PIXELS` pixels.
     """
 
     def __init__(self, directory):
@@ -223,15 +225,29 @@ def _read_example(path, label):
 def _example(data, where, label):
     """Decodes; an error names `where`, a string tensor."""
     # TensorFlow's own error would not, and only a dataset can catch it.
-    decoded = tf.data.Dataset.from_tensors(data).map(_decode_image).ignore_errors()
-    nothing = tf.data.Dataset.from_tensors(tf.zeros([0, 0, 3], tf.uint8))
-    image = decoded.concatenate(nothing).take(1).get_single_element()
-    message = ["An image cannot be decoded: ", where, ". Replace or remove it."]
-    message = tf.strings.join(message)
+    decoded = tf.data.Dataset.from_tensors(data).map(_decode).ignore_errors()
+    nothing = tf.zeros([0, 0, 3], tf.uint8), tf.constant(0, tf.int64)
+    nothing = tf.data.Dataset.from_tensors(nothing)
+    image, pixels = decoded.concatenate(nothing).take(1).get_single_element()
+    damaged = tf.strings.join(
+        ["An image cannot be decoded: ", where, ". Replace or remove it."]
+    )
+    number = tf.strings.as_string(pixels)
+    most = f" pixels, more than {MAX_PIXELS}: "
+    too_large = tf.strings.join(
+        ["An image has ", number, most, where, ". Shrink or remove it."]
+    )
+    message = tf.where(pixels > MAX_PIXELS, too_large, damaged)
     with tf.control_dependencies([fail_unless(tf.size(image) > 0, message)]):
         return {"image": tf.identity(image), "label": tf.cast(label, tf.int32)}
 
 
-def _decode_image(data):
-    image = tf.io.decode_image(data, channels=3, expand_animations=False)
-    return tf.ensure_shape(image, [None, None, 3])
+def _decode(data):
+    """Returns the image, empty if it has too many pixels, and their number."""
+    pixels = count_pixels(data)
+    image = tf.cond(
+        (0 < pixels) & (pixels <= MAX_PIXELS),
+        lambda: decode_image(data),
+        lambda: tf.zeros([0, 0, 3], tf.uint8),
+    )
+    return tf.ensure_shape(image, [None, None, 3]), pixels

@@ -15,7 +15,13 @@ from remixer_tf.data.image_sources import ImageFolder, TfdsImages
 from remixer_tf.data.images import eval_images, image_dataset
 from remixer_tf.data.seeds import Seeds
 from tests.data.stress_iterators import live_shortly, take
-from tests.data.toy_images import COLORS, make_folder, prepare_tfds
+from tests.data.toy_images import (
+    COLORS,
+    jpeg_with_sides,
+    make_folder,
+    png_header,
+    prepare_tfds,
+)
 
 SIZE = 8
 CENTER = functools.partial(augmentation.resize_and_center_crop, image_size=SIZE)
@@ -221,6 +227,30 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
             assert str(error.value) == (
                 f"An image cannot be decoded: {path}. Replace or remove it."
             )
+
+
+def test_an_image_of_gigabytes_is_not_decoded(tmp_path):
+    """Its header tells: nothing of its size is taken."""
+    directory = make_folder(tmp_path, {"train": 2})
+    jpeg, png = (tmp_path / "train" / "green" / name for name in ("1.jpg", "0.png"))
+    whole = jpeg.read_bytes()
+    for path, content in (
+        (jpeg, jpeg_with_sides(whole, 60_000, 50_000)),
+        (jpeg, png_header(60_000, 50_000)),
+        (png, png_header(60_000, 50_000) + png.read_bytes()[24:]),
+    ):
+        before = path.read_bytes()
+        path.write_bytes(content)
+        dataset = eval_images(
+            ImageFolder(directory), PLAIN, batch_size=6, split="train"
+        )
+        with pytest.raises(ValueError) as error, data_errors():
+            take(dataset, 1)
+        assert str(error.value) == (
+            "An image has 3000000000 pixels, more than 67108864: "
+            f"{path}. Shrink or remove it."
+        )
+        path.write_bytes(before)
 
 
 def test_folders_that_are_no_source(tmp_path):

@@ -37,6 +37,18 @@ def make_folder(directory, counts, size=(20, 16), seed=0):
     return str(directory)
 
 
+def png_header(width, height):
+    """The first bytes of a PNG that says that it has these sides in pixels."""
+    sides = width.to_bytes(4) + height.to_bytes(4)
+    return b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + sides
+
+
+def jpeg_with_sides(jpeg, width, height):
+    """A JPEG whose header says that it has these sides in pixels."""
+    start = jpeg.index(b"\xff\xc0") + 5  # SOF0: its length, its precision, the sides
+    return jpeg[:start] + height.to_bytes(2) + width.to_bytes(2) + jpeg[start + 4 :]
+
+
 def prepare_tfds(folder, data_dir):
     """Writes the split "train" of a folder as a prepared dataset of TFDS, two shards.
 

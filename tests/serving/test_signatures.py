@@ -29,6 +29,7 @@ from remixer_tf.serving.image_to_class import ImageToClass
 from remixer_tf.serving.text_encoder import TextEncoder
 from remixer_tf.serving.text_scorer import TextScorer
 from remixer_tf.serving.text_to_text import TextToText
+from tests.data.toy_images import png_header
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_decoder, tiny_mixture, tiny_model, tiny_stack
@@ -355,8 +356,15 @@ def test_an_image_classifier_takes_images_in(tmp_path):
         np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-4)
         assert answers["class_ids"].tolist() == np.argmax(expected, 1).tolist()
     assert len(loaded("classify", images=images[:0])["class_ids"]) == 0
-    with pytest.raises(tf.errors.InvalidArgumentError, match="[Uu]nknown image"):
-        loaded("classify_bytes", image_bytes=strings(b"no image"))
+    png = png_header(5_000, 5_000) + files[0][24:]
+    for wrong, message in (
+        (b"no image", "neither a JPEG nor a PNG. Send one of at most 16777216"),
+        (files[0][:23], "neither a JPEG nor a PNG"),
+        (png, "an image of 25000000 pixels"),
+        (png_header(2**31 - 1, 2**31 - 1), "4611686014132420609 pixels"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            loaded("classify_bytes", image_bytes=strings(files[0], wrong))
 
 
 def test_without_the_extra_nothing_is_written(monkeypatch, tmp_path):

@@ -46,6 +46,9 @@ _TRAINING = (
     "remixer_tf.optimizers.",
     "remixer_tf.serving.",
     "remixer_tf.training.",
+    # The settings of an evaluation have a hash of the file, wherever it lies.
+    "remixer_tf.data.vocabularies.",
+    "remixer_tf.data.vocabulary_training.",
 )
 _EVALUATION = "remixer_tf.evaluation."
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")

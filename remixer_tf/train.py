@@ -28,6 +28,7 @@ def main(arguments):
                 configuration=lambda: _configuration(options.model_dir),
                 evaluation_bindings=configuration.evaluation_bindings("train"),
                 dry_run=options.dry_run,
+                layer_checks=not options.no_layer_checks,
             )
     except MissingDevicesError:
         if not options.dry_run:
@@ -62,6 +63,12 @@ def _add_arguments(parser):
         action="store_true",
         help="build the model, read one batch, say what would run, and stop; of a "
         "mesh with more devices than there are, say what each would hold",
+    )
+    parser.add_argument(
+        "--no_layer_checks",
+        action="store_true",
+        help="do not try layers of your own before training: whether they see later "
+        "tokens, decode what they train and keep packed examples apart",
     )
     configuration.add_trust(parser)
 

@@ -223,6 +223,7 @@ class CrossAttention(_Attention):
     the encoded sequence are computed once, by `init_cache`.
     """
 
+    causal = True  # It reads no other token of the decoder.
     reorders_cache = False
 
     def call(self, x, context, training=False):

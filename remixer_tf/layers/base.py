@@ -58,11 +58,12 @@ class Sublayer(keras.layers.Layer):
     It holds no residual connection and no normalisation of its input: `Block` adds
     both. Pass `context` by keyword (Keras wants tensors first).
 
-    A sublayer that mixes tokens and is to be used in a decoder overrides
-    `init_cache` and `decode_step`; those given here are right for sublayers that
-    treat each position by itself.
+    A sublayer of a decoder sets `causal`. To decode step by step it overrides
+    `decode_step`, and `init_cache` if it remembers anything. A sublayer that treats
+    each position by itself inherits `PositionWise`, and overrides neither.
 
     Attributes:
+        causal: bool, whether no output depends on a later token.
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
         reorders_cache: bool, whether a beam search has to put the cache's rows in the
@@ -72,6 +73,7 @@ class Sublayer(keras.layers.Layer):
             later token. Those before it get no loss and no score.
     """
 
+    causal = False
     depends_on_padding = False
     reorders_cache = True
     first_scorable = 0
@@ -101,7 +103,12 @@ class Sublayer(keras.layers.Layer):
         Returns:
             a dictionary of tensors. What a beam search reorders has a leading axis
             `batch_size`; the rest may have one of examples.
+
+        Raises:
+            ValueError: the sublayer cannot decode step by step.
         """
+        if type(self).decode_step is Sublayer.decode_step:
+            raise self._cannot_decode()
         return {}
 
     def decode_step(self, x, cache, context):
@@ -114,7 +121,29 @@ class Sublayer(keras.layers.Layer):
 
         Returns:
             float `[batch, 1, d_model]`, and the new cache.
+
+        Raises:
+            ValueError: the sublayer cannot decode step by step.
         """
+        raise self._cannot_decode()
+
+    def _cannot_decode(self):
+        return ValueError(
+            f"{type(self).__name__} has no decode_step, so layer '{self.path}' cannot "
+            "decode step by step. Give it decode_step and init_cache, or inherit "
+            "PositionWise if it treats each position by itself."
+        )
+
+
+class PositionWise(Sublayer):
+    """A sublayer that treats each position by itself: a step is a call, without cache.
+
+    Call arguments and returns: see `Sublayer`.
+    """
+
+    causal = True
+
+    def decode_step(self, x, cache, context):
         return self(x, context=context), cache
 
 

@@ -1,11 +1,11 @@
 """Position-wise feed-forward sublayers."""
 
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import Sublayer, dense, get_activation
+from remixer_tf.layers.base import PositionWise, dense, get_activation
 from remixer_tf.layers.dropout import Dropout
 
 
-class FeedForward(Sublayer):
+class FeedForward(PositionWise):
     """`Y = act(X W_i) W_o`, no biases: T5.1.0's feed-forward layer with `relu`.
 
     Args:

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from remixer_tf.layers.arguments import check_factories, check_integers
-from remixer_tf.layers.base import Sublayer, get_activation
+from remixer_tf.layers.base import PositionWise, get_activation
 from remixer_tf.layers.dispatch import (
     add_up,
     capacity_plan,
@@ -29,7 +29,7 @@ DISPATCHES = ("gather", "einsum", "dense")
 FEW_TOKENS = 128
 
 
-class MoE(Sublayer):
+class MoE(PositionWise):
     """`y = sum_i g_i f_{e_i}(x)`: each token by the experts that its router chooses.
 
     Each expert is a feed-forward layer without biases, `act(x W_i) W_o`, or if gated

@@ -140,6 +140,8 @@ class SlidingTokenMLP(_TokenMLP):
     examples count as zeros.
     """
 
+    causal = True
+
     def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
         super().__init__(d_tokens, gated, activation, **kwargs)
         check_integers(window=window)
@@ -199,6 +201,8 @@ class BlockTokenMLP(_TokenMLP):
         ValueError: for hidden units that the window does not divide, or packed
             examples.
     """
+
+    causal = True
 
     def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
         super().__init__(d_tokens, gated, activation, **kwargs)

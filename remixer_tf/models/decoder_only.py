@@ -61,7 +61,7 @@ class DecoderOnly(DecodingSteps, keras.Model):
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
         self.token_embedding.build((None, None))  # [vocab_size, d_model]
-        self.decoder.build(shape)
+        self._build_decoder(shape)
         if not self.tied_logits:
             # [d_model, vocab_size]; float32 whatever the compute dtype
             self.logits = dense("logits", shape, self.vocab_size, dtype="float32")

@@ -63,7 +63,7 @@ class EncoderDecoder(DecodingSteps, keras.Model):
         shape = (None, None, self.d_model)
         self.token_embedding.build((None, None))  # [vocab_size, d_model]
         self.encoder.build(shape)
-        self.decoder.build(shape)
+        self._build_decoder(shape)
         if not self.tied_logits:
             # [d_model, vocab_size]; float32 whatever the compute dtype
             self.logits = dense("logits", shape, self.vocab_size, dtype="float32")

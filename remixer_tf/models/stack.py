@@ -292,7 +292,21 @@ class TransformerStack(keras.layers.Layer):
         firsts = [getattr(block.sublayer, "first_scorable", 0) for block in self.blocks]
         return max(firsts, default=0)
 
+    def check_causal(self):
+        """Raises a ValueError unless all sublayers say that they are causal."""
+        for block in self.blocks:
+            if not getattr(block.sublayer, "causal", False):
+                name = type(block.sublayer).__name__
+                raise ValueError(
+                    f"A decoder's layers see no later tokens. Received: layer "
+                    f"'{self.name}/{block.name}', a {name} that does not say it is "
+                    f"causal. Set {self.name}/{name}.causal = True if it has this "
+                    "argument, or take another layer. A layer of your own inherits "
+                    "PositionWise or sets causal = True in its class."
+                )
+
     def build(self, input_shape):
+        self.d_model = input_shape[-1]
         if self.positions is not None:
             self.positions.build(input_shape)
         if self.input_norm is not None:

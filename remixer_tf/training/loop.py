@@ -21,6 +21,7 @@ from remixer_tf.training.checks import (
     check_writable,
 )
 from remixer_tf.training.evaluator import Evaluator
+from remixer_tf.training.layer_checks import check_own_layers
 from remixer_tf.training.metrics_file import remove_metrics_after
 from remixer_tf.training.overview import Overview
 from remixer_tf.training.progress import Progress, format_seconds
@@ -58,6 +59,7 @@ def train(
     configuration=None,
     evaluation_bindings=None,
     dry_run=False,
+    layer_checks=True,
 ):
     """Trains a model, going on from the newest checkpoint in `model_dir`.
 
@@ -107,6 +109,8 @@ def train(
             evaluation's result: one that was made with others does not count; None for
             none.
         dry_run: whether to return before the first step, with one batch read.
+        layer_checks: whether to try layers that are not of this package, see
+            `check_own_layers`.
 
     Returns:
         dict, the contents of train_summary.json, or None if there was nothing to do.
@@ -208,6 +212,8 @@ def train(
         # What will run.
         batch = next(iterator)
         check_ids(batch, engine.model)
+        if layer_checks:
+            check_own_layers(engine.model, batch)
         overview = Overview(engine, dtype_policy)
         facts = (getattr(data, name, None) for name in ("over_length", "caches"))
         progress.message(overview.text(batch, *facts))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import Context
+from remixer_tf.layers import Context, checking
 from tests.compiled import compiled, outputs_and_gradients, slow_on_jax
 
 D_MODEL = 12
@@ -15,16 +15,6 @@ DTYPES = pytest.mark.parametrize(
     "dtype, tol",
     slow_on_jax([("float32", 2e-5), ("mixed_bfloat16", 0.03)], but=[("float32", 2e-5)]),
 )
-
-
-def positions_of(segment_ids):
-    """Positions inside each packed example, `[batch, length]`."""
-    positions = np.zeros_like(segment_ids)
-    for row, ids in enumerate(segment_ids):
-        for column in range(1, len(ids)):
-            if ids[column] == ids[column - 1]:
-                positions[row, column] = positions[row, column - 1] + 1
-    return positions
 
 
 def randomize(layer, seed=1):
@@ -84,6 +74,7 @@ def run_sublayer_test(
         x = ops.convert_to_tensor(x)
         return np.array(call(x, context=context._replace(**fields)), "float32")
 
+    assert layer.causal == (causal or not mixes_tokens)
     y = run(x)
     assert y.shape == x.shape and np.isfinite(y).all()
     _check_dtypes(factory, layer, x, y, context)
@@ -94,9 +85,9 @@ def run_sublayer_test(
     if not reads_encoder:
         _check_padding(run, x)
         if packs:
-            _check_packing(run, x)
+            checking.check_packing(layer, run, x, tolerance=2e-5)
     if causal or not mixes_tokens:
-        _check_causality(run, x, y)
+        checking.check_causal(layer, run, x)
         check_decoding(layer, x, y, context)
     elif mixes_tokens and not reads_encoder:
         changed = x.copy()
@@ -160,41 +151,9 @@ def _check_padding(run, x):
     np.testing.assert_allclose(run(x[:, :real]), full, atol=2e-5)
 
 
-def _check_packing(run, x):
-    """Packed examples give what they give alone."""
-    length = x.shape[1]
-    first = length // 2
-    segment_ids = np.array(
-        [[1] * first + [2] * (length - first - 1) + [0]] * 2, "int32"
-    )
-    packed = run(
-        x,
-        segment_ids=segment_ids,
-        positions=positions_of(segment_ids),
-        padding_mask=(segment_ids > 0).astype("int32"),
-    )
-    np.testing.assert_allclose(packed[:, :first], run(x[:, :first]), atol=2e-5)
-    np.testing.assert_allclose(
-        packed[:, first : length - 1], run(x[:, first : length - 1]), atol=2e-5
-    )
-
-
-def _check_causality(run, x, y):
-    for t in range(1, x.shape[1]):
-        changed = x.copy()
-        changed[:, t:] += 1.0
-        np.testing.assert_allclose(run(changed)[:, :t], y[:, :t], atol=1e-5)
-
-
 def check_decoding(layer, x, y, context):
-    """Checks that step by step, with a cache, a layer makes the y of a whole x."""
-    batch, length = x.shape[:2]
-    context = context._replace(key_positions=ops.arange(length, dtype="int32"))
-    cache = layer.init_cache(batch, length, context)
+    """Checks that step by step, with a cache, a layer makes what the y of a whole x."""
     decode_step = compiled(layer.decode_step, layer)
-    assert all(value.shape[0] % batch == 0 for value in cache.values())
-    for t in range(length):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
-        x_t = ops.convert_to_tensor(x[:, t : t + 1])
-        y_t, cache = decode_step(x_t, cache, step)
-        np.testing.assert_allclose(np.array(y_t)[:, 0], y[:, t], atol=2e-5)
+    cache = layer.init_cache(x.shape[0], x.shape[1], context)
+    assert all(value.shape[0] % x.shape[0] == 0 for value in cache.values())
+    checking.check_decoding(layer, x, y, context, decode_step, tolerance=2e-5)

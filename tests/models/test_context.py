@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import Sublayer
+from remixer_tf.layers import PositionWise, SelfAttention, Sublayer
 from remixer_tf.models import (
     DecoderOnly,
     EncoderDecoder,
@@ -21,7 +21,7 @@ INPUTS, TARGETS = BATCH["encoder_input_tokens"], BATCH["decoder_target_tokens"]
 SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 0]] * 3, "int32")
 
 
-class Probe(Sublayer):
+class Probe(PositionWise):
     """Remembers the last context it saw."""
 
     def call(self, x, context, training=False):
@@ -82,3 +82,30 @@ def test_what_writes_text(model_class):
     logits, _ = model.decode_step(ops.convert_to_tensor(last), cache, step)
     assert tuple(logits.shape) == (6, VOCAB_SIZE)
     assert_saw(model.decoder, last[:, None], None)
+
+
+@pytest.mark.parametrize("model_class", [EncoderDecoder, DecoderOnly])
+def test_a_decoder_refuses_layers_that_see_later_tokens(model_class):
+    def attention(causal):
+        sublayer = functools.partial(SelfAttention, 2, 4, causal=causal)
+        return functools.partial(TransformerStack, {"attention": sublayer}, 1)
+
+    encoder = [attention(False)] if model_class is EncoderDecoder else []
+    built(model_class(*encoder, attention(True), VOCAB_SIZE, 8))
+    words = "decoder/layer_0_attention.*decoder/SelfAttention.causal = True"
+    with pytest.raises(ValueError, match=words):
+        model_class(*encoder, attention(False), VOCAB_SIZE, 8).build()
+
+
+def test_a_layer_without_steps_does_not_decode_as_if_it_needed_none():
+    class Mean(Sublayer):
+        causal = True
+
+        def call(self, x, context, training=False):
+            count = ops.arange(1, x.shape[1] + 1, dtype=x.dtype)
+            return ops.cumsum(x, axis=1) / count[:, None]
+
+    stack = functools.partial(TransformerStack, {"mean": Mean}, num_layers=1)
+    model = built(DecoderOnly(stack, VOCAB_SIZE, 8))
+    with pytest.raises(ValueError, match="Mean has no decode_step.*PositionWise"):
+        model.start_decoding({"encoder_input_tokens": INPUTS}, 4)

@@ -13,16 +13,16 @@ from remixer_tf.layers import (
     LayerNorm,
     LengthMixing,
     PositionEmbedding,
+    PositionWise,
     RMSNorm,
     SelfAttention,
-    Sublayer,
 )
 from remixer_tf.models import Block, PostNormBlock, TransformerStack
 from remixer_tf.models.stack import survival_by_layer
 from tests.compiled import compiled
 
 
-class Ones(Sublayer):
+class Ones(PositionWise):
     def call(self, x, context, training=False):
         return ops.ones_like(x)
 

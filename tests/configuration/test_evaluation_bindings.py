@@ -31,7 +31,7 @@ def test_training_alone_does_not_count():
         ],
         ["DecodedEvaluation.splits = ['test']", "DecodedEvaluation.batch_size = 3"],
         ["EncoderDecoder.tied_logits = False"],  # as it is by default
-        ["sentencepiece_vocabulary.path = 'a copy'"],
+        ["VOCABULARY_FILE = 'a copy'"],
     ):
         assert bindings(*more) == one, more
     assert bindings(caller="evaluate") == one

@@ -24,7 +24,8 @@ class _Attention(Sublayer):
     The 1/sqrt(d_kv) of the usual form is inside the query's initialiser, as Mesh
     TensorFlow has it:
     q ~ N(0, 1/(d_model d_kv)), k, v ~ N(0, 1/d_model), o ~ N(0, 1/(heads d_kv)).
-    Logits' bias, mask and softmax are float32.
+    The products Q K^T and the stack's position bias come in the compute dtype; their
+    sum, the mask and the softmax are float32.
     """
 
     def __init__(self, num_heads, d_kv, dropout_rate=0.0, **kwargs):
@@ -155,7 +156,7 @@ class SelfAttention(_Attention):
         own = causal = padding = segments = None
         positions = ops.arange(length, dtype="int32")
         if self.relative_bias:
-            own = self.position_bias(positions, positions)
+            own = self.position_bias.whole(length)
         if self.causal:
             causal = _mask_bias(positions[None, :] <= positions[:, None])[None, None]
         if context.padding_mask is not None:

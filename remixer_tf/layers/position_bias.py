@@ -54,7 +54,11 @@ class RelativePositionBias(keras.layers.Layer):
         num_heads: int.
         bidirectional: bool, True in an encoder, False in a causal decoder.
         num_buckets: int.
-        max_distance: int.
+        max_distance: int, more than the distances that have a bucket of their own: a
+            quarter of the buckets if bidirectional, half of them otherwise.
+
+    Raises:
+        ValueError: for numbers outside their ranges.
     """
 
     def __init__(
@@ -63,6 +67,14 @@ class RelativePositionBias(keras.layers.Layer):
         super().__init__(**kwargs)
         check_integers(num_heads=num_heads, max_distance=max_distance)
         check_integers(4 if bidirectional else 2, num_buckets=num_buckets)
+        exact = num_buckets // (4 if bidirectional else 2)
+        if max_distance <= exact:
+            raise ValueError(
+                f"max_distance must be more than {exact}: so many distances have one "
+                "of the buckets each, and the others grow up to max_distance. "
+                f"Received: max_distance={max_distance}, num_buckets={num_buckets}, "
+                f"bidirectional={bidirectional}"
+            )
         self.num_heads = num_heads
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets
@@ -77,26 +89,31 @@ class RelativePositionBias(keras.layers.Layer):
         )
 
     def call(self, query_positions, key_positions):
-        """Biases of queries on keys, both at consecutive positions.
+        """Biases of queries on keys.
 
         Args:
-            query_positions: int32 `[length]`; either equal to `key_positions`, or
-                one position.
-            key_positions: int32 `[kv_length]`, `0 .. kv_length - 1`.
+            query_positions: int32 `[length]`.
+            key_positions: int32 `[kv_length]`.
 
         Returns:
             float32 `[1, heads, length, kv_length]`.
         """
-        length = query_positions.shape[0]
-        if length == 1:
-            bias = self._lookup(key_positions - query_positions)[:, None, :]
-        else:
-            # The bias depends on the distance alone: 2n-1 look-ups, laid out as a
-            # Toeplitz matrix, where n^2 look-ups would have a slow gradient.
-            bias = create_toeplitz_matrix(
-                self._lookup(ops.arange(-(length - 1), length, dtype="int32"))
-            )
-        return bias[None]
+        return self._lookup(key_positions[None, :] - query_positions[:, None])[None]
+
+    def whole(self, length):
+        """Biases of all positions of a sequence on all.
+
+        They depend on the distance alone: 2n-1 look-ups, laid out as a Toeplitz
+        matrix, where n^2 look-ups would have a slow gradient.
+
+        Args:
+            length: int, n.
+
+        Returns:
+            float32 `[1, heads, length, length]`.
+        """
+        distances = ops.arange(-(length - 1), length, dtype="int32")
+        return create_toeplitz_matrix(self._lookup(distances))[None]
 
     def _lookup(self, relative_position):
         buckets = relative_position_bucket(

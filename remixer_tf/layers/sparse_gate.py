@@ -212,7 +212,7 @@ class SparseGatedMLP(GatedMLP):
         d_ff: int, channels of `X U`; the experts share half of them.
         max_length, num_experts, routing, toeplitz, causal, spatial_stddev,
             spatial_bias_value: see `SparseSpatialGate`.
-        activation: str, see `get_activation`.
+        activation, d_attention, norm_epsilon, attention_dropout_rate: see `GatedMLP`.
 
     Call arguments and returns: see `Sublayer`.
 
@@ -231,8 +231,17 @@ class SparseGatedMLP(GatedMLP):
         spatial_stddev=None,
         spatial_bias_value=None,
         activation="gelu_exact",
+        d_attention=None,
+        norm_epsilon=1e-6,
+        attention_dropout_rate=0.0,
         **kwargs,
     ):
+        for name in {"variant", "num_heads"} & set(kwargs):
+            raise ValueError(
+                f"SparseGatedMLP has no {name}: its gate splits the channels, and the "
+                f"experts share them. Received: {name}={kwargs[name]!r}. Set "
+                "num_experts, or take a GatedMLP."
+            )
         self.num_experts = num_experts
         self.routing = routing
         super().__init__(
@@ -243,6 +252,9 @@ class SparseGatedMLP(GatedMLP):
             spatial_stddev=spatial_stddev,
             spatial_bias_value=spatial_bias_value,
             activation=activation,
+            d_attention=d_attention,
+            norm_epsilon=norm_epsilon,
+            attention_dropout_rate=attention_dropout_rate,
             **kwargs,
         )
 
@@ -260,5 +272,6 @@ class SparseGatedMLP(GatedMLP):
             self.causal,
             self.spatial_stddev,
             self.spatial_bias_value,
+            norm_epsilon=self.norm_epsilon,
             **kwargs,
         )

@@ -328,10 +328,10 @@ class TransformerStack(keras.layers.Layer):
         x = self.input_dropout(x, training=training)
         if self.position_bias is not None:
             if cache is None:
-                keys = queries = ops.arange(x.shape[1], dtype="int32")
+                bias = self.position_bias.whole(x.shape[1])
             else:
-                keys, queries = context.key_positions, ops.reshape(context.step, (1,))
-            bias = self.position_bias(queries, keys)
+                step = ops.reshape(context.step, (1,))
+                bias = self.position_bias(step, context.key_positions)
             context = context._replace(position_bias=bias)
         new_cache = {}
         for block in self.blocks:

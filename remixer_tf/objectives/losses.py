@@ -50,8 +50,9 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     are the same when its eps is ours times (V - 1) / V, the values are not.)
 
     Everything is computed in float32, whatever the dtype of the logits. Divide the sums
-    by the sum of weights of the whole batch (all replicas and micro-batches):
-    (loss + z_loss) / weight is what T5 minimises.
+    by the sum of weights of the whole batch (all replicas and micro-batches). T5's
+    Mesh TensorFlow divides by all target positions, padding included, and T5X by the
+    weights or by a constant.
 
     Args:
         logits: float [batch, length, vocab_size] (any leading axes), finite.

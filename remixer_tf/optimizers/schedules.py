@@ -112,7 +112,10 @@ class WarmupConstant(_Schedule):
 
 @_register
 class WarmupLinearDecay(_Schedule):
-    """Linear warm-up to the peak, then a straight line down: BERT's schedule.
+    """Linear warm-up to the peak, then a straight line down.
+
+    As transformers' `get_linear_schedule_with_warmup`. BERT's code ramps up alike, but
+    its line starts at step 0, so that the rate after the warm-up is below the peak.
 
     With p = clip((t - warmup_steps) / (total_steps - warmup_steps), 0, 1):
     min(1, t / warmup_steps) * (end + (learning_rate - end) * (1 - p)).

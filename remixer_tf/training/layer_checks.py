@@ -62,8 +62,7 @@ def _check(layer, stack, model, packed):
         fields["token_mask"] = np.ones(x.shape[:2], "int32")
         fields = {name: ops.convert_to_tensor(value) for name, value in fields.items()}
         if stack.position_bias is not None:
-            positions = ops.arange(x.shape[1], dtype="int32")
-            fields["position_bias"] = stack.position_bias(positions, positions)
+            fields["position_bias"] = stack.position_bias.whole(x.shape[1])
         return Context(**fields)
 
     def run(x, **fields):

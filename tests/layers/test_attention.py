@@ -124,7 +124,7 @@ def test_relative_position_bias(bidirectional):
     layer.rel_embedding.assign(table)
     n = 150
     positions = ops.arange(n, dtype="int32")
-    bias = np.array(layer(positions, positions))
+    bias = np.array(layer.whole(n))
     assert bias.shape == (1, 3, n, n)
     # Distance 64 and 32 lie on a bucket's edge in exact arithmetic; float32 decides.
     for query, key in [(0, 0), (5, 0), (0, 5), (9, 1), (149, 0), (0, 149), (40, 17)]:
@@ -132,3 +132,15 @@ def test_relative_position_bias(bidirectional):
         np.testing.assert_array_equal(bias[0, :, query, key], table[:, bucket])
     row = np.array(layer(ops.convert_to_tensor([70], "int32"), positions))
     np.testing.assert_array_equal(row[0, :, 0], bias[0, :, 70])
+    queries, keys = np.array([7, 3, 90], "int32"), np.array([4, 91], "int32")
+    some = np.array(layer(ops.convert_to_tensor(queries), ops.convert_to_tensor(keys)))
+    np.testing.assert_array_equal(some[0], bias[0][:, queries[:, None], keys])
+
+
+@pytest.mark.parametrize("bidirectional, exact", [(True, 8), (False, 16)])
+def test_distances_end_above_the_exact_buckets(bidirectional, exact):
+    with pytest.raises(ValueError, match=f"max_distance must be more than {exact}"):
+        RelativePositionBias(3, bidirectional, max_distance=exact)
+    layer = RelativePositionBias(3, bidirectional, max_distance=exact + 1)
+    layer.build()
+    assert np.isfinite(np.array(layer.whole(40))).all()

@@ -75,8 +75,7 @@ def test_positional_attention_has_value_and_output_only():
 
 def test_biases_of_layer_and_stack_add_up():
     layer, _, x = make(BertSelfAttention, relative_bias=True)
-    positions = ops.arange(5, dtype="int32")
-    own = np.array(layer.position_bias(positions, positions))
+    own = np.array(layer.position_bias.whole(5))
     both = compiled(layer)(x, context=Context(position_bias=own))
     layer.position_bias.rel_embedding.assign(2 * layer.position_bias.rel_embedding)
     twice = compiled(layer)(x, context=Context())

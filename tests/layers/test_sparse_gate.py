@@ -142,6 +142,11 @@ def test_the_block_passes_its_arguments_on():
     assert gate.mixing.toeplitz and gate.mixing.causal
     assert ops.convert_to_numpy(gate.mixing.mixing_matrix).std() > 0.05
     assert (ops.convert_to_numpy(gate.mixing.spatial_bias) == 0.5).all()
+    layer = SparseGatedMLP(12, 8, 3, norm_epsilon=0.1)
+    assert layer.gating.norm.epsilon == 0.1
+    for unread in ({"variant": "linear"}, {"num_heads": 2}):
+        with pytest.raises(ValueError, match=f"has no {next(iter(unread))}"):
+            SparseGatedMLP(12, 8, 3, **unread)
 
 
 def test_what_is_refused():

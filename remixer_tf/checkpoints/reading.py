@@ -15,6 +15,8 @@ import tensorflow as tf
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, retried
 
+LEARNING_RATE = "learning_rate"  # an optimizer's variable that older ones hold
+
 _SHOWN = 10
 _SMALL = 1 << 16  # bytes
 
@@ -242,6 +244,8 @@ def is_random_state(name):
 def check_coverage(folder, groups, random_states=True):
     """Raises unless the checkpoint and `groups` hold the same names and shapes.
 
+    An optimizer's learning rate does not count: it is as configured.
+
     Args:
         folder: of the checkpoint.
         groups: {group: {path: variable}}.
@@ -253,7 +257,8 @@ def check_coverage(folder, groups, random_states=True):
         saved = {
             name: shape
             for name, shape in shapes.get(group, {}).items()
-            if random_states or not is_random_state(name)
+            if (random_states or not is_random_state(name))
+            and (group, name) != ("optimizer", LEARNING_RATE)
         }
         wanted = {name: tuple(value.shape) for name, value in variables.items()}
         missing = [f"{n} {wanted[n]}" for n in sorted(wanted.keys() - saved.keys())]

@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 import keras
 
-from remixer_tf.checkpoints.reading import named_variables, saved_value
+from remixer_tf.checkpoints.reading import (
+    LEARNING_RATE,
+    named_variables,
+    saved_value,
+)
 
 
 class Cost(NamedTuple):
@@ -99,12 +103,15 @@ class Engine(abc.ABC):
     def variables(self):
         """Returns {"model" or "optimizer": {path: `keras.Variable`}}, for checkpoints.
 
+        The learning rate is left out: it is as configured, whatever it was before.
+
         Raises:
             ValueError: two variables share a path.
         """
         slots = named_variables(self.optimizer.variables)
         # The first part is the optimizer's name, which counts up in a process.
         slots = {path.partition("/")[2]: slot for path, slot in slots.items()}
+        slots.pop(LEARNING_RATE, None)
         return {"model": named_variables(self.model.variables), "optimizer": slots}
 
     def values(self):

@@ -12,6 +12,7 @@ from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.backend_engine import backend_engine
+from remixer_tf.training.changes import write_configuration
 from remixer_tf.training.checks import (
     check_evaluations,
     check_ids,
@@ -104,7 +105,8 @@ def train(
         examples_per_epoch: int, to tell epochs; None does not tell them.
         configuration: a function called when everything is built, that returns the
             operative gin as text, and a dict of numbers and strings as hyperparameters
-            for TensorBoard; None for nothing. The text becomes operative_config.gin.
+            for TensorBoard; None for nothing. The text becomes operative_config.gin,
+            see `write_configuration`.
         evaluation_bindings: dictionary of str, the bindings of gin that can change an
             evaluation's result: one that was made with others does not count; None for
             none.
@@ -231,9 +233,9 @@ def train(
             tf.io.gfile.remove(summary_path)  # Who sees it takes the run for ended.
         text, hyperparameters = configuration() if configuration else ("", {})
         if text and host.index == 0:
-            path = os.path.join(model_dir, "operative_config.gin")
-            with tf.io.gfile.GFile(path, "w") as file:
-                file.write(name_copies(text, model_dir))
+            text = name_copies(text, model_dir)
+            if changes := write_configuration(model_dir, text, step):
+                progress.message(changes)
 
         # Steps.
         log = RunLog(

@@ -23,6 +23,7 @@ from remixer_tf.checkpoints.reading import (
     restore_model,
 )
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.training import engine
 from tests.training import toy
 
 
@@ -41,8 +42,13 @@ def make_checkpoints(model_dir, model, optimizer=None, **options):
     return checkpoints, optimizer, iterator
 
 
-def test_restores_variables_slots_random_state_step_and_data(tmp_path):
+@pytest.mark.parametrize("holds_the_rate", [False, True])
+def test_restores_variables_slots_random_state_step_and_data(
+    tmp_path, monkeypatch, holds_the_rate
+):
     model = make_model()
+    if holds_the_rate:  # As checkpoints did.
+        monkeypatch.setattr(engine, "LEARNING_RATE", "")
     checkpoints, optimizer, iterator = make_checkpoints(tmp_path, model)
     for variable in [*model.variables, *optimizer.variables]:
         variable.assign(variable + 1)
@@ -51,6 +57,8 @@ def test_restores_variables_slots_random_state_step_and_data(tmp_path):
     checkpoints.wait()
     following = next(iterator)
 
+    monkeypatch.undo()
+    optimizer.learning_rate.assign(0.001)  # Keras' own, as the other's.
     other = make_model(seed=1)
     checkpoints, other_optimizer, iterator = make_checkpoints(tmp_path, other)
     assert checkpoints.restore() == 7

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
+from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.training import progress
 from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.jax_engine import JaxEngine
@@ -189,6 +190,45 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path):
         run(tmp_path, 4, optimizer=lambda: keras.optimizers.SGD(0.1))
     run(tmp_path, 4)  # Neither the end nor an error leaves it locked.
     assert available_steps(tmp_path / "checkpoints") == [2, 4]
+
+
+@pytest.mark.quick_on_jax
+def test_the_configured_learning_rate_wins(tmp_path, reports):
+    def adam(rate):
+        return lambda: keras.optimizers.Adam(rate)
+
+    run(tmp_path, 1, optimizer=adam(0.01))
+    run(tmp_path, 2, optimizer=adam(0.002))
+    run(tmp_path, 3, optimizer=adam(WarmupConstant(0.003)))
+    run(tmp_path, 4, optimizer=adam(0.004))
+    rates = [values["learning_rate"] for _, values in sorted(reports.items())]
+    np.testing.assert_allclose(rates, [0.01, 0.002, 0.003, 0.004], rtol=1e-6)
+
+
+def test_a_changed_configuration_is_told_and_the_earlier_one_kept(tmp_path, capsys):
+    def go_on(train_steps, text):
+        run(tmp_path, train_steps, configuration=lambda: (text, {}))
+        return capsys.readouterr().out
+
+    old = "import seqio\nRATE = 0.1\ntrain.seed = 0\nf.a = 'same'\n"
+    new = "import seqio\nRATE = 0.2\nf.a = 'same'\nf.b = \\\n    (1,\n     %RATE)\n"
+    assert "has changed" not in go_on(1, old)
+    same = f"# The same.\n{old}relative_paths.folders = '.'"
+    assert "has changed" not in go_on(2, same)
+    kept = tmp_path / "operative_config_2.gin"
+    assert not kept.exists()
+    output = go_on(3, new)
+    for line in (
+        f"the configuration has changed since {kept}:",
+        "  RATE: 0.1, now 0.2",
+        "  train.seed: 0, now not set",
+        "  f.b: not set, now (1, %RATE)",
+    ):
+        assert f"{line}\n" in output
+    assert "f.a" not in output and "folders" not in output
+    assert (tmp_path / "operative_config.gin").read_text() == new
+    assert old in kept.read_text()
+    assert go_on(4, "".join(f"M{i} = {i}\n" for i in range(20))).count("now") == 10
 
 
 def test_training_again_says_that_it_is_done(tmp_path, capsys):

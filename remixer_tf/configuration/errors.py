@@ -8,6 +8,8 @@ import sys
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+_NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory|OOM when", re.IGNORECASE)
+
 
 class UserError(Exception):
     """Something the user can mend; shown as one message, without a traceback."""
@@ -17,17 +19,39 @@ def run_binary(main):
     """Runs `main(arguments)`; a user's error becomes one message and exit code 2.
 
     A user's error is a `UserError`, or an exception that a `raise` statement of this
-    package made: its message says what to do. Others are bugs and keep their traceback.
+    package made: its message says what to do. So do those of the machine, see
+    `of_machine`. Others are bugs and keep their traceback. Ctrl-C is one line too, and
+    exit code 130.
     """
     # Read when TensorFlow is imported, which is later: its lines on absent GPUs.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         main(sys.argv[1:])
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "Ctrl-C", file=sys.stderr)
+        sys.exit(130)
     except Exception as error:
-        if not is_users_error(error):
+        message = plain_message(error) if is_users_error(error) else of_machine(error)
+        if message is None:
             raise
-        print(f"error: {plain_message(error)}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
+
+
+def of_machine(error):
+    """Returns the message for a machine that lacks memory, else None."""
+    # Both libraries' classes are known by what they say: neither is imported here.
+    if re.search("no space left", str(error), re.IGNORECASE):
+        return None
+    lines = [line for line in str(error).splitlines() if _NO_MEMORY.search(line)]
+    if not lines and not isinstance(error, MemoryError):
+        return None
+    what = re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", (lines or [str(error)])[0])
+    return (
+        f"out of memory: {what.rstrip('.')}. Take a smaller batch (BATCH_SIZE) or "
+        "shorter lengths. Training also takes less with more train.micro_batches, "
+        "train.dtype_policy = 'mixed_bfloat16', or more devices."
+    )
 
 
 def check_on_tensorflow(what):

@@ -125,6 +125,7 @@ def train(
         OSError: a checkpoint could not be written, none could be read, or another run
             lives in `model_dir`.
         SystemExit: SIGTERM came. Everything is saved; the code is `watch.PREEMPTED`.
+        KeyboardInterrupt: Ctrl-C, or SIGINT, came. Everything is saved.
     """
     start_time = time.perf_counter()
     check_factories(model=model, optimizer=optimizer, dataset=dataset)
@@ -148,7 +149,10 @@ def train(
         check_writable(model_dir)
     engine = engine()  # First: several hosts connect here.
     host = engine.host
-    with RunLock(model_dir, enabled=host.index == 0 and not dry_run) as lock:
+    with (
+        StopSignal() as signal,
+        RunLock(model_dir, enabled=host.index == 0 and not dry_run) as lock,
+    ):
         # Data, model, optimizer.
         keras.utils.set_random_seed(seed)
         data = dataset(
@@ -249,7 +253,7 @@ def train(
         )
         log.start(step, text, hyperparameters)
         watch = FiniteWatch(model_dir, max_skipped_steps, text, host)
-        with progress, log, checkpoints, StopSignal() as signal:
+        with progress, log, checkpoints, signal.held():
             loop = StepLoop(
                 engine,
                 iterator,

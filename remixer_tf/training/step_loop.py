@@ -1,5 +1,6 @@
 """Step after step, with what happens between them."""
 
+import contextlib
 import time
 
 from remixer_tf.objectives.batches import throughput_unit
@@ -7,7 +8,6 @@ from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training import experts
 from remixer_tf.training.checks import check_ids
 from remixer_tf.training.progress import Speed
-from remixer_tf.training.watch import PREEMPTED
 
 
 class StepLoop:
@@ -60,6 +60,7 @@ class StepLoop:
         self._evaluator = evaluator
         self._lock = lock
         self._signal = signal
+        self._alone = engine.host.count == 1
         self._known_shapes = set()
         self._sums = None  # of the calls since the last log line
         self._values = {}  # of the last log line
@@ -74,7 +75,8 @@ class StepLoop:
             bool, whether training stopped early.
 
         Raises:
-            FloatingPointError, OSError, SystemExit, ValueError: see `train`.
+            FloatingPointError, KeyboardInterrupt, OSError, SystemExit, ValueError: see
+                `train`.
         """
         self.speed = Speed(throughput_unit(batch))
         stopped_early = False
@@ -89,7 +91,8 @@ class StepLoop:
             pause = time.perf_counter()
             self._save_if_due()
             if self._evaluator.due(self.step):
-                stopped_early = self._evaluator.run(self.step)
+                with self._saved():
+                    stopped_early = self._evaluator.run(self.step)
             self.speed.skip(time.perf_counter() - pause)
         return stopped_early
 
@@ -110,7 +113,7 @@ class StepLoop:
         known = shapes in self._known_shapes
         if not known:
             check_ids(batch, self._engine.model)
-        sums = self._engine.step(batch, stop=self._signal.received)
+        sums = self._engine.step(batch, stop=self._signal.received is not None)
         self.step += self._steps_per_call
         self._watch.add(self.step, batch, sums)
         if known:
@@ -135,15 +138,20 @@ class StepLoop:
         self._sums, self._values = None, values
 
     def _save_if_due(self):
-        """Saves a checkpoint, also before evaluations and on SIGTERM, which ends it."""
+        """Saves a checkpoint, also before evaluations, and on signals, which end it."""
+        # Several processes agree by a number that goes along with a call.
+        stop = self._watch.stop or (self._alone and self._signal.received)
         due = self._ends(self._checkpoint_period) or self._evaluator.due(self.step)
-        if due or self._watch.stop:
+        if due or stop:
             self._watch.flush()
             self._checkpoints.save(self.step)
-        if self._watch.stop:
+        if stop:
             self._checkpoints.wait()
             self._engine.host.barrier()
-            self._progress.message(
-                f"SIGTERM: saved step {self.step}. The same command goes on from it."
+            self._signal.leave(
+                f"saved step {self.step}. The same command goes on from it."
             )
-            raise SystemExit(PREEMPTED)
+
+    def _saved(self):
+        """A block in which a signal need not wait, unless other processes would."""
+        return self._signal.let_through() if self._alone else contextlib.nullcontext()

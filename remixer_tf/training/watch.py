@@ -1,8 +1,10 @@
 """Why a run stops before its end: numbers that are not finite, and signals."""
 
+import contextlib
 import io
 import os
 import signal
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +13,7 @@ from absl import logging
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.objectives.batches import targets_and_weights
 
+_KEPT = "nothing is lost. The same command goes on."
 PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
 
 
@@ -95,27 +98,73 @@ class FiniteWatch:
 
 
 class StopSignal:
-    """Notes SIGTERM, which a machine sends before it is taken away.
+    """Ends a run at SIGTERM, which takes a machine away, and at SIGINT (Ctrl-C).
 
-    Use it as a context manager.
+    At once, but where steps would be lost: there it is noted, for the loop to save
+    first. Use it as a context manager around the run.
 
     Attributes:
-        received: whether it came.
+        received: the number of the signal, or None.
     """
 
     def __init__(self):
-        self.received = False
+        self.received = None
+        self._held = False
+        self._previous = {}
+        self._message = None
 
     def __enter__(self):
-        try:
-            self._previous = signal.signal(signal.SIGTERM, self._note)
-        except ValueError:  # Not the main thread: the program handles signals itself.
-            self._previous = None
+        # Else the program handles signals itself.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exception):
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._message:
+            print(self._message, flush=True)
+
+    @contextlib.contextmanager
+    def held(self):
+        """Notes signals in this block. Its end is where nothing is left to save."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    @contextlib.contextmanager
+    def let_through(self):
+        """Ends the run at once in this block of a `held` one, as nothing is lost."""
+        self._held = False
+        try:
+            if self.received:
+                self.leave(_KEPT)
+            yield
+        finally:
+            self._held = True
+
+    def leave(self, what):
+        """Ends the run.
+
+        Args:
+            what: str, what has been saved.
+
+        Raises:
+            KeyboardInterrupt: SIGINT came.
+            SystemExit: SIGTERM came, here or to another process.
+        """
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt(f"Ctrl-C: {what}")
+        self._message = f"SIGTERM: {what}"
+        raise SystemExit(PREEMPTED)
 
     def _note(self, number, frame):
-        self.received = True
+        again = self.received == number == signal.SIGINT
+        self.received = number
+        if again:
+            self.leave("it came twice: steps since the last checkpoint are lost.")
+        if not self._held:
+            self.leave(_KEPT)

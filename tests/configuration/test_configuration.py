@@ -3,9 +3,11 @@
 import os
 
 import gin
+import jax
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from remixer_tf import configuration, train
 
@@ -337,6 +339,41 @@ def test_run_binary(capsys, monkeypatch):
     for function, kind in [(bug, TypeError), (other_bug, ValueError)]:
         with pytest.raises(kind):
             configuration.run_binary(function)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyboardInterrupt("Ctrl-C: saved step 3."), 130, ["Ctrl-C: saved step 3."]),
+        (KeyboardInterrupt(), 130, ["Ctrl-C"]),
+        (
+            tf.errors.ResourceExhaustedError(
+                None, None, "Graph:\n{{node a}} OOM when allocating shape[9] [Op:Fill]"
+            ),
+            2,
+            ["error: out of memory: OOM when allocating shape[9]. ", "BATCH_SIZE"],
+        ),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory, 9 bytes."),
+            2,
+            ["out of memory: RESOURCE_EXHAUSTED: Out of memory, 9 bytes. Take "],
+        ),
+        (MemoryError("Unable to allocate 7 TiB"), 2, ["Unable to allocate 7 TiB. "]),
+    ],
+)
+def test_one_line_for_an_interrupt_and_for_want_of_memory(
+    capsys, monkeypatch, error, code, words
+):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr("sys.argv", ["train"])
+    with pytest.raises(SystemExit) as exit_:
+        configuration.run_binary(fail)
+    assert exit_.value.code == code
+    (line,) = capsys.readouterr().err.splitlines()
+    for word in words:
+        assert word in line
 
 
 def test_plain_message_drops_what_keras_adds():

@@ -21,7 +21,7 @@ from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.loop import train
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
-from remixer_tf.training.watch import PREEMPTED
+from remixer_tf.training.watch import PREEMPTED, StopSignal
 from tests.training import toy
 
 ON_JAX = keras.backend.backend() == "jax"
@@ -393,21 +393,66 @@ def test_killed_at_any_moment_it_goes_on_exactly():
     assert "3 kills" in done.stdout and "all losses and weights equal" in done.stdout
 
 
-def test_sigterm_saves_and_leaves_with_its_own_exit_code(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("when", ["step", "start", "evaluation"])
+def test_a_signal_ends_the_run_at_once_and_nothing_is_lost(
+    tmp_path, capsys, monkeypatch, number, when
+):
+    def send(*args, **kwargs):
+        os.kill(os.getpid(), number)
+
     def advance(self, step):
         if step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            send()
 
-    monkeypatch.setattr(progress.Progress, "advance", advance)
-    with pytest.raises(SystemExit) as exit_:
-        run(tmp_path, 1_000_000, checkpoint_period=1_000_000, log_period=1_000_000)
-    assert exit_.value.code == PREEMPTED
-    (step,) = available_steps(tmp_path / "checkpoints")
-    assert step >= 3
-    assert f"SIGTERM: saved step {step}" in capsys.readouterr().out
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    run(tmp_path, step + 1)
-    assert f"from step {step}" in capsys.readouterr().out
+    class Evaluation:
+        period = 3
+
+        def check(self, model_dir, evaluations):
+            pass
+
+        def run(self, *args, **kwargs):
+            send()
+            pytest.fail("it went on")
+
+    options = {"checkpoint_period": 1_000_000, "log_period": 1_000_000}
+    step = 3
+    if when == "step":
+        monkeypatch.setattr(progress.Progress, "advance", advance)
+    elif when == "start":
+        options["initial_checkpoint"] = send
+        step = None
+    else:
+        options["evaluations"] = [Evaluation()]
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    ends = SystemExit if number == signal.SIGTERM else KeyboardInterrupt
+    with pytest.raises(ends) as exit_:
+        run(tmp_path, 3_000_000, **options)
+    output = capsys.readouterr().out
+    if number == signal.SIGTERM:
+        assert exit_.value.code == PREEMPTED
+        message = output.splitlines()[-1]
+    else:
+        message = str(exit_.value)
+    assert message.startswith("SIGTERM: " if number == signal.SIGTERM else "Ctrl-C: ")
+    assert ("saved step 3" if when == "step" else "nothing is lost") in message
+    assert available_steps(tmp_path / "checkpoints") == ([step] if step else [])
+    assert handlers == (
+        signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGINT),
+    )
+    assert not (tmp_path / "run.lock").exists()
+    if when == "step":
+        run(tmp_path, step + 1)
+        assert f"from step {step}" in capsys.readouterr().out
+
+
+def test_a_second_interrupt_does_not_wait():
+    with StopSignal() as stop, pytest.raises(KeyboardInterrupt, match="twice"):
+        with stop.held():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.received == signal.SIGINT
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_progress_bar(capsys):

@@ -93,8 +93,11 @@ def _numbers(summary, best):
         if name in summary:
             yield name, summary[name]
     for unit in ("token", "image"):
-        if rate := summary.get(f"{unit}s_per_second"):
-            yield f"flops_per_{unit}", summary["flops_per_second"] / rate
+        name = f"flops_per_{unit}"
+        if name in summary:
+            yield name, summary[name]
+        elif rate := summary.get(f"{unit}s_per_second"):  # of an earlier version
+            yield name, summary["flops_per_second"] / rate
     for name in ("steps", "seconds", "steps_per_second"):
         if name in summary:
             yield name, summary[name]

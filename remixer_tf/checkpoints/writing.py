@@ -9,6 +9,7 @@ A checkpoint is a folder that appears, whole, by being renamed:
     <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
     <model_dir>/checkpoints/<step>/arrays/         model, optimizer, if orbax writes
     <model_dir>/checkpoints/<step>/data-0-of-1.*   position in each part of the data
+    <model_dir>/checkpoints/<step>/summary.json    what the run has taken so far
     <model_dir>/checkpoints/writing-<step>/        until then
     <model_dir>/checkpoints/0/state.*              where a run starts: the model alone
     <model_dir>/checkpoints/removing-<step>/       an old one, while it is deleted
@@ -16,6 +17,7 @@ A checkpoint is a folder that appears, whole, by being renamed:
 """
 
 import contextlib
+import json
 import os
 import threading
 
@@ -68,6 +70,7 @@ class Checkpoints:
         best_step: int, a step whose checkpoint stays, or None.
         has_start: bool, whether the folder has a checkpoint of step 0, see
             `write_weights`.
+        summary: dictionary, that of the checkpoint restored; {} if it has none.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Checkpoints:
     ):
         self.directory = checkpoint_directory(model_dir)
         self.best_step = None
+        self.summary = {}
         self.has_start = 0 in available_steps(self.directory)
         self._variables = variables
         self._values = values
@@ -103,14 +107,17 @@ class Checkpoints:
 
     def __exit__(self, *exception):
         """Lets the checkpoint that is being written be finished, whatever happened."""
-        if self._thread:
-            self._thread.join()
+        self.join()
 
-    def save(self, step):
+    def save(self, step, summary=None):
         """Copies everything, and starts writing the checkpoint of `step`.
 
         All hosts call it. The step that was saved or restored last is not written
         again.
+
+        Args:
+            step: int.
+            summary: dictionary for JSON, which stays with it; None for {}.
 
         Raises:
             OSError: this or the previous checkpoint could not be written, here or on
@@ -136,6 +143,8 @@ class Checkpoints:
                 if tf.io.gfile.exists(folder):
                     tf.io.gfile.rmtree(folder)
                 tf.io.gfile.makedirs(folder)
+                with tf.io.gfile.GFile(_summary_path(folder), "w") as file:
+                    json.dump(summary or {}, file)
         self._agree()
         with self._noted_error():
             if self._host.saves_position:
@@ -264,10 +273,14 @@ class Checkpoints:
         Raises:
             OSError: it could not be, here or on another host.
         """
+        self.join()
+        self._agree()
+
+    def join(self):
+        """Waits until this host's part is written, and on host 0 the whole."""
         if self._thread:
             self._thread.join()
             self._thread = None
-        self._agree()
 
     def restore(self, restart_data_at=None, clean=True):
         """Restores the newest whole checkpoint, and returns its step.
@@ -317,6 +330,9 @@ class Checkpoints:
         if step != restart_data_at:
             self._restore_data(folder, step)
         self._last_step = step
+        if tf.io.gfile.exists(_summary_path(folder)):
+            with tf.io.gfile.GFile(_summary_path(folder)) as file:
+                self.summary = json.load(file)
         return step
 
     def _restore_start(self):
@@ -418,6 +434,10 @@ def write_weights(model_dir, model, step=0):
     tf.train.Checkpoint(step=tf.Variable(step, dtype=tf.int64), model=values).write(
         os.path.join(folder, "state")
     )
+
+
+def _summary_path(folder):
+    return os.path.join(folder, "summary.json")
 
 
 def _sync(folder, below=True):

@@ -88,8 +88,13 @@ def check_writable(model_dir):
 
 
 def check_no_results(model_dir):
-    """Raises ValueError if there are evaluations of a run that is not there."""
-    if tf.io.gfile.exists(os.path.join(model_dir, "eval")):
+    """Raises ValueError if there are results of a run that is not there.
+
+    Predictions without a result do not count: a kill in the first evaluation leaves
+    them before the first checkpoint is whole.
+    """
+    walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
+    if any(name.endswith(".json") for _, _, names in walk for name in names):
         raise ValueError(
             f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
             "go on from: they would count as this run's. Move the folder away, or set "

@@ -66,7 +66,9 @@ class Evaluator:
         host = self._engine.host
 
         def checkpoint():
-            self._checkpoints.wait()  # It is written while the model evaluates.
+            # It is written while the model evaluates. One host may ask alone.
+            self._checkpoints.join()
+            self._checkpoints.check()
             return hash_checkpoint(checkpoint_path(self._checkpoints.directory, step))
 
         for evaluation in due:

@@ -207,7 +207,11 @@ def train(
         if host.index == 0 and not dry_run:
             remove_metrics_after(model_dir, step)
         stopped_early = not dry_run and evaluator.run(step, resumed=True)
+        summary_path = os.path.join(model_dir, "train_summary.json")
         if step >= train_steps or stopped_early:
+            if host.index == 0 and not dry_run and not tf.io.gfile.exists(summary_path):
+                # A kill after the last step left it out.
+                _write_summary(summary_path, {"steps": step, **checkpoints.summary})
             progress.message(
                 f"{model_dir} is at step {step} of {train_steps}"
                 f"{', stopped early' if stopped_early else ''}: nothing to do. Set "
@@ -232,7 +236,6 @@ def train(
         if dry_run:
             progress.message("dry run: nothing was trained or written")
             return None
-        summary_path = os.path.join(model_dir, "train_summary.json")
         if host.index == 0 and tf.io.gfile.exists(summary_path):
             tf.io.gfile.remove(summary_path)  # Who sees it takes the run for ended.
         text, hyperparameters = configuration() if configuration else ("", {})
@@ -269,30 +272,24 @@ def train(
                 evaluator=evaluator,
                 lock=lock,
                 signal=signal,
+                start_time=start_time,
+                parameters=overview.parameters,
             )
             stopped_early = loop.run(batch)
         checkpoints.wait()
         host.barrier()
-        values = loop.values()
-        summary = {
-            "parameters": overview.parameters,
-            "steps": loop.step,
-            "flops_per_step": engine.cost(batch).flops,
-            **{
-                name: values[name]
-                for name in ("objective", "loss", "accuracy")
-                if name in values
-            },
-            **loop.speed.mean(),
-            "skipped_steps": watch.skipped,
-            "seconds": time.perf_counter() - start_time,
-        }
+        summary = loop.summary()
         if host.index == 0:
-            with tf.io.gfile.GFile(summary_path, "w") as file:
-                json.dump(summary, file, indent=2)
+            _write_summary(summary_path, summary)
         progress.message(
             f"{'stopped early' if stopped_early else 'trained'} at step {loop.step} "
             f"after {format_seconds(summary['seconds'])}; checkpoints are in "
             f"{model_dir}"
         )
         return summary
+
+
+def _write_summary(path, summary):
+    with tf.io.gfile.GFile(path + ".writing", "w") as file:
+        json.dump(summary, file, indent=2)
+    tf.io.gfile.rename(path + ".writing", path, overwrite=True)

@@ -21,6 +21,8 @@ class StepLoop:
         progress, log, watch, checkpoints, evaluator, lock, signal: the run's
             `Progress`, `RunLog`, `FiniteWatch`, `Checkpoints`, `Evaluator`, `RunLock`
             and `StopSignal`.
+        start_time: float, of `time.perf_counter`, when this process began.
+        parameters: int, those of the model.
 
     Attributes:
         step: int, the last step taken.
@@ -44,6 +46,8 @@ class StepLoop:
         evaluator,
         lock,
         signal,
+        start_time,
+        parameters,
     ):
         self.step = step
         self.speed = None
@@ -61,6 +65,10 @@ class StepLoop:
         self._lock = lock
         self._signal = signal
         self._alone = engine.host.count == 1
+        self._start_time = start_time
+        self._parameters = parameters
+        self._unit = None  # "tokens" or "images"
+        self._steps = self._flops = self._read = 0  # of this process
         self._known_shapes = set()
         self._sums = None  # of the calls since the last log line
         self._values = {}  # of the last log line
@@ -78,7 +86,8 @@ class StepLoop:
             FloatingPointError, KeyboardInterrupt, OSError, SystemExit, ValueError: see
                 `train`.
         """
-        self.speed = Speed(throughput_unit(batch))
+        self._unit = throughput_unit(batch)
+        self.speed = Speed(self._unit)
         stopped_early = False
         while self.step < self._train_steps and not stopped_early:
             self._call(batch)
@@ -96,9 +105,40 @@ class StepLoop:
             self.speed.skip(time.perf_counter() - pause)
         return stopped_early
 
-    def values(self):
-        """Returns a dict, the means of the last log line, or of the steps since it."""
-        return summarize_steps(self._sums) if self._sums else self._values
+    def summary(self):
+        """Returns a dictionary: what train_summary.json says at this step.
+
+        Seconds, FLOPs, what was read and skipped are of all processes that have led to
+        this step; rates and loss are of this one. A run of several hosts counts the
+        FLOPs of all.
+        """
+        earlier = self._checkpoints.summary
+        values, read = self._values, self._read
+        if self._sums:
+            values = summarize_steps(self._sums)
+            read += float(self._sums["tokens"])
+        flops = self._flops * self._engine.host.count + earlier.get("flops", 0)
+        read += earlier.get(self._unit, 0)
+        steps = self._steps + earlier.get("counted_steps", 0)
+        return {
+            "parameters": self._parameters,
+            "steps": self.step,
+            "counted_steps": steps,  # Fewer if earlier ones did not count them.
+            self._unit: read,
+            "flops": flops,
+            "flops_per_step": flops / steps,
+            f"flops_per_{self._unit.removesuffix('s')}": flops / read,
+            **{
+                name: values[name]
+                for name in ("objective", "loss", "accuracy")
+                if name in values
+            },
+            **self.speed.mean(),
+            "skipped_steps": self._watch.skipped + earlier.get("skipped_steps", 0),
+            "seconds": (
+                time.perf_counter() - self._start_time + earlier.get("seconds", 0)
+            ),
+        }
 
     def _ends(self, period):
         return self.step % period == 0 or self.step == self._train_steps
@@ -116,8 +156,10 @@ class StepLoop:
         sums = self._engine.step(batch, stop=self._signal.received is not None)
         self.step += self._steps_per_call
         self._watch.add(self.step, batch, sums)
+        flops = self._engine.cost(batch).flops * self._steps_per_call
+        self._steps += self._steps_per_call
+        self._flops += flops
         if known:
-            flops = self._engine.cost(batch).flops * self._steps_per_call
             self.speed.step(self._steps_per_call, flops, waited)
         else:  # The call has traced and compiled.
             self._known_shapes.add(shapes)
@@ -130,7 +172,9 @@ class StepLoop:
         """Tells the terminal and TensorBoard of the steps since the last time."""
         self._watch.flush()
         values = summarize_steps(self._sums)
-        values |= self.speed.lap(float(self._sums["tokens"]))
+        read = float(self._sums["tokens"])
+        self._read += read
+        values |= self.speed.lap(read)
         self._progress.report(self.step, values)
         if problem := experts.warning(values):
             self._progress.message(problem)
@@ -144,7 +188,7 @@ class StepLoop:
         due = self._ends(self._checkpoint_period) or self._evaluator.due(self.step)
         if due or stop:
             self._watch.flush()
-            self._checkpoints.save(self.step)
+            self._checkpoints.save(self.step, self.summary())
         if stop:
             self._checkpoints.wait()
             self._engine.host.barrier()

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -236,6 +237,57 @@ def test_training_again_says_that_it_is_done(tmp_path, capsys):
     capsys.readouterr()
     assert run(tmp_path, 2) is None
     assert "is at step 2 of 2: nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.quick_on_jax
+def test_a_summary_counts_all_processes(tmp_path):
+    def longer(**options):  # All texts twice.
+        return toy.toy_dataset(**options).map(
+            lambda batch: {k: tf.concat([v, v], axis=-1) for k, v in batch.items()}
+        )
+
+    def summary(folder):
+        return json.loads((folder / "train_summary.json").read_text())
+
+    first, whole = (run(tmp_path / "one", steps) for steps in (2, 6))
+    assert whole["seconds"] > first["seconds"] > 0
+    assert whole["tokens"] / first["tokens"] == pytest.approx(3, rel=0.5)
+    for name in ("steps", "flops"):
+        assert whole[name] == 3 * first[name]
+    assert whole["flops_per_step"] == first["flops_per_step"]
+    for found in (first, whole):
+        assert found["flops_per_step"] * found["steps"] == found["flops"]
+        assert found["flops_per_token"] * found["tokens"] == pytest.approx(
+            found["flops"]
+        )
+
+    # The mean of short and long batches, and not those of the last process.
+    mean = run(tmp_path / "one", 8, dataset=longer, restart_data_at=6)
+    assert mean["flops_per_step"] == pytest.approx(
+        first["flops_per_step"] * (6 + 2 * 2) / 8, rel=0.05
+    )
+
+    # A kill after the last step leaves no summary; the next start writes it.
+    (tmp_path / "one" / "train_summary.json").unlink()
+    assert run(tmp_path / "one", 8, dataset=longer) is None
+    assert {**mean, "seconds": 0} == {**summary(tmp_path / "one"), "seconds": 0}
+    # Neither has a checkpoint of an earlier version one.
+    (tmp_path / "one" / "train_summary.json").unlink()
+    (tmp_path / "one" / "checkpoints" / "8" / "summary.json").unlink()
+    run(tmp_path / "one", 8, dataset=longer)
+    assert summary(tmp_path / "one") == {"steps": 8}
+
+
+def test_a_kill_in_the_first_evaluation_is_no_other_run(tmp_path):
+    folder = tmp_path / "eval" / "toy" / "dev" / "2"
+    folder.mkdir(parents=True)
+    (folder / "predictions.jsonl").write_text("{}\n")
+    run(tmp_path, 1)
+    (folder / "metrics.json").write_text("{}\n")
+    run(tmp_path, 2)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(ValueError, match="holds evaluations of an earlier run"):
+        run(tmp_path, 1)
 
 
 @pytest.mark.parametrize(

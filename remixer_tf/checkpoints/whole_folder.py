@@ -2,13 +2,22 @@
 
 import contextlib
 import os
+import re
+import time
 
 import tensorflow as tf
+
+from remixer_tf.checkpoints.damage import first_line
+from remixer_tf.checkpoints.processes import describe, machine
+
+_ABANDONED_SECONDS = 24 * 3600
 
 
 @contextlib.contextmanager
 def whole_folder(path):
     """Writes a folder: it appears when the block ends without an error.
+
+    What killed processes left half written beside it is removed first.
 
     Args:
         path: str, of a folder that is empty or not there, local or gs://.
@@ -19,17 +28,40 @@ def whole_folder(path):
     Raises:
         OSError: it cannot be written.
     """
-    temporary = f"{path.rstrip('/')}.writing-{os.getpid()}"
+    path = path.rstrip("/")
+    remove_abandoned(os.path.dirname(path))
+    temporary = f"{path}.writing-{machine() or '0' * 8}-{os.getpid()}"
     try:
         tf.io.gfile.makedirs(temporary)
         yield temporary
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "message", None) or getattr(error, "strerror", error)
-        raise OSError(f"Cannot write {path}: {reason}") from error
+        raise OSError(f"Cannot write {path}: {first_line(error)}") from error
     finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.rmtree(temporary)
+
+
+def remove_abandoned(parent):
+    """Removes half written folders in `parent` whose writers are gone.
+
+    A writer of this machine is known by its id, another one by having written nothing
+    for a day. Object stores have no such folders.
+    """
+    if "://" in parent or not os.path.isdir(parent or "."):
+        return
+    for name in os.listdir(parent or "."):
+        match = re.search(r"\.writing-([0-9a-f]{8})-(\d+)$", name)
+        if not match:
+            continue
+        folder = os.path.join(parent, name)
+        if match[1] == machine():
+            gone = describe(int(match[2])) is None
+        else:
+            gone = time.time() - _newest(folder) > _ABANDONED_SECONDS
+        if gone:
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                tf.io.gfile.rmtree(folder)
 
 
 def check_absent(folder):
@@ -39,3 +71,13 @@ def check_absent(folder):
             f"There is an export {folder} already. Remove it, or choose another "
             "checkpoint with --step."
         )
+
+
+def _newest(folder):
+    """Returns when something in a folder was written last, in seconds."""
+    times = [0.0]
+    for root, _, names in os.walk(folder):
+        for path in (root, *(os.path.join(root, name) for name in names)):
+            with contextlib.suppress(OSError):
+                times.append(os.path.getmtime(path))
+    return max(times)

@@ -164,6 +164,7 @@ class Checkpoints:
         failed = self._host.gather(int(self._error is not None))
         self.check()
         if any(failed):
+            self._remove_unfinished()
             raise OSError(
                 f"Process {failed.index(1)} could not write its part of a checkpoint "
                 f"to {self.directory}, and says why. Mend that, and start all "
@@ -254,6 +255,7 @@ class Checkpoints:
         if self._error is None:
             return
         error, self._error = self._error, None
+        self._remove_unfinished()  # Else a full disk stays full.
         steps = available_steps(self.directory)
         raise OSError(
             f"A checkpoint could not be written to {self.directory}: "
@@ -379,7 +381,11 @@ class Checkpoints:
             if tf.io.gfile.exists(target):
                 tf.io.gfile.rmtree(target)
             tf.io.gfile.rename(checkpoint_path(self.directory, step), target)
-        for name in self._names():
+        self._remove_unfinished()
+
+    def _remove_unfinished(self):
+        """Removes checkpoints that are half written or half removed; host 0 does."""
+        for name in self._names() if self._host.index == 0 else ():
             if name.startswith(("writing-", "removing-")):
                 with contextlib.suppress(OSError, tf.errors.OpError):
                     tf.io.gfile.rmtree(os.path.join(self.directory, name))

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
+from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights
@@ -147,6 +148,7 @@ def train(
     )
     if not dry_run:
         check_writable(model_dir)
+        remove_abandoned(os.path.dirname(os.path.abspath(model_dir)))
     engine = engine()  # First: several hosts connect here.
     host = engine.host
     with (

@@ -3,12 +3,13 @@
 import contextlib
 import json
 import os
-import socket
 import threading
 import time
 
 import tensorflow as tf
 from absl import logging
+
+from remixer_tf.checkpoints.processes import describe
 
 HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 120
@@ -37,7 +38,7 @@ class RunLock:
         self._folder = model_dir
         self._path = os.path.join(model_dir, "run.lock")
         self._enabled = enabled
-        self._me = _describe(os.getpid())
+        self._me = describe(os.getpid())
         self._ended = threading.Event()
         self._lost_to = None
         self._thread = None
@@ -107,9 +108,15 @@ class RunLock:
             return {}
 
     def _lives(self, holder):
-        if holder.get("host") == self._me["host"]:
-            return _describe(holder["pid"]) == holder
-        logging.info("%s: waiting whether %s lives", self._path, _name(holder))
+        # Who sees its ids. Containers may have one host's name, and each its own ids.
+        if holder.get("machine") and holder["machine"] == self._me["machine"]:
+            return describe(holder["pid"]) == holder
+        logging.warning(
+            "%s: waiting up to %d s whether %s lives",
+            self._path,
+            STALE_SECONDS,
+            _name(holder),
+        )
         seen = self._time()
         for _ in range(STALE_SECONDS):
             time.sleep(1)
@@ -160,25 +167,6 @@ def _turn(folder):
         yield
     finally:
         os.close(descriptor)
-
-
-def _describe(pid):
-    """Returns what tells a process of this machine apart; None if it is gone."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass  # It lives, and is another user's.
-    started = None
-    with contextlib.suppress(OSError):
-        # After the name, which may hold spaces: the state, and as the 20th the time.
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            fields = file.read().rpartition(")")[2].split()
-        if fields[0] == "Z":
-            return None
-        started = fields[19]
-    return {"host": socket.gethostname(), "pid": pid, "started": started}
 
 
 def _name(holder):

@@ -344,6 +344,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path):
             checkpoints.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert os.listdir(checkpoints.directory) == ["1"]  # Else the disk stays full.
     checkpoints, _, _ = make_checkpoints(tmp_path, make_model(width=4000))
     assert checkpoints.restore() == 1
 

@@ -3,12 +3,14 @@
 import concurrent.futures
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 
 import pytest
 
+from remixer_tf.checkpoints.processes import describe
 from remixer_tf.training import run_lock
 from remixer_tf.training.run_lock import RunLock
 
@@ -31,11 +33,11 @@ def test_who_holds_it_is_named_and_it_is_gone_afterwards(tmp_path):
 @pytest.mark.parametrize("how", ["ended", "zombie", "another"])
 def test_a_dead_process_of_this_machine_holds_nothing(tmp_path, how):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    write(tmp_path, **run_lock._describe(process.pid))
+    write(tmp_path, **describe(process.pid))
     with pytest.raises(OSError, match=f"Process {process.pid} on"), RunLock(tmp_path):
         pass
     if how == "another":  # The number of the process was given again.
-        write(tmp_path, **{**run_lock._describe(process.pid), "started": "1"})
+        write(tmp_path, **{**describe(process.pid), "started": "1"})
     process.stdin.close()
     if how == "ended":
         process.wait()
@@ -46,7 +48,18 @@ def test_a_dead_process_of_this_machine_holds_nothing(tmp_path, how):
     process.wait()
 
 
-@pytest.mark.parametrize("content", ['{"host": "far", "pid": 7, "started": "1"}', ""])
+CONTAINER = {"host": "far", "machine": "another", "pid": 7, "started": "1"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"host": "far", "pid": 7, "started": "1"}',
+        "",
+        # Another container of this host's name, whose processes are not seen here.
+        json.dumps(CONTAINER | {"host": socket.gethostname(), "pid": 2**22 - 1}),
+    ],
+)
 def test_another_machine_holds_it_while_it_renews_it(tmp_path, monkeypatch, content):
     path = tmp_path / "run.lock"
     path.write_text(content)
@@ -58,7 +71,8 @@ def test_another_machine_holds_it_while_it_renews_it(tmp_path, monkeypatch, cont
             os.utime(path, (1, 1))
 
     monkeypatch.setattr(run_lock.time, "sleep", renew)
-    name = "Process 7 on far" if content else "Another process"
+    holder = json.loads(content or "null")
+    name = "Process {pid} on {host}".format(**holder) if holder else "Another process"
     with pytest.raises(OSError, match=f"^{name} trains in"), RunLock(tmp_path):
         pass
     assert sum(naps) == 10
@@ -86,7 +100,7 @@ def test_one_host_of_a_run_takes_it(tmp_path):
 
 def test_one_of_many_that_start_at_once(tmp_path):
     """Locks of one process exclude each other as those of several do."""
-    write(tmp_path, **{**run_lock._describe(os.getpid()), "started": "1"})
+    write(tmp_path, **{**describe(os.getpid()), "started": "1"})
     start, done = threading.Barrier(8), threading.Barrier(8)
 
     def take(_):

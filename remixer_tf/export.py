@@ -14,49 +14,63 @@ def main(arguments):
     options = configuration.parse_run(
         arguments,
         "Writes a checkpoint of --model_dir as the SavedModel <model_dir>/export/"
-        "<step>, and prints what it can be asked; or as the folder <model_dir>/"
-        "<format>/<step>, for transformers, LiteRT or ONNX Runtime.",
+        "<step> (export_<type>/<step> with other --weights than float32), and prints "
+        "what it can be asked; or as the folder <model_dir>/<format>/<step>, for "
+        "transformers, LiteRT or ONNX Runtime.",
         _add_arguments,
     )
     configuration.check_on_tensorflow("An export")
-    if options.format == "saved_model":
-        path = _saved_model(options)
-    elif options.weights != "float32" or options.batch_sizes or options.warm_up:
+    if options.format != "saved_model" and (
+        options.weights != "float32" or options.batch_sizes or options.warm_up
+    ):
         raise configuration.UserError(
             "--weights, --batch_sizes and --warm_up are for a SavedModel. Received: "
             f"--format={options.format}"
         )
+    from remixer_tf.checkpoints.reading import choose_step
+    from remixer_tf.checkpoints.whole_folder import check_absent
+    from remixer_tf.training.checks import check_writable
+
+    step = options.step = choose_step(options.model_dir, options.step)
+    name = "export" if options.format == "saved_model" else options.format
+    if options.weights != "float32":
+        name += f"_{options.weights}"
+    folder = os.path.join(options.model_dir, name, str(step))
+    # Before the model is built, which takes long.
+    check_absent(folder)
+    check_writable(options.model_dir)
+    if options.format == "saved_model":
+        _saved_model(options, folder)
     elif options.format == "huggingface":
-        path = _hugging_face(options)
+        _hugging_face(options, folder)
     else:
-        path = _tokens(options)
-    print(path)
+        _tokens(options, folder)
+    print(folder)
 
 
-def _saved_model(options):
+def _saved_model(options, folder):
     kinds = [kind for kind in KINDS if configuration.is_set(f"{kind}.model")]
     kind = kinds[0] if kinds else "text_to_text"
-    model, step = configuration.call(
+    model, _ = configuration.call(
         kind, options.model_dir, step=options.step, weights=options.weights
     )
     from remixer_tf.serving import saved_model
 
-    path, signatures = saved_model.export(
+    _, signatures = saved_model.export(
         model,
-        os.path.join(options.model_dir, "export"),
-        step,
+        os.path.dirname(folder),
+        options.step,
         configuration.configuration_str(),
         options.batch_sizes,
         options.warm_up,
         options.max_rows,
     )
     print("\n".join(saved_model.describe_signatures(signatures)))
-    size = saved_model.size_on_disk(path) / 1e6
+    size = saved_model.size_on_disk(folder) / 1e6
     print(f"{size:.1f} MB, weights in {options.weights}")
-    return path
 
 
-def _hugging_face(options):
+def _hugging_face(options, folder):
     from remixer_tf.checkpoints.reading import restore_model
     from remixer_tf.data.pipeline import get_task
     from remixer_tf.models.build import build_model
@@ -71,16 +85,15 @@ def _hugging_face(options):
         )
     task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
     model = build_model(model, "float32")
-    step = restore_model(options.model_dir, model, options.step)
-    folder = os.path.join(options.model_dir, "huggingface", str(step))
-    return export_hugging_face(model, task, folder)
+    restore_model(options.model_dir, model, options.step)
+    export_hugging_face(model, task, folder)
 
 
-def _tokens(options):
+def _tokens(options, folder):
     from remixer_tf.data.pipeline import get_task
     from remixer_tf.serving.converted import check_runtime, export_tokens
 
-    model_dir, runtime = options.model_dir, options.format
+    runtime = options.format
     check_runtime(runtime)
     search = configuration.get_value("text_to_text.decode_fn")
     if search is not None and search.__name__ != "greedy_decode":
@@ -95,14 +108,12 @@ def _tokens(options):
         given = configuration.get_value(f"text_to_text.{name}", value)
         if given != value:
             print(f"{name} is {given} in the run, and float32 in this file")
-    model, step = configuration.call(
-        "text_to_text", model_dir, step=options.step, **precision
+    model, _ = configuration.call(
+        "text_to_text", options.model_dir, step=options.step, **precision
     )
     task = configuration.get_value("text_to_text.task")
     task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
-    folder = os.path.join(model_dir, runtime, str(step))
     export_tokens(model.tokens, task, runtime, folder)
-    return folder
 
 
 def _add_arguments(parser):

@@ -33,7 +33,7 @@ def read_weights(model_dir, step, group="model"):
 def read_losses(model_dir):
     """Returns {step: set of the losses that were written for it}, by all runs there."""
     losses = {}
-    for path in (model_dir / "tensorboard" / "train").iterdir():
+    for path in (model_dir / "tensorboard" / "train").glob("*.tfevents.*"):
         try:
             for record in tf.data.TFRecordDataset(str(path)):
                 event = tf.compat.v1.Event.FromString(record.numpy())

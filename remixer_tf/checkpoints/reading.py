@@ -40,6 +40,26 @@ def restore_model(model_dir, model, step=None):
         ValueError: the checkpoint holds other variables than the model, or best.json
             is damaged.
     """
+    step = choose_step(model_dir, step)
+    folder = checkpoint_path(checkpoint_directory(model_dir), step)
+    groups = {"model": named_variables(model.variables)}
+    check_complete(folder)
+    if sharded.is_sharded(folder):
+        check_whole(folder)  # TensorFlow compares checksums whenever it reads.
+    check_coverage(folder, groups)
+    assign_all(folder, groups)
+    return step
+
+
+def choose_step(model_dir, step=None):
+    """Returns the step of the checkpoint that `restore_model` reads.
+
+    Args:
+        model_dir, step: as in `restore_model`.
+
+    Raises:
+        FileNotFoundError, ValueError: see `restore_model`.
+    """
     directory = checkpoint_directory(model_dir)
     steps = available_steps(directory)
     if not steps:
@@ -54,13 +74,6 @@ def restore_model(model_dir, model, step=None):
             f"There is no checkpoint of step {step} in {directory}. It holds those of "
             f"steps {', '.join(map(str, steps))}."
         )
-    folder = checkpoint_path(directory, steps[-1] if step is None else step)
-    groups = {"model": named_variables(model.variables)}
-    check_complete(folder)
-    if sharded.is_sharded(folder):
-        check_whole(folder)  # TensorFlow compares checksums whenever it reads.
-    check_coverage(folder, groups)
-    assign_all(folder, groups)
     return steps[-1] if step is None else step
 
 

@@ -9,6 +9,10 @@ import sys
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory|OOM when", re.IGNORECASE)
+_NO_DISK = re.compile(
+    "no space left|disk quota|file too large|read-only file system|permission denied",
+    re.IGNORECASE,
+)
 
 
 class UserError(Exception):
@@ -39,19 +43,30 @@ def run_binary(main):
 
 
 def of_machine(error):
-    """Returns the message for a machine that lacks memory, else None."""
-    # Both libraries' classes are known by what they say: neither is imported here.
-    if re.search("no space left", str(error), re.IGNORECASE):
+    """Returns the message for a machine that lacks memory or disk, else None."""
+    # Libraries' classes are known by what they say: none is imported here.
+    if what := _line_with(_NO_DISK, error):
+        return (
+            f"{what}. Make room, or choose a place that can be read and written. "
+            "Nothing half written counts."
+        )
+    what = _line_with(_NO_MEMORY, error)
+    if what is None and isinstance(error, MemoryError):
+        what = str(error)
+    if what is None:
         return None
-    lines = [line for line in str(error).splitlines() if _NO_MEMORY.search(line)]
-    if not lines and not isinstance(error, MemoryError):
-        return None
-    what = re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", (lines or [str(error)])[0])
     return (
-        f"out of memory: {what.rstrip('.')}. Take a smaller batch (BATCH_SIZE) or "
+        f"out of memory: {what}. Take a smaller batch (BATCH_SIZE) or "
         "shorter lengths. Training also takes less with more train.micro_batches, "
         "train.dtype_policy = 'mixed_bfloat16', or more devices."
     )
+
+
+def _line_with(pattern, error):
+    """Returns the first line of an error's text that has the pattern, else None."""
+    lines = (line for line in str(error).splitlines() if pattern.search(line))
+    line = next(lines, None)
+    return line and re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", line).rstrip(".")
 
 
 def check_on_tensorflow(what):

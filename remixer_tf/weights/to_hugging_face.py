@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import seqio
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from remixer_tf.checkpoints.reading import named_variables
@@ -65,11 +66,12 @@ def export_hugging_face(model, task, folder):
         model, t5_model(t5_of_config(config, config["tie_word_embeddings"])), arrays
     )
     with whole_folder(folder) as place:
-        save_file(
-            arrays,
-            os.path.join(place, "model.safetensors"),
-            {"format": "pt"},
-        )
+        try:
+            save_file(
+                arrays, os.path.join(place, "model.safetensors"), {"format": "pt"}
+            )
+        except SafetensorError as error:  # of the disk too
+            raise OSError(str(error)) from error
         for name, content in (
             ("config.json", config),
             ("generation_config.json", generation),

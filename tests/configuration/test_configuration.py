@@ -359,9 +359,16 @@ def test_run_binary(capsys, monkeypatch):
             ["out of memory: RESOURCE_EXHAUSTED: Out of memory, 9 bytes. Take "],
         ),
         (MemoryError("Unable to allocate 7 TiB"), 2, ["Unable to allocate 7 TiB. "]),
+        (OSError(28, "No space left on device"), 2, ["left on device. Make room"]),
+        (OSError(30, "Read-only file system", "/x"), 2, ["file system: '/x'. Make"]),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "a; No space left on device"),
+            2,
+            ["error: a; No space left on device. Make room"],
+        ),
     ],
 )
-def test_one_line_for_an_interrupt_and_for_want_of_memory(
+def test_one_line_for_an_interrupt_and_for_want_of_memory_or_disk(
     capsys, monkeypatch, error, code, words
 ):
     def fail(arguments):

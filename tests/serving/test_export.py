@@ -122,8 +122,10 @@ def test_signature_and_assets(exported, tiny_run):
 
 def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     content = sorted(os.listdir(exported))
-    with pytest.raises(FileExistsError, match="export/1 already") as error:
-        export.main([f"--model_dir={tiny_run}"])
+    with monkeypatch.context() as early:
+        early.setattr(configuration, "call", None)  # Nothing is built before.
+        with pytest.raises(FileExistsError, match="export/1 already") as error:
+            export.main([f"--model_dir={tiny_run}"])
     assert configuration.is_users_error(error.value)
     assert sorted(os.listdir(exported)) == content
 
@@ -138,6 +140,16 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
         saved_model.export(model, str(tiny_run / "export"), 2, "")
     assert configuration.is_users_error(error.value)
     assert os.listdir(tiny_run / "export") == ["1"]
+
+
+def test_weights_of_another_type_stand_beside(exported, tiny_run, monkeypatch):
+    def stop(model, directory, number, *args):
+        raise NotImplementedError(directory, number)
+
+    monkeypatch.setattr(saved_model, "export", stop)
+    with pytest.raises(NotImplementedError) as error:
+        export.main([f"--model_dir={tiny_run}", "--weights=bfloat16"])
+    assert error.value.args == (str(tiny_run / "export_bfloat16"), 1)
 
 
 def test_errors(tiny_run, tmp_path):

@@ -171,7 +171,8 @@ def test_a_mesh_begins_with_the_numbers_of_one_device_in_parts(runs, layout):
 
 def test_one_process_goes_on_with_what_two_wrote(runs):
     files = (runs / "remixer_1x4_by_two/checkpoints/20").iterdir()
-    assert {file.name.partition(".")[0] for file in files} == {"state", "data-0-of-1"}
+    names = {file.name.partition(".")[0] for file in files}
+    assert names == {"state", "data-0-of-1", "summary"}
     engine_runs.run(runs, "alone", Case("remixer", goes_on="remixer_1x4_by_two"))
     assert_same_run(runs / "remixer_one", runs / "alone")
 
@@ -204,7 +205,7 @@ def test_the_binary_evaluates_in_two_processes(runs, clear_gin):
         json.loads((runs / f"bytes/eval/{n}/mini_cogs/dev/1/loss.json").read_text())
         for n in ("alone", "by_two")
     )
-    assert by_two["weights"] == alone["weights"]
+    assert by_two["key"]["checkpoint"] == alone["key"]["checkpoint"]
     assert by_two["metrics"] == pytest.approx(alone["metrics"], rel=1e-5)
 
 

@@ -1,6 +1,7 @@
 """`--format=huggingface`: ours to Hugging Face and back, bitwise."""
 
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -24,6 +25,15 @@ def values(model):
 def test_round_trip(tmp_path, tied_logits):
     model = tiny_model("t5_1_1", tied_logits=tied_logits)
     folder = str(tmp_path / "1")
+    # A file over the limit fails as a write to a full disk does.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Cannot write .*File too large"):
+            export_hugging_face(model, toy_task({"dev": []}), folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not os.listdir(tmp_path)
     assert export_hugging_face(model, toy_task({"dev": []}), folder) == folder
     assert sorted(os.listdir(folder)) == [
         "config.json",

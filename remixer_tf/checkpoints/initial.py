@@ -15,8 +15,9 @@ from remixer_tf.layers.arguments import check_paths
 class InitialCheckpoint:
     """Sets weights from a checkpoint, and reports what was taken.
 
-    A variable is taken from the variable of its own path, after the rules; where no
-    such variable exists, or its shape differs, it stays as it was initialised.
+    All variables count but the states of random generators. One is taken from the
+    variable of its own path, after the rules; where no such variable exists, or its
+    shape differs, it stays as it was initialised.
 
     Args:
         path: folder of a run, whose newest checkpoint is meant, or of one checkpoint
@@ -63,7 +64,12 @@ class InitialCheckpoint:
             ValueError: no variable could be taken.
         """
         saved = reading.saved_shapes(self._path)["model"]
-        variables = reading.named_variables(model.trainable_variables)
+        # Those too that are not trained, such as the table of `HashRouter`.
+        variables = {
+            path: variable
+            for path, variable in reading.named_variables(model.variables).items()
+            if not reading.is_random_state(path)
+        }
         # A model of another name has the same layers.
         prefix = os.path.commonpath(
             [name for name in saved if not reading.is_random_state(name)]

@@ -8,6 +8,7 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints.initial import InitialCheckpoint
+from remixer_tf.layers.routers import HashRouter
 from tests.models.tiny import tiny_batch, tiny_model
 from tests.training import toy
 
@@ -97,6 +98,33 @@ def test_reports_shapes_that_differ_and_what_is_left_over(tmp_path):
     wide.build()
     report = InitialCheckpoint(str(tmp_path))(wide)  # the logits' bias fits
     assert "embeddings (checkpoint (16, 8), here (16, 4))" in report
+
+
+def test_what_is_not_trained_comes_along_but_random_states(tmp_path):
+    """Another table would give every token another expert's weights."""
+
+    class Hashed(toy.ToyModel):
+        def __init__(self, seed):
+            super().__init__(dropout_rate=0.1)
+            self.router = HashRouter(4, toy.VOCAB_SIZE, seed=seed, name="router")
+
+        def build(self, input_shape=None):
+            self.router.build((None, None, self.width))
+            super().build()
+
+    models = []
+    for seed in (0, 1):
+        keras.utils.set_random_seed(seed)
+        models.append(Hashed(seed))
+        models[-1].build()
+    one, two = models
+    save(one, tmp_path)
+    state = two.dropout.seed_generator.state.numpy()
+    assert np.any(one.router.table.numpy() != two.router.table.numpy())
+    assert np.any(one.dropout.seed_generator.state.numpy() != state)
+    assert "4 variables taken" in InitialCheckpoint(str(tmp_path))(two)
+    np.testing.assert_array_equal(two.router.table.numpy(), one.router.table.numpy())
+    np.testing.assert_array_equal(two.dropout.seed_generator.state.numpy(), state)
 
 
 def test_errors(tmp_path):

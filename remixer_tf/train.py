@@ -1,5 +1,7 @@
 """Trains a model: python -m remixer_tf.train --model_dir=DIR --gin_file=FILE ..."""
 
+from contextlib import nullcontext
+
 from remixer_tf import configuration
 
 
@@ -18,10 +20,12 @@ def main(arguments):
         modules=options.module_import,
     )
     from remixer_tf.data.errors import data_errors
+    from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
     from remixer_tf.training.jax_engine import MissingDevicesError
 
     try:
-        with data_errors():
+        dry = vocabularies_for_a_while() if options.dry_run else nullcontext()
+        with dry, data_errors():
             configuration.call(
                 "train",
                 options.model_dir,

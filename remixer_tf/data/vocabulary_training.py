@@ -1,8 +1,10 @@
 """Training SentencePiece vocabularies on the text of tasks. The ids are T5's."""
 
+import contextlib
 import io
 import os
 import re
+import tempfile
 
 import sentencepiece
 import seqio
@@ -14,6 +16,8 @@ from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabula
 
 MODEL_TYPES = ("unigram", "bpe", "word")
 SPECIAL_PIECES = 3
+
+_folder = None  # in which `trained_vocabulary` writes; None for where it is told
 
 
 def read_texts(task, split="train", features=("inputs", "targets"), num_examples=None):
@@ -154,6 +158,8 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
         ValueError: see `read_texts`, `train_vocabulary` and `sentencepiece_vocabulary`.
     """
     path = locate(path)
+    if _folder and not os.path.exists(path):
+        path = os.path.join(_folder, os.path.basename(path))
     if not os.path.exists(path) and not run_being_read():
         texts = read_texts(task)
         trained = train_vocabulary(texts, path, vocab_size, model_type)
@@ -164,6 +170,17 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
             len(texts),
         )
     return sentencepiece_vocabulary(path, extra_ids)
+
+
+@contextlib.contextmanager
+def vocabularies_for_a_while():
+    """Has `trained_vocabulary` keep what it trains no longer than this block."""
+    global _folder
+    with tempfile.TemporaryDirectory() as _folder:
+        try:
+            yield
+        finally:
+            _folder = None
 
 
 def _explain(error, vocab_size, model_type):

@@ -1,5 +1,6 @@
 """What is checked before a run, or before a batch of new shapes."""
 
+import contextlib
 import os
 
 import numpy as np
@@ -85,6 +86,27 @@ def check_writable(model_dir):
             f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
             "another folder, or make room."
         ) from None
+
+
+@contextlib.contextmanager
+def folder_of_run(model_dir):
+    """Makes the folder of the run; an error leaves none that is new and empty.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    new, folder = [], os.path.abspath(model_dir)
+    while "://" not in model_dir and not os.path.exists(folder):
+        new.append(folder)
+        folder = os.path.dirname(folder)
+    try:
+        check_writable(model_dir)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for folder in new:
+                os.rmdir(folder)  # Raises if something is there.
+        raise
 
 
 def check_no_results(model_dir):

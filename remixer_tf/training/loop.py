@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import nullcontext
 
 import keras
 import tensorflow as tf
@@ -20,7 +21,7 @@ from remixer_tf.training.checks import (
     check_no_results,
     check_periods,
     check_vocabulary_size,
-    check_writable,
+    folder_of_run,
 )
 from remixer_tf.training.evaluator import Evaluator
 from remixer_tf.training.layer_checks import check_own_layers
@@ -147,14 +148,14 @@ def train(
         **{f"period of evaluation {i}": e.period for i, e in enumerate(evaluations)},
     )
     if not dry_run:
-        check_writable(model_dir)
         remove_abandoned(os.path.dirname(os.path.abspath(model_dir)))
-    engine = engine()  # First: several hosts connect here.
-    host = engine.host
     with (
+        nullcontext() if dry_run else folder_of_run(model_dir),
+        nullcontext(engine()) as engine,  # First: several hosts connect here.
         StopSignal() as signal,
-        RunLock(model_dir, enabled=host.index == 0 and not dry_run) as lock,
+        RunLock(model_dir, engine.host.index == 0 and not dry_run) as lock,
     ):
+        host = engine.host
         # Data, model, optimizer.
         keras.utils.set_random_seed(seed)
         data = dataset(

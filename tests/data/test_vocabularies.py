@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -6,7 +8,12 @@ import tensorflow as tf
 
 from remixer_tf import train_vocabulary as binary
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
-from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
+from remixer_tf.data.vocabulary_training import (
+    read_texts,
+    train_vocabulary,
+    trained_vocabulary,
+    vocabularies_for_a_while,
+)
 from remixer_tf.tasks import mini_cogs_grammar
 
 TEXTS = ["the girl saw a dog", "the boy slept", "a girl slept near the tree"] * 5
@@ -82,6 +89,18 @@ def test_extra_ids_come_last(words):
     vocabulary = sentencepiece_vocabulary(path, extra_ids=100)
     assert vocabulary.vocab_size == words.vocab_size + 100
     assert vocabulary.encode("<extra_id_0>") == [vocabulary.vocab_size - 1]
+
+
+def test_a_dry_run_keeps_no_vocabulary(tmp_path):
+    def train():
+        path = str(tmp_path / "new" / "words.model")
+        return trained_vocabulary("tiny_both", path, model_type="word")
+
+    with vocabularies_for_a_while():
+        assert train().vocab_size == train().vocab_size == 3 + 3  # Über, a, b
+        assert not os.listdir(tmp_path)
+    assert train().vocab_size == 3 + 3
+    assert os.listdir(tmp_path / "new") == ["words.model"]
 
 
 def test_exactly_all_words_is_a_size_and_one_more_is_not(tmp_path):

@@ -164,6 +164,16 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_start_that_fails_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="dtype"):
+        run(tmp_path / "runs" / "a", 1, dtype_policy="float16")
+    assert not os.listdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match="dtype"):
+        run(tmp_path / "mine", 1, dtype_policy="float16")
+    assert os.listdir(tmp_path) == ["mine"]
+
+
 def test_a_dry_run_leaves_a_live_run_alone(tmp_path):
     run(tmp_path, 2, checkpoint_period=1)
     (tmp_path / "checkpoints/2/state.index").unlink()

@@ -100,7 +100,13 @@ def folder_of_run(model_dir):
         new.append(folder)
         folder = os.path.dirname(folder)
     try:
-        check_writable(model_dir)
+        try:
+            check_writable(model_dir)
+        except OSError as error:
+            # What a kill left half written may fill the disk. It is removed when the
+            # run has its lock; if that makes no room, the next file says so.
+            if "No space left" not in str(error):
+                raise
         yield
     except BaseException:
         with contextlib.suppress(OSError):

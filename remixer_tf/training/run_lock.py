@@ -91,6 +91,10 @@ class RunLock:
                 file.write(json.dumps(self._me))
         except FileExistsError:
             return False
+        except OSError:  # A full disk: nobody holds an empty file.
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
+            raise
         return True
 
     def _write(self):

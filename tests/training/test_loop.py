@@ -164,6 +164,21 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_start_makes_room_on_a_full_disk(tmp_path, monkeypatch):
+    unfinished = tmp_path / "checkpoints" / "writing-4"
+    unfinished.mkdir(parents=True)
+    write = tf.io.gfile.GFile.write
+
+    def fill(self, content):
+        if unfinished.exists():
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on it")
+        write(self, content)
+
+    monkeypatch.setattr(tf.io.gfile.GFile, "write", fill)
+    run(tmp_path, 1)
+    assert available_steps(tmp_path / "checkpoints") == [1]
+
+
 def test_a_start_that_fails_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match="dtype"):
         run(tmp_path / "runs" / "a", 1, dtype_policy="float16")

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -91,6 +92,19 @@ def test_who_was_taken_for_dead_ends(tmp_path):
         with pytest.raises(OSError, match="Process 7 on far has taken"):
             lock.check()
     assert "far" in (tmp_path / "run.lock").read_text()  # It is not ours to remove.
+
+
+def test_a_full_disk_leaves_no_empty_lock(tmp_path):
+    """The next start would wait whether its holder lives."""
+    # A file over the limit fails as a write to a full disk does.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"), RunLock(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not os.listdir(tmp_path)
 
 
 def test_one_host_of_a_run_takes_it(tmp_path):

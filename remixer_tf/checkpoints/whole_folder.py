@@ -36,7 +36,8 @@ def whole_folder(path):
         yield temporary
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
-        raise OSError(f"Cannot write {path}: {first_line(error)}") from error
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise OSError(f"Cannot write {path}: {reason}") from error
     finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.rmtree(temporary)

@@ -246,7 +246,7 @@ def test_the_data_of_a_run_on_words(tmp_path, capsys):
         f"include 'runs/mini_cogs.gin'\nVOCABULARY_FILE = '{vocabulary}'\n"
     )
     options = ["--split=test", "--max_examples=20", "--examples=1"]
-    inspect_binary.main([f"--model_dir={tmp_path}", *options])
+    inspect_binary.main([f"--model_dir={tmp_path}", "--trust", *options])
     text = capsys.readouterr().out
     assert "mini_cogs test: a sample, the first 20, examples were read." in text
     task = get_task("mini_cogs", sentencepiece_vocabulary(vocabulary))

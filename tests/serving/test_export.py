@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from remixer_tf import configuration, export, infer
+from remixer_tf.checkpoints import paths
 from remixer_tf.serving import saved_model
 from tests.serving.test_text_to_text import QUESTIONS
 
@@ -110,12 +111,14 @@ def test_signature_and_assets(exported, tiny_run):
         assert [axis.size for axis in tensor.tensor_shape.dim] == [-1]
 
     assets = sorted(os.listdir(exported / "assets"))
-    vocabulary = ["words.model"] if (tiny_run / "words.model").exists() else []
-    assert assets == ["operative_config.gin", *vocabulary]
+    copies = tiny_run / "vocabularies"
+    vocabulary = os.listdir(copies) if copies.exists() else []
+    assert assets == sorted(["operative_config.gin", *vocabulary])
     for name in vocabulary:
         content = (exported / "assets" / name).read_bytes()
-        assert content == (tiny_run / name).read_bytes()
+        assert content == (copies / name).read_bytes()
     configuration.parse_gin([str(exported / "assets" / "operative_config.gin")], [])
+    paths.start_from([str(tiny_run)])  # It names the copies in the run.
     _, step = configuration.call("text_to_text", str(tiny_run))
     assert step == 1
 

@@ -41,8 +41,9 @@ def main():
     print(reference("versions", "").strip())
     print(
         "\n| model | parameters (M) | theirs, float32 | ours | exported again, theirs "
-        "| greedy tokens equal | of 4 beams | their scores differ by |"
-        "\n|---|---|---|---|---|---|---|---|"
+        "| greedy tokens equal | of 4 beams | their scores differ by "
+        "| by its generation_config.json | of the export's |"
+        "\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for name in options.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
@@ -60,13 +61,18 @@ def _row(name, folder, reference):
     def distance(logits):
         return f"{np.abs(logits - double).max() / double.std():.1e}"
 
-    columns = ["-"] * 4
+    columns = ["-"] * 6
     if "inputs" in answers:
         batch = {"encoder_input_tokens": answers["inputs"].astype("int32")}
         columns = _decoded(model, batch, answers)
         batch["decoder_input_tokens"] = answers["start"].astype("int32")
         logits = np.array(model(batch))
-        columns = [distance(_exported_again(run, reference)["single"]), *columns]
+        again = _exported_again(run, reference)
+        columns = [
+            distance(again["single"]),
+            *columns,
+            _share(again["asked"], answers["asked"]),
+        ]
     else:
         logits = model({"images": answers["images"].transpose(0, 2, 3, 1)})
         logits = np.array(logits)[:, 0]
@@ -76,10 +82,8 @@ def _row(name, folder, reference):
 
 def _decoded(model, batch, answers):
     """How much of what transformers decodes is decoded here."""
+    from remixer_tf import configuration
     from remixer_tf.decoding import HuggingFaceRules, beam_search, greedy_decode
-
-    def share(ours, theirs):
-        return f"{(np.array(ours) == theirs).mean():.0%}"
 
     length = answers["greedy"].shape[1]
     greedy = greedy_decode(model, batch, length).tokens
@@ -87,11 +91,20 @@ def _decoded(model, batch, answers):
     beams = beam_search(model, batch, length, rules)
     lengths = np.count_nonzero(answers["beams"], axis=1)
     scores = np.array(rules.rank(beams.scores[:, None], lengths))[:, 0]
+    search = configuration.get_value("text_to_text.decode_fn")
+    asked = search(
+        model, batch, configuration.get_value("text_to_text.max_decode_length")
+    )
     return [
-        share(greedy, answers["greedy"]),
-        share(beams.tokens, answers["beams"]),
+        _share(greedy, answers["greedy"]),
+        _share(beams.tokens, answers["beams"]),
         f"{np.abs(scores - answers['scores']).max():.1e}",
+        _share(asked.tokens, answers["asked"]),
     ]
+
+
+def _share(ours, theirs):
+    return f"{(np.array(ours) == theirs).mean():.0%}"
 
 
 def _imported(published, run):

@@ -11,6 +11,16 @@ import numpy as np
 import torch
 
 TOKENS = 24  # decoded
+# Those that a published model may ask to be decoded with.
+SETTINGS = {
+    "num_beams": 3,
+    "length_penalty": 0.7,
+    "early_stopping": True,
+    "no_repeat_ngram_size": 2,
+    "repetition_penalty": 1.3,
+    "min_length": 7,
+    "max_new_tokens": TOKENS,
+}
 
 
 def t5(folder, **config):
@@ -34,12 +44,16 @@ def t5(folder, **config):
             torch.randn_like(model.lm_head.weight) * 512**-0.5
         )
         model.config.tie_word_embeddings = False
+    for name, value in SETTINGS.items():
+        setattr(model.generation_config, name, value)
     model.save_pretrained(folder, max_shard_size="50MB")
     answer_t5(model, folder)
 
 
 def answer_t5(model, folder):
     """Writes logits in float32 and float64, and tokens decoded, to answers.npz."""
+    from transformers import GenerationConfig
+
     inputs = np.random.default_rng(0).integers(2, 32000, (4, 150))
     targets = np.random.default_rng(1).integers(2, 32000, (4, 40))
     inputs[1, 90:] = inputs[2, 11:] = 0
@@ -54,15 +68,28 @@ def answer_t5(model, folder):
 
     with torch.no_grad():
         single = logits(model)
-        options = {"attention_mask": mask, "max_new_tokens": TOKENS, "do_sample": False}
-        greedy = model.generate(ids, num_beams=1, **options)
-        beams = model.generate(
-            ids,
-            num_beams=4,
-            output_scores=True,
-            return_dict_in_generate=True,
-            **options,
+        plain = {  # whatever the model is published with
+            "early_stopping": False,
+            "length_penalty": 1.0,
+            "no_repeat_ngram_size": 0,
+            "repetition_penalty": 1.0,
+            "min_length": 0,
+            "max_new_tokens": TOKENS,
+            "decoder_start_token_id": 0,
+            "eos_token_id": 1,
+            "pad_token_id": 0,
+        }
+        greedy, beams = (
+            model.generate(
+                ids,
+                attention_mask=mask,
+                generation_config=GenerationConfig(num_beams=number, **plain),
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
+            for number in (1, 4)
         )
+        asked = model.generate(ids, attention_mask=mask)
         double = logits(_in_float64(model))
     np.savez(
         os.path.join(folder, "answers.npz"),
@@ -70,7 +97,8 @@ def answer_t5(model, folder):
         start=start,
         single=single,
         double=double,
-        greedy=_tokens(greedy),
+        greedy=_tokens(greedy.sequences),
+        asked=_tokens(asked),
         beams=_tokens(beams.sequences),
         scores=beams.sequences_scores.numpy(),
     )

@@ -74,6 +74,7 @@ def _hugging_face(options, folder):
     from remixer_tf.checkpoints.reading import restore_model
     from remixer_tf.data.pipeline import get_task
     from remixer_tf.models.build import build_model
+    from remixer_tf.weights.generation import write_generation
     from remixer_tf.weights.to_hugging_face import export_hugging_face
 
     model = configuration.get_value("train.model")
@@ -86,7 +87,16 @@ def _hugging_face(options, folder):
     task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
     model = build_model(model, "float32")
     restore_model(options.model_dir, model, options.step)
-    export_hugging_face(model, task, folder)
+    search = configuration.get_value("text_to_text.decode_fn")
+    lengths = configuration.get_value("text_to_text.feature_lengths")
+    generation, left_out = write_generation(
+        search.__name__ if search else "greedy_decode",
+        configuration.get_arguments("text_to_text.decode_fn"),
+        configuration.get_value("text_to_text.max_decode_length", lengths["targets"]),
+    )
+    export_hugging_face(model, task, folder, generation)
+    for line in left_out:
+        print(f"transformers has no {line}")
 
 
 def _tokens(options, folder):

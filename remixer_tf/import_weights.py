@@ -24,6 +24,7 @@ def main(arguments):
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.models.build import build_model
     from remixer_tf.weights import formats, run
+    from remixer_tf.weights.generation import describe_left_out
     from remixer_tf.weights.source import take
 
     run.check_new(options.model_dir)
@@ -65,6 +66,8 @@ def main(arguments):
     for name, reason in source.skipped.items():
         if name in source.shapes:
             print(f"  left out: {name}, {reason}")
+    for line in describe_left_out(source.generation.left_out):
+        print(line)
     print(
         f"{len(taken)} variables, {model.count_params():,} parameters, are in "
         f"{options.model_dir}"

@@ -189,6 +189,25 @@ def get_value(name, default=None):
     return copy.deepcopy(value)  # gin resolves references in copies.
 
 
+def get_arguments(name):
+    """Returns what gin binds to the arguments of the function that `name` is bound to.
+
+    Args:
+        name: str, such as "text_to_text.decode_fn", bound to a `@reference`.
+
+    Returns:
+        dictionary of the arguments, as `get_value` returns each; {} if nothing is
+        bound to `name`.
+    """
+    try:
+        reference = gin.query_parameter(name)
+    except ValueError:  # Not bound.
+        return {}
+    while reference.configurable.name == "macro":
+        reference = gin.query_parameter(f"{reference.scoped_selector}.value")
+    return gin.get_bindings(reference.scoped_selector)
+
+
 def configuration_str():
     """Returns the operative configuration, and before it what was given but not used.
 

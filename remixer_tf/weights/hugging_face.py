@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 
+from remixer_tf.weights.generation import read_generation
 from remixer_tf.weights.names import HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import Source
@@ -82,8 +83,13 @@ def read_hugging_face_t5(folder):
         *HUGGING_FACE_T5[2:],
     )
     vocabulary = os.path.join(folder, "spiece.model")
-    tokenizer = os.path.join(folder, "tokenizer_config.json")
-    tokenizer = read_json(tokenizer) if os.path.exists(tokenizer) else {}
+    tokenizer, generation = (
+        read_json(path) if os.path.exists(path) else {}
+        for path in (
+            os.path.join(folder, name)
+            for name in ("tokenizer_config.json", "generation_config.json")
+        )
+    )
     return Source(
         "Hugging Face T5",
         *model.architecture(),
@@ -93,6 +99,7 @@ def read_hugging_face_t5(folder):
         skipped,
         vocabulary if os.path.exists(vocabulary) else None,
         integer(tokenizer, "extra_ids", 100, low=0),
+        read_generation(generation),
     )
 
 

@@ -27,7 +27,9 @@ def run_gin(source, vocabulary=None):
     if path and source.extra_ids is not None:
         file = os.path.abspath(os.path.expanduser(path))
         text += gin_text({"VOCABULARY_FILE": file, "EXTRA_IDS": source.extra_ids})
-    return text
+    if source.generation.file:
+        text += f"include {source.generation.file!r}\n"
+    return text + gin_text(source.generation.bindings)
 
 
 def check_vocabulary_fits(vocabularies, vocab_size):

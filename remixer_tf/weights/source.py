@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remixer_tf.checkpoints.reading import named_variables
+from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
 
 _SHOWN = 10
@@ -25,6 +26,7 @@ class Source(NamedTuple):
         vocabulary: path of the SentencePiece model that came with them, or None.
         extra_ids: int, the sentinels after the vocabulary's pieces; None for models
             that read no text.
+        generation: a `Generation`, how the published model is asked.
     """
 
     format: str
@@ -36,6 +38,7 @@ class Source(NamedTuple):
     skipped: dict = {}
     vocabulary: str | None = None
     extra_ids: int | None = 100
+    generation: Generation = Generation()
 
 
 def match_variables(variables, source):

@@ -34,7 +34,7 @@ _LAYERS = {
 _TOLERANCE = 1e-3
 
 
-def export_hugging_face(model, task, folder):
+def export_hugging_face(model, task, folder, generation=None):
     """Writes config.json, model.safetensors and the vocabulary's files.
 
     Before, a T5 is built of what will be written, and its logits are compared with the
@@ -44,6 +44,8 @@ def export_hugging_face(model, task, folder):
         model: a built `EncoderDecoder` with T5's layers.
         task: a `seqio.Task` or `seqio.Mixture` with its vocabulary.
         folder: str, which must not be there; it appears whole, or not at all.
+        generation: dictionary of settings of transformers' `generate`, see
+            `write_generation`; None for its own.
 
     Returns:
         str, the folder.
@@ -57,10 +59,8 @@ def export_hugging_face(model, task, folder):
     config = t5_config(model)
     vocabulary = _one_vocabulary(task)
     tokenizer = _tokenizer_config(vocabulary)
-    generation = {
-        name: config[name]
-        for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-    }
+    ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    generation = {**{name: config[name] for name in ids}, **(generation or {})}
     arrays = named_arrays(model)
     _compare(
         model, t5_model(t5_of_config(config, config["tie_word_embeddings"])), arrays

@@ -29,6 +29,14 @@ def real(values, name, default=None, low=0.0, high=1.0):
     return float(_number(values, name, default, low, high, (int, float)))
 
 
+def flag(values, name, default):
+    """Returns a bool, as `integer` does an int."""
+    value = _or_default(values, name, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false. Received: {short(value)}")
+    return value
+
+
 def word(values, name, default, known):
     """Returns a str that must be one of `known`, as `integer` does an int.
 

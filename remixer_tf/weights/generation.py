@@ -1,0 +1,169 @@
+"""How a published T5 is asked: `generation_config.json` and our searches.
+
+The settings are those of transformers 5 (`generation/configuration_utils.py`). There a
+length counts the id that the decoder starts with, here it does not.
+"""
+
+from typing import NamedTuple
+
+from remixer_tf.weights.values import flag, integer, real, short
+
+# What is no setting of a search, or holds here anyway (T5's ids are checked).
+_SILENT = {
+    "_from_model_config",
+    "bos_token_id",
+    "cache_implementation",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "return_dict_in_generate",
+    "transformers_version",
+    "use_cache",
+}
+_OF_ONE_SEARCH = ("early_stopping", "length_penalty", "temperature", "top_k", "top_p")
+_DEFAULTS = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0}
+_MOST_TOKENS = 2**16
+_SAMPLED = 50  # tokens, where top_k is not set
+
+
+class Generation(NamedTuple):
+    """How answers are made, for gin.
+
+    Attributes:
+        file: str, a gin file of this package to include; None for greedy decoding.
+        bindings: {name: value}, which come after it.
+        left_out: {setting: value} of what no search here does.
+    """
+
+    file: str | None = None
+    bindings: dict = {}
+    left_out: dict = {}
+
+
+def read_generation(settings):
+    """Reads the settings of `generate`.
+
+    Args:
+        settings: dictionary, the content of generation_config.json.
+
+    Returns:
+        a `Generation`.
+
+    Raises:
+        ValueError: a value is of another type or out of range.
+    """
+    left = {k: v for k, v in settings.items() if v is not None and k not in _SILENT}
+
+    def take(kind, name, default, low, high):
+        left.pop(name, None)
+        return kind(settings, name, default, low, high)
+
+    beams = take(integer, "num_beams", 1, 1, 1024)
+    answers = take(integer, "num_return_sequences", 1, 1, 1024)
+    left.pop("do_sample", None)
+    samples = flag(settings, "do_sample", False)
+    common = {
+        "min_length": take(integer, "min_new_tokens", 0, 0, _MOST_TOKENS),
+        "no_repeat_ngram_size": take(
+            integer, "no_repeat_ngram_size", 0, 0, _MOST_TOKENS
+        ),
+        "repetition_penalty": take(real, "repetition_penalty", 1.0, 1e-3, 1e3),
+    }
+    least = take(integer, "min_length", 0, 0, _MOST_TOKENS)
+    if not common["min_length"]:
+        common["min_length"] = max(0, least - 1)
+    longest = take(integer, "max_length", 0, 0, _MOST_TOKENS)
+    longest = take(integer, "max_new_tokens", 0, 0, _MOST_TOKENS) or longest - 1
+
+    if beams > 1:
+        file, name = "decoding/huggingface.gin", "beam_search"
+        penalty = take(real, "length_penalty", 1.0, -100.0, 100.0)
+        early = settings.get("early_stopping")
+        own = {
+            "beam_search.beams": beams,
+            "beam_search.n_best": answers,
+            "HuggingFaceRules.length_penalty": penalty,
+            "HuggingFaceRules.early_stopping": early
+            if early == "never"
+            else flag(settings, "early_stopping", False),
+        }
+        if samples:  # a search that draws its beams
+            left["do_sample"] = True
+    elif samples:
+        file, name = "decoding/sampling.gin", "sample"
+        own = {
+            "sample.temperature": take(real, "temperature", 1.0, 0.0, 1e3),
+            "sample.top_p": take(real, "top_p", 1.0, 1e-6, 1.0),
+            "sample.num_samples": answers,
+        }
+        if top_k := take(integer, "top_k", _SAMPLED, 0, 2**31 - 1):
+            own["sample.top_k"] = top_k
+    else:
+        file, name, own = None, "greedy_decode", {}
+        if answers > 1:
+            left["num_return_sequences"] = answers
+    for setting in _OF_ONE_SEARCH:  # transformers' others do not read it either
+        left.pop(setting, None)
+    changed = {k: v for k, v in common.items() if v != _DEFAULTS[k]}
+    bindings = own | {f"{name}.{k}": v for k, v in changed.items()}
+    if longest > 0:
+        bindings["text_to_text.max_decode_length"] = longest
+        bindings["DecodedEvaluation.max_decode_length"] = longest
+    return Generation(file, bindings, left)
+
+
+def write_generation(search, arguments, max_new_tokens):
+    """Writes the settings that make transformers answer as a search of ours.
+
+    Args:
+        search: str, the name of a function of `remixer_tf.decoding`.
+        arguments: dictionary of what is bound to its arguments.
+        max_new_tokens: int, tokens decoded at most.
+
+    Returns:
+        a dictionary for generation_config.json, and a list of str: what transformers
+        does not do.
+    """
+    settings = {"max_new_tokens": max_new_tokens, "num_beams": 1, "do_sample": False}
+    arguments = {**_DEFAULTS, **arguments}
+    left = []
+    if search == "beam_search":
+        settings["num_beams"] = arguments.get("beams", 4)
+        settings["num_return_sequences"] = arguments.get("n_best", 1)
+        rules = arguments["rules"]
+        if hasattr(rules, "length_penalty"):
+            settings["length_penalty"] = rules.length_penalty
+            settings["early_stopping"] = rules.early_stopping
+        else:
+            left.append(f"{type(rules).__name__}, answers rank by its own rules")
+    elif search == "sample" and arguments.get("temperature", 1.0) > 0:
+        settings |= {
+            "do_sample": True,
+            "temperature": arguments.get("temperature", 1.0),
+            "top_k": arguments.get("top_k") or 0,
+            "top_p": arguments.get("top_p", 1.0),
+            "num_return_sequences": arguments.get("num_samples", 1),
+        }
+    elif search not in ("sample", "greedy_decode"):
+        left.append(f"{search}, it decodes greedily")
+    if arguments.get("allowed") is not None:
+        left.append("allowed, the strings that an answer is one of")
+    for ours, theirs in (
+        ("min_length", "min_new_tokens"),
+        ("no_repeat_ngram_size", "no_repeat_ngram_size"),
+        ("repetition_penalty", "repetition_penalty"),
+    ):
+        if arguments[ours] != _DEFAULTS[ours]:
+            settings[theirs] = arguments[ours]
+    return settings, left
+
+
+def describe_left_out(left_out):
+    """Lines that name the settings which no search here does."""
+    return [
+        f"  not carried over: {name[:60]} = {short(value)} of generation_config.json"
+        for name, value in left_out.items()
+    ]

@@ -1,0 +1,140 @@
+"""generation_config.json into gin and back, by the rules of transformers 5."""
+
+import json
+
+import gin
+import pytest
+
+from remixer_tf import configuration, export, import_weights
+from remixer_tf.decoding import T5Rules
+from remixer_tf.weights.generation import read_generation, write_generation
+from tests.weights import numpy_t5, published
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+BYTES = [
+    "--gin.VOCABULARY=@byte_vocabulary()",
+    "--gin.VOCABULARY_FILE=None",
+    "--gin.FEATURE_LENGTHS={'inputs': 12, 'targets': 8}",
+]
+# A summarizer's, as such models are published.
+SUMMARIES = {
+    "_from_model_config": True,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "num_beams": 3,
+    "length_penalty": 2.0,
+    "early_stopping": True,
+    "no_repeat_ngram_size": 3,
+    "repetition_penalty": 1.5,
+    "max_length": 20,
+    "min_length": 5,
+    "num_beam_groups": 2,
+    "transformers_version": "4.27.0.dev0",
+}
+
+
+@pytest.mark.parametrize(
+    "settings, file, expected, left",
+    [
+        ({"eos_token_id": 1, "num_beams": 1, "top_k": 50}, None, {}, {}),
+        (
+            SUMMARIES,
+            "decoding/huggingface.gin",
+            {
+                "beam_search.beams": 3,
+                "beam_search.n_best": 1,
+                "HuggingFaceRules.length_penalty": 2.0,
+                "HuggingFaceRules.early_stopping": True,
+                # Its lengths count the start id.
+                "beam_search.min_length": 4,
+                "beam_search.no_repeat_ngram_size": 3,
+                "beam_search.repetition_penalty": 1.5,
+                "text_to_text.max_decode_length": 19,
+                "DecodedEvaluation.max_decode_length": 19,
+            },
+            {"num_beam_groups": 2},
+        ),
+        (  # what counts new tokens prevails; top_k is 50 where it is not set
+            {
+                "do_sample": True,
+                "temperature": 0.5,
+                "max_length": 9,
+                "max_new_tokens": 4,
+                "min_length": 9,
+                "min_new_tokens": 2,
+                "penalty_alpha": 0.6,
+            },
+            "decoding/sampling.gin",
+            {
+                "sample.temperature": 0.5,
+                "sample.top_p": 1.0,
+                "sample.top_k": 50,
+                "sample.num_samples": 1,
+                "sample.min_length": 2,
+                "text_to_text.max_decode_length": 4,
+                "DecodedEvaluation.max_decode_length": 4,
+            },
+            {"penalty_alpha": 0.6},
+        ),
+        (
+            {"do_sample": True, "num_beams": 2, "early_stopping": "never"},
+            "decoding/huggingface.gin",
+            {
+                "beam_search.beams": 2,
+                "beam_search.n_best": 1,
+                "HuggingFaceRules.length_penalty": 1.0,
+                "HuggingFaceRules.early_stopping": "never",
+            },
+            {"do_sample": True},
+        ),
+    ],
+)
+def test_reading(settings, file, expected, left):
+    generation = read_generation(settings)
+    assert (generation.file, generation.bindings) == (file, expected)
+    assert generation.left_out == left
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"num_beams": "4\nimport os"}, r"num_beams must be an integer from 1 to 1024"),
+        ({"num_beams": 2, "early_stopping": 1}, "early_stopping must be true or false"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be a number from 0.001"),
+    ],
+)
+def test_other_values_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        read_generation(settings)
+
+
+def test_a_model_is_asked_as_it_was_published(tmp_path, capsys):
+    folder, run = tmp_path / "t5", tmp_path / "run"
+    weights = numpy_t5.made_up_weights()
+    published.write_hugging_face(folder, weights, **published.NEW)
+    (folder / "generation_config.json").write_text(json.dumps(SUMMARIES))
+    import_weights.main([f"--from={folder}", f"--model_dir={run}", *BYTES])
+    assert "not carried over: num_beam_groups = 2" in capsys.readouterr().out
+    gin.clear_config()
+    export.main([f"--model_dir={run}", "--format=huggingface"])
+    written = json.loads((run / "huggingface/0/generation_config.json").read_text())
+    assert read_generation(written) == read_generation(SUMMARIES)._replace(left_out={})
+
+
+def test_what_transformers_lacks_is_named():
+
+    settings, left = write_generation("beam_search", {"rules": T5Rules()}, 5)
+    assert settings["num_beams"] == 4 and "T5Rules" in left[0]
+    settings, left = write_generation("greedy_decode", {"allowed": [[3]]}, 5)
+    assert settings["num_beams"] == 1 and "allowed" in left[0]
+
+
+def test_arguments_of_a_scoped_search():
+    lines = ["text_to_text.decode_fn = %SEARCH", "SEARCH = @a/beam_search"]
+    lines.append("VOCABULARY_FILE = 'a'")
+    files = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin", "decoding/t5.gin"]
+    configuration.parse_gin(files, [*lines, "a/beam_search.beams = 7"])
+    found = configuration.get_arguments("text_to_text.decode_fn")
+    assert found["beams"] == 7 and found["rules"].alpha == 0.6
+    assert configuration.get_arguments("text_encoder.decode_fn") == {}

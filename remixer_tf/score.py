@@ -37,7 +37,7 @@ def main(arguments):
         if options.stride:
             text = file.read()
             pairs = scorer.windows(text, options.stride)
-            scores = scorer.score(pairs, options.batch_size)
+            scores = scorer.keeping_ends().score(pairs, options.batch_size)
             lines.write_perplexity(scores, len(text), output)
             return
         if options.split:

@@ -28,6 +28,7 @@ import functools
 import numpy as np
 import seqio
 
+from remixer_tf.data.codec import keep_end
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD, SPLITS
 from remixer_tf.tasks.rows import RowSource
@@ -80,14 +81,6 @@ def choices(targets, scores):
         "chance": chance,
         "questions": len(questions),
     }
-
-
-def keep_end(dataset, output_features, sequence_length=None):
-    """A preprocessor: inputs that are too long lose their beginning."""
-    if sequence_length is None:
-        return dataset
-    room = sequence_length["inputs"] - int(output_features["inputs"].add_eos)
-    return dataset.map(lambda example: {**example, "inputs": example["inputs"][-room:]})
 
 
 def _source(files, running_text):

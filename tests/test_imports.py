@@ -55,6 +55,7 @@ FOR_TASKS = (
     "remixer_tf.tasks",
     "remixer_tf.checkpoints.paths",
     "remixer_tf.data.classification",
+    "remixer_tf.data.codec",
     "remixer_tf.data.context",
     "remixer_tf.data.errors",
     "remixer_tf.data.late_tasks",

@@ -6,6 +6,7 @@ import seqio
 from remixer_tf.analysis import data_statistics as statistics
 from remixer_tf.analysis.tables import write_table
 from remixer_tf.data.classification import ClassNames
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import format_lengths, has_split, needs_lengths
 from remixer_tf.data.vocabularies import is_text
@@ -191,9 +192,10 @@ class _TaskReport:
                 "length_buckets": buckets
             }
         rows = []
+        codec = Codec(self._task, lengths, self._converter)
         for way, arguments in ways.items():
             share, number = statistics.share_of_padding(
-                self._examples, lengths, self._converter, **arguments
+                self._examples, codec, **arguments
             )
             rows.append([way, f"{number:,}", _percent(share)])
         title = f"Rows of {format_lengths(lengths)}"

@@ -4,7 +4,6 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.eval_batches import in_memory
 from remixer_tf.data.lengths import LengthBuckets
 from remixer_tf.data.pipeline import with_seed
 from remixer_tf.objectives.batches import throughput_tensors
@@ -96,22 +95,19 @@ def unknown(sequences, vocabulary):
     return sum(found) / max(ids, 1), float(np.mean(np.array(found) > 0))
 
 
-def share_of_padding(
-    examples, feature_lengths, feature_converter, pack=False, length_buckets=None
-):
+def share_of_padding(examples, codec, pack=False, length_buckets=None):
     """The share of the positions that a model reads in vain.
 
     Args:
         examples: list of dictionaries of int arrays `[n]`, not empty.
-        feature_lengths: dictionary of ints; longer features are cut.
-        feature_converter: a `seqio.FeatureConverter` class.
+        codec: the `Codec` of their task.
         pack, length_buckets: see `train_dataset`.
 
     Returns:
         (share of the positions that are padding, number of rows).
     """
-    converter = feature_converter(pack=pack)
-    buckets = LengthBuckets(length_buckets, feature_lengths, converter)
+    converter = codec.converter(pack=pack)
+    buckets = LengthBuckets(length_buckets, dict(codec.lengths), converter)
 
     def count(row):
         if length_buckets:
@@ -120,8 +116,8 @@ def share_of_padding(
         used = sum(tf.math.count_nonzero(x, dtype=tf.int64) for x in tensors)
         return used, sum(tf.size(x, tf.int64) for x in tensors)
 
-    dataset = converter(in_memory(examples, feature_lengths), feature_lengths)
-    counts = np.array(list(dataset.map(count).as_numpy_iterator()))
+    dataset = codec.converted(examples, pack=pack).map(count)
+    counts = np.array(list(dataset.as_numpy_iterator()))
     used, positions = counts.sum(axis=0)
     return 1 - used / positions, len(counts)
 

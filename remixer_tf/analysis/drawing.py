@@ -13,6 +13,7 @@ from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.page import page_path, to_png, write_images, write_page
 from remixer_tf.checkpoints import reading
 from remixer_tf.data.classification import join_texts
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import batch_examples, converter_for, eval_dataset
 from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
@@ -223,6 +224,10 @@ class Pictures(_Pictures):
         batch = {key: value[drawn] for key, value in batch.items()}
         return batch, f"{self._task.name}/{self._split}"
 
+    def _codec(self, model):
+        converter = self._feature_converter or converter_for(model)
+        return Codec(self._task, self._feature_lengths, converter)
+
     def _text_ids(self, model):
         """Returns the token ids of each text, a list of lists."""
         decodes = hasattr(model, "start_decoding")
@@ -231,12 +236,10 @@ class Pictures(_Pictures):
                 f"{type(model).__name__} {model.name!r} reads one text, and an encoder "
                 f"two at most. Received: text={self._texts}."
             )
-        feature = self._task.output_features["inputs"]
-        ids = [list(feature.vocabulary.encode(text)) for text in self._texts]
+        codec = self._codec(model)
+        ids = [codec.ids("inputs", text, eos=decodes) for text in self._texts]
         longest = self._feature_lengths["inputs"]
-        if decodes:
-            ids[0] += [feature.vocabulary.eos_id] * feature.add_eos
-        else:
+        if not decodes:
             longest -= 1 + len(ids)  # [CLS], and each one's [SEP]
         number = sum(map(len, ids))
         if not 0 < number <= longest:
@@ -282,10 +285,7 @@ class Pictures(_Pictures):
         answer = decode({"encoder_input_tokens": np.array([padded], "int32")})[0]
         example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
         (batch,) = batch_examples(
-            [example],
-            batch_size=1,
-            feature_lengths=lengths,
-            feature_converter=self._feature_converter or converter_for(model),
+            [example], self._codec(model), batch_size=1
         ).as_numpy_iterator()
         batch.pop("example_index")
 

@@ -4,6 +4,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
@@ -15,7 +16,7 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     """Reads a split once, in its order, for evaluation.
 
     Inputs are trimmed as in training. Targets are whole, since metrics compare
-    predictions with them.
+    predictions with them; a `Codec` trims them for the model.
 
     Args:
         task: a `seqio.Task`.
@@ -57,11 +58,11 @@ def eval_dataset(
     feature_converter=seqio.EncDecFeatureConverter,
 ):
     """Batches of a split: every example once, in order. See `batch_examples`."""
+    task = get_task(task)
     return batch_examples(
-        read_examples(get_task(task), split, feature_lengths, max_examples),
-        feature_lengths=feature_lengths,
+        read_examples(task, split, feature_lengths, max_examples),
+        Codec(task, feature_lengths, feature_converter),
         batch_size=batch_size,
-        feature_converter=feature_converter,
     )
 
 
@@ -78,32 +79,25 @@ def converter_for(model):
     return seqio.EncDecFeatureConverter
 
 
-def batch_examples(
-    examples,
-    *,
-    feature_lengths,
-    batch_size,
-    length_buckets=None,
-    feature_converter=seqio.EncDecFeatureConverter,
-):
+def batch_examples(examples, codec, *, batch_size, length_buckets=None):
     """Batches examples in memory, each once; the last batch is filled up.
 
     Rows that fill up the last batch repeat an example, with loss weights 0.
 
     Args:
         examples: list of dictionaries, from `read_examples`.
-        feature_lengths: dictionary of ints; longer features are cut.
+        codec: the `Codec` of their task; what is longer than its lengths is trimmed as
+            in training.
         batch_size: int.
         length_buckets: None, or as in `train_dataset`. The examples are then sorted
             by length, and each batch is cut to the first bucket that holds it.
-        feature_converter: a `seqio.FeatureConverter` class.
 
     Returns:
         a `tf.data.Dataset` of dictionaries of int32 `[batch_size, length]`, and
         `example_index` `[batch_size]`: the place in `examples`, -1 in filling rows.
     """
-    converter = feature_converter(pack=False)
-    buckets = LengthBuckets(length_buckets, feature_lengths, converter)
+    lengths = dict(codec.lengths)
+    buckets = LengthBuckets(length_buckets, lengths, codec.converter(pack=False))
     order = list(range(len(examples)))
     if length_buckets:
         order.sort(key=lambda i: _bucket_and_lengths(examples[i], buckets.buckets))
@@ -111,7 +105,7 @@ def batch_examples(
     fill = -len(order) % batch_size
     rows = [examples[i] for i in order + order[-1:] * fill]
     dataset = tf.data.Dataset.zip(
-        converter(in_memory(rows, feature_lengths), feature_lengths),
+        codec.converted(rows, pack=False),
         tf.data.Dataset.from_tensor_slices(np.array(order + [-1] * fill, np.int32)),
     ).batch(batch_size, drop_remainder=True)
 
@@ -126,28 +120,6 @@ def batch_examples(
         return {**batch, "example_index": index}
 
     return dataset.map(finish).prefetch(2)
-
-
-def in_memory(examples, feature_lengths):
-    """Examples as seqio gives them to a feature converter, each once, in order.
-
-    Args:
-        examples: list of dictionaries, from `read_examples`; not empty.
-        feature_lengths: dictionary of ints; longer features are cut, others left out.
-
-    Returns:
-        a `tf.data.Dataset` of dictionaries of `[n]`.
-    """
-    dataset = tf.data.Dataset.from_tensor_slices(
-        {
-            name: tf.RaggedTensor.from_row_lengths(
-                np.concatenate([example[name][:length] for example in examples]),
-                [len(example[name][:length]) for example in examples],
-            )
-            for name, length in feature_lengths.items()
-        }
-    )
-    return dataset.map(lambda row: {k: x[: tf.size(x)] for k, x in row.items()})
 
 
 def _bucket_and_lengths(example, buckets):

@@ -48,7 +48,8 @@ def check_reads_inputs(task, feature_lengths, feature_converter):
         feature_converter: a `seqio.FeatureConverter` class. Under
             `seqio.LMFeatureConverter` inputs are left out on purpose.
     """
-    reads_both = issubclass(feature_converter, LanguageModelFeatureConverter)
+    converter = feature_converter(pack=False)
+    reads_both = isinstance(converter, LanguageModelFeatureConverter)
     if reads_both and "inputs" in {*task.output_features} - {*feature_lengths}:
         raise ValueError(
             f"{task.name} has inputs, and feature_lengths has no length for them: a "

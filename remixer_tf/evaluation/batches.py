@@ -8,13 +8,14 @@ import tensorflow as tf
 from remixer_tf.data.eval_batches import batch_examples
 
 
-def call_on_examples(function, examples, *, description, **options):
+def call_on_examples(function, examples, codec, *, description, **options):
     """Calls a function on batches of examples; see `batch_examples` for those.
 
     Args:
         function: takes a batch, a dictionary of tensors [rows, ...], and returns a
             structure of NumPy arrays [rows, ...] of the same shapes for all batches.
         examples: list from `read_examples`.
+        codec: the `Codec` of their task.
         description: str, beside the progress bar.
         options: of `batch_examples`.
 
@@ -24,7 +25,10 @@ def call_on_examples(function, examples, *, description, **options):
     results = None
     hidden = not rich.console.Console().is_terminal
     for batch in rich.progress.track(
-        batch_examples(examples, **options), description, transient=True, disable=hidden
+        batch_examples(examples, codec, **options),
+        description,
+        transient=True,
+        disable=hidden,
     ):
         index = batch.pop("example_index").numpy()
         real = index >= 0

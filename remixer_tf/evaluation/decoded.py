@@ -124,10 +124,9 @@ class DecodedEvaluation(TextEvaluation):
         decoded = decode_examples(
             function,
             examples,
-            feature_lengths=self.feature_lengths,
+            self.codec(part),
             length_buckets=padded_lengths(model, self.feature_lengths),
             batch_size=self.batch_size,
-            feature_converter=self.feature_converter,
             description=" ".join(part),
         )
         facts = {
@@ -179,12 +178,13 @@ class DecodedExamples(NamedTuple):
         }
 
 
-def decode_examples(decode, examples, **options):
+def decode_examples(decode, examples, codec, **options):
     """Decodes examples.
 
     Args:
         decode: function of a batch that returns a `Decoded` of NumPy arrays.
         examples: list from `read_examples`.
+        codec: the `Codec` of their task.
         options: of `call_on_examples`.
 
     Returns:
@@ -192,7 +192,7 @@ def decode_examples(decode, examples, **options):
     """
     start = time.perf_counter()
     decoded = call_on_examples(
-        decode, examples, **{"description": "decoding", **options}
+        decode, examples, codec, **{"description": "decoding", **options}
     )
     seconds = time.perf_counter() - start
     return DecodedExamples(decoded.tokens, decoded.scores, seconds)

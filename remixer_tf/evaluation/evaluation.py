@@ -14,6 +14,7 @@ import seqio
 from absl import logging
 
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import (
     check_feature_lengths,
@@ -461,6 +462,17 @@ class TextEvaluation(Evaluation):
                 self._tasks[part[0]], part[1], self.feature_lengths, self.max_examples
             )
         return self._examples[part]
+
+    def codec(self, part, feature_converter=None):
+        """Returns the `Codec` of a part's task, for batches of its examples.
+
+        Args:
+            part: (task name, split).
+            feature_converter: a `seqio.FeatureConverter` class, where the evaluation
+                has none.
+        """
+        converter = self.feature_converter or feature_converter
+        return Codec(self._tasks[part[0]], self.feature_lengths, converter)
 
     def over_length(self, part, remedy):
         """Returns how many of a part's examples are longer than `feature_lengths`.

@@ -90,9 +90,8 @@ class LossEvaluation(_Loss, TextEvaluation):
         if part not in self._batches:
             self._batches[part] = batch_examples(
                 self.examples(part),
-                feature_lengths=self.feature_lengths,
+                self.codec(part, converter_for(model)),
                 batch_size=self.batch_size,
-                feature_converter=self.feature_converter or converter_for(model),
             )
         over_length = self.over_length(part, "they are trimmed")
         facts, sums = self._sums(self._batches[part], function, "target_tokens")

@@ -65,10 +65,9 @@ class ScoredEvaluation(TextEvaluation):
         scored = call_on_examples(
             function,
             examples,
-            feature_lengths=self.feature_lengths,
+            self.codec(part, converter_for(model)),
             length_buckets=padded_lengths(model, self.feature_lengths),
             batch_size=self.batch_size,
-            feature_converter=self.feature_converter or converter_for(model),
             description=" ".join(part),
         )
         facts = {

@@ -8,10 +8,10 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf import configuration
+from remixer_tf.data.codec import pad, ragged
 from remixer_tf.decoding import greedy_decode, sample
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.serving.text_scorer import encode_text, quarters, ragged
-from remixer_tf.serving.tokenizers import pad
+from remixer_tf.serving.text_scorer import quarters
 
 try:
     from lm_eval import utils
@@ -38,8 +38,9 @@ class HarnessModel(LM):
     as targets without EOS; so does a language model whose task has inputs. A language
     model of running text reads both as one text.
 
-    Contexts that are too long lose their beginning, and a warning counts them. What the
-    model cannot do as asked is an error.
+    Contexts that are too long lose their beginning, as the harness has it and training
+    does not (`Codec`'s `trim="start"`), and a warning counts them. What the model
+    cannot do as asked is an error.
 
     Args:
         scorer: a `TextScorer`, which has the model, its vocabularies and its lengths.
@@ -56,10 +57,9 @@ class HarnessModel(LM):
     def __init__(self, scorer, batch_size=64):
         super().__init__()
         check_integers(batch_size=batch_size)
-        self._scorer = scorer
+        self._scorer = scorer.keeping_ends()
+        self._codec = self._scorer.codec
         self._batch_size = batch_size
-        self._targets = scorer.features["targets"]
-        self._inputs = scorer.features.get("inputs")
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict, additional_config=None):
@@ -188,30 +188,29 @@ class HarnessModel(LM):
 
     def _encode_context(self, context):
         """The ids of a context as the model was trained to read it."""
-        if self._inputs is None:
-            return encode_text(context, self._targets, with_eos=False)
-        return encode_text(context, self._inputs, with_eos=True) or self._empty_inputs()
+        ids = self._codec.ids("inputs", context)
+        return ids if self._codec.running_text else ids or self._empty_inputs()
 
     def _empty_inputs(self):
         """What stands for no context: an encoder needs a token to attend to."""
-        if self._scorer.one_row:
+        if self._codec.one_row:
             return []
-        return [self._inputs.vocabulary.eos_id]
+        return [self._codec.vocabulary("inputs").eos_id]
 
     def _encode_pair(self, context, continuation):
         """A context and a continuation as ids; spaces between go to the latter."""
         read = context.rstrip()
         continuation = context[len(read) :] + continuation
         context_ids = self._encode_context(read)
-        if self._inputs is not None:
-            return context_ids, encode_text(continuation, self._targets, False)
-        whole = encode_text(read + continuation, self._targets, with_eos=False)
+        if not self._codec.running_text:
+            return context_ids, self._codec.ids("targets", continuation, eos=False)
+        whole = self._codec.ids("targets", read + continuation)
         return context_ids, whole[len(context_ids) :]
 
     def _cut(self, pairs):
         """Takes from contexts what does not fit; a continuation must."""
-        lengths, one_row = self._scorer.lengths, self._scorer.one_row
-        most = self._scorer.row_length if one_row else lengths["targets"]
+        lengths, one_row = dict(self._codec.lengths), self._codec.one_row
+        most = self._codec.row_length if one_row else lengths["targets"]
         longest = max((len(targets) for _, targets in pairs), default=0)
         if longest > most:
             raise ValueError(
@@ -220,7 +219,7 @@ class HarnessModel(LM):
                 "if the model can read more."
             )
         rooms = [
-            self._scorer.row_length - len(targets) if one_row else lengths["inputs"]
+            self._codec.row_length - len(targets) if one_row else lengths["inputs"]
             for _, targets in pairs
         ]
         contexts = _keep_ends([context for context, _ in pairs], rooms)
@@ -228,14 +227,14 @@ class HarnessModel(LM):
 
     def _windows(self, text):
         """A text in parts that are scored one by one, a list of (inputs, targets)."""
-        ids = encode_text(text, self._targets, with_eos=False)
-        if not self._scorer.one_row:
-            length = self._scorer.lengths["targets"]
-            empty = encode_text("", self._inputs, with_eos=True) or self._empty_inputs()
+        ids = self._codec.ids("targets", text, eos=False)
+        if not self._codec.one_row:
+            length = self._codec.lengths["targets"]
+            empty = self._encode_context("")
             starts = range(0, len(ids), length)
             return [(empty, ids[start : start + length]) for start in starts]
         windows = utils.get_rolling_token_windows(
-            ids, prefix_token=0, max_seq_len=self._scorer.row_length, context_len=2
+            ids, prefix_token=0, max_seq_len=self._codec.row_length, context_len=2
         )
         # Every row starts with a token of the model's own, in place of the first.
         return [(a[1:], b) for a, b in map(utils.make_disjoint_window, windows)]
@@ -249,8 +248,8 @@ class HarnessModel(LM):
 
     def _search(self, arguments):
         """What a request's arguments ask for, as a `_Search`."""
-        lengths, one_row = self._scorer.lengths, self._scorer.one_row
-        longest = lengths["targets"] // (2 if self._inputs is None else 1)
+        lengths, one_row = self._codec.lengths, self._codec.one_row
+        longest = lengths["targets"] // (2 if self._codec.running_text else 1)
         given = normalize_gen_kwargs(arguments, default_max_gen_toks=longest)
         known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
         if unknown := sorted(given.keys() - known):
@@ -260,10 +259,10 @@ class HarnessModel(LM):
             )
         max_length = given["max_gen_toks"]
         check_integers(max_gen_toks=max_length)
-        if one_row and max_length >= self._scorer.row_length:
+        if one_row and max_length >= self._codec.row_length:
             raise ValueError(
                 "A language model reads prompt and answer in one row of "
-                f"{self._scorer.row_length} tokens: max_gen_toks must be less. "
+                f"{self._codec.row_length} tokens: max_gen_toks must be less. "
                 f"Received: {max_length}. Set it in the task's generation_kwargs, or "
                 "in gen_kwargs."
             )
@@ -278,21 +277,21 @@ class HarnessModel(LM):
 
         The longest contexts come first.
         """
-        scorer = self._scorer
-        room = scorer.row_length - search.max_length
-        room = room if scorer.one_row else scorer.lengths["inputs"]
+        scorer, codec = self._scorer, self._codec
+        room = codec.row_length - search.max_length
+        room = room if codec.one_row else codec.lengths["inputs"]
         rows = [self._encode_context(context) for context in places]
         rows = zip(places, _keep_ends(rows, [room] * len(rows)), strict=True)
         rows = sorted(rows, key=lambda row: -len(row[1]))
         number = max(map(len, places.values())) if search.temperature else 1
-        vocabulary = self._targets.vocabulary
-        decode = tf.function(search.decoder(scorer.model, vocabulary.eos_id, number))
+        eos_id = codec.vocabulary("targets").eos_id
+        decode = tf.function(search.decoder(scorer.model, eos_id, number))
         for start in range(0, len(rows), self._batch_size):
             some = rows[start : start + self._batch_size]
-            length = quarters(len(some[0][1]), room) if scorer.one_row else room
+            length = quarters(len(some[0][1]), room) if codec.one_row else room
             fill = [some[-1]] * (self._batch_size - len(some))
             tokens = decode(pad(ragged([row for _, row in some + fill]), length))
-            texts = vocabulary.decode_tf(tf.reshape(tokens, [-1, search.max_length]))
+            texts = codec.decode(tf.reshape(tokens, [-1, search.max_length]))
             texts = tf.reshape(texts, [-1, number]).numpy()
             for (context, _), answers in zip(some, texts[: len(some)], strict=True):
                 answers = [text.decode("utf-8", "replace") for text in answers]

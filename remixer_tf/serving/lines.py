@@ -42,7 +42,7 @@ def answer_lines(model, lines, output, *, batch_size, scores=False):
     if over:
         print(
             f"warning: {over:,} of {total:,} lines are longer than "
-            f"{model.tokens.input_length} tokens: only their beginning was read.",
+            f"{model.tokens.input_length} tokens: they were trimmed, as in training.",
             file=sys.stderr,
         )
 

@@ -3,26 +3,23 @@
 import tensorflow as tf
 
 from remixer_tf.decoding import score
-from remixer_tf.serving.pairs import PairBatches
 
 
 class ScoreGraph(tf.Module):
     """Scores strings, or their ids, given others: see `remixer_tf.decoding.score`.
 
-    What the model reads of them is `PairBatches`' affair.
+    What the model reads of them is the codec's affair.
 
     Args:
         model: a built and restored `EncoderDecoder` or `DecoderOnly`.
-        feature_lengths: dictionary of ints.
-        tokenizers: `Tokenizers` of the task.
+        codec: the `Codec` of the task, for the model's own batches.
         weights: the model's `StoredWeights`.
     """
 
-    def __init__(self, model, feature_lengths, tokenizers, weights):
+    def __init__(self, model, codec, weights):
         super().__init__(name="score_graph")
-        self.tokenizers = tokenizers
+        self.codec = codec
         self.weights = weights
-        self._batches = PairBatches(model, feature_lengths, tokenizers.keep_eos)
         self._score = lambda batch: score(model, batch)
 
     def function(self):
@@ -43,14 +40,14 @@ class ScoreGraph(tf.Module):
 
         @tf.function(input_signature=strings, autograph=False)
         def score_texts(inputs, targets):
-            encode = self.tokenizers.encode
+            encode = self.codec.encode
             return self.score(encode("inputs", inputs), encode("targets", targets))
 
         return score_texts
 
     def score(self, inputs, targets):
         """Scores ragged ids, int32 `[batch, (length)]`, see `function`."""
-        batch, _, trimmed = self._batches(inputs, targets)
+        batch, _, trimmed = self.codec.pairs(inputs, targets)
         with self.weights.reading():
             scores = self._score(batch)
         return {

@@ -5,12 +5,12 @@ from keras import ops
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.data.classification import ClassNames, join_ids
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.models import EncoderOnly
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.text_to_text import build_for_run
-from remixer_tf.serving.tokenizers import Tokenizers
 
 
 def text_encoder(
@@ -66,7 +66,7 @@ class TextEncoder(tf.Module):
             )
         self.input_length = input_length
         self.weights = StoredWeights(model, weights)
-        self.tokenizers = Tokenizers(task)
+        self.codec = Codec(task, {"inputs": input_length})
         features = task.output_features
         self._special = special_ids(features["inputs"].vocabulary)
         self._joins = "token_types" in features
@@ -96,8 +96,8 @@ class TextEncoder(tf.Module):
             functions |= {"serving_default": classify, "classify": classify}
         else:
             missing["classify"] = "the model's head has no classes"
-        resources = [self.weights, self.tokenizers]
-        return Signatures(functions, missing, resources, files=self.tokenizers.files)
+        resources = [self.weights, self.codec]
+        return Signatures(functions, missing, resources, files=self.codec.files)
 
     def _function(self, compute):
         """A `tf.function` of strings that computes from the model's batch."""
@@ -125,7 +125,7 @@ class TextEncoder(tf.Module):
         """One example's ids and token types, padded, and whether it was cut."""
         length, special = self.input_length, self._special
         first, *rest = (
-            self.tokenizers.vocabulary("inputs").encode_tf(text) for text in texts
+            self.codec.vocabulary("inputs").encode_tf(text) for text in texts
         )
         second = rest[0] if rest else tf.zeros([0], tf.int32)
         if self._joins:

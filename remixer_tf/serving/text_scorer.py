@@ -1,18 +1,19 @@
 """The likelihood that a trained model gives to texts, tokenizer included."""
 
+import copy
 import itertools
 
-import numpy as np
+import seqio
 import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.lengths import count_over_length
+from remixer_tf.data.codec import Codec, ragged
+from remixer_tf.data.eval_batches import converter_for, read_examples
+from remixer_tf.data.lengths import count_over_length, has_split
+from remixer_tf.data.pipeline import check_split
 from remixer_tf.decoding import check_writes, score
-from remixer_tf.serving.pairs import PairBatches
 from remixer_tf.serving.text_to_text import build_for_run
-from remixer_tf.serving.tokenizers import keeps_eos
 from remixer_tf.training.backend_engine import backend_engine, engine_of
 
 
@@ -52,9 +53,7 @@ def text_scorer(
 class TextScorer:
     """Scores targets, given inputs: see `remixer_tf.decoding.score`.
 
-    What the model reads of them is told at `PairBatches`. If a language model's task
-    has targets alone it is one of running text, and EOS stands behind neither inputs
-    nor targets; else they have what the task's features have.
+    What the model reads of them is told at `Codec`.
 
     Args:
         model: a built and restored `EncoderDecoder` or `DecoderOnly`.
@@ -65,10 +64,7 @@ class TextScorer:
 
     Attributes:
         model: the model.
-        features: dictionary of `seqio.Feature`s, the task's.
-        lengths: dictionary of ints, `feature_lengths`.
-        one_row: bool, whether the model is a language model.
-        row_length: int, the tokens that a language model reads.
+        codec: the `Codec` of task and model.
 
     Raises:
         ValueError: the model writes no text, or the task lacks a feature.
@@ -78,14 +74,9 @@ class TextScorer:
         check_writes(model)
         self.model = model
         self._task = task
-        self.features = features = task.output_features
-        keep_eos = [name for name in features if keeps_eos(task, name)]
-        batches = PairBatches(model, feature_lengths, keep_eos)
-        self.lengths, self.one_row = batches.lengths, batches.one_row
-        self.row_length = batches.row_length
-        ids = tf.RaggedTensorSpec([None, None], tf.int32)
-        self._batches = tf.function(batches, input_signature=[ids, ids])
-        needed = {"targets"} if self.one_row else {"inputs", "targets"}
+        self._set_codec(Codec(task, feature_lengths, converter_for(model)))
+        features = task.output_features
+        needed = {"targets"} if self.codec.one_row else {"inputs", "targets"}
         if not needed <= features.keys():
             raise ValueError(
                 f"{task.name} has the features {', '.join(features)}. Scoring needs "
@@ -94,31 +85,52 @@ class TextScorer:
         engine = engine or engine_of(model)
         self._score = engine.compile(lambda batch: score(model, batch)[:3])
 
+    def _set_codec(self, codec):
+        self.codec = codec
+        ids = tf.RaggedTensorSpec([None, None], tf.int32)
+        self._pairs = tf.function(codec.pairs, input_signature=[ids, ids])
+
+    def keeping_ends(self):
+        """Returns the same scorer, but inputs that are too long keep their end.
+
+        In a language model's row they take all the room that targets leave.
+        """
+        other, codec = copy.copy(self), self.codec
+        other._set_codec(Codec(self._task, codec.lengths, codec.converter, "start"))
+        return other
+
     def encode(self, inputs, targets):
-        """Turns two texts, bytes, into their ids: two lists of int, not cut."""
-        targets_feature = self.features["targets"]
-        feature = self.features.get("inputs", targets_feature)
-        with_eos = "inputs" in self.features
-        return encode_text(inputs, feature, with_eos), encode_text(
-            targets, targets_feature, with_eos
-        )
+        """Turns two texts, bytes, into their ids: two lists of int, not trimmed."""
+        return self.codec.ids("inputs", inputs), self.codec.ids("targets", targets)
 
     def read(self, split):
         """Returns the (inputs, targets) of a split of the task, pairs of lists of int.
 
-        Inputs that the task has cut already are counted and logged.
+        Those of a mixture come one task after the other, which is logged. What is too
+        long is counted and logged.
 
         Raises:
             ValueError: an unknown split, or a split without examples.
         """
-        over = count_over_length(self._task, split, self.lengths)
-        if over.over:
-            logging.warning("%s: they are cut", over)
-        examples = read_examples(self._task, split, self.lengths)
-        empty = np.zeros([0], np.int32)
-        return [
-            (e.get("inputs", empty).tolist(), e["targets"].tolist()) for e in examples
-        ]
+        check_split(self._task, split)
+        pairs, lengths = [], dict(self.codec.lengths)
+        for task in seqio.get_subtasks(self._task):
+            if not has_split(task, split):
+                continue
+            over = count_over_length(task, split, lengths)
+            if over.over:
+                logging.warning("%s: they are trimmed", over)
+            examples = read_examples(task, split, lengths)
+            inputs = [example.get("inputs", ()) for example in examples]
+            targets = ragged([example["targets"] for example in examples])
+            # By the rule of the task, which another one of the mixture may not have.
+            codec = Codec(task, lengths, self.codec.converter)
+            targets = codec.trim("targets", targets)[0].to_list()
+            if task is not self._task:
+                first, last = len(pairs) + 1, len(pairs) + len(examples)
+                logging.warning("%s %s: lines %d to %d", task.name, split, first, last)
+            pairs += zip(map(list, inputs), targets, strict=True)
+        return pairs
 
     def windows(self, text, stride):
         """Cuts a text into targets of `stride` tokens, each with what comes before it.
@@ -137,13 +149,13 @@ class TextScorer:
             ValueError: the model is no language model, or the stride is longer than
                 its rows.
         """
-        length = self.row_length
-        if not self.one_row or not 1 <= stride <= length:
+        length = self.codec.row_length
+        if not self.codec.one_row or not 1 <= stride <= length:
             raise ValueError(
                 f"A stride is for language models, and from 1 to {length}, the tokens "
                 f"that this model reads. Received: {stride}"
             )
-        ids = encode_text(text, self.features["targets"], with_eos=False)
+        ids = self.codec.ids("targets", text, eos=False)
         starts = [0, *range(length, len(ids), stride)]
         ends = [*starts[1:], len(ids)]
         return [
@@ -152,7 +164,7 @@ class TextScorer:
         ]
 
     def score(self, pairs, batch_size):
-        """Yields (sum, number of tokens, greedy, cut) of each pair, in order.
+        """Yields (sum, number of tokens, greedy, trimmed) of each pair, in order.
 
         Args:
             pairs: iterable of (inputs, targets), lists of int.
@@ -169,35 +181,13 @@ class TextScorer:
         while rows := list(itertools.islice(pairs, batch_size)):
             fill = [([], [])] * (batch_size - len(rows))  # of one shape, traced once
             inputs, targets = map(ragged, zip(*rows, *fill, strict=True))
-            batch, kept, cut = self._batches(inputs, targets)
-            if self.one_row:
-                length = quarters(int(tf.reduce_max(kept)), self.row_length)
+            batch, kept, trimmed = self._pairs(inputs, targets)
+            if self.codec.one_row:
+                length = quarters(int(tf.reduce_max(kept)), self.codec.row_length)
                 batch = {name: x[:, :length] for name, x in batch.items()}
-            results = (*self._score(batch), cut.numpy())
+            results = (*self._score(batch), trimmed.numpy())
             results = [x[: len(rows)].tolist() for x in results]
             yield from zip(*results, strict=True)
-
-
-def encode_text(text, feature, with_eos):
-    """Turns a text into ids.
-
-    Args:
-        text: bytes or str.
-        feature: a `seqio.Feature`.
-        with_eos: bool, whether EOS follows where the feature has it.
-
-    Returns:
-        list of int.
-    """
-    vocabulary = feature.vocabulary
-    ids = vocabulary.encode_tf(tf.constant(text)).numpy().tolist()
-    return ids + [vocabulary.eos_id] * (with_eos and feature.add_eos)
-
-
-def ragged(rows):
-    """Lists of int as ragged int32 `[len(rows), (length)]`."""
-    ids = np.fromiter(itertools.chain(*rows), np.int32)
-    return tf.RaggedTensor.from_row_lengths(ids, [*map(len, rows)], validate=False)
 
 
 def quarters(longest, length):

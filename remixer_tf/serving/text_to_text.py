@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
+from remixer_tf.data.codec import Codec
+from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode
@@ -19,7 +21,6 @@ from remixer_tf.layers.arguments import check_integers
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph
-from remixer_tf.serving.tokenizers import Tokenizers, cut, pad
 from remixer_tf.training.backend_engine import backend_engine
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
@@ -133,10 +134,10 @@ def _lengths(task, feature_lengths, max_decode_length):
 class TextToText(tf.Module):
     """Answers strings with strings; `signatures` are what an export writes.
 
-    A string becomes what evaluation makes of a task's `inputs`: the vocabulary's ids,
-    EOS if the feature has it, padding up to the inputs' length. A longer one is cut
-    there, see `Tokenizers`. Where a task has targets alone, as raw text, the string is
-    the beginning of a text to go on with.
+    A string becomes what training makes of a task's `inputs`, see `Codec`: ids, EOS if
+    the feature has it, padding up to the inputs' length; a longer one is trimmed. Where
+    a task has targets alone, as raw text, the string is the beginning of a text to go
+    on with, and a longer one loses its beginning.
 
     Args:
         model: a built and restored model that `decode_fn` can decode with.
@@ -189,12 +190,10 @@ class TextToText(tf.Module):
             weights=weights,
             jit_compile=jit_compile,
         )
-        self.tokenizers = Tokenizers(task)
+        self.codec = Codec(task, feature_lengths, converter_for(model))
         self._num_ids = lambda: model.vocab_size
         self._check_scores = lambda: check_scores(model)
-        self._make_scores = lambda: ScoreGraph(
-            model, feature_lengths, self.tokenizers, self.tokens.weights
-        )
+        self._make_scores = lambda: ScoreGraph(model, self.codec, self.tokens.weights)
 
     @tf.function(input_signature=[_STRINGS], autograph=False)
     def __call__(self, inputs):
@@ -203,16 +202,15 @@ class TextToText(tf.Module):
 
     def _write(self, decoded, trimmed):
         """What a call returns, of a `Decoded` of tensors."""
-        vocabulary = self.tokenizers.vocabulary("targets")
         answers = {
-            "outputs": vocabulary.decode_tf(decoded.tokens),
+            "outputs": self.codec.decode(decoded.tokens),
             "scores": decoded.scores,
             "trimmed": trimmed,
         }
         if decoded.answers:
             _, number, length = decoded.answers.tokens.shape
-            texts = tf.reshape(decoded.answers.tokens, [-1, length])
-            texts = vocabulary.decode_tf(texts)
+            tokens = tf.reshape(decoded.answers.tokens, [-1, length])
+            texts = self.codec.decode(tokens)
             answers["all_outputs"] = tf.reshape(texts, [-1, number])
             answers["all_scores"] = decoded.answers.scores
         return answers
@@ -224,10 +222,7 @@ class TextToText(tf.Module):
             int32 `[batch, length of the inputs]`, and bool `[batch]`, whether it is
             not all.
         """
-        length = self.tokens.input_length
-        ids = self.tokenizers.encode("inputs", texts)
-        kept = cut(ids, length, "inputs" in self.tokenizers.keep_eos)
-        return pad(kept, length), ids.row_lengths() > length
+        return self.codec.read("inputs", texts, self.tokens.input_length)
 
     def signatures(self):
         """What an export has: `Signatures`.
@@ -259,8 +254,8 @@ class TextToText(tf.Module):
         return Signatures(
             {n: f for n, f in functions.items() if n not in missing},
             missing,
-            [self.tokens.weights, self.tokenizers],
-            files=self.tokenizers.files,
+            [self.tokens.weights, self.codec],
+            files=self.codec.files,
             num_ids=self._num_ids(),
         )
 

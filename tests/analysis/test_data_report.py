@@ -13,6 +13,7 @@ from remixer_tf.analysis import data_statistics as statistics
 from remixer_tf.analysis.data_report import write_task
 from remixer_tf.configuration import UserError
 from remixer_tf.data.classification import ClassifierFeatureConverter
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.masked_lm import concat_and_split
 from remixer_tf.data.pipeline import get_task
@@ -74,9 +75,8 @@ def test_what_is_trimmed_and_padding(examples):
     assert 0 < over < 1 and statistics.share_over(lengths, FEATURE_LENGTHS) == over
 
     def share(feature_lengths=FEATURE_LENGTHS, **arguments):
-        return statistics.share_of_padding(
-            examples, feature_lengths, seqio.EncDecFeatureConverter, **arguments
-        )
+        codec = Codec(toy_task({}), feature_lengths)
+        return statistics.share_of_padding(examples, codec, **arguments)
 
     cut = np.minimum(whole, limits)
     padding, number = share()

@@ -7,6 +7,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data import epochs, eval_batches, pipeline
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.errors import data_errors
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import count_over_length
@@ -350,10 +351,12 @@ def test_eval_batches_hold_every_example_once_in_order():
 
 
 def test_sorted_eval_batches_are_cut_to_their_bucket():
-    examples = eval_batches.read_examples(toy_task({"dev": TRAIN}), "dev", LENGTHS)
+    task = toy_task({"dev": TRAIN})
+    examples = eval_batches.read_examples(task, "dev", LENGTHS)
+    codec = Codec(task, LENGTHS)
     batches = list(
         eval_batches.batch_examples(
-            examples, feature_lengths=LENGTHS, batch_size=7, length_buckets=BUCKETS
+            examples, codec, batch_size=7, length_buckets=BUCKETS
         ).as_numpy_iterator()
     )
     index = np.concatenate([x["example_index"] for x in batches])

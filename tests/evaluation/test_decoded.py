@@ -8,6 +8,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation.decoded import decode_examples
@@ -139,10 +140,9 @@ def test_sorting_and_cutting_change_no_prediction():
     answers = decode_examples(
         lambda batch: tf.nest.map_structure(lambda x: x.numpy(), decode(batch)),
         examples,
-        feature_lengths=LENGTHS,
+        Codec(task, LENGTHS),
         length_buckets=padded_lengths(model, LENGTHS),
         batch_size=4,
-        feature_converter=seqio.EncDecFeatureConverter,
     )
     assert answers.tokens.shape == (5, 6) and np.count_nonzero(answers.tokens)
     for i, example in enumerate(examples):

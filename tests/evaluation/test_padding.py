@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-import seqio
 
 from remixer_tf.data.classification import ClassifierFeatureConverter
+from remixer_tf.data.codec import Codec
 from remixer_tf.decoding import Decoded, classify
 from remixer_tf.evaluation.decoded import DecodedEvaluation, decode_examples
 from remixer_tf.evaluation.padding import padded_lengths
@@ -42,10 +42,9 @@ def test_what_writes_in_bfloat16_reads_what_inference_reads(dtype, lengths):
     decode_examples(
         record,
         list(examples(targets=lambda inputs: inputs[:4])),
-        feature_lengths=LENGTHS,
+        Codec(toy_task({}), LENGTHS),
         length_buckets=padded_lengths(tiny_model("remixer", dtype=dtype), LENGTHS),
         batch_size=3,
-        feature_converter=seqio.EncDecFeatureConverter,
     )
     assert seen == lengths
 
@@ -60,10 +59,9 @@ def test_a_class_is_that_at_full_length(mask_padding):
     decoded = decode_examples(
         engine_of(model).compile(lambda batch: classify(model, batch, 1)),
         rows,
-        feature_lengths=lengths,
+        Codec(toy_task({}), lengths, ClassifierFeatureConverter),
         length_buckets=padded_lengths(model, lengths),
         batch_size=3,
-        feature_converter=ClassifierFeatureConverter,
     )
     inputs = np.stack([np.pad(row["inputs"], (0, 12))[:12] for row in rows])
     expected = classify(model, {"encoder_input_tokens": inputs}, 1)

@@ -74,7 +74,7 @@ def ask(scorer, method, arguments, batch_size=2):
 
 
 def context_ids(scorer, text):
-    return ids(text) + [1] * ("inputs" in scorer.features)
+    return ids(text) + [1] * (not scorer.codec.running_text)
 
 
 def test_continuations_have_the_spaces_between_and_no_eos(scorer):
@@ -100,11 +100,11 @@ def test_what_greedy_decoding_writes_is_greedy(scorer):
 
 
 def test_contexts_lose_their_beginning_and_continuations_must_fit(scorer, caplog):
-    one_row = "inputs" not in scorer.features
-    room = scorer.row_length - 2 if scorer.one_row else 8
+    one_row = scorer.codec.running_text
+    room = scorer.codec.row_length - 2 if scorer.codec.one_row else 8
     arguments = [("x" * 20 + "abcdefghijklmno", "zz")]
     context = context_ids(scorer, arguments[0][0])[-room:]
-    (expected,) = scorer.score([(context, ids("zz"))], 1)
+    (expected,) = scorer.keeping_ends().score([(context, ids("zz"))], 1)
     (found,) = ask(scorer, "loglikelihood", arguments)
     assert found[0] == pytest.approx(expected[0], abs=1e-3)
     assert not expected[3] and "1 of 1 contexts are longer" in caplog.text
@@ -117,12 +117,12 @@ def test_rolling_scores_each_token_once(scorer):
     texts = ["", "abc", "sixteen letters.", "seventeen letters", "long text! " * 5]
     found = ask(scorer, "loglikelihood_rolling", [(text,) for text in texts])
     for text, total in zip(texts, found, strict=True):
-        if scorer.one_row:
-            pairs = scorer.windows(text.encode(), scorer.row_length - 1)
+        if scorer.codec.one_row:
+            pairs = scorer.windows(text.encode(), scorer.codec.row_length - 1)
         else:
             pairs = [([1], ids(text[i : i + 8])) for i in range(0, len(text), 8)]
         assert sum((targets for _, targets in pairs), []) == ids(text)
-        expected = sum(row[0] for row in scorer.score(pairs, 2))
+        expected = sum(row[0] for row in scorer.keeping_ends().score(pairs, 2))
         assert total == pytest.approx(expected, abs=2e-3)
     assert found[0] == 0.0
 
@@ -167,7 +167,7 @@ def test_lengths_of_answers(scorer):
     (default,) = ask(scorer, "generate_until", [("ab", {"until": []})])
     (eight,) = ask(scorer, "generate_until", [("ab", {"until": [], "max_gen_toks": 8})])
     assert default == eight
-    if scorer.one_row:
+    if scorer.codec.one_row:
         with pytest.raises(ValueError, match="16 tokens: max_gen_toks must be less"):
             ask(scorer, "generate_until", [("ab", {"max_gen_toks": 16})])
     else:
@@ -216,7 +216,7 @@ def test_an_encoder_reads_eos_where_there_is_no_context(scorer):
     }
     task = toy_task({"dev": [("a", "b")]}, metric_fns=[])
     task = task.replace(output_features=features)
-    bare = TextScorer(scorer.model, task, scorer.lengths)
+    bare = TextScorer(scorer.model, task, scorer.codec.lengths)
     arguments = [("", "abc")]
     assert ask(bare, "loglikelihood", arguments) == ask(
         scorer, "loglikelihood", arguments

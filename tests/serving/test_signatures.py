@@ -94,7 +94,7 @@ class Asked(NamedTuple):
 
     @property
     def writes_bytes(self):
-        vocabulary = self.answer.tokenizers.vocabulary("targets")
+        vocabulary = self.answer.codec.vocabulary("targets")
         return isinstance(vocabulary, seqio.ByteVocabulary)
 
 

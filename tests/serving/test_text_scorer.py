@@ -9,10 +9,11 @@ import seqio
 
 from remixer_tf import score
 from remixer_tf.configuration import UserError
+from remixer_tf.data.codec import ragged
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import score as score_batch
 from remixer_tf.serving import lines
-from remixer_tf.serving.text_scorer import TextScorer, ragged
+from remixer_tf.serving.text_scorer import TextScorer
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_decoder, tiny_model
@@ -69,7 +70,7 @@ def test_an_encoder_decoder_reads_what_evaluation_reads(model, last):
     task = toy_task({"dev": rows}, last=getattr(seqio.preprocessors, last))
     scorer = TextScorer(model, task, LENGTHS)
     pairs = [scorer.encode(*(text.encode() for text in row)) for row in rows]
-    batch, _, _ = scorer._batches(*map(ragged, zip(*pairs, strict=True)))
+    batch, _, _ = scorer._pairs(*map(ragged, zip(*pairs, strict=True)))
     examples = read_examples(task, "dev", LENGTHS)
     for row, example in zip(batch["encoder_input_tokens"], examples, strict=True):
         assert [i for i in row.numpy().tolist() if i] == example["inputs"].tolist()

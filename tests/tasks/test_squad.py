@@ -14,6 +14,7 @@ import tensorflow_datasets as tfds
 from keras import ops
 
 from remixer_tf import configuration
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.spans import SpanFeatureConverter
@@ -172,10 +173,9 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
     decoded = decode_examples(
         lambda batch: tf.nest.map_structure(np.asarray, decode(batch)),
         examples,
-        feature_lengths=LENGTHS,
+        Codec(task, LENGTHS, SpanFeatureConverter),
         length_buckets=None,
         batch_size=8,
-        feature_converter=SpanFeatureConverter,
     )
     found = compute_metrics(task, examples, decoded.outputs())
 

@@ -1,0 +1,285 @@
+"""Texts to the ids that a model reads, and back: one rule for all who ask."""
+
+import functools
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+
+def keep_end(dataset, output_features, sequence_length=None):
+    """A preprocessor: inputs that are too long lose their beginning.
+
+    It comes before `seqio.preprocessors.append_eos_after_trim`.
+    """
+    if sequence_length is None:
+        return dataset
+    room = sequence_length["inputs"] - int(output_features["inputs"].add_eos)
+    return dataset.map(lambda example: {**example, "inputs": example["inputs"][-room:]})
+
+
+class Codec(tf.Module):
+    """What a model reads of texts, as its task's training does.
+
+    **The rule.** A feature's ids are those of its vocabulary, and EOS where the feature
+    has `add_eos`. What is longer than its length loses its end, as seqio trims it in
+    training. EOS stays where the task appends it after trimming
+    (`append_eos_after_trim`), and is lost where it was appended before (`append_eos`,
+    as T5's own tasks do): the model has never seen it there. Inputs of a task with
+    `keep_end` lose their beginning. If tasks of a mixture differ, that of them counts
+    which keeps more: EOS, or the end.
+
+    A task of targets alone is one of running text. Its inputs are what comes before the
+    targets, in the same row; EOS stands behind neither, and a row that is too long
+    loses its beginning, which is furthest from the targets.
+
+    `trim="start"` takes the beginning from inputs whatever the task says, as
+    lm-evaluation-harness does; in a language model's row they then take all the room
+    that targets leave.
+
+    Any bytes have ids: a vocabulary of bytes reads them as they are, and SentencePiece
+    reads what is not UTF-8 as unknown characters.
+
+    Args:
+        task: a `seqio.Task` or `seqio.Mixture`.
+        feature_lengths: dictionary of ints, as in training.
+        feature_converter: the `seqio.FeatureConverter` class of the model's batches,
+            see `converter_for`.
+        trim: None, or "start".
+
+    Attributes:
+        lengths: dictionary of ints, `feature_lengths`.
+        converter: `feature_converter`.
+        one_row: bool, whether the model is a language model.
+        row_length: int, the tokens that a language model reads.
+        running_text: bool, whether the task has targets alone.
+        vocabulary: function of a feature's name that gives its `seqio.Vocabulary`.
+        files: list of str, the files of SentencePiece vocabularies.
+
+    Raises:
+        ValueError: another `trim`.
+    """
+
+    def __init__(
+        self,
+        task,
+        feature_lengths,
+        feature_converter=seqio.EncDecFeatureConverter,
+        trim=None,
+    ):
+        super().__init__(name="codec")
+        if trim not in (None, "start"):
+            raise ValueError(f"trim must be None or 'start'. Received: {trim!r}")
+        features, known = task.output_features, []
+        self.running_text = "inputs" not in features
+        self.lengths = dict(feature_lengths)
+        self.row_length = sum(self.lengths.values())
+        self.converter = feature_converter
+        self.one_row = isinstance(
+            feature_converter(pack=False), seqio.LMFeatureConverter
+        )
+        vocabularies = {
+            name: _savable(feature.vocabulary, known)
+            for name, feature in features.items()
+        }
+        if self.running_text and "targets" in features:
+            vocabularies["inputs"] = vocabularies["targets"]
+        self.vocabulary = vocabularies.__getitem__
+        # A SavedModel holds what is an attribute here.
+        self._tokenizers = [one.tf_tokenizer for one in known]
+        self.files = sorted({one.sentencepiece_model_file for one in known})
+        self._with_eos = []
+        if not self.running_text:
+            self._with_eos = [name for name, one in features.items() if one.add_eos]
+        after_trim = seqio.preprocessors.append_eos_after_trim
+        self._keep_eos = self._with_eos if _has(task, after_trim) else []
+        self._trim_starts = trim == "start" or self.running_text
+        self._keep_ends = self._trim_starts or _has(task, keep_end)
+
+    def encode(self, name, texts):
+        """Strings to whole ids, in a graph or eagerly.
+
+        Args:
+            name: str, of the feature.
+            texts: string `[batch]`.
+
+        Returns:
+            ragged int32 `[batch, (length)]`, EOS included, not trimmed.
+        """
+        vocabulary = self.vocabulary(name)
+        end = [vocabulary.eos_id] if name in self._with_eos else []
+        return tf.map_fn(
+            lambda text: tf.concat([vocabulary.encode_tf(text), end], axis=0),
+            texts,
+            fn_output_signature=tf.RaggedTensorSpec([None], tf.int32),
+        )
+
+    def ids(self, name, text, eos=True):
+        """The whole ids of one text, a list of int.
+
+        Args:
+            name: str, of the feature.
+            text: bytes or str.
+            eos: bool, whether EOS follows where the feature has it.
+        """
+        vocabulary = self.vocabulary(name)
+        ids = vocabulary.encode_tf(tf.constant(text)).numpy().tolist()
+        return ids + [vocabulary.eos_id] * (eos and name in self._with_eos)
+
+    def trim(self, name, ids, length=None):
+        """Trims ids to what the model reads of them.
+
+        Args:
+            name: str, of the feature.
+            ids: ragged int32 `[batch, (length)]`, whole.
+            length: int, in place of the feature's.
+
+        Returns:
+            ragged int32 `[batch, (length)]`, and bool `[batch]`, whether it is not all.
+        """
+        length = length or self.lengths[name]
+        trimmed = ids.row_lengths() > length
+        if name == "inputs" and self._keep_ends:
+            return ids[:, -length:], trimmed
+        if name in self._keep_eos:
+            parts = [ids[:, : length - 1], ids[:, length - 1 :][:, -1:]]
+            return tf.concat(parts, axis=1), trimmed
+        return ids[:, :length], trimmed
+
+    def read(self, name, texts, length=None):
+        """What the model reads of strings: `encode`, `trim`, `pad`.
+
+        Args:
+            name, texts: see `encode`.
+            length: int, in place of the feature's.
+
+        Returns:
+            int32 `[batch, length]`, and bool `[batch]`, whether it is not all.
+        """
+        length = length or self.lengths[name]
+        ids, trimmed = self.trim(name, self.encode(name, texts), length)
+        return pad(ids, length), trimmed
+
+    def decode(self, ids):
+        """Ids of targets, int32 `[batch, length]`, to strings `[batch]`."""
+        return self.vocabulary("targets").decode_tf(ids)
+
+    def pairs(self, inputs, targets):
+        """A batch to score targets with, in a graph or eagerly.
+
+        Args:
+            inputs, targets: ragged int32 `[batch, (length)]`, whole.
+
+        Returns:
+            the batch, a dictionary of int32 `[batch, length]` as `converter` makes it;
+            int64 `[batch]`, how many ids of each pair are in it; bool `[batch]`,
+            whether these are not all.
+        """
+        whole = inputs.row_lengths() + targets.row_lengths()
+        if self.one_row and self._trim_starts:
+            targets = targets[:, : self.row_length]
+            rows = tf.concat([inputs, targets], axis=1)[:, -self.row_length :]
+        else:
+            inputs, _ = self.trim("inputs", inputs)
+            targets, _ = self.trim("targets", targets)
+            rows = tf.concat([inputs, targets], axis=1)
+        kept = rows.row_lengths()
+        if self.one_row:
+            starts = kept - targets.row_lengths()
+            batch, tokens = {}, pad(rows, self.row_length)
+        else:
+            starts = tf.zeros_like(kept)
+            batch = {"encoder_input_tokens": pad(inputs, self.lengths["inputs"])}
+            tokens = pad(targets, self.lengths["targets"])
+        places = tf.range(tokens.shape[1], dtype=tf.int64)
+        is_target = (places >= starts[:, None]) & (tokens > 0)
+        batch |= {
+            "decoder_input_tokens": tf.pad(tokens, [[0, 0], [1, 0]])[:, :-1],
+            "decoder_target_tokens": tokens,
+            "decoder_loss_weights": tf.cast(is_target, tf.int32),
+        }
+        return batch, kept, kept < whole
+
+    def converted(self, examples, **options):
+        """Examples in memory as rows of the model's batches, each once, in order.
+
+        Args:
+            examples: list of dictionaries of int arrays `[n]`, not empty; features
+                without a length are left out.
+            options: of the feature converter, such as `pack`.
+
+        Returns:
+            a `tf.data.Dataset` of dictionaries of `[length]`.
+        """
+        columns = {
+            name: self.trim(name, ragged([example[name] for example in examples]))[0]
+            for name in self.lengths
+        }
+        dataset = tf.data.Dataset.from_tensor_slices(columns)
+        dataset = dataset.map(lambda row: {k: x[: tf.size(x)] for k, x in row.items()})
+        return self.converter(**options)(dataset, dict(self.lengths))
+
+
+def ragged(rows):
+    """Sequences of int as ragged int32 `[len(rows), (length)]`."""
+    flat = [np.asarray(row, np.int32) for row in rows]
+    return tf.RaggedTensor.from_row_lengths(
+        np.concatenate([np.zeros([0], np.int32), *flat]), [*map(len, flat)]
+    )
+
+
+def pad(ids, length):
+    """Ragged ids, none longer than `length`, as int32 `[batch, length]`, filled with 0.
+
+    Args:
+        ids: ragged int32 `[batch, (length)]`.
+        length: int.
+    """
+    return ids.to_tensor(shape=[None, length])
+
+
+def _has(task, preprocessor):
+    """Whether one of the tasks has a preprocessor, perhaps with arguments."""
+    return any(
+        preprocessor is (one.func if isinstance(one, functools.partial) else one)
+        for subtask in seqio.get_subtasks(task)
+        for one in subtask.preprocessors
+    )
+
+
+class _OneTokenizer(seqio.SentencePieceVocabulary):
+    """A SentencePiece vocabulary that always gives the same TensorFlow tokenizer.
+
+    seqio's makes another one in every call, which parses the model anew; in a graph,
+    one that cannot be saved.
+    """
+
+    def __init__(self, vocabulary):
+        self.__setstate__(vocabulary.__getstate__())
+        self._tokenizer = vocabulary.tf_tokenizer
+
+    def __getstate__(self):
+        # Vocabularies are equal where this is.
+        state = super().__getstate__()
+        del state["_tokenizer"]
+        return state
+
+    @property
+    def tf_tokenizer(self):
+        if tf.executing_eagerly():
+            try:
+                self._tokenizer.vocab_size()
+            except tf.errors.NotFoundError:  # tf.random.set_seed frees the model.
+                self._tokenizer = super().tf_tokenizer
+        return self._tokenizer
+
+
+def _savable(vocabulary, known):
+    """The vocabulary, of which `known` holds one tokenizer: equal ones share it."""
+    if not isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return vocabulary
+    for one in known:
+        if vocabulary == one:
+            return one
+    known.append(_OneTokenizer(vocabulary))
+    return known[-1]

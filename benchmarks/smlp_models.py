@@ -51,7 +51,7 @@ MODELS = {
     # Two choices a token.
     "gshard": _transformer("gshard", "EXPERT_D_FF = 128", perplexity=19.26, words=136),
     "base": _transformer("base", perplexity=18.16, words=178),
-    "hash": _transformer("hash", "EXPERT_D_FF = 205", perplexity=13.57, words=176),
+    "hash": _transformer("hash", perplexity=13.57, words=176),
     "smlp": _smlp("architectures/smlp.gin", perplexity=13.46, words=192),
     "smlp_partial": _smlp(
         "architectures/smlp.gin", "SparseGatedMLP.routing = 'partial'"

@@ -94,9 +94,12 @@ def test_picture(comparison, tmp_path):
 
 @pytest.mark.slow
 def test_models_have_equal_flops():
-    """Forward; the backward pass has two products for each."""
-    flops = []
-    for model in MODELS.values():
+    """Forward; the backward pass has two products for each.
+
+    HASH drops nothing: its blocks of rows are computed whole, and some are half empty.
+    """
+    flops = {}
+    for name, model in MODELS.items():
         configuration.parse_gin([model.file, smlp.RUN_FILE], model.bindings)
         value = configuration.get_value
         found = count(
@@ -105,8 +108,9 @@ def test_models_have_equal_flops():
             batch_size=value("train_dataset.batch_size"),
             feature_lengths=value("train_dataset.feature_lengths"),
         )
-        flops.append(found.total.matmul_flops)
-    assert max(flops) / min(flops) < 1.02
+        flops[name] = found.total.matmul_flops
+    assert 1.1 < flops.pop("hash") / min(flops.values()) < 1.13
+    assert max(flops.values()) / min(flops.values()) < 1.02
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ class Plan(NamedTuple):
         choice: int32 `[rows]`, of each row its choice, counted through all groups; any
             one where the row is empty.
         filled: bool `[rows]`, False for empty rows.
-        block_experts: int32 `[blocks]`, the expert of each block of rows; None where
-            the blocks are the experts.
+        block_experts: int32 `[blocks]`, the expert of each block of rows, E where the
+            block is empty; None where the blocks are the experts.
     """
 
     row: Any
@@ -154,11 +154,12 @@ def dropless_plan(choices, num_experts):
     first_row = (ends - blocks) * block
     is_after = ops.arange(num_blocks, dtype="int32")[:, None] >= ends
     block_experts = ops.sum(ops.cast(is_after, "int32"), axis=1)
-    block_experts = ops.minimum(block_experts, num_experts - 1)
+    # Empty blocks come after the last expert's rows.
+    expert = ops.minimum(block_experts, num_experts - 1)
     rank = ops.reshape(ops.arange(num_blocks * block, dtype="int32"), (-1, block))
-    rank -= ops.take(first_row, block_experts)[:, None]
-    filled = rank < ops.take(counts, block_experts)[:, None]
-    place = ops.take(starts, block_experts)[:, None] + rank
+    rank -= ops.take(first_row, expert)[:, None]
+    filled = rank < ops.take(counts, expert)[:, None]
+    place = ops.take(starts, expert)[:, None] + rank
     place = ops.where(filled, place, 0)
     row = ops.reshape(ops.take(first_row, experts) + order.rank[0], shape)
     return Plan(
@@ -265,6 +266,38 @@ def take_rows(x, index, inverse, valid=None):
         return ops.take(x, index, axis=0), gradient
 
     return take(x)
+
+
+def multiply_blocks(rows, weights, block_experts):
+    """`rows[i] @ weights[block_experts[i]]`, for one block after the other.
+
+    Unlike a product with `take(weights, block_experts)` it copies one expert's weights
+    at a time, and empty blocks cost nothing. It is for evaluation: the gradient of each
+    block is as large as all weights.
+
+    Args:
+        rows: `[blocks, rows of a block, d_in]`.
+        weights: `[E, d_in, d_out]`, of any dtype; an expert's are cast when it is used.
+        block_experts: int32 `[blocks]`, E where the block is empty.
+
+    Returns:
+        `[blocks, rows of a block, d_out]`, of the rows' dtype; 0 in empty blocks.
+    """
+    num_experts, d_in, d_out = weights.shape
+
+    def product(block):
+        rows, expert = block
+
+        def compute():
+            matrix = ops.slice(weights, (expert, 0, 0), (1, d_in, d_out))[0]
+            return ops.matmul(rows, ops.cast(matrix, rows.dtype))
+
+        def empty():
+            return ops.zeros((ops.shape(rows)[0], d_out), rows.dtype)
+
+        return ops.cond(expert < num_experts, compute, empty)
+
+    return ops.map(product, (rows, block_experts))
 
 
 def multiply(x, choices, plan, num_experts, apply):

@@ -16,6 +16,7 @@ from remixer_tf.layers.dispatch import (
     dropless_plan,
     gather,
     multiply,
+    multiply_blocks,
 )
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.learned_routers import SwitchRouter
@@ -149,6 +150,7 @@ class MoE(PositionWise):
             name=name,
             shape=(self.num_experts, *shape),  # [num_experts, d_in, d_out]
             initializer=keras.initializers.TruncatedNormal(stddev=stddev),
+            autocast=False,  # No copy of all of them.
         )
 
     def call(self, x, context, training=False):
@@ -209,7 +211,8 @@ class MoE(PositionWise):
             return self._apply_experts(rows, block_experts, training)
 
         tokens = x.shape[0] and x.shape[0] * x.shape[1]  # None if unknown
-        dropless = not (training or self.router.bounded)
+        limited = training and self.router.capacity_factor is not None
+        dropless = not (limited or self.router.bounded)
         few = dropless and tokens and self.num_experts < tokens <= FEW_TOKENS
         if self.dispatch == "dense" or few:
             y = compute_all(x, choices, self.num_experts, apply)
@@ -233,17 +236,21 @@ class MoE(PositionWise):
     def _apply_experts(self, x, block_experts, training):
         """x `[blocks, rows, d_model]`, by the expert of each block."""
 
-        weights = [*self.wi, self.wo]
+        def product(x, weights):
+            if block_experts is not None and not training:
+                return multiply_blocks(x, weights, block_experts)
+            if block_experts is not None:
+                experts = ops.minimum(block_experts, self.num_experts - 1)
+                weights = ops.take(weights, experts, axis=0)
+            return ops.matmul(x, ops.cast(weights, x.dtype))
+
         if block_experts is None:
             x = share(self, "rows_of_experts", share(self, "rows_of_groups", x))
-        else:
-            weights = [ops.take(w, block_experts, axis=0) for w in weights]
-        *wi, wo = weights
-        hidden = self.act(ops.matmul(x, wi[0]))
+        hidden = self.act(product(x, self.wi[0]))
         if self.gated:
-            hidden *= ops.matmul(x, wi[1])
+            hidden *= product(x, self.wi[1])
         hidden = self.dropout(hidden, training=training)
-        y = ops.matmul(hidden, wo)
+        y = product(hidden, self.wo)
         if block_experts is None:
             y = share(self, "rows_of_groups", share(self, "rows_of_experts", y))
         return y

@@ -42,7 +42,8 @@ class Router(keras.layers.Layer):
         num_experts: int.
         capacity_factor: float. In training an expert computes at most
             `capacity_factor k tokens / num_experts` choices of a group, rounded up, and
-            at least 4; the output for choices beyond them is 0.
+            at least 4; the output for choices beyond them is 0. None drops nothing, as
+            evaluation does.
 
     Attributes:
         k: int, choices of a token.
@@ -61,7 +62,8 @@ class Router(keras.layers.Layer):
     def __init__(self, num_experts, capacity_factor=1.25, **kwargs):
         super().__init__(**{**kwargs, "dtype": "float32"})
         check_integers(num_experts=num_experts)
-        check_numbers(capacity_factor=capacity_factor)
+        if capacity_factor is not None:
+            check_numbers(capacity_factor=capacity_factor)
         self.num_experts = num_experts
         self.capacity_factor = capacity_factor
 
@@ -138,7 +140,11 @@ class HashRouter(Router):
     with the fewest tokens so far, and so on. It is saved with the weights, so that a
     run continues with its own table.
 
-    A token's choice depends on its id alone: causal as `SwitchRouter` is.
+    Nothing is dropped, in training neither: the paper has no capacity, and a table of
+    few frequent ids is never even.
+
+    A token's choice depends on its id alone: causal, and with a capacity as
+    `SwitchRouter` is.
 
     Args:
         num_experts, capacity_factor: see `Router`.
@@ -153,7 +159,7 @@ class HashRouter(Router):
         self,
         num_experts,
         vocab_size,
-        capacity_factor=1.25,
+        capacity_factor=None,
         counts=None,
         seed=0,
         **kwargs,

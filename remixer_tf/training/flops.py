@@ -30,9 +30,9 @@ def op_flops(concrete_function):
     one for each output element, a reduction (sum, mean, max) one for each input
     element, and a softmax five for each: max, difference, exponential, sum, quotient.
     An FFT of n real numbers, there or back, counts 2.5 n log2 n. Moving, casting and
-    selecting are none, nor is arithmetic on integers. Bodies of loops count once, so
-    trace one step per call. The rest of an operation whose shape is unknown counts
-    nothing.
+    selecting are none, nor is arithmetic on integers. The body of a loop counts as
+    often as its maximum says, and once if that is unknown. The rest of an operation
+    whose shape is unknown counts nothing.
 
     Returns:
         list of `OpFlops`, without those that count nothing.
@@ -51,10 +51,20 @@ def _graph_flops(graph, prefix):
         rest = 0 if matmul else _rest_flops(op)
         if matmul or rest:
             yield OpFlops(prefix + op.name, matmul, rest)
+        times = _iterations(op)
         for attribute in op.op_def.attr:
             if attribute.type == "func":
                 function = graph._get_function(op.get_attr(attribute.name).name)
-                yield from _graph_flops(function.graph, f"{prefix}{op.name}/")
+                for inner in _graph_flops(function.graph, f"{prefix}{op.name}/"):
+                    yield OpFlops(inner.name, times * inner.matmul, times * inner.rest)
+
+
+def _iterations(op):
+    """How often a loop runs at most; 1 if that is unknown, or no loop."""
+    if op.type not in ("While", "StatelessWhile"):
+        return 1
+    maximum = tf.get_static_value(op.inputs[1])  # -1 for none
+    return max(1, int(maximum)) if maximum is not None and maximum.ndim == 0 else 1
 
 
 def _matmul_flops(op):

@@ -7,11 +7,11 @@ import re
 import gin
 import numpy as np
 import pytest
-import seqio
 import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import random_superbatch
+from remixer_tf.data.pipeline import get_task
 from remixer_tf.layers import LengthMixing
 from remixer_tf.objectives import losses
 from remixer_tf.objectives.batches import targets_and_weights
@@ -153,8 +153,7 @@ NO_TASK = ("gmlp/table1/", "gmlp/table2/", "remixer/table2/cbow")
 def test_task_is_registered_and_fits_the_model(file):
     configuration.parse_gin([str(PAPERS / file)], [], complete=False)
     task = configuration.get_value("get_task.name")
-    names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-    assert task in names
+    assert get_task(task).name == task
     lengths = configuration.get_value("train_dataset.feature_lengths")
     macros = re.findall(r"^MAX_LENGTH = (\d+)", gin.config_str(), re.MULTILINE)
     if macros:

@@ -106,6 +106,16 @@ def test_identical_tokens_are_dropped_but_for_the_capacity(router, dispatch):
     assert np.abs(gradients["moe/wo"]).max() > 0
 
 
+def test_hash_layers_drop_nothing_in_training():
+    """They have no capacity (Roller et al. 2021): one expert may have all tokens."""
+    layer = mixture(functools.partial(HashRouter, vocab_size=VOCAB_SIZE))
+    tokens = np.full_like(TOKENS, 5)
+    y, sown = run(layer, tokens=tokens)
+    assert sown["statistics", "dropped"] == 0
+    expected, _ = run(layer, training=False, tokens=tokens)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_padding_takes_no_capacity(router):
     """Rows before are padding, of tokens that would fill the experts first."""

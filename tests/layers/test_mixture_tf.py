@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.layers import Context
+from remixer_tf.layers import Context, MoE, SwitchRouter
+from remixer_tf.training.flops import peak_bytes, variable_bytes
 from tests.layers.test_mixture import TOKENS, D, X, mixture
 
 
@@ -20,3 +21,14 @@ def test_any_number_of_rows(router, length):
         x, tokens = X[:rows, :length], TOKENS[:rows, :length]
         expected = layer(x, context=Context(tokens=tokens))
         np.testing.assert_allclose(call(x, tokens), expected, atol=1e-5)
+
+
+def test_evaluation_copies_no_weights():
+    """32 experts and 512 tokens: tensors of less than a third of the weights' bytes."""
+    layer = MoE(32, 256, SwitchRouter)
+    layer.build((None, None, 128))
+    call = tf.function(
+        lambda x: layer(x, context=Context()), [tf.TensorSpec([4, 128, 128])]
+    )
+    weights = variable_bytes(layer.wi) + variable_bytes([layer.wo])
+    assert peak_bytes(call.get_concrete_function()) < 0.3 * weights

@@ -84,7 +84,7 @@ def mixture(kind, **kwargs):
 # Without random numbers.
 SWITCH = functools.partial(SwitchRouter, jitter=0.0)
 GSHARD = functools.partial(GShardRouter, second_policy="all")
-HASH = functools.partial(HashRouter, vocab_size=VOCAB_SIZE)
+HASH = functools.partial(HashRouter, vocab_size=VOCAB_SIZE, capacity_factor=1.25)
 
 
 ROUTERS = {"switch": SWITCH, "hash": HASH, "smlp": SWITCH}

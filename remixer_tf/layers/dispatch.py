@@ -284,6 +284,7 @@ def multiply_blocks(rows, weights, block_experts):
         `[blocks, rows of a block, d_out]`, of the rows' dtype; 0 in empty blocks.
     """
     num_experts, d_in, d_out = weights.shape
+    weights = ops.convert_to_tensor(weights)  # JAX's loops take no variables.
 
     def product(block):
         rows, expert = block

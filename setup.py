@@ -47,7 +47,20 @@ setup(
     ],
     package_dir={"remixer_tf.tasks": "tasks", "remixer_tf.gin": "gin"},
     package_data={"": ["*.gin"]},
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",
+    entry_points={"console_scripts": ["remixer_tf=remixer_tf.__main__:main"]},
+    author="The authors of remixer_tf",
+    keywords="transformer t5 gmlp mlp-mixer remixer smlp keras tensorflow jax gin",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     install_requires=[
         # tensorflow-text asks for the tensorflow of its own minor version.
         "tensorflow>=2.20,<2.22",

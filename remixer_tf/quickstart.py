@@ -5,6 +5,7 @@ for each model train and evaluate; then one table. At last it exports the Remixe
 asks it one sentence. Run again, it goes on where it was.
 """
 
+import argparse
 import json
 import os
 import shlex
@@ -30,7 +31,13 @@ print(answer["outputs"][0].numpy().decode())
 """
 
 
-def main():
+def main(arguments):
+    """Runs the commands; it takes some ten minutes the first time."""
+    argparse.ArgumentParser(
+        description="Trains a T5.1.1 and a Remixer on mini_cogs, prints a table, "
+        f"exports one and asks it, all in ./{FOLDER}.",
+        allow_abbrev=False,
+    ).parse_args(arguments)
     vocabulary = os.path.join(FOLDER, "words.model")
     if not os.path.exists(vocabulary):
         run("train_vocabulary", f"--task={TASK}", "--model_type=word",
@@ -127,6 +134,6 @@ def ask_exported(model_dir, summary):
 
 if __name__ == "__main__":
     try:
-        main()
+        main(sys.argv[1:])
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)  # the binary has said what was wrong

@@ -6,55 +6,88 @@
 The ids are T5's: pad 0, EOS 1, unknown 2, no BOS.
 """
 
+import argparse
 import importlib
-import sys
 
-from absl import app, flags
-
-from remixer_tf.data.vocabulary_training import (
-    MODEL_TYPES,
-    read_texts,
-    train_vocabulary,
-)
+from remixer_tf import configuration
 
 
-def main(argv):
-    if argv[1:]:
-        raise app.UsageError(f"Unknown arguments: {' '.join(argv[1:])}.")
-    args = flags.FLAGS
-    for module in ["remixer_tf.tasks", *args.modules]:
+def main(arguments):
+    """Parses the command line, trains and writes."""
+    options = _parser().parse_args(arguments)
+    from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
+
+    for module in ["remixer_tf.tasks", *options.module_import]:
         importlib.import_module(module)
-    try:
-        texts = read_texts(args.task, args.split, args.features, args.num_examples)
-        vocabulary = train_vocabulary(
-            texts, args.output, args.vocab_size, args.model_type,
-            args.character_coverage,
-        )  # fmt: skip
-    except (ValueError, OSError, RuntimeError) as error:
-        sys.exit(f"Error: {error}")
-    print(f"{args.output}: {vocabulary.vocab_size} pieces, {args.model_type}")
-    for i, feature in enumerate(args.features):
-        tokens = [len(vocabulary.encode(t)) + 1 for t in texts[i :: len(args.features)]]
+    features = options.features.split(",")
+    texts = read_texts(options.task, options.split, features, options.num_examples)
+    vocabulary = train_vocabulary(
+        texts,
+        options.output,
+        options.vocab_size,
+        options.model_type,
+        options.character_coverage,
+    )
+    print(f"{options.output}: {vocabulary.vocab_size} pieces, {options.model_type}")
+    for i, feature in enumerate(features):
+        tokens = [len(vocabulary.encode(t)) + 1 for t in texts[i :: len(features)]]
         print(
             f"{feature}: {len(tokens)} texts, {sum(tokens) / len(tokens):.1f} tokens "
             f"on average with EOS, at most {max(tokens)}"
         )
 
 
-def define_flags():
-    flags.DEFINE_string("task", None, "Registered task or mixture.", required=True)
-    flags.DEFINE_string("output", None, "File to write.", required=True)
-    flags.DEFINE_integer(
-        "vocab_size", None, "Pieces, with pad, EOS and unknown. word: all if left out."
+def _parser():
+    parser = argparse.ArgumentParser(
+        description="Trains a SentencePiece vocabulary on the text of a registered "
+        "task. The ids are T5's: pad 0, EOS 1, unknown 2, no BOS.",
+        allow_abbrev=False,
     )
-    flags.DEFINE_enum("model_type", "unigram", MODEL_TYPES, "Kind of pieces.")
-    flags.DEFINE_string("split", "train", "Split whose text is read.")
-    flags.DEFINE_list("features", ["inputs", "targets"], "Features to read.")
-    flags.DEFINE_integer("num_examples", None, "Only the first of each task.")
-    flags.DEFINE_float("character_coverage", 1.0, "Share of characters with a piece.")
-    flags.DEFINE_list("modules", [], "Modules to import that register other tasks.")
+    parser.add_argument(
+        "--task", required=True, metavar="NAME", help="registered task or mixture"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="file to write")
+    parser.add_argument(
+        "--vocab_size",
+        type=int,
+        metavar="N",
+        help="pieces, with pad, EOS and unknown; word: all if not given",
+    )
+    parser.add_argument(
+        "--model_type",
+        default="unigram",
+        choices=("unigram", "bpe", "word"),
+        help="kind of pieces (unigram)",
+    )
+    parser.add_argument(
+        "--split", default="train", metavar="NAME", help="split that is read (train)"
+    )
+    parser.add_argument(
+        "--features",
+        default="inputs,targets",
+        metavar="P,Q",
+        help="features to read (inputs,targets)",
+    )
+    parser.add_argument(
+        "--num_examples", type=int, metavar="N", help="only the first of each task"
+    )
+    parser.add_argument(
+        "--character_coverage",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="share of characters with a piece (1.0)",
+    )
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module of yours to import first, which registers tasks; repeat it for "
+        "several",
+    )
+    return parser
 
 
 if __name__ == "__main__":
-    define_flags()
-    app.run(main)
+    configuration.run_binary(main)

@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import io
 import os
 import zlib
 
@@ -119,17 +120,29 @@ def _existing(folder, source):
     )
 
 
+# A compressed file may become so much larger. Of text, gzip leaves a tenth to a third.
+_LARGER, _AT_LEAST = 100, 2**26
+
+
 def read_bytes(path):
     """Returns a file's content, decompressed if its name ends in .gz.
 
     Raises:
-        ValueError: the file is not what gzip writes.
+        ValueError: the file is not what gzip writes, or would become more than 100
+            times as large.
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read()
     if path.endswith(".gz"):
+        most = max(_LARGER * len(data), _AT_LEAST)
         try:
-            data = gzip.decompress(data)
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                data = file.read(most + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path} cannot be decompressed: {error}.") from error
+        if len(data) > most:
+            raise ValueError(
+                f"{path} becomes more than {_LARGER} times as large when it is "
+                "decompressed. Decompress it yourself if that is meant."
+            )
     return data

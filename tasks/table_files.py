@@ -12,6 +12,7 @@ import fnmatch
 import io
 import json
 import os
+import re
 import sys
 from typing import NamedTuple
 
@@ -215,11 +216,22 @@ def _arrow(path):
         _check_names(names)
         for row in table.to_pylist():
             for name, words in classes.items():
-                label = row[name]
-                row[name] = None if label in (None, -1) else words[label]
+                row[name] = _class_name(row.get(name), words, name)
             values = {name: _to_text(value) for name, value in row.items()}
             lines.append(Line(len(lines) + 1, values))
     return names, lines
+
+
+def _class_name(label, words, column):
+    """The name of a class; None for None and -1, which stand for no class."""
+    if label in (None, -1):
+        return None
+    if isinstance(label, int) and 0 <= label < len(words):
+        return words[label]
+    raise ValueError(
+        f"The column {column!r} has {len(words)} classes, and a row has the class "
+        f"{label!r}."
+    )
 
 
 def _arrow_files(path):
@@ -237,8 +249,7 @@ def _arrow_files(path):
         return files
     state = os.path.join(path, "state.json")
     if tf.io.gfile.exists(state):  # Other files may be left from other work.
-        with tf.io.gfile.GFile(state) as file:
-            names = [part["filename"] for part in json.load(file)["_data_files"]]
+        names = _listed_files(state)
     else:
         names = sorted(
             name
@@ -252,6 +263,29 @@ def _arrow_files(path):
             f"{below}. Of a folder with one folder for each split, name those."
         )
     return [os.path.join(path, name) for name in names]
+
+
+def _listed_files(state):
+    """The names of files in a dataset's state.json, which are in its own folder.
+
+    Raises:
+        ValueError: the file is no such list, or names a file that is elsewhere.
+    """
+    try:
+        names = [
+            part["filename"] for part in json.loads(read_text(state))["_data_files"]
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{state!r} is not what `Dataset.save_to_disk` writes: {error!r}."
+        ) from error
+    for name in names:
+        if not isinstance(name, str) or re.search(r"[/\\:\0]", name) or name == "..":
+            raise ValueError(
+                f"{state!r} names the file {name!r}. Expected names of files in its "
+                "own folder."
+            )
+    return names
 
 
 def _read_arrow(path):
@@ -274,11 +308,20 @@ def _read_arrow(path):
         raise ValueError(
             f"{path!r} is not the Parquet or Arrow stream its name says: {error}"
         ) from error
-    metadata = (table.schema.metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(metadata).get("info", {}).get("features", {})
-    classes = {
-        name: feature["names"]
-        for name, feature in features.items()
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-    }
-    return table, classes
+    return table, _class_names(table.schema.metadata)
+
+
+def _class_names(metadata):
+    """{column: names of its classes}, as Hugging Face's metadata tell."""
+    try:
+        about = json.loads((metadata or {}).get(b"huggingface", b"{}"))
+        features = about.get("info", {}).get("features", {})
+        return {
+            name: list(feature["names"])
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"The metadata of Hugging Face's datasets cannot be read: {error!r}."
+        ) from error

@@ -38,6 +38,7 @@ ORDER = [
         "pictures",
         "profile",
         "quickstart",
+        "__main__",
         "report",
         "score",
         "train_vocabulary",

@@ -5,6 +5,7 @@ overwrite tensorflow-datasets and seqio; `make install` repairs that.
 """
 
 import importlib
+import pathlib
 import subprocess
 import sys
 from importlib import metadata
@@ -13,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import remixer_tf
+from remixer_tf.__main__ import COMMANDS
 
 INSTALL_T5 = "pip install --no-deps t5==0.9.4"
 
@@ -81,3 +83,19 @@ def test_t5_imports_without_mesh_tensorflow():
     importlib.import_module("t5.evaluation.metrics")
     assert {"t5.data.tasks", "seqio", "tensorflow_datasets"} <= set(sys.modules)
     assert not {"mesh_tensorflow", "transformers"} & set(sys.modules)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train_vocabulary", "--help"]])
+def test_the_command_without_tensorflow(arguments):
+    command = [sys.executable, "-X", "importtime", "-m", "remixer_tf", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "train_vocabulary" in done.stdout
+    assert "keras" not in done.stderr and "tensorflow" not in done.stderr
+
+
+def test_all_commands_are_listed():
+    folder = pathlib.Path(remixer_tf.__file__).parent
+    files = {
+        path.stem for path in folder.glob("*.py") if "run_binary" in path.read_text()
+    }
+    assert set(COMMANDS) - {"quickstart"} == files

@@ -160,9 +160,22 @@ class Codec(tf.Module):
         ids, trimmed = self.trim(name, self.encode(name, texts), length)
         return pad(ids, length), trimmed
 
-    def decode(self, ids):
-        """Ids of targets, int32 `[batch, length]`, to strings `[batch]`."""
-        return self.vocabulary("targets").decode_tf(ids)
+    def decode(self, ids, skip_special_tokens=False):
+        """Ids of targets to strings.
+
+        Args:
+            ids: int32 `[batch, length]`. What follows EOS is left out.
+            skip_special_tokens: bool, whether extra ids, such as <extra_id_0>, are left
+                out too, as transformers' tokenizers do if they are so asked.
+
+        Returns:
+            string `[batch]`.
+        """
+        vocabulary = self.vocabulary("targets")
+        if skip_special_tokens:
+            first = vocabulary.vocab_size - vocabulary.extra_ids
+            ids = tf.where(ids >= first, vocabulary.pad_id, ids)
+        return vocabulary.decode_tf(ids)
 
     def pairs(self, inputs, targets):
         """A batch to score targets with, in a graph or eagerly.

@@ -1,6 +1,7 @@
 """Making a model, for training and for everything after it."""
 
 import keras
+from keras.src.backend.common import global_state
 
 from remixer_tf.layers.arguments import check_factories
 
@@ -39,15 +40,17 @@ def build_model(model, dtype_policy):
 def declare(make):
     """Makes a layer or model whose variables are declared and never made, to count.
 
-    It clears Keras' session, since the next stateless call would make them after all.
-
     Args:
         make: a function of no arguments that returns it, built.
 
     Returns:
         what `make` returns. Its variables have shapes and no values.
     """
-    with keras.StatelessScope(initialize_variables=False):
-        made = make()
-    keras.utils.clear_session(free_memory=False)
-    return made
+    # Keras notes those without values, and makes them in the next stateless call.
+    waiting = global_state.get_global_attribute("uninitialized_variables") or []
+    before = [*waiting]
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            return make()
+    finally:
+        global_state.set_global_attribute("uninitialized_variables", before)

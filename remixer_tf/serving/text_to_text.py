@@ -37,6 +37,7 @@ def text_to_text(
     vocabulary=None,
     max_decode_length=None,
     decode_fn=greedy_decode,
+    skip_special_tokens=False,
     weights="float32",
     jit_compile=None,
     engine=backend_engine,
@@ -56,6 +57,7 @@ def text_to_text(
             Where a task has targets alone, as raw text, prompt and answer share that
             length, half of it each unless this says otherwise.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
+        skip_special_tokens: bool, whether answers leave out <extra_id_0> and its kin.
         weights: str, the type that an export stores them in, see `StoredWeights`.
         jit_compile: see `TokenGraph`. An export keeps it.
         engine: a factory of an `Engine`, whose devices hold the model. Only
@@ -83,6 +85,7 @@ def text_to_text(
         feature_lengths=feature_lengths,
         max_decode_length=max_decode_length,
         decode_fn=decode_fn,
+        skip_special_tokens=skip_special_tokens,
         weights=weights,
         jit_compile=jit_compile,
     )
@@ -145,6 +148,7 @@ class TextToText(tf.Module):
             it is not of a language model.
         feature_lengths: dictionary of ints, as in training.
         max_decode_length: int, see `text_to_text`.
+        skip_special_tokens: bool, see `text_to_text`.
         decode_fn, weights, jit_compile: see `TokenGraph`, the attribute `tokens`.
 
     Call arguments:
@@ -169,6 +173,7 @@ class TextToText(tf.Module):
         feature_lengths,
         max_decode_length=None,
         decode_fn=greedy_decode,
+        skip_special_tokens=False,
         weights="float32",
         jit_compile=None,
     ):
@@ -191,6 +196,9 @@ class TextToText(tf.Module):
             jit_compile=jit_compile,
         )
         self.codec = Codec(task, feature_lengths, converter_for(model))
+        self._decode_ids = functools.partial(
+            self.codec.decode, skip_special_tokens=skip_special_tokens
+        )
         self._num_ids = lambda: model.vocab_size
         self._check_scores = lambda: check_scores(model)
         self._make_scores = lambda: ScoreGraph(model, self.codec, self.tokens.weights)
@@ -203,14 +211,14 @@ class TextToText(tf.Module):
     def _write(self, decoded, trimmed):
         """What a call returns, of a `Decoded` of tensors."""
         answers = {
-            "outputs": self.codec.decode(decoded.tokens),
+            "outputs": self._decode_ids(decoded.tokens),
             "scores": decoded.scores,
             "trimmed": trimmed,
         }
         if decoded.answers:
             _, number, length = decoded.answers.tokens.shape
             tokens = tf.reshape(decoded.answers.tokens, [-1, length])
-            texts = self.codec.decode(tokens)
+            texts = self._decode_ids(tokens)
             answers["all_outputs"] = tf.reshape(texts, [-1, number])
             answers["all_scores"] = decoded.answers.scores
         return answers

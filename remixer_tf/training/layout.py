@@ -36,7 +36,8 @@ class Layout:
 
     Raises:
         ValueError: malformed text, an axis or a rule told twice, a size that is no
-            positive integer, or a dimension that does not exist.
+            positive integer, a dimension that does not exist, or an axis of several
+            devices that splits nothing.
     """
 
     def __init__(self, mesh_shape="", layout_rules=""):
@@ -75,6 +76,15 @@ class Layout:
         self.batch_axes = tuple(rules.pop("batch", ()))
         self.num_batch_parts = math.prod(self.axes[axis] for axis in self.batch_axes)
         self._axis_of = {name: axes[0] for name, axes in rules.items() if axes}
+        used = {*self.batch_axes, *self._axis_of.values()}
+        for axis, size in self.axes.items():
+            if size > 1 and axis not in used:
+                raise ValueError(
+                    f"The mesh axis {axis!r} of {size} devices splits nothing: each of "
+                    f"them would do the same. Add a rule such as batch:{axis}, or "
+                    f"leave out the axis. Received: mesh_shape={mesh_shape!r}, "
+                    f"layout_rules={layout_rules!r}"
+                )
 
     def axis(self, dimension):
         """Returns the mesh axis that splits a dimension other than "batch", or None."""

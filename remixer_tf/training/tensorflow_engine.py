@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.models.build import build_model
+from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.engine import Cost, Engine
 from remixer_tf.training.flops import (
     matmul_flops,
@@ -81,12 +82,12 @@ class TensorFlowEngine(Engine):
         shapes = tuple(tuple(value.shape) for value in superbatch.values())
         if shapes not in self._costs:
             function = self._train_step.get_concrete_function(superbatch)
+            steps = targets_and_weights(superbatch)[0].shape[0]
             variables = [*self.model.variables, *self.optimizer.variables]
             gradients = variable_bytes(self.model.trainable_variables)
             alive = peak_bytes(function) / (self.num_replicas // self.host.count)
             self._costs[shapes] = Cost(
-                # A loop counts once.
-                flops=matmul_flops(function) * self._micro_batches,
+                flops=matmul_flops(function) // steps,
                 bytes=variable_bytes(variables) + gradients + alive,
             )
         return self._costs[shapes]

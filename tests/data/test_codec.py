@@ -148,3 +148,19 @@ def test_texts_are_read_after_a_seed_is_set(tmp_path):
     assert (
         codec.read("inputs", tf.constant(["a b"]))[0].numpy()[0, :3].tolist() == before
     )
+
+
+def test_extra_ids_are_left_out_where_asked(tmp_path):
+    """As transformers' tokenizers do: 'a<extra_id_0> b' and 'a b'."""
+    path = str(tmp_path / "m")
+    train_vocabulary(["a b c"], path, model_type="word")
+    words = seqio.SentencePieceVocabulary(path, extra_ids=2)
+    feature = seqio.Feature(words)
+    task = task_of("append_eos").replace(
+        output_features={"inputs": feature, "targets": feature}
+    )
+    codec = Codec(task, LENGTHS)
+    (a,), (b,) = words.encode("a"), words.encode("b")
+    ids = tf.constant([[a, words.vocab_size - 1, b, 1, 0, words.vocab_size - 2]])
+    assert b"extra_id_0" in codec.decode(ids).numpy()[0]
+    assert codec.decode(ids, skip_special_tokens=True).numpy()[0] == b"a b"

@@ -207,12 +207,7 @@ def test_texts_that_cannot_be_read(arguments, message):
 @pytest.fixture
 def run_binary(capsys):
     def run(*arguments):
-        if "task" not in binary.flags.FLAGS:
-            binary.define_flags()
-        binary.flags.FLAGS.unparse_flags()
-        for name in ("vocab_size", "split", "features", "model_type", "num_examples"):
-            binary.flags.FLAGS[name].unparse()
-        binary.main(binary.flags.FLAGS(["train_vocabulary", *arguments]))
+        binary.main([*arguments])
         return capsys.readouterr().out
 
     return run
@@ -233,5 +228,8 @@ def test_binary_makes_words_of_mini_cogs_that_write_every_split(run_binary, tmp_
 
 def test_binary_tells_what_is_wrong(run_binary, tmp_path):
     path = f"{tmp_path}/words.model"
-    with pytest.raises(SystemExit, match="Error: No task or mixture .* mini_cogs"):
+    with pytest.raises(ValueError, match="No task or mixture .* mini_cogs"):
         run_binary("--task=mini_cog", "--vocab_size=100", f"--output={path}")
+    with pytest.raises(SystemExit) as end:
+        run_binary("--help")
+    assert end.value.code == 0

@@ -121,6 +121,58 @@ def test_arrow_as_save_to_disk_writes_it(tmp_path, files):
     assert texts_of(task) == rows
 
 
+@pytest.mark.parametrize(
+    "state, problem",
+    [
+        (json.dumps({"_data_files": [{"filename": "/etc/passwd"}]}), "/etc/passwd"),
+        (
+            json.dumps({"_data_files": [{"filename": "../a.arrow"}]}),
+            "in its own folder",
+        ),
+        (json.dumps({"_data_files": [{"filename": 1}]}), "in its own folder"),
+        (json.dumps({"_data_files": {"filename": "a"}}), "is not what"),
+        ("[" * 100_000, "is not what"),
+        ("{}", "is not what"),
+    ],
+)
+def test_a_state_names_files_of_its_own_folder(tmp_path, state, problem):
+    """A folder may be a stranger's."""
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(ValueError, match=problem):
+        read_table(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "metadata, problem",
+    [
+        ("{", "metadata"),
+        ("[]", "metadata"),
+        ('{"info": {"features": {"label": {"_type": "ClassLabel"}}}}', "metadata"),
+        (
+            '{"info": {"features": {"label": {"_type": "ClassLabel", "names": ["n"]}}'
+            "}}",
+            "'label' has 1 classes, and a row has the class 1",
+        ),
+    ],
+)
+def test_damaged_metadata_of_classes(tmp_path, metadata, problem):
+    table = hugging_face_table().replace_schema_metadata({"huggingface": metadata})
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=problem):
+        read_table(str(tmp_path / "a.parquet"))
+
+
+def test_a_small_file_does_not_become_a_huge_one(tmp_path):
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(bytes(2**26 + 1)))
+    with pytest.raises(ValueError, match="more than 100 times as large"):
+        read_table(str(path))
+    path.write_bytes(gzip.compress(b"a\nb"))
+    assert read_table(str(path))[0] == ["a", "0"]
+
+
 def test_parquet(tmp_path):
     table = hugging_face_table()
     import pyarrow.parquet

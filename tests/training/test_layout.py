@@ -307,3 +307,10 @@ def test_a_dry_run_tells_what_64_devices_would_hold_of_xxl(tmp_path, capsys, dat
     )
     assert memory[:2] == (4 * weights, 4 * weights)
     assert memory.optimizer == 4 * slots + 4  # The step; the rate is a schedule's.
+
+
+def test_an_axis_that_splits_nothing():
+    """Its devices would all do the same, in silence."""
+    with pytest.raises(ValueError, match="'dp' of 8 devices splits nothing.*batch:dp"):
+        Layout("dp:8", "batch:data")
+    Layout("dp:1,data:8", "batch:data")

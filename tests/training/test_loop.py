@@ -264,6 +264,21 @@ def test_training_again_says_that_it_is_done(tmp_path, capsys):
     assert "is at step 2 of 2: nothing to do" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="its own count")
+def test_a_step_counts_once_however_it_loops(tmp_path):
+    counts = [
+        run(tmp_path / str(i), 4, **options)["flops_per_step"]
+        for i, options in enumerate(
+            [
+                {},
+                {"steps_per_call": 4, "log_period": 4, "checkpoint_period": 4},
+                {"micro_batches": 4},
+            ]
+        )
+    ]
+    assert counts[0] == counts[1] == counts[2] > 0
+
+
 @pytest.mark.quick_on_jax
 def test_a_summary_counts_all_processes(tmp_path):
     def longer(**options):  # All texts twice.

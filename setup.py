@@ -94,6 +94,7 @@ setup(
     ],
     extras_require={
         "dev": [
+            "hypothesis",
             "packaging",
             "pre-commit",
             "pytest",

@@ -5,6 +5,7 @@ import dis
 import os
 import re
 import sys
+import textwrap
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -201,7 +202,7 @@ def explain_syntax(error, binding=None):
         error: a SyntaxError, or a `tokenize.TokenError` (an open bracket).
         binding: the binding of the command line that was read; None for a file.
     """
-    reason = str(error.args[0]).rstrip(".")
+    reason = textwrap.shorten(str(error.args[0]).rstrip("."), 200)
     if "malformed node" in reason:
         reason = "expected a Python literal, a %MACRO or a @reference"
     if binding is not None:
@@ -215,7 +216,8 @@ def explain_syntax(error, binding=None):
         return message
     if isinstance(error, SyntaxError) and isinstance(error.args[1], tuple):
         file, line, _, source = error.args[1]
-        return f"cannot read {file}, line {line}, `{(source or '').strip()}`: {reason}."
+        source = textwrap.shorten(source or "", 200)
+        return f"cannot read {file}, line {line}, `{source}`: {reason}."
     return f"cannot read a gin file: {reason}. Is a bracket or quote not closed?"
 
 

@@ -18,8 +18,9 @@ def assign_balanced(affinities, mask):
     at once, in a fixed number of rounds: Sinkhorn's, as in S-BASE (Clark et al. 2022,
     section 3.2), while the temperature falls (our choice). At temperature t a token
     wants e by `softmax((a - p) / t)_e`, and an expert that is wanted n times, not its
-    share of C, raises its price by `t log(n / C)`. Between two temperatures this is
-    Sinkhorn's scaling of `exp((a - p) / t)` by a factor for each expert. Then tokens
+    share of C, raises its price by `STEP t log(n / C)`. With a step of 1, this is
+    between two temperatures Sinkhorn's scaling of `exp((a - p) / t)` by a factor for
+    each expert; ours is over-relaxed. Then tokens
     apply to their best expert that has room, and experts take those that would lose
     most by another one, until all have theirs.
 

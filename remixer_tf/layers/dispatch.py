@@ -304,6 +304,9 @@ def multiply_blocks(rows, weights, block_experts):
 def multiply(x, choices, plan, num_experts, apply):
     """As `gather`, moved by products with one-hot matrices.
 
+    Gates are rounded to x's dtype, since they are in these matrices, as in Mesh
+    TensorFlow; `gather` multiplies by them in float32.
+
     Args: see `gather`; the plan is a `capacity_plan`.
 
     Returns:

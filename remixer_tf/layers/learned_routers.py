@@ -89,7 +89,8 @@ class LearnedRouter(Router):
             first = ops.one_hot(first, self.num_experts, dtype="float32")
             share = ops.sum(first * mean, axis=1)
             probability = ops.sum(probabilities * mean, axis=1)
-            balance = ops.mean(ops.sum(share * probability, axis=-1))
+            balance = ops.sum(share * probability)
+            balance /= ops.maximum(ops.sum(ops.max(real, axis=1)), 1.0)  # their groups
             balance *= self.num_experts * self.balance_weight
             sow(self, "losses", "balance", balance)
         if self.z_weight:

@@ -120,7 +120,8 @@ class LengthMixing(Sublayer):
         renormalize: bool. False leaves the mass of padding keys missing from a row,
             as Mesh TensorFlow does; outputs then depend on the padded length.
         dropout_rate: float, elementwise on M after the softmax, inverted, one mask
-            for all examples.
+            for all examples; where rows are packed or softmax meets padding, M differs
+            from example to example, and so does the mask.
         kernel_initializer: of M's weights; default truncated normal of deviation 0.02.
         bias_initializer: of b.
 

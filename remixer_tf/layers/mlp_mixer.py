@@ -11,7 +11,8 @@ class _TokenMLP(Sublayer):
     """What the three token-mixing MLPs share: their weights and hidden units.
 
     Weights: `wi` (gated: `wi_0`, `wi_1`) from positions to hidden units, `wo` back,
-    and `wi_bias`, `wo_bias` in the plain form.
+    and `wi_bias`, `wo_bias` in the plain form. Matrices start as a normal of deviation
+    `fan_in ** -0.5` that is cut at two of it, which leaves 0.88 of the deviation.
     """
 
     def __init__(self, d_tokens, gated=False, activation="gelu", **kwargs):

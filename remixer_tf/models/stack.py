@@ -95,10 +95,11 @@ class PostNormBlock(Block):
 
 
 def survival_by_layer(probability, schedule, num_layers):
-    """The survival probability of each layer under a schedule (Huang et al. 2016).
+    """The survival probability of each layer under a schedule.
 
     "constant": p everywhere. "linear": `1 - (1 - p) l / (L - 1)` for layer l of L,
-    from 0; the only layer of L = 1 has p.
+    from 0, as timm has it; the only layer of L = 1 has p. (Huang et al. 2016 have
+    `1 - (1 - p) (l + 1) / L`: there the first layer may be left out too.)
 
     Args:
         probability: float in (0, 1], p.

@@ -150,6 +150,13 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
+    def peak_rate(self):
+        """Returns the FLOP/s that the makers state for this host's devices, or None.
+
+        See `device_rates.peak_rate`.
+        """
+
+    @abc.abstractmethod
     def devices(self):
         """Returns what this host runs on, such as "2 GPU(s)", and how, "XLA on"."""
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from remixer_tf.training.device_rates import matmul_sizes
+
 
 class OpFlops(NamedTuple):
     """FLOPs of one operation of a traced function.
@@ -173,17 +175,25 @@ def variable_bytes(variables):
 
 
 @functools.cache
-def matmul_rate(size=1024, seconds=2.0, dtype="float32"):
-    """FLOP/s of a square product: the best of as many as fit in the time.
+def matmul_rate(seconds=2.0, dtype="float32"):
+    """FLOP/s of square products: the best of as many as fit in the time.
 
-    It is measured once in a process.
+    It is measured once in a process. Only one number comes back from the device.
     """
-    a = tf.cast(tf.random.normal((size, size)), dtype)
-    product = tf.function(lambda a: tf.matmul(a, a))
-    product(a)
+    size, chain = matmul_sizes(bool(tf.config.list_logical_devices("GPU")))
+    a = tf.cast(tf.random.normal((size, size), stddev=size**-0.5), dtype)
+
+    @tf.function
+    def products(a):
+        x = a
+        for _ in range(chain):
+            x = tf.matmul(a, x)
+        return x[0, 0]
+
+    products(a)
     best, end = math.inf, time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        product(a).numpy()
+        products(a).numpy()
         best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+    return 2 * chain * size**3 / best

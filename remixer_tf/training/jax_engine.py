@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.training.device_rates import matmul_sizes, peak_rate
 from remixer_tf.training.engine import Cost, Engine
 from remixer_tf.training.freed_memory import keep_freed_memory
 from remixer_tf.training.jax_processes import connect, gather, put, this_host
@@ -298,6 +299,11 @@ class JaxEngine(Engine):
         devices = self._mesh.local_mesh.size
         return devices * matmul_rate(self._compute_dtype)
 
+    def peak_rate(self):
+        devices = self._mesh.local_mesh.devices
+        rate = peak_rate(devices.flat[0].device_kind, self._compute_dtype)
+        return rate and rate * devices.size
+
     def devices(self):
         devices = self._mesh.local_mesh.devices.flat
         mesh = ",".join(f"{axis}:{size}" for axis, size in self._mesh.shape.items())
@@ -363,17 +369,19 @@ def make_mesh(axes, there):
 
 
 @functools.cache
-def matmul_rate(dtype, size=1024, seconds=0.5):
-    """FLOP/s of a square product on one device: the best of as many as fit.
+def matmul_rate(dtype, seconds=0.5):
+    """FLOP/s of square products on one device: the best of as many as fit.
 
     It is measured once in a process.
     """
-    a = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
-    product = jax.jit(lambda a: a @ a)
-    jax.block_until_ready(product(a))
+    size, chain = matmul_sizes(jax.default_backend() != "cpu")
+    a = jax.random.normal(jax.random.key(0), (size, size)) * size**-0.5
+    a = a.astype(dtype)
+    products = jax.jit(lambda a: jax.lax.fori_loop(0, chain, lambda _, x: a @ x, a))
+    jax.block_until_ready(products(a))
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        jax.block_until_ready(product(a))
+        jax.block_until_ready(products(a))
         best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+    return 2 * chain * size**3 / best

@@ -26,6 +26,7 @@ class Overview:
     Attributes:
         parameters: int, elements of all trainable variables.
         matmul_rate: float, see `Engine.matmul_rate`.
+        peak_rate: float or None, see `Engine.peak_rate`.
     """
 
     def __init__(self, engine, dtype_policy):
@@ -34,6 +35,7 @@ class Overview:
         self._trainable = engine.model.trainable_variables
         self.parameters = sum(math.prod(v.shape) for v in self._trainable)
         self.matmul_rate = engine.matmul_rate()
+        self.peak_rate = engine.peak_rate()
 
     def text(self, superbatch, over_length=None, caches=None):
         """Returns the screen.

@@ -72,6 +72,8 @@ class RunLog:
         if "flops_per_second" in values:
             rate = values.pop("flops_per_second")
             values["share_of_matmul_rate"] = rate / self._overview.matmul_rate
+            if self._overview.peak_rate:
+                values["model_flops_utilization"] = rate / self._overview.peak_rate
         values["parameter_norm"] = engine.parameter_norm()
         values["examples"] = examples
         if self._examples_per_epoch:

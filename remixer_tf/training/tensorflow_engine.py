@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.training.device_rates import peak_rate
 from remixer_tf.training.engine import Cost, Engine
 from remixer_tf.training.flops import (
     matmul_flops,
@@ -94,8 +95,17 @@ class TensorFlowEngine(Engine):
 
     def matmul_rate(self):
         rate = matmul_rate(seconds=0.5, dtype=self._compute_dtype)
+        return rate * self._devices_of_host()
+
+    def peak_rate(self):
+        gpus = tf.config.list_physical_devices("GPU")
+        about = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        rate = peak_rate(about.get("device_name", ""), self._compute_dtype)
+        return rate and rate * self._devices_of_host()
+
+    def _devices_of_host(self):
         gpus = len(tf.config.list_physical_devices("GPU"))
-        return rate * min(self.num_replicas // self.host.count, max(gpus, 1))
+        return min(self.num_replicas // self.host.count, max(gpus, 1))
 
     def devices(self):
         devices = tf.config.list_logical_devices("GPU") or [

@@ -258,6 +258,20 @@ def test_groups_are_balanced_each_by_itself():
     np.testing.assert_allclose(sown["losses", "balance"], mean, rtol=1e-5)
 
 
+def test_groups_of_padding_do_not_count_in_the_balance():
+    """An empty row of a batch would make the others' loss smaller."""
+    layer = mixture(roomy("switch"), group_size=8)
+    mask = np.ones_like(TOKENS)
+    mask[1] = 0
+    _, sown = run(layer, mask=mask)
+    rows = [
+        run(layer, X[i : i + 1], mask=mask[i : i + 1], tokens=TOKENS[i : i + 1])[1]
+        for i in (0, 2)
+    ]
+    mean = np.mean([row["losses", "balance"] for row in rows])
+    np.testing.assert_allclose(sown["losses", "balance"], mean, rtol=1e-5)
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_bfloat16(router):
     """Routers stay float32: the same experts, and outputs close by."""

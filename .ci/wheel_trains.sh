@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel, installs it in an empty environment, and trains there a few steps,
-# away from the repository, by the gin files that the wheel carries.
+# Builds the wheel, installs it alone in an empty environment, without t5, and uses it away
+# from the repository: it trains a model, and it imports weights, tunes them on a table,
+# answers, scores and exports.
 # PYTHON names the Python that makes the environment; `make wheel-check` sets it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,7 +25,6 @@ echo "Installing it in an empty environment"
 "$python" -m venv "$work/venv"
 python=$work/venv/bin/python
 "$python" -m pip install --quiet --no-compile --constraint constraints.txt "$wheel"
-"$python" -m pip install --quiet --no-compile --constraint constraints.txt --no-deps t5
 du -sh "$work/venv" | cut -f1
 
 cd "$work"
@@ -46,13 +46,51 @@ for path in filter(None, sys.path):
 print("remixer_tf comes from the wheel:", pathlib.Path(remixer_tf.__file__).parent)
 END
 
-"$python" -m remixer_tf.train_vocabulary --task=mini_cogs --model_type=word \
+remixer_tf() { "$work/venv/bin/remixer_tf" "$@"; }
+
+remixer_tf train_vocabulary --task=mini_cogs --model_type=word \
   --output="$work/words.model"
 echo "Training remixer_tiny for 20 steps"
-"$python" -m remixer_tf.train --model_dir="$work/run" \
+remixer_tf train --model_dir="$work/run" \
   --gin_file=models/remixer_tiny.gin --gin_file=runs/mini_cogs.gin \
   --gin.VOCABULARY_FILE="'$work/words.model'" \
   --gin.TRAIN_STEPS=20 --gin.BATCH_SIZE=8 --gin.WARMUP_STEPS=10 \
   --gin.train.log_period=10 --gin.train.checkpoint_period=10
 ls "$work"/run/checkpoints/*20* >/dev/null
-echo "The wheel trains away from the repository."
+
+echo "Importing weights, and tuning them on a table"
+(cd "$repository" && "$python" - "$work/published") <<'END'
+import pathlib
+import sys
+
+from tests.weights.numpy_t5 import made_up_weights
+from tests.weights.published import write_hugging_face
+
+write_hugging_face(pathlib.Path(sys.argv[1]), made_up_weights())
+END
+remixer_tf train_vocabulary --task=mini_cogs --vocab_size=150 --output="$work/pieces.model"
+remixer_tf import_weights --from="$work/published" --vocabulary="$work/pieces.model" \
+  --model_dir="$work/imported" | tail -1
+printf 'a dog slept\ta\na cat ran\tb\n' >table.tsv
+remixer_tf train --model_dir="$work/imported" \
+  --gin_file="$work/imported/operative_config.gin" \
+  --gin.FILES="{'train': 'table.tsv'}" \
+  --gin.FEATURE_LENGTHS="{'inputs': 8, 'targets': 4}" \
+  --gin.TRAIN_STEPS=2 --gin.BATCH_SIZE=2
+cut -f1 table.tsv | remixer_tf infer --model_dir="$work/imported" >answers.txt
+[ "$(wc -l <answers.txt)" = 2 ]
+remixer_tf score --model_dir="$work/imported" --input=table.tsv >scores.txt
+[ "$(wc -l <scores.txt)" = 2 ]
+remixer_tf export --model_dir="$work/imported"
+ls "$work"/imported/export/2/saved_model.pb >/dev/null
+
+echo "Asking for a task of T5's, which needs t5"
+if remixer_tf train --model_dir="$work/t5" --gin_file=models/t5_1_1_tiny.gin \
+  --gin_file=runs/mini_cogs.gin --gin.VOCABULARY_FILE="'$work/words.model'" \
+  --gin.TASK="'glue_rte_v002'" >out.txt 2>&1; then
+  echo "It trained without t5?"
+  exit 1
+fi
+tail -1 out.txt
+grep -q "^error: .*pip install --no-deps t5" out.txt
+echo "The wheel works alone, away from the repository."

@@ -24,6 +24,7 @@ def main(arguments):
         help="file to write; standard output if not given, or '-'",
     )
     options = parser.parse_args(arguments)
+    configuration.load_tensorflow()
     from remixer_tf.analysis.comparison import Run, write_comparison
     from remixer_tf.analysis.tables import check_format
     from remixer_tf.serving.lines import open_output

@@ -15,6 +15,7 @@ from remixer_tf import configuration
 def main(arguments):
     """Parses the command line, trains and writes."""
     options = _parser().parse_args(arguments)
+    configuration.load_tensorflow()
     from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
 
     for module in ["remixer_tf.tasks", *options.module_import]:

@@ -28,6 +28,7 @@ from remixer_tf.configuration.gin_files import (
     parse_gin,
     register_configurables,
 )
+from remixer_tf.configuration.startup import load_tensorflow
 
 __all__ = [
     "UserError",
@@ -43,6 +44,7 @@ __all__ = [
     "hyperparameters",
     "is_set",
     "is_users_error",
+    "load_tensorflow",
     "nearest",
     "parse_command_line",
     "parse_gin",

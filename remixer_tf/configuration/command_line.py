@@ -7,6 +7,7 @@ import re
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.errors import UserError, nearest
 from remixer_tf.configuration.gin_files import RUN_FILE, get_value, parse_gin
+from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.configuration.trust import check_run_configuration
 
 # What puts a model on several devices, of Keras' backend, and the value that does not.
@@ -128,9 +129,11 @@ def parse_run(
         add_step,
     )
     files, bindings = options.gin_file, options.gin_bindings
+    own = [] if files else [run_configuration(options)]
+    load_tensorflow()
     one_device = {} if devices == "configured" else _one_device()
-    if not files:
-        files = [run_configuration(options)]
+    if own:
+        files = own
         bindings = [f"{name} = {one!r}" for name, one in one_device.items()] + bindings
     parse_gin(files, bindings, options.gin_search_paths, modules=options.module_import)
     paths.start_from([options.model_dir, *paths.starts()], run=options.model_dir)

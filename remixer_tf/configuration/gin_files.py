@@ -28,6 +28,7 @@ from remixer_tf.configuration.errors import (
     plain_message,
     unknown_parameter,
 )
+from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.data.late_tasks import register_waiting
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
@@ -109,6 +110,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     _search_path[:] = ["", *search_paths, gin_folder()]
     found = _read_text(files, bindings)
     _check_read(found)
+    load_tensorflow()
     register_configurables()
     gin.clear_config()
     try:

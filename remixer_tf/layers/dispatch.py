@@ -11,6 +11,7 @@ choices before all second ones; n = k S; E experts; C rows of an expert in a gro
 
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 
@@ -254,18 +255,30 @@ def take_rows(x, index, inverse, valid=None):
         `[m, d]`.
     """
 
+    places = [index, inverse] if valid is None else [index, inverse, valid]
+
+    def take(x, index, *places):
+        return ops.take(x, index, axis=0)
+
+    def gradient(upstream, x, index, inverse, valid=None):
+        taken = ops.take(upstream, inverse, axis=0)
+        if valid is not None:
+            taken = ops.where(valid[:, :, None], taken, 0)
+        return ops.sum(taken, axis=1)
+
+    if keras.backend.backend() == "jax":
+        from remixer_tf.layers.jax_linear import linear_operation
+
+        return linear_operation(take, gradient)(x, *places)
+
     @ops.custom_gradient
-    def take(x):
-        def gradient(*args, upstream=None):
-            upstream = args[0] if upstream is None else upstream
-            taken = ops.take(upstream, inverse, axis=0)
-            if valid is not None:
-                taken = ops.where(valid[:, :, None], taken, 0)
-            return ops.sum(taken, axis=1)
+    def taken(x):
+        def of_x(*args, upstream=None):
+            return gradient(args[0] if upstream is None else upstream, x, *places)
 
-        return ops.take(x, index, axis=0), gradient
+        return take(x, *places), of_x
 
-    return take(x)
+    return taken(x)
 
 
 def multiply_blocks(rows, weights, block_experts):

@@ -28,22 +28,12 @@ def project(x, kernel):
     Returns:
         float `[..., d_out]`.
     """
-    if keras.backend.backend() != "jax":
-        return ops.matmul(x, kernel)
-    return _project(ops.convert_to_tensor(x), ops.convert_to_tensor(kernel))
-
-
-@ops.custom_gradient
-def _project(x, kernel):
     positions = "abcegh"[: len(x.shape) - 1]
-
-    def gradient(dy):
-        return (
-            ops.matmul(dy, ops.transpose(kernel)),
-            ops.einsum(f"{positions}d,{positions}f->df", x, dy),
-        )
-
-    return ops.matmul(x, kernel), gradient
+    return _product(
+        ops.matmul,
+        lambda dy, x, kernel: ops.matmul(dy, ops.transpose(kernel)),
+        lambda dy, x, kernel: ops.einsum(f"{positions}d,{positions}f->df", x, dy),
+    )(x, kernel)
 
 
 def scores(query, key):
@@ -59,22 +49,15 @@ def scores(query, key):
     Returns:
         float `[batch, heads, length, kv_length]`.
     """
-    if keras.backend.backend() != "jax":
-        return _scores(query, key)
-    return _scores_on_jax(query, key)
 
+    def of_key(dy, query, key):
+        return ops.swapaxes(ops.einsum("bhtk,bhts->bhks", query, dy), 2, 3)
 
-def _scores(query, key):
-    return ops.einsum("bhtk,bhsk->bhts", query, key)
-
-
-@ops.custom_gradient
-def _scores_on_jax(query, key):
-    def gradient(dy):
-        d_key = ops.einsum("bhtk,bhts->bhks", query, dy)
-        return ops.einsum("bhts,bhsk->bhtk", dy, key), ops.swapaxes(d_key, 2, 3)
-
-    return _scores(query, key), gradient
+    return _product(
+        lambda query, key: ops.einsum("bhtk,bhsk->bhts", query, key),
+        lambda dy, query, key: ops.einsum("bhts,bhsk->bhtk", dy, key),
+        of_key,
+    )(query, key)
 
 
 def mix(matrix, x, axes):
@@ -93,20 +76,11 @@ def mix(matrix, x, axes):
         float, the shape of x, with targets for sources.
     """
     source, target = axes.replace("l", "s"), axes.replace("l", "t")
-    if keras.backend.backend() != "jax":
-        return ops.einsum(f"hts,{source}->{target}", matrix, x)
-
-    @ops.custom_gradient
-    def product(matrix, x):
-        def gradient(dy):
-            return (
-                ops.einsum(f"{target},{source}->hts", dy, x),
-                ops.einsum(f"hts,{target}->{source}", matrix, dy),
-            )
-
-        return ops.einsum(f"hts,{source}->{target}", matrix, x), gradient
-
-    return product(matrix, x)
+    return _product(
+        lambda matrix, x: ops.einsum(f"hts,{source}->{target}", matrix, x),
+        lambda dy, matrix, x: ops.einsum(f"{target},{source}->hts", dy, x),
+        lambda dy, matrix, x: ops.einsum(f"hts,{target}->{source}", matrix, dy),
+    )(matrix, x)
 
 
 def repeat(x, batch_size):
@@ -124,13 +98,17 @@ def repeat(x, batch_size):
     """
     if keras.backend.backend() != "jax":
         return x
+    return _product(
+        lambda x: ops.broadcast_to(x, (batch_size, *x.shape[1:])),
+        lambda dy, x: ops.tensordot(ops.ones((1, batch_size), dy.dtype), dy, axes=1),
+    )(x)
 
-    @ops.custom_gradient
-    def repeated(x):
-        def gradient(dy):
-            ones = ops.ones((1, batch_size), dy.dtype)
-            return ops.tensordot(ones, dy, axes=1)
 
-        return ops.broadcast_to(x, (batch_size, *x.shape[1:])), gradient
+def _product(function, *gradients):
+    """The function, on JAX with these gradients; see `linear_operation`."""
+    if keras.backend.backend() != "jax":
+        return function
+    from remixer_tf.layers.jax_linear import linear_operation
 
-    return repeated(ops.convert_to_tensor(x))
+    product = linear_operation(function, *gradients)
+    return lambda *factors: product(*map(ops.convert_to_tensor, factors))

@@ -6,8 +6,11 @@ import keras
 import numpy as np
 import pytest
 
+from remixer_tf.layers.dispatch import take_rows
 from remixer_tf.layers.products import mix, project, repeat, scores
+from remixer_tf.objectives.losses import CrossEntropy
 from tests.compiled import outputs_and_gradients
+from tests.models.tiny import tiny_batch, tiny_model
 
 
 class Factors(keras.layers.Layer):
@@ -76,3 +79,95 @@ def test_repeated_values_take_the_sum_of_all_examples_gradients():
     np.testing.assert_allclose(
         gradients[layer.left.path], dy.sum(axis=0, keepdims=True), atol=1e-5
     )
+
+
+def on_jax():
+    """JAX, for tests of what only it has."""
+    if keras.backend.backend() != "jax":
+        pytest.skip("forward mode and maps are JAX's")
+    import jax
+
+    return jax
+
+
+OPERATIONS = {
+    "project": (project, (2, 5, 3), (3, 4)),
+    "scores": (scores, (2, 3, 5, 4), (2, 3, 6, 4)),
+    "mix": (functools.partial(mix, axes="hlbc"), (2, 5, 5), (2, 5, 3, 4)),
+    "repeat": (lambda x, y: repeat(x, 4) * y, (1, 3), (4, 3)),
+    "take_rows": (
+        lambda x, y: y * take_rows(x, np.array([2, 0]), np.array([[1], [0], [0]]),
+                                   np.array([[True], [False], [True]])),
+        (3, 4),
+        (2, 4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_forward_mode_maps_and_second_derivatives_on_jax(name):
+    """Of `sum(tanh(f(x, y)))`: each by differences, and what is mapped one by one."""
+    jax = on_jax()
+    function, *shapes = OPERATIONS[name]
+    rng = np.random.default_rng(0)
+
+    def draw():
+        return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+    def loss(factors):
+        return jax.numpy.tanh(function(*factors)).sum()
+
+    point, direction = draw(), draw()
+    gradient = jax.grad(loss)
+
+    def dot(one, other):
+        return sum(float((a * b).sum()) for a, b in zip(one, other, strict=True))
+
+    def difference(f, step=1e-2):
+        ahead, behind = (
+            f([p + s * d for p, d in zip(point, direction, strict=True)])
+            for s in (step, -step)
+        )
+        return jax.tree.map(lambda a, b: (a - b) / (2 * step), ahead, behind)
+
+    _, slope = jax.jvp(loss, (point,), (direction,))
+    assert slope == pytest.approx(dot(gradient(point), direction), rel=1e-4)
+    assert slope == pytest.approx(float(difference(loss)), rel=1e-2, abs=1e-2)
+    _, change = jax.jvp(gradient, (point,), (direction,))
+    for found, expected in zip(change, difference(gradient), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
+    points = [np.stack(values) for values in zip(point, direction, strict=True)]
+    for axes in ([0, 0], [0, None], [None, 0]):
+        mapped = jax.vmap(gradient, (axes,))(
+            [p if a == 0 else p[0] for p, a in zip(points, axes, strict=True)]
+        )
+        for i in range(2):
+            one = [p[i if a == 0 else 0] for p, a in zip(points, axes, strict=True)]
+            for found, expected in zip(mapped, gradient(one), strict=True):
+                np.testing.assert_allclose(found[i], expected, atol=1e-5)
+
+
+def test_a_model_has_a_forward_mode_on_jax():
+    """The slope of the loss along a direction, of a model with every operation."""
+    jax = on_jax()
+    for kind in ("t5_1_1", "remixer", "gmlp"):
+        model = tiny_model(kind, num_layers=1)
+        batch = tiny_batch()
+
+        def loss(values, model=model, batch=batch):
+            with keras.StatelessScope(
+                zip(model.trainable_variables, values, strict=True)
+            ):
+                logits = model(batch)
+            sums = CrossEntropy(z_loss=1e-4, label_smoothing=0.1)(logits, batch)
+            return sums["objective"]
+
+        point = [variable.value for variable in model.trainable_variables]
+        rng = np.random.default_rng(0)
+        direction = [rng.normal(size=p.shape).astype("float32") for p in point]
+        _, slope = jax.jvp(loss, (point,), (direction,))
+        expected = sum(
+            float((g * d).sum())
+            for g, d in zip(jax.grad(loss)(point), direction, strict=True)
+        )
+        assert slope == pytest.approx(expected, rel=1e-4), kind

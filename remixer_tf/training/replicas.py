@@ -37,13 +37,8 @@ def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
         }
         return compiled.get_concrete_function(specs)(batch)
 
-    def run_replica(batch):
-        context = tf.distribute.get_replica_context()
-        index = context.replica_id_in_sync_group
-        return compute(rows_of_replica(batch, index, replicas))
-
     run_replicas = tf.function(
-        lambda batch: strategy.run(run_replica, (batch,)), autograph=False
+        lambda batch: strategy.run(compute, (batch,)), autograph=False
     )
     run = compute if replicas == 1 else run_replicas
 
@@ -54,7 +49,7 @@ def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
                 f"{replicas} replicas. Set a batch size that is a multiple of "
                 f"{replicas}."
             )
-        results = strategy.experimental_local_results(run(batch))
+        results = strategy.experimental_local_results(run(split_rows(batch, strategy)))
         return tf.nest.map_structure(
             lambda *parts: np.concatenate([part.numpy() for part in parts]), *results
         )
@@ -62,25 +57,31 @@ def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
     return call
 
 
-def rows_of_replica(batch, replica_id, local_replicas):
-    """Returns a host's rows that belong to one replica, with static shape.
+def split_rows(batch, strategy, axis=0):
+    """Gives each replica of this host its rows alone, on its own device.
 
     Args:
-        batch: dictionary of tensors `[rows, ...]`, of static shape.
-        replica_id: int or int32 scalar, among the replicas of all hosts.
-        local_replicas: int, the replicas of this host, which divide the rows.
+        batch: dictionary of tensors or arrays, of static shape.
+        strategy: the `tf.distribute.Strategy` of the replicas, which divide the rows.
+        axis: int, that of the rows.
 
     Returns:
-        dictionary of tensors `[rows / local_replicas, ...]`.
+        dictionary of what `strategy.run` takes, one after the other; the batch itself
+        where there is one replica.
     """
-    if local_replicas == 1:
+    replicas = strategy.num_replicas_in_sync // get_host(strategy).count
+    if replicas == 1:
         return batch
-    size = _num_rows(batch) // local_replicas
-    start = replica_id % local_replicas * size
-    return {
-        name: tf.slice(x, [start] + [0] * (x.shape.rank - 1), [size, *x.shape[1:]])
-        for name, x in batch.items()
-    }
+    with tf.device("CPU:0"):
+        parts = {name: tf.split(x, replicas, axis) for name, x in batch.items()}
+    devices = strategy.extended.worker_devices
+
+    def part(context):
+        replica = context.replica_id_in_sync_group % replicas
+        with tf.device(devices[replica]):
+            return {name: tf.identity(x[replica]) for name, x in parts.items()}
+
+    return strategy.experimental_distribute_values_from_function(part)
 
 
 def _num_rows(batch):

@@ -13,7 +13,7 @@ from remixer_tf.objectives.batches import (
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import objective_and_sums, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
-from remixer_tf.training.replicas import rows_of_replica
+from remixer_tf.training.replicas import split_rows
 from remixer_tf.training.strategy import (
     get_host,
     take_reduced_gradients,
@@ -111,15 +111,16 @@ class TrainStep:
         take_reduced_gradients(optimizer)
 
     def __call__(self, superbatch, stop=False):
-        self._check_batch(superbatch)
-        return self._run_steps(superbatch, tf.constant(float(stop)))
+        return self._run_steps(self._split(superbatch), tf.constant(float(stop)))
 
     def get_concrete_function(self, superbatch):
         """Returns the traced function that a call on data of these shapes runs."""
-        self._check_batch(superbatch)
-        return self._run_steps.get_concrete_function(superbatch, tf.constant(0.0))
+        return self._run_steps.get_concrete_function(
+            self._split(superbatch), tf.constant(0.0)
+        )
 
-    def _check_batch(self, superbatch):
+    def _split(self, superbatch):
+        """Each replica's part of it."""
         batch_size = targets_and_weights(superbatch)[0].shape[1]
         parts = self._local_replicas * self.micro_batches
         if batch_size % parts:
@@ -128,17 +129,15 @@ class TrainStep:
                 f"{self._local_replicas} replicas of {self.micro_batches} "
                 f"micro-batch(es). Set a batch size that is a multiple of {parts}."
             )
+        return split_rows(superbatch, self._strategy, axis=1)
 
     def _loop(self, superbatch, stop):
         """Runs one step for each index of the leading axis and adds the sums up."""
 
-        def batch_at(index):
-            return {key: value[index] for key, value in superbatch.items()}
-
         def step(index, sums):
             learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
             per_replica, norm, gradients = self._strategy.run(
-                self._reduced_gradients, (batch_at(index), stop)
+                self._reduced_gradients, (superbatch, index, stop)
             )
             new = self._strategy.reduce("SUM", per_replica, axis=None)
             new = _unpack(new, self._shapes)
@@ -165,10 +164,11 @@ class TrainStep:
             }
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
-        num_steps = targets_and_weights(superbatch)[0].shape[0]
+        targets, _ = targets_and_weights(superbatch)
+        num_steps = self._strategy.experimental_local_results(targets)[0].shape[0]
         if num_steps == 1:
             return step(0, {})
-        self._strategy.run(self._trace, (batch_at(0),))
+        self._strategy.run(self._trace, (superbatch,))
         _, sums = tf.while_loop(
             lambda index, _: index < num_steps,
             lambda index, sums: (index + 1, step(index, sums)),
@@ -181,9 +181,9 @@ class TrainStep:
         )
         return sums
 
-    def _trace(self, host_batch):
+    def _trace(self, superbatch):
         """Notes names and shapes of the sums, which a loop needs to know beforehand."""
-        batch, replica_id = self._replica_part(host_batch)
+        batch, replica_id = self._batch_at(superbatch, 0)
         sums, _ = self._traced_part(batch, replica_id).structured_outputs
         self._shapes = {key: sums[key].shape for key in sorted(sums)}
         self._shapes |= dict.fromkeys(_OF_REPLICA, tf.TensorShape([]))
@@ -199,17 +199,17 @@ class TrainStep:
         weight = tf.TensorSpec([], tf.float32)
         return self._gradients.get_concrete_function(specs, weight, replica_id)
 
-    def _replica_part(self, host_batch):
-        """Returns the rows that belong to the replica that calls, and its index."""
+    def _batch_at(self, superbatch, index):
+        """Returns a batch of the replica that calls, and the replica's index."""
         context = tf.distribute.get_replica_context()
-        index = tf.convert_to_tensor(context.replica_id_in_sync_group)
-        batch = rows_of_replica(host_batch, index, self._local_replicas)
-        return scorable(batch, self._model), index
+        batch = {key: value[index] for key, value in superbatch.items()}
+        replica_id = tf.convert_to_tensor(context.replica_id_in_sync_group)
+        return scorable(batch, self._model), replica_id
 
-    def _reduced_gradients(self, host_batch, stop):
+    def _reduced_gradients(self, superbatch, index, stop):
         """One replica's sums, and the norm and gradients of all replicas together."""
         context = tf.distribute.get_replica_context()
-        batch, replica_id = self._replica_part(host_batch)
+        batch, replica_id = self._batch_at(superbatch, index)
         _, weights = targets_and_weights(batch)
         local_weight = tf.reduce_sum(tf.cast(weights, tf.float32))
         weight = context.all_reduce("SUM", local_weight)

@@ -19,6 +19,7 @@ from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.serving.text_scorer import TextScorer
 from remixer_tf.serving.text_to_text import TextThroughArrays
+from remixer_tf.training.replicas import split_rows
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.train_step import TrainStep
@@ -110,11 +111,30 @@ def reduced_shapes():
         optimizer = keras.optimizers.AdamW(0.1)
     train_step = TrainStep(model, optimizer, strategy, clip_norm=1.0)
     reduction.shapes.clear()
-    train_step.get_concrete_function(toy.stack(toy.make_batches(1)))
+    function = train_step.get_concrete_function(toy.stack(toy.make_batches(1)))
     return {
+        "inputs": [x.shape.as_list() for x in function.inputs if x.shape.rank],
         "weights": [list(v.shape) for v in model.trainable_variables],
         "reduced": reduction.shapes,
     }
+
+
+def images_of_replicas():
+    """Returns a batch of images, what each replica gets of it, and where."""
+    strategy = get_strategy("mirrored")
+    rng = np.random.default_rng(0)
+    batch = {
+        "images": rng.normal(size=(6, 2, 2, 3)),
+        "labels": rng.dirichlet(np.ones(5), (6, 1)),
+    }
+    parts = strategy.experimental_local_results(split_rows(batch, strategy))
+    whole, *parts = (
+        {name: np.asarray(x).tolist() for name, x in part.items()}
+        for part in (batch, *parts)
+    )
+    split = split_rows(batch, strategy)["images"]
+    devices = [x.device for x in strategy.experimental_local_results(split)]
+    return {"whole": whole, "parts": parts, "devices": devices}
 
 
 def dropout_masks():
@@ -226,6 +246,7 @@ def main():
     for strategy in ("single", "mirrored"):
         result[f"answered {strategy}"] = answered(strategy)
     result["reductions"] = reduced_shapes()
+    result["images"] = images_of_replicas()
     result["dropout"] = dropout_masks()
     result["variance of masks"] = variance_of_masks()
     try:

@@ -45,6 +45,17 @@ def test_gradients_are_reduced_once(runs):
         assert reduced.count(shape) == weights.count(shape), (shape, reduced)
 
 
+def test_each_replica_gets_its_rows_alone(runs):
+    """Half of 8 rows, with what else a step takes of one axis or more."""
+    inputs = [shape for shape in runs["reductions"]["inputs"] if len(shape) >= 3]
+    assert {shape[1] for shape in inputs} == {4}
+    images = runs["images"]
+    assert len({device for device in images["devices"]}) == 2
+    one, two = images["parts"]
+    for name, rows in images["whole"].items():
+        assert one[name] + two[name] == rows and len(one[name]) == 3
+
+
 @pytest.mark.parametrize("run", ["single 1", "single 2", "mirrored 1", "mirrored 2"])
 def test_auxiliary_losses_count_once(runs, run):
     keras.utils.set_random_seed(0)

@@ -3,14 +3,12 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training.jax_engine import JaxEngine
-from remixer_tf.training.replicas import rows_of_replica
 from remixer_tf.training.strategy import get_strategy
 from remixer_tf.training.train_step import TrainStep
 from tests.training import toy
@@ -393,16 +391,3 @@ def test_the_model_is_traced_once(options):
     for _ in range(2):
         train_step(toy.stack(toy.make_batches(3)))
     assert len(traces) == 1
-
-
-def test_replicas_part_a_batch_of_images():
-    rng = np.random.default_rng(0)
-    batch = {
-        "images": tf.constant(rng.normal(size=(6, 4, 4, 3))),
-        "labels": tf.constant(rng.dirichlet(np.ones(5), (6, 1))),
-        "label_weights": tf.ones([6, 1]),
-    }
-    parts = [rows_of_replica(batch, tf.constant(replica), 2) for replica in range(2)]
-    for name, value in batch.items():
-        np.testing.assert_array_equal(tf.concat([p[name] for p in parts], 0), value)
-        assert parts[0][name].shape == (3, *value.shape[1:])

@@ -128,7 +128,7 @@ def chosen_plan(choices, capacity):
     )
 
 
-def dropless_plan(choices, num_experts):
+def dropless_plan(choices, num_experts, of_experts=None):
     """Gives each expert as many rows as it needs, in blocks of one size.
 
     The last block of an expert may be almost empty: with blocks of half an expert's
@@ -136,6 +136,7 @@ def dropless_plan(choices, num_experts):
 
     Args:
         choices, num_experts: see `capacity_plan`.
+        of_experts: int, how many share the choices, where these experts are a part.
 
     Returns:
         a `Plan`.
@@ -146,7 +147,7 @@ def dropless_plan(choices, num_experts):
     chosen = ops.reshape(choices.chosen, (1, total))
     order = _sort_by_expert(experts[None], chosen, num_experts)
     counts, starts = order.counts[0], order.starts[0]
-    block = total // (2 * num_experts)
+    block = total // (2 * (of_experts or num_experts))
     block = max(1, block) if isinstance(block, int) else ops.maximum(1, block)
     num_blocks = (total + (num_experts + 1) * (block - 1)) // block
     # Not -(-counts // block): ONNX rounds towards 0.
@@ -314,13 +315,14 @@ def multiply_blocks(rows, weights, block_experts):
     return ops.map(product, (rows, block_experts))
 
 
-def multiply(x, choices, plan, num_experts, apply):
+def multiply(x, choices, plan, num_experts, apply, experts_choose=False):
     """As `gather`, moved by products with one-hot matrices.
 
     Gates are rounded to x's dtype, since they are in these matrices, as in Mesh
     TensorFlow; `gather` multiplies by them in float32.
 
-    Args: see `gather`; the plan is a `capacity_plan`.
+    Args: see `gather`; the plan is a `capacity_plan`, or with `experts_choose` a
+        `chosen_plan`.
 
     Returns:
         float32 `[G, S, d_model]`.
@@ -328,18 +330,34 @@ def multiply(x, choices, plan, num_experts, apply):
     groups, k, tokens = ops.shape(plan.row)
     d_model = ops.shape(x)[-1]
     capacity = plan.filled.shape[0] // (num_experts * groups)
-    row = plan.row // (groups * capacity) * capacity + plan.row % capacity
+    places = num_experts * capacity
+    row = plan.row % capacity
+    if not experts_choose:  # Choice e is not expert e's.
+        row += plan.row // (groups * capacity) * capacity
     row = ops.where(plan.kept, row, -1)  # -1 has no one
-    places = ops.one_hot(row, num_experts * capacity, dtype=x.dtype)  # [G, k, S, E C]
-    rows = ops.matmul(ops.transpose(ops.sum(places, axis=1), (0, 2, 1)), x)
+
+    def matrix(values=None):
+        """`[G, S, E C]`: a one, or the choice's value, where a token has a row."""
+        if experts_choose:
+            ones = ops.one_hot(row, capacity, dtype=x.dtype)  # [G, E, S, C]
+        else:
+            ones = ops.one_hot(row, places, dtype=x.dtype)  # [G, k, S, E C]
+        if values is not None:
+            ones *= ops.cast(values, x.dtype)[..., None]
+        if experts_choose:
+            return ops.reshape(
+                ops.transpose(ones, (0, 2, 1, 3)), (groups, tokens, places)
+            )
+        return ops.sum(ones, axis=1)
+
+    rows = ops.matmul(ops.transpose(matrix(), (0, 2, 1)), x)
     rows = ops.reshape(rows, (groups, num_experts, capacity, d_model))
     rows = ops.transpose(rows, (1, 0, 2, 3))
     rows = apply(ops.reshape(rows, (num_experts, groups * capacity, d_model)), None)
     rows = ops.reshape(rows, (num_experts, groups, capacity, d_model))
     rows = ops.transpose(rows, (1, 0, 2, 3))
-    rows = ops.reshape(rows, (groups, num_experts * capacity, d_model))
-    gates = ops.cast(choices.gates, x.dtype)[..., None]
-    return ops.cast(ops.matmul(ops.sum(places * gates, axis=1), rows), "float32")
+    rows = ops.reshape(rows, (groups, places, d_model))
+    return ops.cast(ops.matmul(matrix(choices.gates), rows), "float32")
 
 
 def compute_all(x, choices, num_experts, apply):

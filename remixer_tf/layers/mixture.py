@@ -21,7 +21,7 @@ from remixer_tf.layers.dispatch import (
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.learned_routers import SwitchRouter
 from remixer_tf.layers.routers import Routing
-from remixer_tf.layers.sharing import is_shared, share
+from remixer_tf.layers.sharing import is_shared, over_experts, share
 from remixer_tf.layers.sowing import sow
 
 DISPATCHES = ("gather", "einsum", "dense")
@@ -207,8 +207,10 @@ class MoE(PositionWise):
     def _compute(self, x, choices, training):
         """The experts' gated outputs, and which choices were kept."""
 
+        weights = [*self.wi, self.wo]
+
         def apply(rows, block_experts):
-            return self._apply_experts(rows, block_experts, training)
+            return self._apply_experts(rows, block_experts, weights, training)
 
         tokens = x.shape[0] and x.shape[0] * x.shape[1]  # None if unknown
         limited = training and self.router.capacity_factor is not None
@@ -217,6 +219,8 @@ class MoE(PositionWise):
         if self.dispatch == "dense" or few:
             y = compute_all(x, choices, self.num_experts, apply)
             return y, choices.chosen
+        if dropless and is_shared() and not (training and self.dropout_rate):
+            return self._compute_on_mesh(x, choices, weights, training), choices.chosen
         if dropless:
             plan, move = dropless_plan(choices, self.num_experts), gather
         else:
@@ -226,31 +230,55 @@ class MoE(PositionWise):
             else:
                 plan = capacity_plan(choices, self.num_experts, capacity)
             if self.dispatch == "einsum" or is_shared():
-                move = multiply
+                move = functools.partial(multiply, experts_choose=self.router.bounded)
             elif 2 * self.num_experts * capacity < self.router.k * x.shape[1]:
                 move = add_up
             else:
                 move = gather
         return move(x, choices, plan, self.num_experts, apply), plan.kept
 
-    def _apply_experts(self, x, block_experts, training):
+    def _compute_on_mesh(self, x, choices, weights, training):
+        """As `_compute`, where nothing is dropped: each device by its own experts."""
+
+        def compute(tokens, weights, first):
+            x, experts, gates, chosen = tokens
+            num_experts = weights[0].shape[0]
+            own = ops.logical_and(experts >= first, experts < first + num_experts)
+            choices = Routing(
+                ops.where(own, experts - first, 0),
+                gates,
+                ops.logical_and(chosen, own),
+            )
+
+            def apply(rows, block_experts):
+                return self._apply_experts(rows, block_experts, weights, training)
+
+            plan = dropless_plan(choices, num_experts, of_experts=self.num_experts)
+            return gather(x, choices, plan, num_experts, apply)
+
+        tokens = (x, choices.experts, choices.gates, choices.chosen)
+        weights = [ops.convert_to_tensor(w) for w in weights]
+        return over_experts(self, compute, tokens, weights)
+
+    def _apply_experts(self, x, block_experts, weights, training):
         """x `[blocks, rows, d_model]`, by the expert of each block."""
+        *wi, wo = weights
 
         def product(x, weights):
             if block_experts is not None and not training:
                 return multiply_blocks(x, weights, block_experts)
             if block_experts is not None:
-                experts = ops.minimum(block_experts, self.num_experts - 1)
+                experts = ops.minimum(block_experts, weights.shape[0] - 1)
                 weights = ops.take(weights, experts, axis=0)
             return ops.matmul(x, ops.cast(weights, x.dtype))
 
         if block_experts is None:
             x = share(self, "rows_of_experts", share(self, "rows_of_groups", x))
-        hidden = self.act(product(x, self.wi[0]))
+        hidden = self.act(product(x, wi[0]))
         if self.gated:
-            hidden *= product(x, self.wi[1])
+            hidden *= product(x, wi[1])
         hidden = self.dropout(hidden, training=training)
-        y = product(hidden, self.wo)
+        y = product(hidden, wo)
         if block_experts is None:
             y = share(self, "rows_of_groups", share(self, "rows_of_experts", y))
         return y

@@ -36,7 +36,7 @@ from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation.evaluation import Evaluation
-from remixer_tf.layers import MoE, SwitchRouter
+from remixer_tf.layers import HashRouter, MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
@@ -78,7 +78,6 @@ CASES = {
     **{f"t5_1_1_{layout}": Case("t5_1_1", layout) for layout in ("2x2", "1x4", "zero")},
     "remixer_2x2": Case("remixer", "2x2"),
     "gmlp_2x2": Case("gmlp", "2x2"),
-    "mixer_4x1": Case("mixer", "4x1"),
     "dropout_one": Case("t5_1_1", "one", 0.3),
     "dropout_2x2": Case("t5_1_1", "2x2", 0.3),
     "dropout_2x2_again": Case("t5_1_1", "2x2", 0.3, goes_on="dropout_2x2"),
@@ -105,9 +104,8 @@ CASES_OF_TWO = {
 def make_model(kind, dropout_rate=0.0):
     """A tiny model."""
     if kind == "experts":
-        model = experts_model()
-    else:
-        model = tiny_model(kind, dropout_rate=dropout_rate, num_layers=1)
+        return experts_model()
+    model = tiny_model(kind, dropout_rate=dropout_rate, num_layers=1)
     model.build = lambda: None  # It is built.
     return model
 
@@ -116,13 +114,14 @@ def make_optimizer():
     return Adafactor(1e-2, min_dim_size_to_factor=8)
 
 
-def experts_model():
+def experts_model(router=None):
     """A mixture of experts, which drops tokens, in four groups of two rows."""
-    router = functools.partial(SwitchRouter, capacity_factor=0.5)
+    router = router or functools.partial(SwitchRouter, capacity_factor=0.5)
     experts = functools.partial(MoE, 4, 12, router, group_size=14)
     stack = functools.partial(TransformerStack, {"experts": experts}, num_layers=1)
     model = DecoderOnly(stack, VOCAB_SIZE, d_model=8)
     model.build()
+    model.build = lambda: None  # It is built.
     return model
 
 
@@ -324,8 +323,8 @@ def first_batch(engine):
     return read_by(engine.model, next(iter(data)))
 
 
-def evaluation_program(engine):
-    """The text of the program that evaluates a batch of the engine's model."""
+def call_compiled(engine, function, batch):
+    """What the engine computes of a batch, and the text of its program."""
     jit, texts = jax.jit, []
 
     def noting(function):
@@ -338,9 +337,50 @@ def evaluation_program(engine):
         return call
 
     with mock.patch.object(jax, "jit", noting):
-        evaluate = engine.compile(lambda batch: engine.model(batch, training=False))
-    evaluate(read_by(engine.model, tiny_batch(batch_size=8, seed=0)))
-    return texts[0]
+        compiled = engine.compile(function)
+    return compiled(batch), texts[0]
+
+
+def evaluation_program(engine):
+    """The text of the program that evaluates a batch of the engine's model."""
+    batch = read_by(engine.model, tiny_batch(batch_size=8, seed=0))
+    return call_compiled(engine, lambda x: engine.model(x, training=False), batch)[1]
+
+
+def write_experts(folder, layout):
+    """Writes what mixtures that drop nothing compute: FOLDER/experts/<layout>.npz, and
+    the text of the programs.
+
+    One that evaluates, and one that trains, with the gradients of its weights.
+    """
+    (folder / "experts").mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)  # More tokens than `mixture.FEW_TOKENS`.
+    batch = {"decoder_input_tokens": rng.integers(2, VOCAB_SIZE, (8, 26), "int32")}
+    hashed = functools.partial(HashRouter, vocab_size=VOCAB_SIZE)
+    arrays = {}
+    for name, router in (("evaluating", SwitchRouter), ("training", hashed)):
+        keras.utils.set_random_seed(0)
+        engine = JaxEngine(*LAYOUTS[layout])
+        engine.build_model(lambda router=router: experts_model(router), "float32")
+        variables = engine.model.trainable_variables
+
+        def gradients(batch, model=engine.model, variables=variables):
+            def loss(weights):
+                with keras.StatelessScope(zip(variables, weights, strict=True)):
+                    logits = model(batch, training=True)
+                return keras.ops.sum(keras.ops.softsign(logits))
+
+            found = jax.grad(loss)([variable.value for variable in variables])
+            return [gradient[None] for gradient in found]
+
+        def outputs(batch, model=engine.model):
+            return [model(batch, training=False)]
+
+        function = outputs if name == "evaluating" else gradients
+        values, text = call_compiled(engine, function, batch)
+        (folder / "experts" / f"{name}_{layout}.txt").write_text(text)
+        arrays |= {f"{name}_{i}": value for i, value in enumerate(values)}
+    np.savez(folder / "experts" / f"{layout}.npz", **arrays)
 
 
 def main_of_two(folder, address, index):
@@ -413,6 +453,8 @@ def main(folder):
     )
     for layout in ("one", "2x2", "zero"):
         write_made(folder, layout, in_parts=layout == "zero")
+    for layout in ("one", "data", "axis"):
+        write_experts(folder, layout)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL, status
     (folder / "killed" / "is_dead").touch()

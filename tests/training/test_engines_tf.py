@@ -329,3 +329,17 @@ def test_tokens_go_to_their_experts_and_back(runs, name):
     # The gradients of two experts on each device, from the other half of the data.
     added_up = {shape for shape in found["all-reduce"] if 12 in shape}
     assert added_up == ({(2, 8, 12), (2, 12, 8)} if name == "experts_axis" else set())
+
+
+@pytest.mark.parametrize("layout", ["data", "axis"])
+@pytest.mark.parametrize("name", ["evaluating", "training"])
+def test_experts_that_drop_nothing_stay_on_their_devices(runs, name, layout):
+    one, mesh = (np.load(runs / f"experts/{of}.npz") for of in ("one", layout))
+    assert mesh.keys() == one.keys()
+    for key, value in one.items():
+        scale = np.abs(value).max()
+        np.testing.assert_allclose(mesh[key], value, atol=1e-6 * scale, err_msg=key)
+    found = read_collectives(runs / "experts" / f"{name}_{layout}.txt")
+    weights = {(4, 8, 12), (4, 12, 8)}
+    assert found.keys() >= {"all-gather", "reduce-scatter"}
+    assert not weights & {shape for shapes in found.values() for shape in shapes}

@@ -215,13 +215,11 @@ def read_images(model_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     gin.clear_config()
-    has_mixing = tiny_run.name.startswith("words")
     tiny_run = shutil.copytree(tiny_run, tmp_path / "run")
-    names = {"encoder_matrices", "decoder_matrices"} | (
-        {"alpha"} if has_mixing else set()
-    )
+    names = {"encoder_matrices", "decoder_matrices", "alpha"}
     text = "A cat ."
     names |= {"encoder_text_attention", "decoder_text_attention"}
     pictures.main(

@@ -269,7 +269,7 @@ class _OneTokenizer(seqio.SentencePieceVocabulary):
 
     def __init__(self, vocabulary):
         self.__setstate__(vocabulary.__getstate__())
-        self._tokenizer = vocabulary.tf_tokenizer
+        self._tokenizer = _saved_once(vocabulary.tf_tokenizer)
 
     def __getstate__(self):
         # Vocabularies are equal where this is.
@@ -283,8 +283,20 @@ class _OneTokenizer(seqio.SentencePieceVocabulary):
             try:
                 self._tokenizer.vocab_size()
             except tf.errors.NotFoundError:  # tf.random.set_seed frees the model.
-                self._tokenizer = super().tf_tokenizer
+                self._tokenizer = _saved_once(super().tf_tokenizer)
         return self._tokenizer
+
+
+def _saved_once(tokenizer):
+    """The tokenizer, of which a SavedModel holds the vocabulary once.
+
+    TensorFlow Text gives it to an op, which `tf.saved_model.save` writes into the main
+    graph and into a function that makes the resource. Both call one function so.
+    """
+    resource = tokenizer._model_resource
+    create = tf.function(resource._create_resource, autograph=False)
+    resource._create_resource = create.get_concrete_function()
+    return tokenizer
 
 
 def _savable(vocabulary, known):

@@ -117,6 +117,7 @@ def test_signature_and_assets(exported, tiny_run):
     for name in vocabulary:
         content = (exported / "assets" / name).read_bytes()
         assert content == (copies / name).read_bytes()
+        assert saved.SerializeToString().count(content[:500]) == 1
     configuration.parse_gin([str(exported / "assets" / "operative_config.gin")], [])
     paths.start_from([str(tiny_run)])  # It names the copies in the run.
     _, step = configuration.call("text_to_text", str(tiny_run))

@@ -1,9 +1,12 @@
 """How the devices of a mesh share variables and tensors: what Keras asks on JAX."""
 
 import contextlib
+import math
 import re
 
+import jax
 import keras
+from jax.sharding import PartitionSpec
 
 
 def placed(sharding):
@@ -68,3 +71,41 @@ class _Tensors:
             if re.fullmatch(expression, path):
                 return sharding
         return None
+
+    def over_experts(self, path, function, tokens, weights):
+        """What `remixer_tf.layers.sharing.over_experts` asks of a layer's path.
+
+        Where experts and batch are split over the same axis, the devices along it send
+        each other their tokens, and add up what comes back (GShard, section 3.3, with
+        all tokens in place of a capacity). No weights move.
+        """
+        groups = self.get_tensor_layout(f"{path}/groups")
+        batch = (*groups.spec, None)[0] or ()
+        batch = (batch,) if isinstance(batch, str) else batch
+        experts, _ = self.get_tensor_layout(f"{path}/rows_of_experts").spec
+        mesh, axes = groups.mesh, {*batch, experts} - {None}
+        parts = math.prod(mesh.shape[axis] for axis in batch)
+        if not axes or jax.tree.leaves(tokens)[0].shape[0] % parts:
+            return function(tokens, weights, 0)
+
+        def of_device(tokens, weights):
+            if not experts:
+                return function(tokens, weights, 0)
+            first = jax.lax.axis_index(experts) * weights[0].shape[0]
+            if experts not in batch:
+                return jax.lax.psum(function(tokens, weights, first), experts)
+            tokens = jax.tree.map(
+                lambda x: jax.lax.all_gather(x, experts, tiled=True), tokens
+            )
+            y = function(tokens, weights, first)
+            return jax.lax.psum_scatter(y, experts, tiled=True)
+
+        rows = PartitionSpec(batch or None)
+        return jax.shard_map(
+            of_device,
+            mesh=mesh,
+            in_specs=(rows, PartitionSpec(experts)),
+            out_specs=rows,
+            axis_names=axes,
+            check_vma=False,
+        )(tokens, weights)

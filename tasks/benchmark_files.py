@@ -29,6 +29,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import logging
 
+from remixer_tf.errors import UserError
 from remixer_tf.tasks import squad_files
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.folders import DataFolder, read_bytes
@@ -79,7 +80,7 @@ def _read(dataset, path, split):
         for row in _generate(builder, path, split):
             rows.append(features.encode_example(row))
         if not split.startswith("test") and all(row.get("label") == -1 for row in rows):
-            raise ValueError("no example has a label")
+            raise UserError("no example has a label")
     except (
         AssertionError,
         AttributeError,
@@ -89,7 +90,7 @@ def _read(dataset, path, split):
         ValueError,
         csv.Error,
     ) as error:
-        raise ValueError(
+        raise UserError(
             f"{path}, after {len(rows):,} examples: this is not the file that the "
             f"benchmark ships for {dataset} {split}, with {', '.join(features)} "
             f"({error!r})."
@@ -242,7 +243,7 @@ def _read_squad(split):
     rows = squad_files.read_split(split)
     unanswerable = sum(not row["answers"] for row in rows)
     if unanswerable:
-        raise ValueError(
+        raise UserError(
             f"{unanswerable:,} of the {len(rows):,} questions of SQuAD's {split} have "
             "no answer: the file is of version 2.0, and T5's task is of 1.1. Name a "
             "folder with files of 1.1, or use the task squad_files_spans."

@@ -9,6 +9,7 @@ import json
 import re
 from typing import NamedTuple
 
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = ("train", "validation")
@@ -77,9 +78,9 @@ class ChoiceFiles:
             try:
                 new = self._parse(json.loads(line), running_text)
                 if not all(any(question.correct) for question in new):
-                    raise ValueError("no choice is correct")
+                    raise UserError("no choice is correct")
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise ValueError(
+                raise UserError(
                     f"{path}, line {number}: expected a JSON object with "
                     f"{self._fields}. Received: {line[:200]!r} ({error!r})."
                 ) from error
@@ -115,7 +116,7 @@ def parse_record(row, running_text):
         if running_text:
             before, gap, after = inputs.partition(PLACEHOLDER)
             if not gap:
-                raise ValueError(f"the query has no {PLACEHOLDER}")
+                raise UserError(f"the query has no {PLACEHOLDER}")
             inputs, between = before.rstrip(), before[len(before.rstrip()) :]
             choices = [f"{between}{entity}{after}" for entity in entities]
         questions.append(_question(inputs, choices, labels))

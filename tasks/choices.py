@@ -30,6 +30,7 @@ import seqio
 
 from remixer_tf.data.codec import keep_end
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD, SPLITS
 from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.t5_library import function_of_t5
@@ -67,7 +68,7 @@ def choices(targets, scores):
         if len(rows) == sizes[question]
     ]
     if not questions:
-        raise ValueError(
+        raise UserError(
             "No question has all of its choices. Received: "
             f"{len(targets)} of {targets[0][-1]}. Raise max_examples."
         )

@@ -18,6 +18,7 @@ import os
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = ("train", "dev", "test", "gen")
@@ -115,7 +116,7 @@ def download(split, url=URL):
             f"COGS: no folder is named, and downloading {split}.tsv failed: {error}\n"
             "Either copy train.tsv, dev.tsv, test.tsv and gen.tsv from the folder data "
             "of https://github.com/najoungkim/COGS and name their folder with "
-            "REMIXER_TF_COGS_DIR or with --gin.cogs.directory=\"'FOLDER'\"; or run "
+            "REMIXER_TF_COGS_DIR or with --gin.cogs.directory=FOLDER; or run "
             f"once where {url} can be reached."
         ) from error
 
@@ -133,18 +134,18 @@ def parse_rows(data, path):
     """
     lines = data.removesuffix(b"\n").split(b"\n")
     if lines == [b""]:
-        raise ValueError(f"{path} is empty. Expected: sentence, tab, logical form, ...")
+        raise UserError(f"{path} is empty. Expected: sentence, tab, logical form, ...")
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
             row = tuple(line.removesuffix(b"\r").decode("utf-8").split("\t"))
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise UserError(
                 f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte "
                 f"{error.start} of the line). Save the file as UTF-8."
             ) from error
         if len(row) != 3 or not all(column.strip() for column in row):
-            raise ValueError(
+            raise UserError(
                 f"{path}, line {number}: expected three columns separated by tabs "
                 "(sentence, logical form, type), none of them empty. Received "
                 f"{len(row)}: {_shorten(line)}."

@@ -18,6 +18,8 @@ a single word have no numbers, and stay as they are (our choice).
 import dataclasses
 import re
 
+from remixer_tf.errors import UserError
+
 # The words of COGS that no variable stands for.
 _FUNCTION_WORDS = frozenset("a the was by to that in on beside .".split())
 
@@ -83,13 +85,13 @@ def to_variable_free(logical_form):
             node_of(variable, word).governed.append((role, node_of(other)))
             governed.add(other)
         else:
-            raise ValueError(
+            raise UserError(
                 "A logical form of COGS consists of terms such as 'see . agent ( x _ 1 "
                 f", x _ 3 )'. Received: {term!r} in {logical_form!r}"
             )
     roots = [node for variable, node in nodes.items() if variable not in governed]
     if len(roots) != 1:
-        raise ValueError(
+        raise UserError(
             "A logical form of COGS has one verb that no other governs. Received "
             f"{len(roots)} in {logical_form!r}"
         )
@@ -122,12 +124,12 @@ def to_logical_form(variable_free, sentence):
     for node in entities:
         found = [i for i in left if i >= start and words[i] == node.word.lower()]
         if not found:
-            raise ValueError(f"{sentence!r} has no {node.word!r} from word {start} on.")
+            raise UserError(f"{sentence!r} has no {node.word!r} from word {start} on.")
         node.position = found[0]
         left.remove(found[0])
         start = found[0] + 1
     if len(left) != len(verbs):
-        raise ValueError(
+        raise UserError(
             f"{variable_free!r} has {len(verbs)} verbs; beside its nouns {sentence!r} "
             f"has {[words[i] for i in left]}."
         )
@@ -174,7 +176,7 @@ def _parse(text):
     def take(expected=None):
         token = tokens.pop(0) if tokens else None
         if token is None or expected is not None and token != expected:
-            raise ValueError(
+            raise UserError(
                 f"{text!r} cannot be read: expected {expected or 'a word'}, received "
                 f"{token!r} before {' '.join(tokens)!r}."
             )
@@ -197,5 +199,5 @@ def _parse(text):
 
     found = node()
     if tokens:
-        raise ValueError(f"{text!r} goes on after its end: {' '.join(tokens)!r}.")
+        raise UserError(f"{text!r} goes on after its end: {' '.join(tokens)!r}.")
     return found

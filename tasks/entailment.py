@@ -30,6 +30,7 @@ import json
 import seqio
 
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.errors import UserError
 from remixer_tf.tasks import metrics
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.folders import DataFolder, read_bytes
@@ -92,7 +93,7 @@ def _read_lines(folder, name):
     try:
         return path, split_lines(read_bytes(path).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}.") from error
+        raise UserError(f"{path} is not UTF-8: {error}.") from error
 
 
 def read_art(split):
@@ -106,7 +107,7 @@ def read_art(split):
     path, lines = _read_lines(art_folder, f"{name}.jsonl")
     labels_path, labels = _read_lines(art_folder, f"{name}-labels.lst")
     if len(labels) != len(lines):
-        raise ValueError(
+        raise UserError(
             f"{labels_path} has {len(labels)} lines, and {path} has {len(lines)}. They "
             "go together line by line."
         )
@@ -118,7 +119,7 @@ def read_art(split):
             ]
             rows.append((*texts, ["1", "2"].index(label.strip())))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
+            raise UserError(
                 f"Line {number} of {path} and {labels_path}: expected a JSON object "
                 f"with obs1, obs2, hyp1 and hyp2, and 1 or 2. Received: {line!r}, "
                 f"{label!r} ({error!r})."

@@ -4,6 +4,7 @@ import requests
 import seqio
 
 from remixer_tf.data.errors import how_to_fetch
+from remixer_tf.errors import MissingFileError, UserError
 
 
 class FilesOrTfds(seqio.TfdsDataSource):
@@ -44,7 +45,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
             self._check_tfds()
             return super().get_dataset(split, shuffle, seed, **kwargs)
         if split not in self.splits:
-            raise ValueError(
+            raise UserError(
                 f"{self._folder.option} names files, of which whole splits are read: "
                 f"{', '.join(self.splits)}. Received: {split!r}. max_examples takes "
                 "the first of a split."
@@ -74,7 +75,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
             requests.head(next(iter(builder.url_infos)), timeout=10)
         except requests.RequestException as error:
             name = self.tfds_dataset.name
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"There is no {name} in {builder.data_dir}, and it cannot be "
                 "downloaded. Name the folder of the set's own files with "
                 f"--gin.{self._folder.option}=\"'FOLDER'\" or in "

@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.errors import MissingFileError, UserError
 
 
 class DataFolder:
@@ -72,7 +73,7 @@ class DataFolder:
         """
         folder, source = self.find()
         if folder is None:
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"No folder with {what} is named. Name it with "
                 f"--gin.{self.option}=\"'FOLDER'\" or in {self.variable}."
             )
@@ -100,7 +101,7 @@ class DataFolder:
                         "compare with published ones."
                     )
                 return path
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no {' or '.join(files)} in {folder!r}, which {source} names. It "
             f"holds: {', '.join(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
         )
@@ -114,7 +115,7 @@ def _existing(folder, source):
     folder = locate(str(folder))
     if tf.io.gfile.isdir(folder):
         return folder
-    raise FileNotFoundError(
+    raise MissingFileError(
         f"{source} names a folder of data files, but there is no folder {folder!r}. "
         "Correct it or unset it."
     )
@@ -139,9 +140,9 @@ def read_bytes(path):
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
                 data = file.read(most + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} cannot be decompressed: {error}.") from error
+            raise UserError(f"{path} cannot be decompressed: {error}.") from error
         if len(data) > most:
-            raise ValueError(
+            raise UserError(
                 f"{path} becomes more than {_LARGER} times as large when it is "
                 "decompressed. Decompress it yourself if that is meant."
             )

@@ -6,6 +6,7 @@ each with names of its own.
 
 from absl import logging
 
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.table_files import read_table
 
 # What the sets call the parts of a row.
@@ -56,7 +57,7 @@ def read_pairs(path, classes, where=None, columns=()):
         if not problem and None in (values.get(premise), values.get(hypothesis)):
             problem = f"no {premise} or no {hypothesis}"
         if problem:
-            raise ValueError(f"{path}, line {line.number}: {problem}.")
+            raise UserError(f"{path}, line {line.number}: {problem}.")
         if where and not where(values):
             continue
         if word == "-":
@@ -73,7 +74,7 @@ def _find(path, names, wanted):
     for name in wanted:
         if name in names:
             return name
-    raise ValueError(
+    raise UserError(
         f"{path} has no column {' or '.join(wanted)}. It has: "
         f"{', '.join(name for name in names if not name.isdigit()) or 'none'}."
     )

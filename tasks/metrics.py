@@ -9,6 +9,7 @@ import re
 import string
 from typing import NamedTuple
 
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.t5_library import import_t5
 
 LEXICAL = "lexical"
@@ -75,7 +76,7 @@ def exact_match_by_type(kind_of_type):
 
     def exact_match(targets, predictions):
         if len(targets) != len(predictions) or not targets:
-            raise ValueError(
+            raise UserError(
                 "Exact match needs one prediction for each target, and at least one. "
                 f"Received: {len(targets)} targets and {len(predictions)} predictions."
             )

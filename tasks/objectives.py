@@ -24,6 +24,7 @@ import seqio
 
 from remixer_tf.data.context import with_context
 from remixer_tf.data.masked_lm import concat_and_split, mask_tokens
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.t5_library import import_t5
 
 DENSITY = 0.15
@@ -58,7 +59,7 @@ def span_corruption(dataset, sequence_length, output_features):
         extra_tokens_per_span_targets=1,
     )
     if sequence_length["targets"] < targets:
-        raise ValueError(
+        raise UserError(
             f"Span corruption makes targets of {targets} tokens from inputs of "
             f"{sequence_length['inputs']}. Set FEATURE_LENGTHS = {{'inputs': "
             f"{sequence_length['inputs']}, 'targets': {targets}}}. Received: "
@@ -67,7 +68,7 @@ def span_corruption(dataset, sequence_length, output_features):
     spans = round(round(raw * DENSITY) / MEAN_SPAN)
     extra_ids = output_features["targets"].vocabulary.extra_ids
     if extra_ids < spans:
-        raise ValueError(
+        raise UserError(
             f"Span corruption of {raw} tokens has {spans} spans, and each needs an id "
             f"of its own: the vocabulary's extra ids. Received: extra_ids={extra_ids}. "
             "Set extra_ids = 100 at byte_vocabulary or sentencepiece_vocabulary, and "
@@ -98,7 +99,7 @@ def joined_prefix_lm(dataset, sequence_length, output_features):
         ValueError: targets are shorter than inputs.
     """
     if sequence_length["targets"] < sequence_length["inputs"]:
-        raise ValueError(
+        raise UserError(
             "The targets of prefix LM may be as long as its inputs. Set "
             "FEATURE_LENGTHS to equal lengths. Received: "
             f"{dict(sequence_length)}."

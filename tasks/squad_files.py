@@ -14,6 +14,7 @@ import re
 import seqio
 import tensorflow as tf
 
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = {"train": "train", "validation": "dev"}  # the names of files begin so
@@ -40,7 +41,7 @@ def read_split(split):
     names = sorted(os.listdir(directory))
     found = [name for name in names if re.fullmatch(pattern, name)]
     if len(found) != 1:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"{directory!r} must hold one file {SPLITS[split]}*.json or "
             f"{SPLITS[split]}*.json.gz. Received: {', '.join(found) or 'none'}."
         )
@@ -78,12 +79,12 @@ def read_json(path):
             for question in paragraph["qas"]
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path} is not of SQuAD's format: {error!r}. Expected JSON: data, a "
             "list of articles with paragraphs, each with context and qas."
         ) from error
     if len({row["id"] for row in rows}) < len(rows):
-        raise ValueError(f"{path}: an id must name one question, some name several.")
+        raise UserError(f"{path}: an id must name one question, some name several.")
     return rows
 
 

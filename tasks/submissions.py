@@ -10,6 +10,7 @@ import json
 
 from absl import logging
 
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
 
 _FALSE_TRUE = ["false", "true"]
@@ -61,7 +62,7 @@ def submission(task, records):
         ValueError: there is no "idx".
     """
     if any("idx" not in record for record in records):
-        raise ValueError(
+        raise UserError(
             f"The predictions of {task.name} are of an earlier version, without idx. "
             "Remove them from the run's folder eval, and evaluate again."
         )

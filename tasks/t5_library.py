@@ -8,6 +8,8 @@ import importlib
 
 import gin
 
+from remixer_tf.errors import MissingLibraryError
+
 MISSING = (
     "t5, which this needs, is not installed: pip install --no-deps t5==0.9.4 (with its "
     "dependencies it would overwrite tensorflow-datasets and seqio)."
@@ -27,7 +29,7 @@ def import_t5(name):
     except ModuleNotFoundError as error:
         if error.name.partition(".")[0] != "t5":
             raise
-        raise ImportError(MISSING) from None
+        raise MissingLibraryError(MISSING) from None
 
 
 def function_of_t5(module, name):

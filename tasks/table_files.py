@@ -18,6 +18,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError
 from remixer_tf.tasks.folders import read_bytes
 
 FORMATS = (
@@ -63,7 +64,7 @@ def read_table(path, header=True, columns=None):
     if name.endswith((".tsv", ".txt", ".csv")):
         return _delimited(read_text(path), name.endswith(".csv"), header, columns)
     if columns is not None:
-        raise ValueError(
+        raise UserError(
             f"columns names the columns of .tsv and .csv files; {path!r} names its own."
         )
     if name.endswith((".jsonl", ".ndjson")):
@@ -79,7 +80,7 @@ def read_text(path):
         ValueError: its name ends in .gz, and gzip cannot read it.
     """
     if not tf.io.gfile.exists(path):
-        raise FileNotFoundError(f"There is no file {path!r}.{_nearby(path)}")
+        raise MissingFileError(f"There is no file {path!r}.{_nearby(path)}")
     return read_bytes(path).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
 
 
@@ -117,7 +118,7 @@ def _check_names(names):
     """Raises a ValueError if two columns share a name: which is meant is unknown."""
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
-        raise ValueError(
+        raise UserError(
             f"Several columns are called {', '.join(map(repr, twice))}. Rename them in "
             "the file, or give all columns of a .tsv or .csv file names of your own: "
             "table_task.columns."
@@ -196,7 +197,7 @@ def _once_each(pairs):
     """The dictionary of an object's pairs, whose names must differ."""
     names = [name for name, _ in pairs]
     if len({*names}) < len(names):
-        raise ValueError("a name stands twice")
+        raise UserError("a name stands twice")
     return dict(pairs)
 
 
@@ -226,7 +227,7 @@ def _class_name(label, words, column):
         return None
     if isinstance(label, int) and 0 <= label < len(words):
         return words[label]
-    raise ValueError(
+    raise UserError(
         f"The column {column!r} has {len(words)} classes, and a row has the class "
         f"{label!r}."
     )
@@ -237,10 +238,10 @@ def _arrow_files(path):
     if not tf.io.gfile.isdir(path):
         files = sorted(tf.io.gfile.glob(path))
         if not files:
-            raise FileNotFoundError(f"There is no file {path!r}.{_nearby(path)}")
+            raise MissingFileError(f"There is no file {path!r}.{_nearby(path)}")
         wrong = [file for file in files if not file.endswith((".arrow", ".parquet"))]
         if wrong:
-            raise ValueError(
+            raise UserError(
                 f"The name of {wrong[0]!r} does not tell its format. Expected a folder "
                 f"of Arrow or Parquet, or a name that ends in {FORMATS}."
             )
@@ -256,7 +257,7 @@ def _arrow_files(path):
         )
     if not names:
         below = ", ".join(sorted(tf.io.gfile.listdir(path))) or "nothing"
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no .arrow or .parquet file in the folder {path!r}. It holds: "
             f"{below}. Of a folder with one folder for each split, name those."
         )
@@ -274,13 +275,13 @@ def _listed_files(state):
             part["filename"] for part in json.loads(read_text(state))["_data_files"]
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
+        raise UserError(
             f"{state!r} is not what `Dataset.save_to_disk` writes: {error!r}."
         ) from error
     there = tf.io.gfile.listdir(os.path.dirname(state))
     for name in names:
         if name not in there:
-            raise ValueError(
+            raise UserError(
                 f"{state!r} names the file {name!r:.200}. Expected names of files in "
                 "its own folder."
             )
@@ -293,7 +294,7 @@ def _read_arrow(path):
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError(
+        raise MissingLibraryError(
             f"{path!r} is read with pyarrow, which is not installed. Install it with:\n"
             "    pip install pyarrow"
         ) from error
@@ -306,7 +307,7 @@ def _read_arrow(path):
         table.validate(full=True)  # Damaged texts would fail later, one by one.
         names = table.column_names
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path!r} is not the Parquet or Arrow stream its name says: {error}"
         ) from error
     return table, names, _class_names(table.schema.metadata)
@@ -323,6 +324,6 @@ def _class_names(metadata):
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(
+        raise UserError(
             f"The metadata of Hugging Face's datasets cannot be read: {error!r}."
         ) from error

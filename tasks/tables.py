@@ -22,6 +22,7 @@ import seqio
 from absl import logging
 
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.bad_rows import BadRows
 from remixer_tf.tasks.metrics import METRICS, OF_T5
 from remixer_tf.tasks.rows import TOKENIZE, RowSource
@@ -78,11 +79,11 @@ def table_task(
     """
     _check_splits(files, fractions)
     if on_bad_rows not in ("raise", "skip"):
-        raise ValueError(
+        raise UserError(
             f"on_bad_rows must be 'raise' or 'skip'. Received: {on_bad_rows!r}."
         )
     if isinstance(metrics, str) or (unknown := set(metrics) - set(METRICS)):
-        raise ValueError(
+        raise UserError(
             f"metrics must be a list of {', '.join(METRICS)}. Received: "
             f"{metrics if isinstance(metrics, str) else sorted(unknown)}."
         )
@@ -90,7 +91,7 @@ def table_task(
         import_t5("evaluation.metrics")  # now, not after hours of training
     for argument, template in (("inputs", inputs), ("targets", targets)):
         if not _fields(template, argument) and argument == "targets":
-            raise ValueError(
+            raise UserError(
                 f"targets must name a column, such as '{{label}}'. Received: "
                 f"{template!r}."
             )
@@ -165,13 +166,13 @@ def _read(table):
     if bad.count() and table.skip:
         logging.warning("%s", bad.report(files, read, "bad and skipped"))
     elif bad.count():
-        raise ValueError(
+        raise UserError(
             f"{bad.report(files, read, 'bad')}\nCorrect them, or leave them out with "
             "table_task.on_bad_rows = 'skip'."
         )
     for split, rows in examples.items():
         if not rows:
-            raise ValueError(
+            raise UserError(
                 f"{table.name} {split} has no rows that can be used: {files[split]} "
                 f"gave {len(splits[split]):,} rows."
             )
@@ -187,7 +188,7 @@ def _read_splits(table):
         for template in table.templates:
             for field in _fields(template, "inputs and targets"):
                 if field not in names:
-                    raise ValueError(
+                    raise UserError(
                         f"{path} has no column {field!r}, which {template!r} names. It "
                         f"has: {', '.join(names) or 'none'}."
                     )
@@ -235,7 +236,7 @@ def _fields(template, argument):
     try:
         return [field for _, field in _parts(template) if field is not None]
     except (ValueError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"{argument} must be text with columns in braces, such as 'premise: "
             f"{{premise}}', and braces themselves doubled. Received: {template!r} "
             f"({error})."
@@ -248,7 +249,7 @@ def _parts(template):
     parts = []
     for literal, field, spec, conversion in string.Formatter().parse(template):
         if field is not None and (not field or spec or conversion):
-            raise ValueError("expected a column's name or number alone in the braces")
+            raise UserError("expected a column's name or number alone in the braces")
         parts.append((literal, field))
     return parts
 
@@ -259,12 +260,12 @@ def _check_splits(files, fractions):
         shares = fractions.values()
         if min(shares, default=0) > 0 and math.isclose(sum(shares), 1):
             return
-        raise ValueError(
+        raise UserError(
             "fractions must be above 0 and sum to 1, such as {'train': 0.9, "
             f"'validation': 0.1}}. Received: fractions={fractions!r}"
         )
     if not isinstance(files, dict) or not files or fractions is not None:
-        raise ValueError(
+        raise UserError(
             "files must be a dictionary such as {'train': 'train.tsv', 'validation': "
             "'dev.tsv'}, or one file with fractions={'train': 0.9, 'validation': "
             f"0.1}}. Received: files={files!r}, fractions={fractions!r}"

@@ -11,12 +11,12 @@ that a gin file names. These are registered, of the folder `text_files.directory
 - `text_lm_stride`: `text_lm` to be evaluated with a stride, the length of its targets;
   its inputs are what comes before them, as far as their length goes:
 
-        --gin.LossEvaluation.task="'text_lm_stride'" \\
+        --gin.LossEvaluation.task=text_lm_stride \\
         --gin.LossEvaluation.feature_lengths="{'inputs': 448, 'targets': 64}"
 
 - `text_documents`: the documents whole, to train a vocabulary from:
 
-        python -m remixer_tf.train_vocabulary --task=text_documents --features=targets
+        python -m remixer_tf train_vocabulary --task=text_documents --features=targets
 
 and of C4 `c4_v220_lm` and `c4_v220_mlm`, beside T5's `c4_v220_span_corruption` and
 `c4_v220_prefix_lm`. None has metrics beside the loss and what follows from it.
@@ -28,6 +28,7 @@ from typing import NamedTuple
 import seqio
 
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.errors import UserError
 from remixer_tf.tasks import objectives, text_files
 from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.text_files import set_directory
@@ -70,7 +71,7 @@ def text_task(
 ):
     """Makes a seqio task from text, see `remixer_tf.tasks.objectives`.
 
-    It can be cached: `python -m remixer_tf.cache`. What is cached are the documents'
+    It can be cached: `python -m remixer_tf cache`. What is cached are the documents'
     tokens, so that every epoch is corrupted anew.
 
     Args:
@@ -93,12 +94,12 @@ def text_task(
         FileNotFoundError: when examples are asked for: there is no such file.
     """
     if objective not in OBJECTIVES:
-        raise ValueError(
+        raise UserError(
             f"objective must be one of {', '.join(OBJECTIVES)}. Received: "
             f"{objective!r}."
         )
     if on_bad_rows not in ("raise", "skip"):
-        raise ValueError(
+        raise UserError(
             f"on_bad_rows must be 'raise' or 'skip'. Received: {on_bad_rows!r}."
         )
     features, preprocessors, extra_ids = OBJECTIVES[objective]
@@ -130,7 +131,7 @@ def _source(corpus, skip):
     elif isinstance(corpus, str) and ":" in corpus:
         return seqio.TfdsDataSource(corpus)
     else:
-        raise ValueError(
+        raise UserError(
             "corpus must be None (the folder of text_files.directory), a dictionary "
             "such as {'train': 'books/*.txt', 'validation': 'dev.jsonl.gz'}, or a "
             "dataset of TensorFlow Datasets with its version, such as 'c4/en:2.2.0'. "

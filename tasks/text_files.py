@@ -24,6 +24,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.tasks.bad_rows import BadRows
 from remixer_tf.tasks.folders import DataFolder
 from remixer_tf.tasks.table_files import is_utf8, read_table, read_text, split_lines
@@ -117,12 +118,12 @@ def _read_all(paths, skip):
         logging.warning("%s", bad.report(files, rows, "bad and skipped"))
     elif bad.count():
         rows = bad.count() + documents
-        raise ValueError(
+        raise UserError(
             f"{bad.report(files, rows, 'bad')}\nCorrect them, or leave them out with "
             "TASK = @text_task() and text_task.on_bad_rows = 'skip'."
         )
     if not documents:
-        raise ValueError(
+        raise UserError(
             f"There is no text in {', '.join(paths[:5])}"
             f"{', ...' if len(paths) > 5 else ''}: "
             f"{'the file is' if len(paths) == 1 else 'the files are'} empty."
@@ -138,7 +139,7 @@ def _find(directory):
         if re.search(r"\.(txt|jsonl)(\.gz)?$", name)
     ]
     if not paths:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no *.txt, *.txt.gz, *.jsonl or *.jsonl.gz in {directory!r} or "
             "below. Correct text_files.directory or REMIXER_TF_TEXT_DIR."
         )
@@ -149,7 +150,7 @@ def _read_rows(path, add_bad):
     """Yields the documents of a table."""
     names, lines = read_table(path)
     if lines and "text" not in names:
-        raise ValueError(
+        raise UserError(
             f"{path} has no column 'text'. It has: {', '.join(names) or 'none'}."
         )
     for line in lines:

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Each group may import from itself (without cycles) and from the groups before it.
 ORDER = [
+    ["errors"],
     ["layers"],
     ["models"],
     ["decoding", "objectives", "optimizers"],
@@ -59,6 +60,7 @@ BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 # Of ours, the tasks use no more than these; what they share lives beside them.
 FOR_TASKS = (
     "remixer_tf.tasks",
+    "remixer_tf.errors",
     "remixer_tf.checkpoints.paths",
     "remixer_tf.data.classification",
     "remixer_tf.data.codec",

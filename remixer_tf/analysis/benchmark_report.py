@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import remixer_tf.tasks  # noqa: F401  (registers the benchmarks)
 from remixer_tf.data.pipeline import get_task
+from remixer_tf.errors import StorageError, UserError
 from remixer_tf.evaluation.results import read_records, read_results
 from remixer_tf.tasks.result_tables import glue_table, inference_table, super_glue_table
 from remixer_tf.tasks.submissions import has_submission, submission
@@ -31,10 +32,10 @@ def write_report(model_dir, step=None):
     steps = sorted({result["step"] for result in results})
     if not steps or step not in (None, *steps):
         there = f"They are of steps {', '.join(map(str, steps))}." if steps else ""
-        raise ValueError(
+        raise UserError(
             f"There are no results of DecodedEvaluation in {model_dir}"
             f"{'' if step is None else f' of step {step}'}. {there} Run "
-            "remixer_tf.eval first."
+            "remixer_tf eval first."
         )
     step = steps[-1] if step is None else step
     results = [result for result in results if result["step"] == step]
@@ -86,5 +87,5 @@ def _write(path, text):
             file.write(text)
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "message", error)
-        raise OSError(f"{path} cannot be written: {reason}.") from None
+        raise StorageError(f"{path} cannot be written: {reason}.") from None
     print(f"Predictions for the benchmark: {path}")

@@ -9,6 +9,7 @@ import math
 import os
 
 from remixer_tf.analysis.tables import write_table
+from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.training.progress import format_seconds
 
@@ -47,7 +48,7 @@ class Run:
         self.folder = folder
         names = os.listdir(folder) if os.path.isdir(folder) else []
         if not {*_FILES, "eval"}.intersection(names):
-            raise ValueError(
+            raise UserError(
                 f"{folder!r} is not the folder of a run: it has none of "
                 f"{', '.join(_FILES)}, eval. Name folders that training wrote, its "
                 "--model_dir."

@@ -1,4 +1,4 @@
-"""A task's examples, written for a terminal: see `remixer_tf.inspect`."""
+"""A task's examples, written for a terminal: see `remixer_tf data_report`."""
 
 import numpy as np
 import seqio
@@ -10,6 +10,7 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import format_lengths, has_split, needs_lengths
 from remixer_tf.data.vocabularies import is_text
+from remixer_tf.errors import UserError
 
 _BAR = 40  # characters
 _SHOWN_IDS = 64
@@ -73,7 +74,7 @@ class _TaskReport:
         self._task, self._split, self._converter = task, split, converter
         self._fits = needs_lengths(task)
         if self._fits and not feature_lengths:
-            raise ValueError(
+            raise UserError(
                 f"{task.name} makes its examples for the lengths of a run. Name the "
                 "run with --gin_file, or set --gin.FEATURE_LENGTHS=\"{'inputs': 512, "
                 "'targets': 512}\"."
@@ -85,7 +86,7 @@ class _TaskReport:
         self._complete = len(examples) <= max_examples
         self._examples = examples[:max_examples]
         if missing := [name for name in names if name not in self._examples[0]]:
-            raise ValueError(
+            raise UserError(
                 f"{task.name} has no feature {', '.join(missing)}, which "
                 f"{converter.__name__} reads. Name the run with --gin_file, or set "
                 "--gin.train_dataset.feature_converter: a language model's is "

@@ -2,7 +2,7 @@
 
 They go to <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
 PNG file beside it, and as images to <model_dir>/tensorboard/pictures: from
-`train.evaluations`, or from `python -m remixer_tf.pictures`.
+`train.evaluations`, or from `python -m remixer_tf pictures`.
 """
 
 import numpy as np
@@ -19,6 +19,7 @@ from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.errors import UserError
 from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
 from remixer_tf.training.backend_engine import engine_of
@@ -90,7 +91,7 @@ class _Pictures:
 
     def draw(self, model, step):
         """Returns the figures, by name; see `draw_page`."""
-        # Here, since matplotlib is slow to import and every binary reads this file.
+        # Here, since matplotlib is slow to import and every command reads this file.
         from remixer_tf.analysis.panels import draw_observations
 
         batch, source = self._examples(model)
@@ -98,7 +99,7 @@ class _Pictures:
         side = self._image_side(model)
         figures = draw_observations(observe(model, batch), where, side)
         if not figures:
-            raise ValueError(
+            raise UserError(
                 f"The model {model.name!r} has nothing to show: no layer of it mixes "
                 "tokens, attends or has an alpha. Expected: a model with one of them."
             )
@@ -176,7 +177,7 @@ class Pictures(_Pictures):
         self._task = seqio.get_subtasks(get_task(task, vocabulary))[0]
         self._split = split or next(iter(default_splits(self._task)), None)
         if self._split is None:
-            raise ValueError(
+            raise UserError(
                 f"{self._task.name} has training splits only. Name the one to draw "
                 f"with split: {', '.join(sorted(self._task.splits))}."
             )
@@ -199,7 +200,7 @@ class Pictures(_Pictures):
                 observe(model, batch), tokens, f"attention in a text, step {step}"
             )
             if not attention:
-                raise ValueError(
+                raise UserError(
                     f"text={self._texts} asks for the attention in it, and no layer of "
                     f"the model {model.name!r} attends. Leave it out."
                 )
@@ -232,7 +233,7 @@ class Pictures(_Pictures):
         """Returns the token ids of each text, a list of lists."""
         decodes = hasattr(model, "start_decoding")
         if len(self._texts) > (1 if decodes else 2):
-            raise ValueError(
+            raise UserError(
                 f"{type(model).__name__} {model.name!r} reads one text, and an encoder "
                 f"two at most. Received: text={self._texts}."
             )
@@ -243,7 +244,7 @@ class Pictures(_Pictures):
             longest -= 1 + len(ids)  # [CLS], and each one's [SEP]
         number = sum(map(len, ids))
         if not 0 < number <= longest:
-            raise ValueError(
+            raise UserError(
                 f"The text has {number} tokens. Expected 1 to {longest}, at which "
                 "feature_lengths cuts inputs. Shorten it."
             )

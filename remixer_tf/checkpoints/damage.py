@@ -7,6 +7,8 @@ import time
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.errors import StorageError
+
 _PAUSES = (1, 3, 10)  # seconds between tries
 
 # tf.train.load_checkpoint raises one class for all errors.
@@ -19,7 +21,7 @@ _WORDS_OF_DAMAGE = (
 )
 
 
-class DamagedError(OSError):
+class DamagedError(StorageError):
     """A file of a checkpoint is missing, truncated, or fails its checksum."""
 
 
@@ -49,7 +51,7 @@ def retried(function):
                         "step, or a good copy of it."
                     ) from error
                 if pause is None:
-                    raise OSError(
+                    raise StorageError(
                         f"The checkpoint {folder} cannot be read: {reason}. Nothing "
                         "shows that it is damaged. Run the same command again when "
                         "its files can be read."

@@ -9,6 +9,7 @@ import tensorflow as tf
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.name_table import name_table
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.arguments import check_paths
 
 
@@ -43,7 +44,7 @@ class InitialCheckpoint:
             path = reading.checkpoint_path(directory, steps[-1])
         self._path = path
         if not tf.io.gfile.exists(os.path.join(path, "state.index")):
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"There is no checkpoint in {path}. Name the folder of a run, or of "
                 "one of its checkpoints, such as RUN/checkpoints/1000."
             )
@@ -86,7 +87,7 @@ class InitialCheckpoint:
             else:
                 taken[path] = name
         if not taken:
-            raise ValueError(
+            raise UserError(
                 f"No variable of {self._path} fits this model. It holds "
                 f"{reading.shorten(sorted(saved))}; the model has "
                 f"{reading.shorten(sorted(variables))}. Map names with "

@@ -8,6 +8,8 @@ that is, seen from the run's folder: both can move together.
 import glob
 import os
 
+from remixer_tf.errors import UserError
+
 _starts = []
 _run = None
 
@@ -58,7 +60,7 @@ def locate(path):
         if os.path.exists(place) or glob.glob(place)
     }
     if len(found) > 1:
-        raise ValueError(
+        raise UserError(
             f"{path!r} can mean {' or '.join(sorted(found))}: where this program was "
             "started, or where the run was. Name the one you mean by its whole path."
         )

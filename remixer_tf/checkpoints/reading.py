@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, retried
+from remixer_tf.errors import MissingFileError, UserError
 
 LEARNING_RATE = "learning_rate"  # an optimizer's variable that older ones hold
 
@@ -63,14 +64,14 @@ def choose_step(model_dir, step=None):
     directory = checkpoint_directory(model_dir)
     steps = available_steps(directory)
     if not steps:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no checkpoint in {directory}. Train first, or set --model_dir "
             "to the folder of a run."
         )
     if step == "best":
         step = _best_step(model_dir)
     if step is not None and step not in steps:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no checkpoint of step {step} in {directory}. It holds those of "
             f"steps {', '.join(map(str, steps))}."
         )
@@ -138,7 +139,7 @@ def named_variables(variables):
     by_path = {}
     for variable in variables:
         if variable.path in by_path:
-            raise ValueError(
+            raise UserError(
                 f"Two variables have the path {variable.path!r}. A checkpoint needs "
                 "one path for each: give the layers that hold them different names."
             )
@@ -292,7 +293,7 @@ def check_coverage(folder, groups, random_states=True):
         if problems:  # An optimizer's follow from the model's.
             break
     if problems:
-        raise ValueError(
+        raise UserError(
             f"The checkpoint {folder} was written by another model or optimizer:\n"
             + "\n".join(problems)
             + "\nUse the configuration it was trained with, or another --model_dir."
@@ -327,7 +328,7 @@ def _best_step(model_dir):
     """Returns the step in best.json, which training with `Best` writes."""
     path = os.path.join(model_dir, "best.json")
     if not tf.io.gfile.exists(path):
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no {path}: training writes it where train.best = @Best(). Name "
             "a step."
         )
@@ -335,7 +336,7 @@ def _best_step(model_dir):
         try:
             return int(json.load(file)["step"])
         except (ValueError, KeyError, TypeError):
-            raise ValueError(
+            raise UserError(
                 f"{path} is damaged: it names no step. Name one, as --step=1000. "
                 "Training writes the file again after its next evaluation."
             ) from None

@@ -19,6 +19,7 @@ import tensorflow as tf
 from etils import epath
 
 from remixer_tf.checkpoints.damage import DamagedError
+from remixer_tf.errors import StorageError
 
 _SECONDS = 3600  # that writing may take, and hosts wait for each other
 _CHUNK = 1 << 24
@@ -143,7 +144,7 @@ def _read_errors():
     try:
         yield
     except ValueError as error:
-        raise OSError(str(error)) from error
+        raise StorageError(str(error)) from error
 
 
 def _arrays(folder):

@@ -13,6 +13,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
+from remixer_tf.errors import UserError
 
 FOLDER = "vocabularies"
 
@@ -106,7 +107,7 @@ def check_vocabularies(model_dir, vocabularies):
     with tf.io.gfile.GFile(_path(model_dir)) as file:
         saved = json.load(file)
     for name, of_run, of_task in compare_vocabularies(saved, vocabularies):
-        raise ValueError(
+        raise UserError(
             f"The run {model_dir} was trained with another vocabulary of {name}.\n"
             f"  trained with: {of_run}\n"
             f"  given: {of_task}\n"

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.checkpoints.processes import describe, machine
+from remixer_tf.errors import ExistingFileError, StorageError
 
 _ABANDONED_SECONDS = 24 * 3600
 
@@ -37,7 +38,7 @@ def whole_folder(path):
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
-        raise OSError(f"Cannot write {path}: {reason}") from error
+        raise StorageError(f"Cannot write {path}: {reason}") from error
     finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.rmtree(temporary)
@@ -68,7 +69,7 @@ def remove_abandoned(parent):
 def check_absent(folder):
     """Raises FileExistsError if there is an export of that name."""
     if tf.io.gfile.exists(folder):
-        raise FileExistsError(
+        raise ExistingFileError(
             f"There is an export {folder} already. Remove it, or choose another "
             "checkpoint with --step."
         )

@@ -42,6 +42,7 @@ from remixer_tf.checkpoints.reading import (
     saved_value,
     shorten,
 )
+from remixer_tf.errors import StorageError, UserError
 
 
 class Checkpoints:
@@ -132,7 +133,7 @@ class Checkpoints:
         for group, now in self._variables().items():
             late = sorted(now.keys() ^ self._groups[group].keys())
             if late:
-                raise ValueError(
+                raise UserError(
                     f"The {group}'s variables are not those it had when training "
                     f"started. Changed: {shorten(late)}. Make every variable in "
                     "build()."
@@ -165,7 +166,7 @@ class Checkpoints:
         self.check()
         if any(failed):
             self._remove_unfinished()
-            raise OSError(
+            raise StorageError(
                 f"Process {failed.index(1)} could not write its part of a checkpoint "
                 f"to {self.directory}, and says why. Mend that, and start all "
                 "processes again: they resume from the checkpoint before."
@@ -257,7 +258,7 @@ class Checkpoints:
         error, self._error = self._error, None
         self._remove_unfinished()  # Else a full disk stays full.
         steps = available_steps(self.directory)
-        raise OSError(
+        raise StorageError(
             f"A checkpoint could not be written to {self.directory}: "
             f"{first_line(error)}. "
             + (
@@ -318,7 +319,7 @@ class Checkpoints:
         if error:
             raise error
         if step < 0:
-            raise OSError(
+            raise StorageError(
                 f"Process 0 could not choose a checkpoint in {self.directory}, and "
                 "says why. Mend that, and start all processes again."
             )
@@ -361,7 +362,7 @@ class Checkpoints:
         aside = [name for name in self._names() if name.startswith("damaged-")]
         if damaged or aside:
             names = [str(step) for step in sorted(damaged)] + sorted(aside)
-            raise OSError(
+            raise StorageError(
                 f"All checkpoints in {self.directory} are damaged: "
                 f"{', '.join(names)}. Put a good copy of one there. To start from "
                 "scratch, set another --model_dir, or move them away."
@@ -410,7 +411,7 @@ class Checkpoints:
                 message = str(getattr(error, "message", error))
                 reason = f" ({message.splitlines()[0]}) "
         if reason:
-            raise ValueError(
+            raise UserError(
                 f"The checkpoint {folder} holds a position in other data.{reason}"
                 "Continue exactly with the task, batch size, lengths, steps_per_call "
                 "and division among hosts it was trained with. Or set "

@@ -26,6 +26,7 @@ from remixer_tf.checkpoints.vocabularies import compare_vocabularies
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.data.lengths import splits_of
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
+from remixer_tf.errors import MissingFileError, UserError
 
 _VOCABULARIES = "vocabularies.json"
 _COMPLETED = "COMPLETED"
@@ -84,14 +85,14 @@ def _folder(directory, task):
 
 def _check(task, splits):
     if not task.supports_caching:
-        raise ValueError(
+        raise UserError(
             f"{task.name} cannot be cached: none of its preprocessors is a "
             "seqio.CacheDatasetPlaceholder(), which says where. Put one in after the "
             "last step that is not random and needs no lengths."
         )
     there = splits_of(task)
     if missing := [split for split in splits or () if split not in there]:
-        raise ValueError(
+        raise UserError(
             f"{task.name} has no split {', '.join(missing)}. It has: "
             f"{', '.join(sorted(there))}."
         )
@@ -116,15 +117,15 @@ def cached_task(task, directory):
     """
     folder = _folder(directory, task)
     if not tf.io.gfile.exists(os.path.join(folder, _COMPLETED)):
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"{str(directory)!r} has no cache of {task.name}. Write it with the same "
             "gin files and values:\n"
-            f"    python -m remixer_tf.cache --output_dir={directory} --gin_file=..."
+            f"    python -m remixer_tf cache --output_dir={directory} --gin_file=..."
         )
     with tf.io.gfile.GFile(os.path.join(folder, _VOCABULARIES)) as file:
         saved = json.load(file)
     for name, cached, given in compare_vocabularies(saved, describe_vocabularies(task)):
-        raise ValueError(
+        raise UserError(
             f"The cache {folder} was written with another vocabulary of {name}.\n"
             f"  written with: {cached}\n"
             f"  given: {given}\n"
@@ -219,7 +220,7 @@ def _write_split(task, folder, split, num_shards):
                 )
                 _count(stats, task, example)
     if not stats["examples"]:
-        raise ValueError(f"{task.name} {split} has no examples to cache.")
+        raise UserError(f"{task.name} {split} has no examples to cache.")
     info = {
         "num_shards": num_shards,
         "features": features,
@@ -242,7 +243,7 @@ def _describe_features(task, dataset):
     for name, spec in dataset.element_spec.items():
         shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) else None
         if shape is None or None in shape[1:]:
-            raise ValueError(
+            raise UserError(
                 f"{task.name} cannot be cached: of its feature {name!r} more than the "
                 f"first dimension varies. Received: {spec}."
             )

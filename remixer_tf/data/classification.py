@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.vocabularies import special_ids
+from remixer_tf.errors import UserError
 
 
 class ClassNames(seqio.PassThroughVocabulary):
@@ -138,7 +139,7 @@ class ClassifierFeatureConverter(seqio.FeatureConverter):
 
     def _convert_features(self, ds, task_feature_lengths):
         if self.pack:
-            raise ValueError(
+            raise UserError(
                 "A row of a classifier is one example. Received: pack=True. Set "
                 "length_buckets instead."
             )

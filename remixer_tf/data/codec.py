@@ -6,6 +6,8 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
+
 
 def keep_end(dataset, output_features, sequence_length=None):
     """A preprocessor: inputs that are too long lose their beginning.
@@ -69,7 +71,7 @@ class Codec(tf.Module):
     ):
         super().__init__(name="codec")
         if trim not in (None, "start"):
-            raise ValueError(f"trim must be None or 'start'. Received: {trim!r}")
+            raise UserError(f"trim must be None or 'start'. Received: {trim!r}")
         features, known = task.output_features, []
         self.running_text = "inputs" not in features
         self.lengths = dict(feature_lengths)

@@ -6,6 +6,7 @@ import seqio
 
 from remixer_tf.data.lengths import needs_lengths
 from remixer_tf.data.pipeline import get_task
+from remixer_tf.errors import UserError
 
 
 def examples_per_epoch(task, split="train"):
@@ -22,14 +23,14 @@ def examples_per_epoch(task, split="train"):
     total = 0
     for subtask in seqio.get_subtasks(get_task(task)):
         if needs_lengths(subtask):
-            raise ValueError(
+            raise UserError(
                 f"{subtask.name} joins or cuts what its source has to the lengths of a "
                 "run: its examples in an epoch are not known. Set TRAIN_STEPS to a "
                 "number of steps, and leave train.examples_per_epoch None."
             )
         count = subtask.source.num_input_examples(split)
         if count is None:
-            raise ValueError(
+            raise UserError(
                 f"The source of {subtask.name} does not tell how many examples "
                 f"{split!r} has. Give it num_input_examples, or set the number where "
                 "it is asked for."

@@ -5,6 +5,8 @@ import re
 
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
+
 _START, _END = "data error <<", ">>"
 
 
@@ -39,4 +41,4 @@ def data_errors():
         found = re.search(f"{_START}(.*?){_END}", error.message, re.DOTALL)
         if not found:
             raise
-        raise ValueError(found[1]) from None
+        raise UserError(found[1]) from None

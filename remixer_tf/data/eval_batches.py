@@ -8,6 +8,7 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.models import DecoderOnly
 
@@ -44,7 +45,7 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     )
     examples = list(dataset.take(max_examples or -1).as_numpy_iterator())
     if not examples:
-        raise ValueError(NO_EXAMPLES.format(task.name, split))
+        raise UserError(NO_EXAMPLES.format(task.name, split))
     return examples
 
 

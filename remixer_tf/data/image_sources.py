@@ -19,6 +19,7 @@ from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.image_files import MAX_PIXELS, count_pixels, decode_image
 from remixer_tf.data.seeds import Seeds
+from remixer_tf.errors import UserError
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
 _AUTOTUNE = tf.data.AUTOTUNE
@@ -44,12 +45,12 @@ class ImageFolder:
         self.directory = directory = locate(directory)
         self.name = os.path.basename(os.path.normpath(directory))
         if not tf.io.gfile.isdir(directory):
-            raise ValueError(f"There is no folder of images {directory!r}.")
+            raise UserError(f"There is no folder of images {directory!r}.")
         self.splits = _folders(directory)
         names = (_folders(os.path.join(directory, split)) for split in self.splits)
         self.class_names = sorted(set().union(*names))
         if not self.class_names:
-            raise ValueError(
+            raise UserError(
                 f"{directory} holds no classes. Expected the images of a class in "
                 f"{os.path.join(directory, '<split>', '<class>')}, such as "
                 "train/cat/1.jpg."
@@ -101,7 +102,7 @@ class ImageFolder:
                 paths += [os.path.join(folder, file) for file in files]
                 labels += [label] * len(files)
         if not paths:
-            raise ValueError(
+            raise UserError(
                 f"{os.path.join(self.directory, split)} holds no images: no file of "
                 f"its classes ends in {', '.join(_ENDINGS)}."
             )
@@ -129,12 +130,12 @@ class TfdsImages:
         try:
             self._builder = tfds.builder(name, data_dir=data_dir)
         except tfds.core.registered.DatasetNotFoundError as error:
-            raise ValueError(
+            raise UserError(
                 f"TensorFlow Datasets knows no dataset {name!r}: {error}"
             ) from None
         self.splits = sorted(self._builder.info.splits)
         if not self.splits:
-            raise ValueError(
+            raise UserError(
                 f"{name} is not prepared: there is nothing in "
                 f"{self._builder.data_dir}. Run `tfds build {name}`, where there is a "
                 "network, or set data_dir to where it is."
@@ -142,7 +143,7 @@ class TfdsImages:
         features = self._builder.info.features
         missing = {"image", "label"} - set(features)
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"A classifier reads the features image and label. {name} has: "
                 f"{', '.join(sorted(features))}."
             )
@@ -162,7 +163,7 @@ class TfdsImages:
         host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
         count = self.num_examples(split)
         if count < host.num_shards:
-            raise ValueError(
+            raise UserError(
                 f"{self.name} has {count} images of split {split!r}, fewer than the "
                 f"{host.num_shards} hosts that share them. Use fewer hosts."
             )
@@ -208,7 +209,7 @@ class TfdsImages:
 
 def _check_split(source, split):
     if split not in source.splits:
-        raise ValueError(
+        raise UserError(
             f"{source.name} has no split {split!r}. It has: {', '.join(source.splits)}."
         )
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from remixer_tf.data.augmentation import mix
 from remixer_tf.data.positions import PositionDataset
 from remixer_tf.data.seeds import Seeds
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 
 # What random numbers are for; see `Seeds`.
@@ -63,7 +64,7 @@ def image_dataset(
     host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
     hosts = host.num_shards
     if batch_size % hosts:
-        raise ValueError(
+        raise UserError(
             f"A batch of {batch_size} images does not divide among {hosts} hosts. Set "
             f"a batch size that is a multiple of {hosts}."
         )
@@ -161,7 +162,7 @@ def _transform(example, transforms, seeds):
     for transform in transforms:
         image = transform(image, seeds)
     if not image.shape.is_fully_defined():
-        raise ValueError(
+        raise UserError(
             f"The transforms give images of shape {image.shape}. A batch needs images "
             "of one size: let random_resized_crop or resize_and_center_crop be among "
             "the transforms."

@@ -2,6 +2,8 @@
 
 import seqio
 
+from remixer_tf.errors import UserError
+
 
 class LanguageModelFeatureConverter(seqio.LMFeatureConverter):
     """Inputs and targets in one row, with loss on the targets.
@@ -51,7 +53,7 @@ def check_reads_inputs(task, feature_lengths, feature_converter):
     converter = feature_converter(pack=False)
     reads_both = isinstance(converter, LanguageModelFeatureConverter)
     if reads_both and "inputs" in {*task.output_features} - {*feature_lengths}:
-        raise ValueError(
+        raise UserError(
             f"{task.name} has inputs, and feature_lengths has no length for them: a "
             "language model would read the targets alone. Set FEATURE_LENGTHS = "
             "{'inputs': N, 'targets': M}, or feature_converter = @LMFeatureConverter "

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf.data.errors import fail_unless, how_to_fetch
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.arguments import check_integers
 
 _FIRST = 5  # over-long examples that are named
@@ -157,7 +158,7 @@ def splits_of(task):
     if not isinstance(source, seqio.TfdsDataSource) or source.splits:
         return task.splits
     name, folder = source.tfds_dataset.name, source.tfds_dataset.builder.data_dir
-    raise FileNotFoundError(
+    raise MissingFileError(
         f"{task.name} reads {name} of TensorFlow Datasets, and there is no {folder}. "
         f"Fetch it: {how_to_fetch(name)}"
     )
@@ -196,7 +197,7 @@ def needs_lengths(task):
 def check_feature_lengths(feature_lengths, feature_converter):
     """Raises a ValueError unless it has a positive integer for each feature read."""
     if not isinstance(feature_lengths, Mapping):
-        raise ValueError(
+        raise UserError(
             "feature_lengths must be a dictionary such as {'inputs': 64, 'targets': "
             "64}. "
             f"Received: feature_lengths={feature_lengths!r}"
@@ -204,7 +205,7 @@ def check_feature_lengths(feature_lengths, feature_converter):
     check_integers(**{f"feature_lengths[{k!r}]": n for k, n in feature_lengths.items()})
     read = getattr(feature_converter, "TASK_FEATURES", {})
     if missing := [name for name in read if name not in feature_lengths]:
-        raise ValueError(
+        raise UserError(
             f"feature_lengths must have a length for each of {', '.join(read)}: it has "
             f"none for {', '.join(missing)}. Received: "
             f"feature_lengths={dict(feature_lengths)!r}"
@@ -257,7 +258,7 @@ class LengthBuckets:
 
     def __init__(self, buckets, feature_lengths, feature_converter):
         if not isinstance(buckets or [], (list, tuple)):
-            raise ValueError(
+            raise UserError(
                 "length_buckets must be None or a list of dictionaries such as "
                 f"{dict(feature_lengths)}. Received: length_buckets={buckets!r}"
             )
@@ -269,7 +270,7 @@ class LengthBuckets:
             if bucket.keys() != feature_lengths.keys() or any(
                 not 0 < shorter[name] <= bucket[name] for name in bucket
             ):
-                raise ValueError(
+                raise UserError(
                     "length_buckets must name the features of feature_lengths, from "
                     "the shortest bucket to the longest, none longer than "
                     f"{dict(feature_lengths)}. Received: {buckets}."

@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.vocabularies import special_ids
+from remixer_tf.errors import UserError
 
 MASKED_PERCENT = 15
 
@@ -164,7 +165,7 @@ class MaskedLMFeatureConverter(seqio.FeatureConverter):
     @staticmethod
     def _predictions(lengths):
         if lengths["inputs"] != lengths["targets"]:
-            raise ValueError(
+            raise UserError(
                 "Inputs and targets of masked language modelling have one length. "
                 f"Received: {dict(lengths)}."
             )

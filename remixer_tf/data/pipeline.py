@@ -38,6 +38,7 @@ from remixer_tf.data.lengths import (
     whole_lengths,
 )
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.arguments import check_integers, check_paths
 
 
@@ -48,7 +49,7 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
         name: str, or a `seqio.Task` or `seqio.Mixture`.
         vocabulary: a `seqio.Vocabulary` that takes the place of every text feature's;
             None keeps the task's own.
-        cache_dir: None, or the folder that `python -m remixer_tf.cache` wrote, which is
+        cache_dir: None, or the folder that `python -m remixer_tf cache` wrote, which is
             read in place of the tasks' sources.
         without: names of tasks of the mixture to leave out, such as those whose files
             are not there.
@@ -73,14 +74,14 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
             names = _registered_names()
         if name not in names:
             nearest = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
-            raise ValueError(
+            raise UserError(
                 f"No task or mixture is registered under the name {name!r}. "
                 + (f"The nearest names: {', '.join(nearest)}. " if nearest else "")
                 + f"{without_t5}Import the module that registers it."
             )
         task = seqio.get_mixture_or_task(name)
     if not isinstance(task, (seqio.Task, seqio.Mixture)):
-        raise ValueError(
+        raise UserError(
             "A task must be the name of a registered one (TASK in gin), or a "
             f"seqio.Task or seqio.Mixture. Received: {task!r}"
         )
@@ -106,7 +107,7 @@ def _registered_names():
 def _check_without(task, without):
     names = [subtask.name for subtask in seqio.get_subtasks(task)]
     if isinstance(without, str) or not {*without} < {*names}:
-        raise ValueError(
+        raise UserError(
             f"without must be a list of some of the tasks of {task.name}: "
             f"{', '.join(names)}. Received: without={without!r}"
         )
@@ -126,7 +127,7 @@ def _leave_out(mixture, without):
 
 def _replace_vocabulary(task, vocabulary):
     if not isinstance(vocabulary, seqio.Vocabulary):
-        raise ValueError(
+        raise UserError(
             "vocabulary must be None or a seqio.Vocabulary (in gin: "
             "@byte_vocabulary() or @sentencepiece_vocabulary()). Received: "
             f"{vocabulary!r}"
@@ -240,29 +241,29 @@ def train_dataset(
     check_integers(batch_size=batch_size, steps_per_call=steps_per_call)
     num_hosts = shard_info.num_shards if shard_info else 1
     if batch_size % num_hosts:
-        raise ValueError(
+        raise UserError(
             f"A batch of {batch_size} examples does not divide among {num_hosts} "
             f"hosts. Set a batch size that is a multiple of {num_hosts}."
         )
     batch_size //= num_hosts
     if length_buckets and num_hosts > 1:
-        raise ValueError(
+        raise UserError(
             f"length_buckets need one host, there are {num_hosts}: each would be at a "
             "length of its own, and their collectives would wait for each other "
             "forever. Set length_buckets to None, or pack=True."
         )
     if over_length not in ("trim", "skip", "refuse"):
-        raise ValueError(
+        raise UserError(
             f"over_length must be 'trim', 'skip' or 'refuse'. Received: "
             f"{over_length!r}."
         )
     if over_length == "skip" and not count_limit:
-        raise ValueError(
+        raise UserError(
             "over_length='skip' tells how many examples it leaves out, and "
             "count_limit=0 counts none. Set one of the two otherwise."
         )
     if pack and length_buckets:
-        raise ValueError(
+        raise UserError(
             "Packing fills every row to feature_lengths, so length_buckets have no use "
             "beside pack=True. Set one of the two."
         )
@@ -278,11 +279,11 @@ def train_dataset(
         count = None
     else:
         if count.over and over_length == "refuse":
-            raise ValueError(f"{count}. {REMEDY}")
+            raise UserError(f"{count}. {REMEDY}")
         if over_length == "skip":
             count = count._replace(handling="skipped")
             if count.over == count.examples:
-                raise ValueError(f"{count}: none is left. Raise feature_lengths.")
+                raise UserError(f"{count}: none is left. Raise feature_lengths.")
         log = logging.warning if count.over else logging.info
         log("%s%s", count, f": they are {count.handling}" if count.over else "")
 
@@ -376,14 +377,14 @@ def check_split(task, split):
         return
     names = sorted({name for t in seqio.get_subtasks(task) for name in splits_of(t)})
     if split.partition("[")[0] in names:
-        raise ValueError(
+        raise UserError(
             f"{task.name} cannot read the slice {split!r}. Of TensorFlow Datasets, a "
             "task without a list of splits reads slices such as 'train[:100]' and "
             f"'train[50%:]'; others read whole splits: {', '.join(names)}. "
             "max_examples takes the first of a split."
         )
     nearest = difflib.get_close_matches(split, names)
-    raise ValueError(
+    raise UserError(
         f"{task.name} has no split {split!r}."
         + (f" The nearest: {', '.join(nearest)}." if nearest else "")
         + f" It has: {', '.join(names)}."
@@ -410,9 +411,9 @@ def _count_examples(task, split, feature_lengths, limit, shard_info):
         else:
             counts.append(count)
             if not count.examples:
-                raise ValueError(NO_EXAMPLES.format(subtask.name, split))
+                raise UserError(NO_EXAMPLES.format(subtask.name, split))
     if missing:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"Of the tasks of {task.name}, {len(missing)} cannot be read:\n"
             + "".join(f"  {name}: {error}\n" for name, error in missing.items())
             + f"Or train without them: get_task.without = {[*missing]}"

@@ -6,6 +6,7 @@ import tensorflow as tf
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.vocabularies import special_ids
+from remixer_tf.errors import UserError
 
 
 def span_windows(
@@ -51,7 +52,7 @@ def span_windows(
     _check_offsets(vocabulary)
     length = sequence_length["inputs"]
     if length < max_question_length + 4:
-        raise ValueError(
+        raise UserError(
             f"A window of {length} tokens has no room for a context beside a question "
             f"of up to {max_question_length}, [CLS] and twice [SEP]. Set the length of "
             f"'inputs' to more than {max_question_length + 3}."
@@ -203,7 +204,7 @@ def _check_offsets(vocabulary):
     if not isinstance(vocabulary, seqio.ByteVocabulary) and not hasattr(
         tokenizer, "tokenize_with_offsets"
     ):
-        raise ValueError(
+        raise UserError(
             "Answers are cut out of their text, so the vocabulary must tell where its "
             "tokens stand: byte_vocabulary and sentencepiece_vocabulary do. Received: "
             f"{vocabulary}."

@@ -3,6 +3,7 @@
 import seqio
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_numbers
 from remixer_tf.layers.sparse_gate import DECIDING_SHARE, count_first
 
@@ -34,7 +35,7 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
         super().__init__(**kwargs)
         check_numbers(first_share=first_share)
         if first_share >= 1:
-            raise ValueError(
+            raise UserError(
                 "first_share must be in [0, 1): nothing would be left to predict. "
                 f"Received: first_share={first_share}"
             )

@@ -8,6 +8,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.arguments import check_paths
 
 
@@ -25,7 +26,7 @@ def sentencepiece_vocabulary(path, extra_ids=0):
 
     Args:
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
-            EOS 1, unknown 2. `python -m remixer_tf.train_vocabulary` makes such files.
+            EOS 1, unknown 2. `python -m remixer_tf train_vocabulary` makes such files.
         extra_ids: int, sentinels added after the pieces, for span corruption: T5 has
             100; an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
 
@@ -40,15 +41,15 @@ def sentencepiece_vocabulary(path, extra_ids=0):
     path = locate(path)
     if tf.io.gfile.isdir(path) or not tf.io.gfile.exists(path):
         if run := run_being_read():
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"There is no {path!r}, the vocabulary that the run {run} was trained "
                 "with. Name a copy of this very file, whose checksum is compared, with "
-                "--gin.VOCABULARY_FILE=\"'FILE'\", or with the parameter that has the "
+                "--gin.VOCABULARY_FILE=FILE, or with the parameter that has the "
                 "path in the run's operative_config.gin."
             )
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no vocabulary file {path!r}.{_models_near(path)} To make one "
-            "from a task's text: python -m remixer_tf.train_vocabulary "
+            "from a task's text: python -m remixer_tf train_vocabulary "
             f"--task=TASK --vocab_size=SIZE --output={path}"
         )
     vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
@@ -56,15 +57,15 @@ def sentencepiece_vocabulary(path, extra_ids=0):
         vocabulary.load_model()
         tokenizer = vocabulary.tokenizer
         if not tokenizer.get_piece_size():
-            raise ValueError("it has no pieces")
+            raise UserError("it has no pieces")
     except Exception as error:  # protobuf and SentencePiece raise kinds of their own
-        raise ValueError(
+        raise UserError(
             f"{path!r} is not a SentencePiece model: {error}. Expected the binary "
             "file that SentencePiece writes, usually called *.model."
         ) from error
     ids = (tokenizer.pad_id(), tokenizer.eos_id(), tokenizer.unk_id())
     if ids != (0, 1, 2):
-        raise ValueError(
+        raise UserError(
             f"The vocabulary {path!r} must have pad 0, EOS 1 and unknown 2, as T5's "
             f"have. Received: {ids} (-1 means none). Train it with --pad_id=0 "
             "--eos_id=1 --unk_id=2 --bos_id=-1, or with remixer_tf.train_vocabulary."
@@ -135,7 +136,7 @@ def special_ids(vocabulary):
     """
     extra = vocabulary.extra_ids
     if extra < 3:
-        raise ValueError(
+        raise UserError(
             "An encoder needs ids for the mask, [CLS] and [SEP]: the last three of the "
             f"vocabulary's extra ids. Received: extra_ids={extra}. Set extra_ids = 3 "
             "at byte_vocabulary or sentencepiece_vocabulary, and name that in "

@@ -13,6 +13,7 @@ from absl import logging
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
+from remixer_tf.errors import UserError
 
 MODEL_TYPES = ("unigram", "bpe", "word")
 SPECIAL_PIECES = 3
@@ -43,7 +44,7 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
     # Bytes need no file, where the task's own vocabulary may be one to download.
     for subtask in seqio.get_subtasks(get_task(task, byte_vocabulary())):
         if split not in subtask.splits:
-            raise ValueError(
+            raise UserError(
                 f"{subtask.name} has no split {split!r}. "
                 f"It has: {', '.join(subtask.splits)}."
             )
@@ -51,7 +52,7 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
         known = [name for name in dataset.element_spec if name.endswith(suffix)]
         missing = [name for name in features if f"{name}{suffix}" not in known]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"{subtask.name} keeps no text of {', '.join(missing)}. It keeps that "
                 f"of: {', '.join(name.removesuffix(suffix) for name in known)}."
             )
@@ -61,7 +62,7 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
                 text.decode() for row in zip(*columns, strict=True) for text in row
             ]
     if not any(text.strip() for text in texts):
-        raise ValueError(f"{task}, split {split!r}, has no text in {list(features)}.")
+        raise UserError(f"{task}, split {split!r}, has no text in {list(features)}.")
     return texts
 
 
@@ -87,7 +88,7 @@ def train_vocabulary(
             large for these texts; then the message says how many would do.
     """
     if model_type not in MODEL_TYPES:
-        raise ValueError(
+        raise UserError(
             f"model_type must be one of {', '.join(MODEL_TYPES)}. "
             f"Received: {model_type!r}."
         )
@@ -106,13 +107,13 @@ def train_vocabulary(
                 known,
             )
     if vocab_size is None or vocab_size <= SPECIAL_PIECES:
-        raise ValueError(
+        raise UserError(
             f"vocab_size must be more than {SPECIAL_PIECES} (pad, EOS, unknown); it "
             "may be left out for model_type word, which then takes every word. "
             f"Received: {vocab_size}."
         )
     if os.path.isdir(output):
-        raise ValueError(f"output must be a file. Received the folder {output!r}.")
+        raise UserError(f"output must be a file. Received the folder {output!r}.")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -132,7 +133,7 @@ def train_vocabulary(
             **options,
         )
     except RuntimeError as error:
-        raise ValueError(_explain(error, vocab_size, model_type)) from error
+        raise UserError(_explain(error, vocab_size, model_type)) from error
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     with open(output, "wb") as file:
         file.write(model.getvalue())

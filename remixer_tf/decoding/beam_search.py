@@ -8,6 +8,7 @@ from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.repetition import Repetition
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode, pick
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_numbers
 
 NONE = -float("inf")  # the score of what is not there
@@ -77,7 +78,7 @@ class HuggingFaceRules:
 
     def __init__(self, length_penalty=1.0, early_stopping=False):
         if early_stopping not in (True, False, "never"):
-            raise ValueError(
+            raise UserError(
                 "early_stopping must be True, False or 'never'. Received: "
                 f"early_stopping={early_stopping!r}"
             )
@@ -164,7 +165,7 @@ def beam_search(
             `Constraint` and `Repetition` raise.
     """
     if not 1 <= n_best <= beams:
-        raise ValueError(
+        raise UserError(
             "n_best must be at least 1, and at most the number of beams. Received: "
             f"n_best={n_best}, beams={beams}."
         )

@@ -3,6 +3,8 @@
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import UserError
+
 
 class Constraint:
     """Which tokens may come next in each hypothesis.
@@ -24,7 +26,7 @@ class Constraint:
 
     def __init__(self, eos_id, max_length, min_length=0, allowed=None):
         if not 0 <= min_length < max_length:
-            raise ValueError(
+            raise UserError(
                 "min_length must be at least 0 and less than the tokens that are "
                 f"decoded at most. Received: min_length={min_length}, "
                 f"max_length={max_length}."
@@ -40,7 +42,7 @@ class Constraint:
     def _check(self, answers, max_length):
         lengths = {len(answer) for answer in answers}
         if not answers or self.min_length > min(lengths) or max(lengths) >= max_length:
-            raise ValueError(
+            raise UserError(
                 f"Allowed answers must have {self.min_length} to {max_length - 1} "
                 f"tokens beside EOS. Received: {len(answers)} answers of "
                 f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens. Set "
@@ -48,7 +50,7 @@ class Constraint:
             )
         tokens = set().union(*answers)
         if min(tokens, default=1) < 1 or self.eos_id in tokens:
-            raise ValueError(
+            raise UserError(
                 "Allowed answers are token ids above 0 (padding) without EOS "
                 f"({self.eos_id}). Received: {sorted(tokens)[:3]}, .."
             )
@@ -87,7 +89,7 @@ class Constraint:
         size = log_probs.shape[-1]
         if self.allowed:
             if self._tokens.max() >= size:
-                raise ValueError(
+                raise UserError(
                     f"Allowed answers have the id {self._tokens.max()}, and the model "
                     f"{size} ids. Encode them with the model's vocabulary."
                 )

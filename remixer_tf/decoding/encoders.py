@@ -3,6 +3,7 @@
 from keras import ops
 
 from remixer_tf.decoding.search import Decoded
+from remixer_tf.errors import UserError
 
 
 def classify(model, batch, max_length):
@@ -24,7 +25,7 @@ def classify(model, batch, max_length):
     """
     logits = model(batch, training=False)
     if logits.shape[1] != max_length:
-        raise ValueError(
+        raise UserError(
             f"The model says {logits.shape[1]} class(es) about an example, and the "
             f"task's targets have the length {max_length}. Set feature_lengths' "
             f"'targets' to {logits.shape[1]}."
@@ -65,9 +66,9 @@ def best_span(
         ValueError: max_length is not 2, or the batch does not tell the context.
     """
     if max_length != 2:
-        raise ValueError(f"A span is start and end. Received: max_length={max_length}")
+        raise UserError(f"A span is start and end. Received: max_length={max_length}")
     if "answerable" not in batch:
-        raise ValueError(
+        raise UserError(
             "A span lies in the context, which a batch tells under 'answerable'. "
             f"Received: {', '.join(sorted(batch))}. Set feature_converter to "
             "SpanFeatureConverter."

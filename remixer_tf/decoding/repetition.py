@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers, check_numbers
 
 
@@ -27,7 +28,7 @@ class Repetition:
         check_integers(0, no_repeat_ngram_size=no_repeat_ngram_size)
         check_numbers(repetition_penalty=penalty)
         if not penalty > 0:
-            raise ValueError(
+            raise UserError(
                 "repetition_penalty must be greater than 0. Received: "
                 f"repetition_penalty={penalty}"
             )

@@ -6,6 +6,7 @@ from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.repetition import Repetition
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.base import largest
 
@@ -60,7 +61,7 @@ def sample(
     check_numbers(temperature=temperature)
     check_integers(top_k=1 if top_k is None else top_k, num_samples=num_samples)
     if not 0 < top_p <= 1:
-        raise ValueError(
+        raise UserError(
             f"top_p must be greater than 0 and at most 1. Received: top_p={top_p}"
         )
     prompts = batch["encoder_input_tokens"]

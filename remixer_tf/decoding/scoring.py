@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from remixer_tf.decoding.search import check_writes
+from remixer_tf.errors import UserError
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.objectives.losses import is_argmax
 
@@ -31,7 +32,7 @@ def check_scores(model):
     """Raises a ValueError unless the model can score texts, see `score`."""
     check_writes(model)
     if first := getattr(model, "first_scorable", 0):
-        raise ValueError(
+        raise UserError(
             f"This model cannot score whole texts: the first {first} positions of a "
             "row see each other. LossEvaluation tells the loss and perplexity of the "
             "others. Score with SparseGatedMLP.routing = 'deterministic'."

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from remixer_tf.decoding.repetition import tokens_read
+from remixer_tf.errors import UserError
 
 FIRST_CACHE_LENGTH = 64
 
@@ -210,7 +211,7 @@ def decode(
 def check_writes(model):
     """Raises a ValueError unless the model writes token after token."""
     if not hasattr(model, "decode_step"):
-        raise ValueError(
+        raise UserError(
             "Decoding, scoring, answering and exporting need a model that writes text, "
             f"EncoderDecoder or DecoderOnly. Received: {type(model).__name__}. To "
             "evaluate an encoder, set decode_fn to classify or best_span."

@@ -4,6 +4,7 @@ import difflib
 import math
 import os
 
+from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, write_json
 
 
@@ -23,7 +24,7 @@ class Best:
 
     def __init__(self, metric, mode="max", patience=None):
         if mode not in ("max", "min"):
-            raise ValueError(f"mode must be 'max' or 'min'. Received: {mode!r}")
+            raise UserError(f"mode must be 'max' or 'min'. Received: {mode!r}")
         self.metric = metric
         self._sign = 1 if mode == "max" else -1
         self._patience = patience
@@ -43,7 +44,7 @@ class Best:
         prefixes = tuple(name for name in names if name.endswith("/"))
         if self.metric not in names and not self.metric.startswith(prefixes):
             near = difflib.get_close_matches(self.metric, names, n=3)
-            raise ValueError(
+            raise UserError(
                 f"No evaluation gives Best.metric = {self.metric!r}."
                 + (f" Nearest: {', '.join(near)}." if near else "")
                 + f" They give: {', '.join(sorted(names)) or 'nothing'}."

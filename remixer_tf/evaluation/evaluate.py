@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
+from remixer_tf.errors import UserError
 from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.checks import check_writable
 
@@ -54,7 +55,7 @@ def evaluate(
         evaluation.check(model_dir, evaluations)
     engine = engine()
     if engine.host.count > 1 and not isinstance(step, int):
-        raise ValueError(
+        raise UserError(
             f"step={step!r} lets each of the {engine.host.count} processes choose, and "
             "they may see different checkpoints. Name one, as --step=1000."
         )

@@ -1,4 +1,4 @@
-"""What to evaluate and how, for `remixer_tf.eval` and while training alike.
+"""What to evaluate and how, for `remixer_tf eval` and while training alike.
 
 Results are files in the folder of the run, and nothing else remembers them: a run that
 was killed knows what it has evaluated, which step was best, and whether to stop.
@@ -23,6 +23,7 @@ from remixer_tf.data.lengths import (
 )
 from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
+from remixer_tf.errors import UserError
 from remixer_tf.evaluation.metrics import compute_metrics, metrics_of
 from remixer_tf.evaluation.results import (
     metrics_by_name,
@@ -139,7 +140,7 @@ class Evaluation:
                 and (other.kind, other.name) == (self.kind, self.name)
                 and (shared := parts.intersection(other.parts()))
             ):
-                raise ValueError(
+                raise UserError(
                     f"Two evaluations of {'/'.join(min(shared))} have the same name "
                     f"{self.name!r}: their results would overwrite each other. Give "
                     "each a name, or make them in gin scopes, as @a/LossEvaluation() "
@@ -324,7 +325,7 @@ class TextEvaluation(Evaluation):
         self._asked_for = splits is not None
         self._splits = list(splits) if splits else default_splits(self.task)
         if not self._splits:
-            raise ValueError(
+            raise UserError(
                 f"{self.task.name} has no split beside training to evaluate on. It "
                 f"has: {', '.join(sorted(self.task.splits))}. Set splits."
             )

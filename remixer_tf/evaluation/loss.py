@@ -2,6 +2,7 @@
 
 from remixer_tf.data.eval_batches import batch_examples, converter_for
 from remixer_tf.data.images import eval_images, hash_images
+from remixer_tf.errors import UserError
 from remixer_tf.evaluation.evaluation import (
     Evaluation,
     TextEvaluation,
@@ -77,7 +78,7 @@ class LossEvaluation(_Loss, TextEvaluation):
         """Raises if it could not be evaluated, see `Evaluation`."""
         super().check(model_dir, others)
         if not self.parts():
-            raise ValueError(
+            raise UserError(
                 f"The splits {', '.join(self._splits)} of {self.task.name} have no "
                 "labels: there is no loss to compute. Name others with splits."
             )

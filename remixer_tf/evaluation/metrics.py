@@ -6,6 +6,8 @@ import numpy as np
 from absl import logging
 from seqio.metrics import CollectingMetric, ModelOutputType
 
+from remixer_tf.errors import UserError
+
 # DecodedEvaluation gives the first two, ScoredEvaluation the last.
 EVALUATED = {
     ModelOutputType.PREDICTION,
@@ -39,7 +41,7 @@ def compute_metrics(task, examples, outputs):
             values = instance.compute()
         values = _flatten(values)
         if metrics.keys() & values.keys():
-            raise ValueError(
+            raise UserError(
                 f"Two metrics of {task.name} are called "
                 f"{sorted(metrics.keys() & values.keys())}."
             )
@@ -60,7 +62,7 @@ def metrics_of(task, kinds):
     """
     metrics = list(task.metric_objs)
     if unknown := {m.model_output_type for m in metrics} - EVALUATED:
-        raise ValueError(
+        raise UserError(
             f"A metric of {task.name} needs {min(unknown).name}, which no evaluation "
             f"gives. They give {', '.join(sorted(kind.name for kind in EVALUATED))}: "
             "leave it out of the task's metrics."
@@ -71,7 +73,7 @@ def metrics_of(task, kinds):
             " or ".join(sorted(kind.name for kind in names))
             for names in ({metric.model_output_type for metric in metrics}, kinds)
         )
-        raise ValueError(
+        raise UserError(
             f"The metrics of {task.name} need {other}, and this evaluation gives "
             f"{wanted}. DecodedEvaluation gives predictions (PREDICTION), "
             "ScoredEvaluation the scores of given targets (SCORE)."

@@ -21,6 +21,7 @@ import rich.table
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.errors import StorageError
 from remixer_tf.training.metrics_file import append_metrics
 
 _SHOWN_EXAMPLES = 5
@@ -103,7 +104,7 @@ def _writing(model_dir, result):
         tf.io.gfile.makedirs(folder)
         yield folder
     except (OSError, tf.errors.OpError) as error:
-        raise OSError(
+        raise StorageError(
             f"Results cannot be written to {folder}: "
             f"{getattr(error, 'message', error)}. Is the disk full, or the folder not "
             "writable?"

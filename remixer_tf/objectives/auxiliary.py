@@ -4,6 +4,7 @@ import re
 
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers import capture
 
 
@@ -36,7 +37,7 @@ def call_with_reports(model, batch):
     def receive_statistic(layer, name, value):
         name = f"{layer.path}/{name}"
         if len(value.shape) > 1:
-            raise ValueError(
+            raise UserError(
                 "A statistic must be a scalar or a vector. Received: "
                 f"{name} of shape {tuple(value.shape)}"
             )
@@ -72,7 +73,7 @@ def weighted_sum(losses, weights):
     """
     idle = [p for p in weights if not any(re.search(p, name) for name in losses)]
     if idle:
-        raise ValueError(
+        raise UserError(
             f"auxiliary_loss_weights names {', '.join(map(repr, idle))}, and no layer "
             "reports such a loss. The layers of this model report: "
             f"{', '.join(sorted(losses)) or 'none'}."

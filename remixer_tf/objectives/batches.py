@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from remixer_tf.errors import UserError
+
 # By the kind of model: encoder-decoders and language models, encoders (of masked
 # tokens), classifiers (of sequences, spans and images).
 _TARGETS = {
@@ -25,7 +27,7 @@ def targets_and_weights(batch):
         if targets in batch and weights in batch:
             return batch[targets], batch[weights]
     pairs = ", or ".join(" and ".join(pair) for pair in _TARGETS.items())
-    raise ValueError(f"A batch holds {pairs}. Received: {', '.join(sorted(batch))}")
+    raise UserError(f"A batch holds {pairs}. Received: {', '.join(sorted(batch))}")
 
 
 def scorable(batch, model):
@@ -46,7 +48,7 @@ def scorable(batch, model):
     weights = batch[name]
     length = weights.shape[-1]
     if first >= length:
-        raise ValueError(
+        raise UserError(
             f"The first {first} positions of a row see each other, so they have no "
             f"loss, and rows of {length} tokens have no others. Train on longer rows, "
             "or with SparseGatedMLP.routing = 'deterministic'."

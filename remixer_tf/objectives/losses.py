@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_numbers
 from remixer_tf.layers.base import MASKED
 from remixer_tf.objectives.batches import targets_and_weights
@@ -188,23 +189,23 @@ def _check(logits, targets, weights, z_loss, label_smoothing):
     if not _fit(logits.shape if soft else logits.shape[:-1], targets.shape) or not _fit(
         logits.shape[:-1], weights.shape
     ):
-        raise ValueError(
+        raise UserError(
             "Expected logits [batch, length, vocab_size], targets [batch, length] (or "
             "of the shape of the logits) and weights [batch, length]. Received: "
             f"{shapes}"
         )
     if logits.shape[-1] is None:
-        raise ValueError(
+        raise UserError(
             f"The size of the vocabulary must be static. Received: {shapes}"
         )
     if ("float" if soft else "int") not in str(targets.dtype):
-        raise ValueError(
+        raise UserError(
             "targets must be integers, or floats for each class. Received: "
             f"{targets.dtype} of shape {tuple(targets.shape)}"
         )
     check_numbers(z_loss=z_loss, label_smoothing=label_smoothing)
     if not label_smoothing < 1:
-        raise ValueError(
+        raise UserError(
             f"label_smoothing must be in [0, 1). Received: {label_smoothing}"
         )
 

@@ -5,6 +5,8 @@ import math
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import UserError
+
 # What a train step counts, beside the sums of its objective.
 _COUNTS = {"weight", "tokens", "stop", "steps", "updates", "skipped"}
 
@@ -31,7 +33,7 @@ def summarize(sums):
         ValueError: there is no weight.
     """
     if "weight" not in sums:
-        raise ValueError(
+        raise UserError(
             "The sums lack the weight. Expected: those of losses.cross_entropy, added. "
             f"Received: {sorted(sums)}"
         )

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
 
 
@@ -44,7 +45,7 @@ def unused_variables(paths):
             "none by `TransformerStack.position_bias = None`, or "
             "`encoder/TransformerStack.position_bias = None` of one stack."
         )
-    return ValueError(
+    return UserError(
         "The loss does not depend on these trainable variables: "
         f"{', '.join(paths)}. Expected a gradient for each: use them in the "
         f"model, or make them non-trainable.{hint}"

@@ -7,6 +7,8 @@ import re
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
+
 _DTYPE = "float32"  # of the slots and of every intermediate result
 
 
@@ -138,7 +140,7 @@ class Adafactor(keras.optimizers.Optimizer):
         paths = [variable.path for variable in variables]
         for pattern in self.unscaled_variables:
             if not any(re.search(pattern, path) for path in paths):
-                raise ValueError(
+                raise UserError(
                     f"unscaled_variables: the expression {pattern!r} matches no "
                     f"variable. Expected: a part of a path such as {paths[:3]}. "
                     "Remove it or correct it."
@@ -242,12 +244,12 @@ def _positive(x):
 def _check(name, value, expected, is_valid, integer=False):
     kind = numbers.Integral if integer else numbers.Real
     if not isinstance(value, kind) or not math.isfinite(value) or not is_valid(value):
-        raise ValueError(f"{name} must be {expected}. Received: {name}={value!r}")
+        raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
 
 
 def _check_patterns(patterns):
     if isinstance(patterns, str) or not all(isinstance(p, str) for p in patterns):
-        raise ValueError(
+        raise UserError(
             "unscaled_variables must be a list of regular expressions, such as "
             f"['rel_embedding']. Received: unscaled_variables={patterns!r}"
         )
@@ -255,7 +257,7 @@ def _check_patterns(patterns):
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(
+            raise UserError(
                 "unscaled_variables must be a list of regular expressions. "
                 f"Received: {pattern!r}, which is none: {error}"
             ) from error

@@ -1,5 +1,7 @@
 """Options of Keras' optimizers that no train step here honours."""
 
+from remixer_tf.errors import UserError
+
 # The value that asks for nothing, and what there is instead.
 _OPTIONS = {
     "gradient_accumulation_steps": (None, "train.micro_batches saves memory"),
@@ -22,7 +24,7 @@ def check_optimizer(optimizer):
     """
     for name, (off, instead) in _OPTIONS.items():
         if (value := getattr(optimizer, name)) != off:
-            raise ValueError(
+            raise UserError(
                 f"{type(optimizer).__name__}.{name} must be {off}: {instead}. "
                 f"Received: {name}={value!r}"
             )

@@ -12,6 +12,8 @@ import numbers
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
+
 _register = keras.saving.register_keras_serializable(package="remixer_tf")
 
 
@@ -152,14 +154,14 @@ class WarmupLinearDecay(_Schedule):
         self.learning_rate = _rate("learning_rate", learning_rate)
         self.total_steps = _steps("total_steps", total_steps, 1)
         if self.total_steps <= self.warmup_steps:
-            raise ValueError(
+            raise UserError(
                 "total_steps must be more than warmup_steps, between which the rate "
                 f"falls. Received: total_steps={total_steps}, "
                 f"warmup_steps={warmup_steps}. Train for longer, or warm up for less."
             )
         self.end_learning_rate = _rate("end_learning_rate", end_learning_rate, True)
         if self.end_learning_rate > self.learning_rate:
-            raise ValueError(
+            raise UserError(
                 "end_learning_rate must not exceed learning_rate. Received: "
                 f"end_learning_rate={end_learning_rate}, learning_rate={learning_rate}"
             )
@@ -199,7 +201,7 @@ class WarmupCosineDecay(WarmupLinearDecay):
 
 def _steps(name, value, least):
     if not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(
+        raise UserError(
             f"{name} must be an integer >= {least}. Received: {name}={value!r}"
         )
     return int(value)
@@ -208,7 +210,7 @@ def _steps(name, value, least):
 def _rate(name, value, zero_allowed=False):
     valid = isinstance(value, numbers.Real) and math.isfinite(value)
     if not valid or value < 0 or (value == 0 and not zero_allowed):
-        raise ValueError(
+        raise UserError(
             f"{name} must be a number {'>=' if zero_allowed else '>'} 0. "
             f"Received: {name}={value!r}"
         )

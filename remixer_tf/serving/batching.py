@@ -4,6 +4,8 @@ import uuid
 
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
+
 # Batches computed at the same time. While no call comes, TensorFlow's threads look for
 # one every millisecond: 1% of a core each (measured with 8 and 16).
 THREADS = 4
@@ -31,7 +33,7 @@ def batch_calls(function, sizes):
         ValueError: the sizes do not rise from 1 on.
     """
     if not sizes or [*sizes] != sorted({*sizes}) or sizes[0] < 1:
-        raise ValueError(
+        raise UserError(
             "Sizes of batches are at least 1, each greater than the one before. "
             f"Received: {sizes}"
         )

@@ -9,6 +9,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
+from remixer_tf.errors import MissingLibraryError, UserError
 from remixer_tf.serving import litert, onnx_runtime
 
 RUNTIMES = {"litert": litert, "onnx": onnx_runtime}
@@ -21,7 +22,7 @@ def check_runtime(name):
     try:
         runtime.check_installed()
     except ModuleNotFoundError as error:
-        raise ImportError(
+        raise MissingLibraryError(
             f"{error.name} is missing. Install what --format={name} needs: "
             f"python -m pip install 'remixer_tf[{runtime.EXTRA}]'"
         ) from error
@@ -51,7 +52,7 @@ def export_tokens(graph, task, name, folder):
     check_absent(folder)
     runtime = RUNTIMES[name]
     if graph.weights.num_bytes >= MAX_BYTES:
-        raise ValueError(
+        raise UserError(
             f"A file of {runtime.NAME} ends at {MAX_BYTES / 1e9:.1f} GB, and the "
             f"weights take {graph.weights.num_bytes / 1e9:.1f} GB. Export a smaller "
             "model, or a SavedModel."
@@ -68,7 +69,7 @@ def export_tokens(graph, task, name, folder):
             runtime.convert(graph, function, path)
             compare(runtime, path, function, examples)
         except ValueError as error:
-            raise ValueError(
+            raise UserError(
                 f"{error} Nothing was written. Export a SavedModel, or another search "
                 "(text_to_text.decode_fn)."
             ) from error
@@ -133,7 +134,7 @@ def compare(runtime, path, function, examples):
         run = runtime.load(path)
         received = [run(**{spec.name: batch}) for batch in batches]
     except Exception as error:  # a runtime's own, of no public class
-        raise ValueError(
+        raise UserError(
             f"{runtime.NAME} cannot run what its converter wrote: {error}"
         ) from error
     for batch, answers in zip(batches, received, strict=True):
@@ -141,7 +142,7 @@ def compare(runtime, path, function, examples):
             expected, answer = expected.numpy(), answers[name]
             where = _first_difference(expected, answer)
             if where is not None:
-                raise ValueError(
+                raise UserError(
                     f"{runtime.NAME} answers otherwise than TensorFlow: "
                     f"{name}{list(where)} is {answer[where]}, not {expected[where]}, "
                     f"for {spec.name} {batch.tolist()}."

@@ -8,6 +8,8 @@ import sys
 
 import tensorflow as tf
 
+from remixer_tf.errors import StorageError, UserError
+
 
 def answer_lines(model, lines, output, *, batch_size, scores=False):
     """Writes the answer to each line, in order.
@@ -61,7 +63,7 @@ def read_pairs(scorer, lines):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         inputs, tab, targets = line.partition(b"\t")
         if not tab:
-            raise ValueError(
+            raise UserError(
                 f"line {number} has no tab. Expected: inputs (or nothing), a tab, and "
                 f"the targets to score. Received: {line[:200]!r}"
             )
@@ -118,7 +120,7 @@ def open_input(path):
     try:
         return open(path, "rb")
     except OSError as error:
-        raise OSError(f"cannot read {path}: {error.strerror}.") from None
+        raise StorageError(f"cannot read {path}: {error.strerror}.") from None
 
 
 @contextlib.contextmanager
@@ -143,7 +145,7 @@ def open_output(path):
     try:
         file = open(temporary, "wb")
     except OSError as error:
-        raise OSError(f"cannot write {path}: {error.strerror}.") from None
+        raise StorageError(f"cannot write {path}: {error.strerror}.") from None
     try:
         with file:
             yield file

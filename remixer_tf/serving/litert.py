@@ -5,6 +5,8 @@ import tempfile
 
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
+
 NAME = "LiteRT"
 EXTRA = "litert"
 FILE = "model.tflite"
@@ -42,7 +44,7 @@ def convert(module, function, path):
             names = sorted(set(re.findall(r"'(tf\.\w+)' op", str(error))))
             if not names:
                 raise
-            raise ValueError(f"LiteRT cannot compute {', '.join(names)}.") from error
+            raise UserError(f"LiteRT cannot compute {', '.join(names)}.") from error
     with open(path, "wb") as file:
         file.write(content)
 

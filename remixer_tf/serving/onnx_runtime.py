@@ -4,6 +4,8 @@ import logging
 
 import numpy as np
 
+from remixer_tf.errors import UserError
+
 NAME = "ONNX"
 EXTRA = "onnx"
 FILE = "model.onnx"
@@ -40,7 +42,7 @@ def convert(module, function, path):
         function, input_signature=function.input_signature, opset=OPSET
     )
     if names := sorted(_unknown_operations(onnx, model.graph)):
-        raise ValueError(f"ONNX cannot compute {', '.join(names)}.")
+        raise UserError(f"ONNX cannot compute {', '.join(names)}.")
     onnx.save(model, path)
 
 

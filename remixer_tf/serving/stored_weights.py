@@ -5,6 +5,8 @@ import contextlib
 import keras
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
+
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -28,7 +30,7 @@ class StoredWeights(tf.Module):
     def __init__(self, model, dtype="float32"):
         super().__init__(name="stored_weights")
         if dtype not in DTYPES:
-            raise ValueError(
+            raise UserError(
                 f"Weights are stored as one of {DTYPES}. Received: {dtype!r}"
             )
         self._variables = [_store(weight, dtype) for weight in model.weights]
@@ -57,7 +59,7 @@ def _store(weight, dtype):
         return weight.value
     value = tf.cast(weight.value, dtype)
     if not bool(tf.reduce_all(tf.math.is_finite(value))):
-        raise ValueError(
+        raise UserError(
             f"{dtype} cannot hold {weight.path}: its values reach "
             f"{tf.reduce_max(tf.abs(weight.value)):.3g}. Store bfloat16 or float32."
         )

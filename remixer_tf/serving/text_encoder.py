@@ -7,6 +7,7 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.data.classification import ClassNames, join_ids
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.vocabularies import special_ids
+from remixer_tf.errors import UserError
 from remixer_tf.models import EncoderOnly
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
@@ -61,7 +62,7 @@ class TextEncoder(tf.Module):
     def __init__(self, model, task, input_length, weights="float32"):
         super().__init__(name="text_encoder")
         if not isinstance(model, EncoderOnly):
-            raise ValueError(
+            raise UserError(
                 f"text_encoder exports an EncoderOnly. Received: {type(model).__name__}"
             )
         self.input_length = input_length

@@ -13,6 +13,7 @@ from remixer_tf.data.eval_batches import converter_for, read_examples
 from remixer_tf.data.lengths import count_over_length, has_split
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.decoding import check_writes, score
+from remixer_tf.errors import UserError
 from remixer_tf.serving.text_to_text import build_for_run
 from remixer_tf.training.backend_engine import backend_engine, engine_of
 
@@ -78,7 +79,7 @@ class TextScorer:
         features = task.output_features
         needed = {"targets"} if self.codec.one_row else {"inputs", "targets"}
         if not needed <= features.keys():
-            raise ValueError(
+            raise UserError(
                 f"{task.name} has the features {', '.join(features)}. Scoring needs "
                 f"{' and '.join(sorted(needed))}."
             )
@@ -151,7 +152,7 @@ class TextScorer:
         """
         length = self.codec.row_length
         if not self.codec.one_row or not 1 <= stride <= length:
-            raise ValueError(
+            raise UserError(
                 f"A stride is for language models, and from 1 to {length}, the tokens "
                 f"that this model reads. Received: {stride}"
             )

@@ -1,6 +1,6 @@
 """A trained model from strings to strings, tokenizer included.
 
-`python -m remixer_tf.infer` calls a `TextToText`, `python -m remixer_tf.export` saves
+`python -m remixer_tf infer` calls a `TextToText`, `python -m remixer_tf export` saves
 one, so that both give the same answers; evaluation's predictions are these too.
 """
 
@@ -17,6 +17,7 @@ from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
@@ -110,7 +111,7 @@ def build_for_run(
     check_vocabularies(model_dir, describe_vocabularies(task))
     engine = engine()
     if engine.host.count > 1:
-        raise ValueError(
+        raise UserError(
             "One process reads and writes texts. Its engine is of "
             f"{engine.host.count}: choose the devices of one."
         )
@@ -127,7 +128,7 @@ def _lengths(task, feature_lengths, max_decode_length):
         return feature_lengths["inputs"], max_decode_length or length
     max_decode_length = max_decode_length or length // 2
     if not max_decode_length < length:
-        raise ValueError(
+        raise UserError(
             f"Prompt and answer share the {length} tokens of a text of {task.name}, so "
             f"max_decode_length must be less. Received: {max_decode_length}"
         )
@@ -180,7 +181,7 @@ class TextToText(tf.Module):
         super().__init__(name="text_to_text")
         features = task.output_features
         if "targets" not in features:
-            raise ValueError(
+            raise UserError(
                 f"{task.name} has the features {', '.join(features)}. Answering needs "
                 "a task with targets."
             )
@@ -256,7 +257,7 @@ class TextToText(tf.Module):
         except ValueError as error:
             missing["score"] = str(error)
         if len(missing) == len(functions):
-            raise ValueError(
+            raise UserError(
                 f"There is nothing to export. {' '.join(missing.values())}"
             )
         return Signatures(
@@ -283,7 +284,7 @@ class TextThroughArrays(TextToText):
 
     def __init__(self, engine, model, task, *, weights="float32", **options):
         if weights != "float32":
-            raise ValueError(
+            raise UserError(
                 f"text_to_text.weights={weights!r} is for TensorFlow on one device. "
                 "Leave it out, or unset KERAS_BACKEND and choose one device."
             )
@@ -303,7 +304,7 @@ class TextThroughArrays(TextToText):
 
     def signatures(self):
         """Raises a ValueError."""
-        raise ValueError(
+        raise UserError(
             "An export is a graph of TensorFlow's on one device. Unset KERAS_BACKEND "
             "and choose one device to write it: the checkpoint is the same."
         )

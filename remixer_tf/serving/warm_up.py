@@ -4,6 +4,8 @@ import os
 
 import tensorflow as tf
 
+from remixer_tf.errors import MissingLibraryError
+
 
 def write_warm_up(folder, signatures, texts, batch_sizes):
     """Writes a request of each batch size for each signature into a SavedModel.
@@ -48,7 +50,7 @@ def import_messages():
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError as error:
-        raise ImportError(
+        raise MissingLibraryError(
             "Warm-up requests need tensorflow-serving-api. Install it: "
             "pip install 'remixer_tf[serving]'"
         ) from error

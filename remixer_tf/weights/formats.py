@@ -3,6 +3,7 @@
 import os
 import re
 
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.weights.hugging_face import read_hugging_face_t5
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
 from remixer_tf.weights.safetensors_files import read_json
@@ -30,7 +31,7 @@ def read_source(path):
     """
     path = os.path.expanduser(path)
     if "://" in path:
-        raise ValueError(
+        raise UserError(
             f"{path} is not on this machine. Copy it here first, with all files beside "
             "it."
         )
@@ -41,7 +42,7 @@ def read_source(path):
     if os.path.exists(f"{path}.index"):
         return read_mesh_tensorflow(path)
     if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no {path}.")
+        raise MissingFileError(f"There is no {path}.")
     folder = os.path.dirname(path) or "."
     if os.path.exists(os.path.join(folder, "config.json")):
         return _read_folder(folder)
@@ -61,7 +62,7 @@ def _read_folder(folder):
         return read_mesh_tensorflow(os.path.join(folder, prefix.removesuffix(".index")))
     if "checkpoint" in names:
         return read_t5x(os.path.join(folder, "checkpoint"))
-    raise FileNotFoundError(
+    raise MissingFileError(
         f"{folder} has no weights of a known format. Expected: config.json (Hugging "
         "Face, timm), model.ckpt-<step>.index (Mesh TensorFlow) or checkpoint (T5X). "
         f"It holds: {', '.join(sorted(names)[:10]) or 'nothing'}."

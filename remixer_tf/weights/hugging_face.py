@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 
+from remixer_tf.errors import UserError
 from remixer_tf.weights.generation import read_generation
 from remixer_tf.weights.names import HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
@@ -54,7 +55,7 @@ def read_hugging_face_t5(folder):
 
     copies = [name for name in _EMBEDDINGS if name in shapes]
     if not copies:
-        raise ValueError(f"There is no {_EMBEDDINGS[0]} in {folder}, the embedding.")
+        raise UserError(f"There is no {_EMBEDDINGS[0]} in {folder}, the embedding.")
     embedding, *copies = copies
     if "lm_head.weight" in shapes:
         copies.append("lm_head.weight")
@@ -64,7 +65,7 @@ def read_hugging_face_t5(folder):
         if name in equal:
             skipped[name] = f"equal to {embedding}"
         elif name != "lm_head.weight":
-            raise ValueError(
+            raise UserError(
                 f"{name} differs from {embedding}. The encoder and the decoder of a T5 "
                 "share one embedding here."
             )
@@ -107,7 +108,7 @@ def _check_kind(config):
     """Raises ValueError unless it is T5's, as an encoder-decoder."""
     kind = config.get("model_type")
     if kind != "t5":
-        raise ValueError(
+        raise UserError(
             f"config.json is of a {short(kind)} model. Of Hugging Face's formats only "
             "T5's, 't5', has the layers of a model here."
             + (
@@ -120,14 +121,14 @@ def _check_kind(config):
     if not isinstance(architectures, list) or any(
         name not in ARCHITECTURES for name in architectures
     ):
-        raise ValueError(
+        raise UserError(
             f"config.json is of {short(architectures)}. Expected: "
             f"{' or '.join(ARCHITECTURES)}."
         )
     expected = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     for name, value in expected.items():
         if config.get(name, value) != value:
-            raise ValueError(
+            raise UserError(
                 f"{name} must be {value}, as in T5. config.json has "
                 f"{short(config[name])}."
             )

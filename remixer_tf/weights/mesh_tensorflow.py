@@ -5,6 +5,7 @@ import re
 
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
 from remixer_tf.weights.names import mesh_tensorflow
 from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import t5_from_shapes
@@ -27,7 +28,7 @@ def read_mesh_tensorflow(prefix):
     try:
         reader = tf.train.load_checkpoint(prefix)
     except (RuntimeError, tf.errors.OpError) as error:
-        raise ValueError(
+        raise UserError(
             f"{prefix} is not a checkpoint of TensorFlow, or not all of it: "
             f"{getattr(error, 'message', error)}"
         ) from error

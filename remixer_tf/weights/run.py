@@ -5,6 +5,7 @@ import os
 from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.errors import ExistingFileError, UserError
 from remixer_tf.weights.values import gin_text
 
 
@@ -41,7 +42,7 @@ def check_vocabulary_fits(vocabularies, vocab_size):
     """
     for feature, vocabulary in vocabularies.items():
         if vocabulary["size"] > vocab_size:
-            raise ValueError(
+            raise UserError(
                 f"The vocabulary of {feature} has {vocabulary['size']} ids, "
                 f"{vocabulary['extra_ids']} of them extra ids, and the weights have "
                 f"{vocab_size}. Name the one they were trained with: "
@@ -54,7 +55,7 @@ def check_new(model_dir):
     if os.path.exists(model_dir) and (
         not os.path.isdir(model_dir) or os.listdir(model_dir)
     ):
-        raise FileExistsError(
+        raise ExistingFileError(
             f"{model_dir} is not empty. Set --model_dir to a new folder: what is there "
             "would be mixed with the imported run."
         )

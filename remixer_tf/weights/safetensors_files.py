@@ -5,6 +5,8 @@ import os
 
 from safetensors import SafetensorError, safe_open
 
+from remixer_tf.errors import MissingFileError, UserError
+
 _NAME = "model.safetensors"
 _INDEX = f"{_NAME}.index.json"
 # What may run code as it is read, or what others write: never read.
@@ -40,19 +42,19 @@ class SafetensorsFolder:
         elif _NAME in names:
             weight_map, shards = None, [_NAME]
         else:
-            raise FileNotFoundError(_no_weights(folder, names, converting))
+            raise MissingFileError(_no_weights(folder, names, converting))
         self._files, self.shapes = {}, {}
         for shard in shards:
             path = os.path.join(folder, shard)
             if os.path.basename(shard) != shard or shard not in names:
-                raise FileNotFoundError(
+                raise MissingFileError(
                     f"{_INDEX} names the file {shard!r}, which {folder} lacks. All "
                     "files of the model are needed."
                 )
             try:
                 file = safe_open(path, framework="np")
             except SafetensorError as error:
-                raise ValueError(
+                raise UserError(
                     f"{path} is not a safetensors file, or not all of it: {error}."
                 ) from error
             for name in file.keys():
@@ -60,7 +62,7 @@ class SafetensorsFolder:
                 self.shapes[name] = tuple(file.get_slice(name).get_shape())
         if weight_map is not None and weight_map.keys() != self.shapes.keys():
             wrong = sorted(weight_map.keys() ^ self.shapes.keys())
-            raise ValueError(
+            raise UserError(
                 f"{_INDEX} and the files beside it disagree about {', '.join(wrong)}."
             )
 
@@ -79,9 +81,9 @@ def read_json(path):
         try:
             content = json.load(file)
         except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}.") from error
+            raise UserError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {content!r}")
+        raise UserError(f"{path} must hold a JSON object. Received: {content!r}")
     return content
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remixer_tf.checkpoints.reading import named_variables
+from remixer_tf.errors import UserError
 from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
 
@@ -79,7 +80,7 @@ def match_variables(variables, source):
         if names
     ]
     if lines:
-        raise ValueError(
+        raise UserError(
             f"These weights are not those of a {source.format} as this package knows "
             "it. Arrays\n" + "\n".join(lines) + "\nNothing was written."
         )

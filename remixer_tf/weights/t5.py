@@ -6,6 +6,7 @@ import math
 import re
 from typing import NamedTuple
 
+from remixer_tf.errors import UserError
 from remixer_tf.weights.names import find_name
 from remixer_tf.weights.values import real
 
@@ -88,7 +89,7 @@ class T5(NamedTuple):
         size += layers * encoder + self.num_decoder_layers * decoder
         there = sum(math.prod(shape) for shape in shapes.values())
         if size > 2 * there or layers + self.num_decoder_layers > len(shapes):
-            raise ValueError(
+            raise UserError(
                 f"This says that it is a T5 of {size:,} parameters in "
                 f"{layers + self.num_decoder_layers:,} layers, and has {len(shapes)} "
                 f"arrays of {there:,} numbers."
@@ -115,12 +116,12 @@ def t5_from_shapes(shapes, rows, text):
     def shape(path, rank=2):
         name, _ = find_name(path, rows)
         if name not in shapes:
-            raise ValueError(
+            raise UserError(
                 f"There is no {name}, which every T5 has. Found: "
                 f"{', '.join(sorted(shapes)[:10])}."
             )
         if len(shapes[name]) != rank or 0 in shapes[name]:
-            raise ValueError(
+            raise UserError(
                 f"{name} must be an array of {rank} axes. Received: {shapes[name]}."
             )
         return shapes[name]
@@ -139,13 +140,13 @@ def t5_from_shapes(shapes, rows, text):
         ["gelu", "linear"] if gated else ["relu"]
     )
     if len(activations) != 1 + gated or activations[1:] not in ([], ["linear"]):
-        raise ValueError(
+        raise UserError(
             f"The published gin text has the activations {activations}, but the "
             f"feed-forward layers have {1 + gated} input matrices. Expected: one "
             "activation for each, of two the second 'linear'."
         )
     if activations[0] not in ACTIVATIONS:
-        raise ValueError(
+        raise UserError(
             f"The activation {activations[0]!r} is not known here. Known: "
             f"{', '.join(ACTIVATIONS)}."
         )
@@ -182,7 +183,7 @@ def published_activations(text):
     macros = dict(re.findall(rf"(?m)^(\w+) = {value}", text))
     values = [_words(macros.get(value.removeprefix("%"), value)) for value in found]
     if any(value != values[0] for value in values):
-        raise ValueError(
+        raise UserError(
             f"The published gin text has several activations: {values}. The layers of "
             "one T5 have the same here."
         )
@@ -197,7 +198,7 @@ def _words(value):
         value = None
     value = (value,) if isinstance(value, str) else value
     if not isinstance(value, (list, tuple)) or any(type(x) is not str for x in value):
-        raise ValueError(
+        raise UserError(
             "The activations in the published gin text must be strings, or a macro "
             f"that the text sets to them. Received: {value!r}"
         )

@@ -6,6 +6,7 @@ import ml_dtypes
 import msgpack
 import numpy as np
 
+from remixer_tf.errors import UserError
 from remixer_tf.weights.names import T5X
 from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import t5_from_shapes
@@ -31,7 +32,7 @@ def read_t5x(path):
     tree = _unpack(path)
     tree = tree.get("optimizer", tree)
     if not isinstance(tree, dict) or not isinstance(tree.get("target"), dict):
-        raise ValueError(
+        raise UserError(
             f"{path} has no 'target', as T5X's checkpoints do. It has: "
             f"{', '.join(map(str, tree))}."
         )
@@ -63,7 +64,7 @@ def _unpack(path):
 
     def extension(code, data):
         if code not in (_ARRAY, _SCALAR):
-            raise ValueError(f"it holds an extension of code {code}")
+            raise UserError(f"it holds an extension of code {code}")
         shape, dtype, content = msgpack.unpackb(data)
         dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
         return np.frombuffer(content, dtype).reshape(shape)
@@ -73,9 +74,9 @@ def _unpack(path):
     try:
         tree = msgpack.unpackb(content, ext_hook=extension, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ValueError(f"{path} is not a checkpoint of T5X: {error}.") from error
+        raise UserError(f"{path} is not a checkpoint of T5X: {error}.") from error
     if not isinstance(tree, dict):
-        raise ValueError(f"{path} is not a checkpoint of T5X: it holds no dictionary.")
+        raise UserError(f"{path} is not a checkpoint of T5X: it holds no dictionary.")
     return tree
 
 
@@ -97,7 +98,7 @@ def _shape(leaf, path):
         return tuple(leaf["shape"][str(i)] for i in range(len(leaf["shape"])))
     if isinstance(leaf, dict):
         return tuple(leaf["metadata"]["shape"])
-    raise ValueError(f"{path} holds {leaf!r} where an array was expected.")
+    raise UserError(f"{path} holds {leaf!r} where an array was expected.")
 
 
 def _read(leaf, folder):
@@ -125,11 +126,11 @@ def _read_zarr(spec, folder):
     name = (store.get("path") or spec.get("path", "")).strip("/")
     path = os.path.join(folder, name)
     if spec["driver"] != "zarr" or not name or ".." in name.split("/"):
-        raise ValueError(f"Not an array of a checkpoint of T5X: {spec}.")
+        raise UserError(f"Not an array of a checkpoint of T5X: {spec}.")
     try:
         array = tensorstore.open(
             {"driver": "zarr", "kvstore": {"driver": "file", "path": path}}, read=True
         ).result()
         return array.read().result()
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read as a zarr array: {error}") from error
+        raise UserError(f"{path} cannot be read as a zarr array: {error}") from error

@@ -3,6 +3,7 @@
 import math
 import os
 
+from remixer_tf.errors import UserError
 from remixer_tf.weights.names import TIMM_GMLP, TIMM_MIXER
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import Source
@@ -33,7 +34,7 @@ def read_timm(folder):
     architecture = str(config.get("architecture"))
     is_gmlp = architecture.startswith("gmlp_")
     if not is_gmlp and not architecture.startswith("mixer_"):
-        raise ValueError(
+        raise UserError(
             f"config.json is of timm's {architecture}. Of timm's models those called "
             "gmlp_* and mixer_* have a counterpart here."
         )
@@ -42,12 +43,12 @@ def read_timm(folder):
 
     def shape(name, rank):
         if name not in files.shapes:
-            raise ValueError(
+            raise UserError(
                 f"There is no {name}, which timm's {architecture} has with its "
                 "classifier."
             )
         if len(files.shapes[name]) != rank or 0 in files.shapes[name]:
-            raise ValueError(
+            raise UserError(
                 f"{name} must be an array of {rank} axes. Received: "
                 f"{files.shapes[name]}."
             )

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from remixer_tf.checkpoints.reading import named_variables
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
+from remixer_tf.errors import StorageError, UserError
 from remixer_tf.layers import (
     CrossAttention,
     FeedForward,
@@ -71,7 +72,7 @@ def export_hugging_face(model, task, folder, generation=None):
                 arrays, os.path.join(place, "model.safetensors"), {"format": "pt"}
             )
         except SafetensorError as error:  # of the disk too
-            raise OSError(str(error)) from error
+            raise StorageError(str(error)) from error
         for name, content in (
             ("config.json", config),
             ("generation_config.json", generation),
@@ -245,7 +246,7 @@ def _one(layers, name):
 
 
 def _refusal(what):
-    return ValueError(
+    return UserError(
         f"Hugging Face's T5 cannot hold this model: it has {what}. Models of "
         "architectures/t5_1_1.gin and t5_1_0.gin can be exported. For others, write a "
         "SavedModel (--format=saved_model)."
@@ -257,7 +258,7 @@ def _one_vocabulary(task):
     features = task.output_features
     reads, writes = (features[name].vocabulary for name in ("inputs", "targets"))
     if reads != writes:
-        raise ValueError(
+        raise UserError(
             "transformers has one tokenizer for inputs and targets, and the "
             f"vocabularies of {task.name} differ."
         )
@@ -272,7 +273,7 @@ def _tokenizer_config(vocabulary):
         seqio.ByteVocabulary: "ByT5Tokenizer",
     }
     if type(vocabulary) not in kinds:
-        raise ValueError(
+        raise UserError(
             f"transformers has no tokenizer for a {type(vocabulary).__name__}. Known: "
             f"{', '.join(kind.__name__ for kind in kinds)}."
         )

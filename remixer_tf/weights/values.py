@@ -5,6 +5,8 @@ The files may be a stranger's. Gin text is made of checked values alone, by `gin
 
 import math
 
+from remixer_tf.errors import UserError
+
 _MOST = 2**31 - 1
 
 
@@ -33,7 +35,7 @@ def flag(values, name, default):
     """Returns a bool, as `integer` does an int."""
     value = _or_default(values, name, default)
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false. Received: {short(value)}")
+        raise UserError(f"{name} must be true or false. Received: {short(value)}")
     return value
 
 
@@ -45,7 +47,7 @@ def word(values, name, default, known):
     """
     value = _or_default(values, name, default)
     if not isinstance(value, str) or value not in known:
-        raise ValueError(
+        raise UserError(
             f"{name} must be one of {', '.join(known)}. Received: {short(value)}"
         )
     return value
@@ -55,7 +57,7 @@ def reals(values, name, default):
     """Returns a tuple of three floats in [0, 1], for the channels of an image."""
     value = _or_default(values, name, default)
     if not isinstance(value, (list, tuple)) or len(value) != 3:
-        raise ValueError(f"{name} must be three numbers. Received: {short(value)}")
+        raise UserError(f"{name} must be three numbers. Received: {short(value)}")
     return tuple(real({name: x}, name) for x in value)
 
 
@@ -85,7 +87,7 @@ def check_size(shapes, num_bytes, what):
     """
     claimed = sum(math.prod(map(int, shape)) for shape in shapes.values())
     if claimed > num_bytes:  # No dtype of weights has less than a byte.
-        raise ValueError(
+        raise UserError(
             f"{what} cannot hold what it claims: {claimed:,} numbers in at most "
             f"{num_bytes:,} bytes."
         )
@@ -96,7 +98,7 @@ def _number(values, name, default, low, high, types):
     ok = isinstance(value, types) and not isinstance(value, bool)
     if not ok or not low <= value <= high:  # False of NaN, too.
         kind = "an integer" if types == (int,) else "a number"
-        raise ValueError(
+        raise UserError(
             f"{name} must be {kind} from {low} to {high}. Received: {short(value)}"
         )
     return value
@@ -105,7 +107,7 @@ def _number(values, name, default, low, high, types):
 def _or_default(values, name, default):
     value = values.get(name)
     if value is None and default is None:
-        raise ValueError(f"{name} is missing.")
+        raise UserError(f"{name} is missing.")
     return default if value is None else value
 
 

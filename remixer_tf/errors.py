@@ -1,0 +1,40 @@
+"""The error of a user's mistake, and the names that the user may have meant."""
+
+import difflib
+
+
+class UserError(ValueError):
+    """A mistake that the user can mend. Commands show its message, and no traceback.
+
+    gin and Keras add to the text of an error that passes through them; `message` is the
+    text without their additions.
+    """
+
+    _keras_call_info_injected = True  # Keras adds nothing to what has this attribute.
+
+    def __init__(self, message):
+        super().__init__(message)
+        self.message = str(message)
+
+
+class MissingFileError(UserError, FileNotFoundError):
+    """A file or folder that the user names is not there."""
+
+
+class ExistingFileError(UserError, FileExistsError):
+    """What would be written is there already."""
+
+
+class StorageError(UserError, OSError):
+    """A file cannot be read or written."""
+
+
+class MissingLibraryError(UserError, ImportError):
+    """A library that is not always installed is missing."""
+
+
+def nearest(name, names):
+    """Returns ' Nearest: a, b.', or '' if nothing is near."""
+    by_lower = {known.lower(): known for known in sorted(names)}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
+    return f" Nearest: {', '.join(by_lower[n] for n in close)}." if close else ""

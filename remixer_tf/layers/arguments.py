@@ -3,12 +3,14 @@
 import numbers
 import os
 
+from remixer_tf.errors import UserError
+
 
 def check_integers(minimum=1, **arguments):
     """Raises a ValueError unless each argument is an integer of at least `minimum`."""
     for name, value in arguments.items():
         if not _is(numbers.Integral, value) or value < minimum:
-            raise ValueError(
+            raise UserError(
                 f"{name} must be an integer of at least {minimum}. Received: "
                 f"{name}={value!r}"
             )
@@ -18,7 +20,7 @@ def check_numbers(minimum=0, **arguments):
     """Raises a ValueError unless each argument is a number of at least `minimum`."""
     for name, value in arguments.items():
         if not _is(numbers.Real, value) or not value >= minimum:
-            raise ValueError(
+            raise UserError(
                 f"{name} must be a number of at least {minimum}. Received: "
                 f"{name}={value!r}"
             )
@@ -28,7 +30,7 @@ def check_factories(**arguments):
     """Raises a ValueError unless each argument can be called to make something."""
     for name, value in arguments.items():
         if not callable(value):
-            raise ValueError(
+            raise UserError(
                 f"{name} must be a function or class that makes it (in gin: @NAME, "
                 f"without quotes). Received: {name}={value!r}"
             )
@@ -38,7 +40,7 @@ def check_paths(**arguments):
     """Raises a ValueError unless each argument is a path."""
     for name, value in arguments.items():
         if not isinstance(value, (str, os.PathLike)):
-            raise ValueError(
+            raise UserError(
                 f"{name} must be the path of a file or folder. Received: "
                 f"{name}={value!r}"
             )

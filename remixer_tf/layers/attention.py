@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import (
     MASKED,
@@ -180,7 +181,7 @@ class SelfAttention(_Attention):
 
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
-            raise ValueError(
+            raise UserError(
                 "Only causal self-attention can decode step by step. Received: "
                 f"causal=False in layer '{self.path}'. Set causal=True in decoders."
             )

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.products import Dense
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
@@ -128,7 +129,7 @@ class Sublayer(keras.layers.Layer):
         raise self._cannot_decode()
 
     def _cannot_decode(self):
-        return ValueError(
+        return UserError(
             f"{type(self).__name__} has no decode_step, so layer '{self.path}' cannot "
             "decode step by step. Give it decode_step and init_cache, or inherit "
             "PositionWise if it treats each position by itself."
@@ -199,7 +200,7 @@ def get_activation(name):
     try:
         return keras.activations.get(name)
     except (TypeError, ValueError):
-        raise ValueError(
+        raise UserError(
             "activation must be 'gelu', 'gelu_exact' or the name of one of Keras' "
             f"activations, such as 'relu'. Received: activation={name!r}"
         ) from None

@@ -8,6 +8,8 @@ and returns one, and x, float32 `[batch, length, d_model]`. `fields` are those o
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import UserError
+
 TOLERANCE = 1e-5
 
 
@@ -25,7 +27,7 @@ def check_causal(layer, run, x, tolerance=TOLERANCE):
         changed = np.concatenate([x[:, :t], others[:, t:]], axis=1)
         seen = _difference(run(changed)[:, first:t], y[:, first:t], tolerance)
         if seen is not None:
-            raise ValueError(
+            raise UserError(
                 f"{_describe(layer)} sees later tokens: its output at position "
                 f"{first + seen} changes with the tokens from position {t} on. A "
                 "decoder with it is trained on the answers. An output of a causal "
@@ -61,7 +63,7 @@ def check_decoding(layer, x, y, context, decode_step=None, tolerance=TOLERANCE):
         y_t, cache = decode_step(x_t, cache, step)
         y_t = ops.convert_to_numpy(ops.cast(y_t, "float32"))
         if _difference(y_t, y[:, t : t + 1], tolerance, np.abs(y).max()) is not None:
-            raise ValueError(
+            raise UserError(
                 f"{_describe(layer)} decodes otherwise than it trains: at position "
                 f"{t}, decode_step gives another output than a call on the whole "
                 "sequence. Keep in the cache what an output needs of earlier positions."
@@ -99,7 +101,7 @@ def check_packing(layer, run, x, encoded=None, tolerance=TOLERANCE):
         alone = run(x[:, start:stop], **own)
         seen = _difference(packed[:, start:stop], alone, tolerance)
         if seen is not None:
-            raise ValueError(
+            raise UserError(
                 f"{_describe(layer)} mixes packed examples: its output at position "
                 f"{start + seen} of a packed row is not that of the example alone. "
                 "Use context.segment_ids and context.positions, or train with packing "

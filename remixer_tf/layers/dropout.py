@@ -6,6 +6,7 @@ import contextvars
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_numbers
 
 _replica = contextvars.ContextVar("replica", default=None)
@@ -49,7 +50,7 @@ class Dropout(keras.layers.Layer):
         super().__init__(**kwargs)
         check_numbers(dropout_rate=rate)
         if not rate < 1:
-            raise ValueError(
+            raise UserError(
                 "A dropout rate is a number from 0 to below 1, the share of values "
                 f"dropped. Received: rate={rate}"
             )

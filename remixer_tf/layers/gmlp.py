@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
@@ -74,7 +75,7 @@ class SpatialGatingUnit(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if variant not in VARIANTS:
-            raise ValueError(
+            raise UserError(
                 f"variant is one of {sorted(VARIANTS)}. Received: variant={variant!r}"
             )
         self.max_length = max_length
@@ -111,7 +112,7 @@ class SpatialGatingUnit(keras.layers.Layer):
         width = input_shape[-1]
         if self.variant == "split":
             if width % 2:
-                raise ValueError(
+                raise UserError(
                     "The split variant halves the channels, so their number is even. "
                     f"Received: {width} channels in layer '{self.path}'"
                 )

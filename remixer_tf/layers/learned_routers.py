@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
 from remixer_tf.layers.routers import Router, Routing
@@ -174,7 +175,7 @@ class GShardRouter(LearnedRouter):
         check_integers(2, num_experts=num_experts)
         check_numbers(second_threshold=second_threshold)
         if second_policy not in ("random", "all"):
-            raise ValueError(
+            raise UserError(
                 'second_policy is "random" or "all". Received: '
                 f"second_policy={second_policy!r}"
             )

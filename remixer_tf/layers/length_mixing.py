@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import MASKED, Sublayer
 from remixer_tf.layers.dropout import Dropout
@@ -171,7 +172,7 @@ class LengthMixing(Sublayer):
     def build(self, input_shape):
         self.width = input_shape[-1]
         if self.width % self.num_heads:
-            raise ValueError(
+            raise UserError(
                 "Mixing heads share the channels equally, so their number has to "
                 f"divide the width. Received: num_heads={self.num_heads}, "
                 f"width={self.width}"
@@ -273,7 +274,7 @@ class LengthMixing(Sublayer):
 
     def _mix_segments(self, x, context, training):
         if context.positions is None:
-            raise ValueError(
+            raise UserError(
                 "Packed examples need their positions: mixing takes the rows and "
                 "columns of its matrix by the position inside the example. Received: "
                 "segment_ids without positions. Pass *_positions beside *_segment_ids."
@@ -304,7 +305,7 @@ class LengthMixing(Sublayer):
 
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
-            raise ValueError(
+            raise UserError(
                 "Only causal mixing can decode step by step. Received: causal=False "
                 f"in layer '{self.path}'. Set causal=True in decoders."
             )
@@ -364,7 +365,7 @@ class LengthMixing(Sublayer):
 
     def _check_length(self, length):
         if length > self.max_length:
-            raise ValueError(
+            raise UserError(
                 f"A sequence of {length} tokens is longer than the mixing matrix of "
                 f"layer '{self.path}', made for max_length={self.max_length}. Shorten "
                 "the sequences or build the model with a larger max_length."

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import PositionWise, get_activation
 from remixer_tf.layers.dispatch import (
@@ -102,7 +103,7 @@ class MoE(PositionWise):
         check_integers(num_experts=num_experts, d_ff=d_ff, group_size=group_size)
         check_factories(router=router)
         if dispatch not in DISPATCHES:
-            raise ValueError(
+            raise UserError(
                 f"dispatch is one of {DISPATCHES}. Received: dispatch={dispatch!r}"
             )
         self.num_experts = num_experts
@@ -117,7 +118,7 @@ class MoE(PositionWise):
         self.make_router = router
         self.router = router(num_experts=num_experts, name="router")
         if causal and not self.router.causal:
-            raise ValueError(
+            raise UserError(
                 f"{type(self.router).__name__} lets a token's output depend on later "
                 f"tokens, and MoE '{self.name}' is causal, as decoders need. Take "
                 "another router there; in encoders set causal=False."
@@ -155,7 +156,7 @@ class MoE(PositionWise):
 
     def call(self, x, context, training=False):
         if self.router.needs_tokens and context.tokens is None:
-            raise ValueError(
+            raise UserError(
                 f"{type(self.router).__name__} of '{self.path}' routes by the tokens' "
                 "ids, and this model has none. Take another router."
             )

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, get_activation
 
@@ -66,7 +67,7 @@ class _TokenMLP(Sublayer):
 
     def _refuse_segments(self, context):
         if context.segment_ids is not None:
-            raise ValueError(
+            raise UserError(
                 f"Layer '{self.path}' cannot keep packed examples apart: its hidden "
                 "units see all positions of a row. Received: segment_ids. Train with "
                 "packing off."
@@ -106,7 +107,7 @@ class TokenMixingMLP(_TokenMLP):
         self._refuse_segments(context)
         length = x.shape[1]
         if length > self.max_length:
-            raise ValueError(
+            raise UserError(
                 f"A sequence of {length} tokens is longer than the token-mixing MLP "
                 f"of layer '{self.path}', made for max_length={self.max_length}. "
                 "Shorten the sequences or build the model with a larger max_length."
@@ -117,7 +118,7 @@ class TokenMixingMLP(_TokenMLP):
         return y if self.gated else y + self.wo_bias[:length]
 
     def init_cache(self, batch_size, max_length, context):
-        raise ValueError(
+        raise UserError(
             f"Layer '{self.path}' sees all positions and cannot decode step by step. "
             "Use BlockTokenMLP or SlidingTokenMLP in decoders."
         )
@@ -209,7 +210,7 @@ class BlockTokenMLP(_TokenMLP):
         super().__init__(d_tokens, gated, activation, **kwargs)
         check_integers(window=window)
         if d_tokens % window:
-            raise ValueError(
+            raise UserError(
                 "Hidden units form one group per token of a block, so their number is "
                 f"a multiple of the window. Received: d_tokens={d_tokens}, "
                 f"window={window}"

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import dense
 
@@ -37,7 +38,7 @@ class PatchEmbedding(keras.layers.Layer):
     def build(self, input_shape):
         _, height, width, channels = input_shape
         if height % self.patch_size or width % self.patch_size:
-            raise ValueError(
+            raise UserError(
                 "Patches tile the image, so their size divides its sides. Received: "
                 f"patch_size={self.patch_size} for images of {height}x{width} pixels"
             )

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
+
 
 class MeanPooling(keras.layers.Layer):
     """The mean over an example's real tokens.
@@ -23,7 +25,7 @@ class MeanPooling(keras.layers.Layer):
 
     def call(self, x, context):
         if context.segment_ids is not None:
-            raise ValueError(
+            raise UserError(
                 "The mean over a row would mix packed examples. Received: "
                 "segment_ids. Train with packing off."
             )

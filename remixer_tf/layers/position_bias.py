@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.length_mixing import create_toeplitz_matrix
 
@@ -69,7 +70,7 @@ class RelativePositionBias(keras.layers.Layer):
         check_integers(4 if bidirectional else 2, num_buckets=num_buckets)
         exact = num_buckets // (4 if bidirectional else 2)
         if max_distance <= exact:
-            raise ValueError(
+            raise UserError(
                 f"max_distance must be more than {exact}: so many distances have one "
                 "of the buckets each, and the others grow up to max_distance. "
                 f"Received: max_distance={max_distance}, num_buckets={num_buckets}, "

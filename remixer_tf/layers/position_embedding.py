@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 
 
@@ -41,7 +42,7 @@ class PositionEmbedding(keras.layers.Layer):
         decoding = context.step is not None
         length = context.key_positions.shape[0] if decoding else x.shape[1]
         if length > self.max_length:
-            raise ValueError(
+            raise UserError(
                 f"A sequence of {length} tokens is longer than the position "
                 f"embeddings, made for max_length={self.max_length}. Shorten the "
                 "sequences or build the model with a larger max_length."
@@ -51,7 +52,7 @@ class PositionEmbedding(keras.layers.Layer):
         if context.segment_ids is None:
             return x + self.embeddings[:length]
         if context.positions is None:
-            raise ValueError(
+            raise UserError(
                 "Packed examples need their positions, which choose the embeddings. "
                 "Received: segment_ids without positions. Pass *_positions beside "
                 "*_segment_ids."

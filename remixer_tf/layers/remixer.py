@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, dense, get_activation
 from remixer_tf.layers.dropout import Dropout
@@ -88,24 +89,24 @@ class RemixerBlock(Sublayer):
         if width is not None:
             check_integers(width=width)
         if composition not in COMPOSITIONS:
-            raise ValueError(
+            raise UserError(
                 f"composition is one of {sorted(COMPOSITIONS)}. "
                 f"Received: composition={composition!r}"
             )
         constant = not isinstance(alpha, str)
         if alpha not in ALPHAS if not constant else not 0 <= alpha <= 1:
-            raise ValueError(
+            raise UserError(
                 f"alpha is a number in [0, 1] or one of {sorted(ALPHAS)}. "
                 f"Received: alpha={alpha!r}"
             )
         uses_alpha = composition in ("full", "gate")
         if not uses_alpha and not (constant and alpha == 0.5):
-            raise ValueError(
+            raise UserError(
                 f"composition={composition!r} has no alpha, so leave alpha at its "
                 f"default. Received: alpha={alpha!r}"
             )
         if residual not in RESIDUALS:
-            raise ValueError(
+            raise UserError(
                 f"residual is one of {sorted(RESIDUALS)}. Received: "
                 f"residual={residual!r}"
             )
@@ -142,7 +143,7 @@ class RemixerBlock(Sublayer):
         d_model = input_shape[-1]
         width = self.width or d_model
         if self.residual == "output" and width != d_model:
-            raise ValueError(
+            raise UserError(
                 'residual="output" adds X\' to Y, so width equals d_model. Received: '
                 f"width={width}, d_model={d_model} in layer '{self.path}'. Set "
                 "RemixerBlock.residual = 'hidden', which is Y = (X_C + X') W_3."

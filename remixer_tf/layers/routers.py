@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import largest
@@ -168,7 +169,7 @@ class HashRouter(Router):
         check_integers(vocab_size=vocab_size)
         check_integers(0, seed=seed)
         if counts is not None and np.shape(counts) != (vocab_size,):
-            raise ValueError(
+            raise UserError(
                 "counts has a number for each id of the vocabulary, "
                 f"[{vocab_size}]. Received: the shape {np.shape(counts)}"
             )

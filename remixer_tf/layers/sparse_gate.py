@@ -10,6 +10,7 @@ import math
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.dispatch import take_rows
@@ -74,7 +75,7 @@ class SparseSpatialGate(SpatialGatingUnit):
     ):
         check_integers(max_length=max_length, num_experts=num_experts)
         if routing not in ROUTINGS:
-            raise ValueError(
+            raise UserError(
                 f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
             )
         super().__init__(
@@ -94,7 +95,7 @@ class SparseSpatialGate(SpatialGatingUnit):
     def build(self, input_shape):
         width = input_shape[-1] // 2
         if width % self.num_experts:
-            raise ValueError(
+            raise UserError(
                 "Spatial experts share the channels equally, so num_experts has to "
                 f"divide half of d_ff. Received: num_experts={self.num_experts}, "
                 f"d_ff={input_shape[-1]}"
@@ -110,7 +111,7 @@ class SparseSpatialGate(SpatialGatingUnit):
 
     def init_cache(self, batch_size, max_length, context):
         if self.num_deciding:
-            raise ValueError(
+            raise UserError(
                 f'Spatial experts with routing="{self.routing}" cannot decode step by '
                 f"step: the first {self.num_deciding} positions decide where channels "
                 f"go, all at once. Received: layer '{self.path}'. Decode with "
@@ -122,7 +123,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         if not self.num_deciding:
             return super()._mix(x, context)
         if context.segment_ids is not None:
-            raise ValueError(
+            raise UserError(
                 f'Spatial experts with routing="{self.routing}" route the channels of '
                 "a whole row, so they cannot tell packed examples apart. Received: "
                 f"segment_ids in layer '{self.path}'. Train with packing off."
@@ -237,7 +238,7 @@ class SparseGatedMLP(GatedMLP):
         **kwargs,
     ):
         for name in {"variant", "num_heads"} & set(kwargs):
-            raise ValueError(
+            raise UserError(
                 f"SparseGatedMLP has no {name}: its gate splits the channels, and the "
                 f"experts share them. Received: {name}={kwargs[name]!r}. Set "
                 "num_experts, or take a GatedMLP."

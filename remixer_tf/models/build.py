@@ -3,6 +3,7 @@
 import keras
 from keras.src.backend.common import global_state
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16")
@@ -23,7 +24,7 @@ def build_model(model, dtype_policy):
         ValueError: an unknown dtype policy.
     """
     if dtype_policy not in DTYPE_POLICIES:
-        raise ValueError(
+        raise UserError(
             f"dtype_policy must be one of {DTYPE_POLICIES}. Received: {dtype_policy!r}"
         )
     check_factories(model=model)

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.embedding import TiedLogits
@@ -85,7 +86,7 @@ class DecoderOnly(DecodingSteps, keras.Model):
 
     def call(self, batch, training=False):
         if "encoder_input_tokens" in batch:
-            raise ValueError(
+            raise UserError(
                 "A language model reads inputs and targets in one row. Received: a "
                 "batch with encoder_input_tokens, which it would not read. Make it "
                 "with LanguageModelFeatureConverter (in gin: "

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
@@ -126,7 +127,7 @@ class ClassificationHead(Head):
 
     def call(self, x, batch, context, embedding):
         if context.segment_ids is not None:
-            raise ValueError(
+            raise UserError(
                 "One class is told for each row, and packed rows hold several "
                 "examples. Received: encoder_segment_ids. Train with packing off."
             )

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
@@ -69,7 +70,7 @@ class ImageClassifier(keras.Model):
         check_integers(image_size=image_size, num_classes=num_classes)
         check_factories(stack=stack)
         if pool not in POOLS:
-            raise ValueError(f"pool is one of {POOLS}. Received: pool={pool!r}")
+            raise UserError(f"pool is one of {POOLS}. Received: pool={pool!r}")
         self.image_size = image_size
         self.patch_size = patch_size
         self.d_model = d_model
@@ -130,7 +131,7 @@ class ImageClassifier(keras.Model):
         images = batch["images"]
         expected = (self.image_size, self.image_size, 3)
         if tuple(images.shape[1:]) != expected:
-            raise ValueError(
+            raise UserError(
                 f"Model '{self.name}' reads images [batch, "
                 f"{', '.join(map(str, expected))}]. Received: {tuple(images.shape)}. "
                 "Set IMAGE_SIZE to what the data gives, or crop the data to it."

@@ -1,5 +1,6 @@
 """Which layers of a stack are others, for `TransformerStack.sublayers`."""
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 
 
@@ -24,7 +25,7 @@ def interleave(dense, sparse, num_layers, num_sparse):
     check_integers(num_layers=num_layers)
     check_integers(0, num_sparse=num_sparse)
     if num_sparse > num_layers:
-        raise ValueError(
+        raise UserError(
             "The sparse layers are some of all layers. Received: "
             f"num_sparse={num_sparse} for num_layers={num_layers}"
         )
@@ -50,7 +51,7 @@ def alternate(layers, num_layers):
     """
     check_integers(num_layers=num_layers)
     if not 0 < len(layers) <= num_layers:
-        raise ValueError(
+        raise UserError(
             "A pattern of layers has to occur in the stack. Received: a pattern of "
             f"{len(layers)} for num_layers={num_layers}"
         )

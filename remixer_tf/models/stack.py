@@ -5,6 +5,7 @@ import inspect
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
@@ -56,7 +57,7 @@ class Block(keras.layers.Layer):
     def init_cache(self, batch_size, max_length, context):
         cache = self.sublayer.init_cache(batch_size, max_length, context)
         if not isinstance(cache, dict):
-            raise ValueError(
+            raise UserError(
                 f"{type(self.sublayer).__name__}.init_cache returned {cache!r}. "
                 "Expected: a dictionary of tensors, {} where nothing is kept."
             )
@@ -68,7 +69,7 @@ class Block(keras.layers.Layer):
 
     def _add(self, x, y, training=False):
         if tuple(x.shape) != tuple(y.shape):
-            raise ValueError(
+            raise UserError(
                 "A sublayer returns the shape it received. Received from "
                 f"'{self.sublayer.path}': {tuple(y.shape)} for {tuple(x.shape)}"
             )
@@ -113,7 +114,7 @@ def survival_by_layer(probability, schedule, num_layers):
         ValueError: for an unknown schedule or a probability outside (0, 1].
     """
     if not 0 < probability <= 1:
-        raise ValueError(
+        raise UserError(
             "A survival probability lies above 0 and is at most 1, which leaves out "
             f"nothing. Received: survival_probability={probability}"
         )
@@ -123,7 +124,7 @@ def survival_by_layer(probability, schedule, num_layers):
         last = max(num_layers - 1, 1)
         drops = [layer / last for layer in range(num_layers - 1)] + [1.0]
         return [1 - (1 - probability) * drop for drop in drops]
-    raise ValueError(
+    raise UserError(
         'survival_schedule is "constant" or "linear". '
         f"Received: survival_schedule={schedule!r}"
     )
@@ -152,14 +153,14 @@ def sublayers_by_layer(sublayers, num_layers):
     if not isinstance(layers, (list, tuple)) or not all(
         isinstance(layer, dict) for layer in layers
     ):
-        raise ValueError(
+        raise UserError(
             "sublayers must be a dictionary {'name': factory}, a list of one for each "
             f"layer, or a function that returns them. Received: sublayers={sublayers!r}"
         )
     for layer in layers:
         check_factories(**{f"sublayers[{key!r}]": f for key, f in layer.items()})
     if len(layers) != num_layers:
-        raise ValueError(
+        raise UserError(
             "A list of sublayers has one dictionary a layer. Received: a list of "
             f"{len(layers)} for num_layers={num_layers}. Make them equal, or give "
             "one dictionary for all layers."
@@ -189,14 +190,14 @@ def make_sublayer(factory, name, dtype):
     except TypeError as error:
         if not any(f"keyword argument '{x}'" in str(error) for x in ("name", "dtype")):
             raise
-        raise ValueError(
+        raise UserError(
             f"{what} must take name and dtype, and hand them on: write {init}."
         ) from None
     if not hasattr(sublayer, "dtype_policy"):
-        raise ValueError(f"{what} does not call Keras' constructor: write {init}.")
+        raise UserError(f"{what} does not call Keras' constructor: write {init}.")
     parameters = inspect.signature(sublayer.call).parameters.values()
     if not any(p.name == "context" or p.kind == p.VAR_KEYWORD for p in parameters):
-        raise ValueError(
+        raise UserError(
             f"{what}.call must take a context, which it may leave unread: write `def "
             "call(self, x, context, training=False)`."
         )
@@ -298,7 +299,7 @@ class TransformerStack(keras.layers.Layer):
         for block in self.blocks:
             if not getattr(block.sublayer, "causal", False):
                 name = type(block.sublayer).__name__
-                raise ValueError(
+                raise UserError(
                     f"A decoder's layers see no later tokens. Received: layer "
                     f"'{self.name}/{block.name}', a {name} that does not say it is "
                     f"causal. Set {self.name}/{name}.causal = True if it has this "

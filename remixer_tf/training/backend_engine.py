@@ -4,6 +4,7 @@ import functools
 
 import keras
 
+from remixer_tf.errors import UserError
 from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 
@@ -24,7 +25,7 @@ def backend_engine(tensorflow=TensorFlowEngine, jax=JaxEngine):
     engines = {"tensorflow": tensorflow, "jax": jax}
     backend = keras.backend.backend()
     if backend not in engines:
-        raise ValueError(
+        raise UserError(
             "Models run on TensorFlow and on JAX. Set KERAS_BACKEND to one of "
             f"{', '.join(engines)}. Received: {backend}"
         )

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.errors import StorageError, UserError
 from remixer_tf.layers.arguments import check_integers
 
 
@@ -14,12 +15,12 @@ def check_evaluations(evaluations, best):
     if not isinstance(evaluations, (list, tuple)) or not all(
         hasattr(evaluation, "period") for evaluation in evaluations
     ):
-        raise ValueError(
+        raise UserError(
             "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
             f"its brackets). Received: evaluations={evaluations!r}"
         )
     if best is not None and not hasattr(best, "metric"):
-        raise ValueError(f"best must be None or @Best(). Received: best={best!r}")
+        raise UserError(f"best must be None or @Best(). Received: best={best!r}")
 
 
 def check_periods(*, steps_per_call, **periods):
@@ -27,7 +28,7 @@ def check_periods(*, steps_per_call, **periods):
     check_integers(steps_per_call=steps_per_call, **periods)
     for name, value in periods.items():
         if value % steps_per_call:
-            raise ValueError(
+            raise UserError(
                 f"{name}={value} is not a multiple of steps_per_call={steps_per_call}. "
                 "Steps are run in groups of steps_per_call: change one of the two."
             )
@@ -43,7 +44,7 @@ def check_vocabulary_size(vocabularies, model):
     limit = getattr(model, "vocab_size", None)
     for feature, vocabulary in vocabularies.items():
         if limit is not None and vocabulary["size"] > limit:
-            raise ValueError(
+            raise UserError(
                 f"The vocabulary of {feature} has {vocabulary['size']} ids, and the "
                 f"model's vocab_size is {limit}. Set VOCAB_SIZE to "
                 f"{-(-vocabulary['size'] // 128) * 128}: all ids, rounded up to a "
@@ -62,7 +63,7 @@ def check_ids(superbatch, model):
             continue
         limit, largest = getattr(model, size, None), int(np.max(value))
         if limit is not None and largest >= limit:
-            raise ValueError(
+            raise UserError(
                 f"The data holds the {what} {largest}, but the model's {size} is "
                 f"{limit}. Set {size.upper()} to {largest + 1} at least."
             )
@@ -82,7 +83,7 @@ def check_writable(model_dir):
         tf.io.gfile.remove(path)
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "message", error)
-        raise OSError(
+        raise StorageError(
             f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
             "another folder, or make room."
         ) from None
@@ -123,7 +124,7 @@ def check_no_results(model_dir):
     """
     walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
     if any(name.endswith(".json") for _, _, names in walk for name in names):
-        raise ValueError(
+        raise UserError(
             f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
             "go on from: they would count as this run's. Move the folder away, or set "
             "another --model_dir."

@@ -5,6 +5,8 @@ One table of the variables' paths, so that layers know nothing of meshes.
 
 import re
 
+from remixer_tf.errors import UserError
+
 # What a rule may name.
 DIMENSIONS = {
     "batch": "the examples of a batch",
@@ -99,7 +101,7 @@ def dimension_names(path, shape):
         if len(names) == len(shape) and re.fullmatch(expression, path)
     ]
     if len(rows) != 1:
-        raise ValueError(
+        raise UserError(
             "One row of remixer_tf.training.dimensions.ROWS names a variable's "
             f"dimensions. Received: {path}, of shape {list(shape)}, which matches "
             f"{rows or 'none'}. For a layer of your own, append a row (expression, "

@@ -13,6 +13,7 @@ import tensorflow as tf
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.checkpoints.host import Host
+from remixer_tf.errors import UserError
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.device_rates import matmul_sizes, peak_rate
@@ -73,13 +74,13 @@ class JaxEngine(Engine):
         barrier_seconds=600,
     ):
         if checkpoint_format not in CHECKPOINT_FORMATS:
-            raise ValueError(
+            raise UserError(
                 f"JaxEngine.checkpoint_format is one of {CHECKPOINT_FORMATS}. "
                 f"Received: {checkpoint_format!r}"
             )
         self.checkpoint_format = checkpoint_format
         if keras.backend.backend() != "jax":
-            raise ValueError(
+            raise UserError(
                 "JaxEngine needs Keras on JAX, and it runs on "
                 f"{keras.backend.backend()}. Set the variable KERAS_BACKEND=jax, or "
                 "--gin.train.engine=@backend_engine, which chooses."
@@ -243,7 +244,7 @@ class JaxEngine(Engine):
     def _check_rows(self, rows, micro_batches=1):
         parts = self.num_replicas * micro_batches
         if rows % parts:
-            raise ValueError(
+            raise UserError(
                 f"A batch of {rows} examples does not divide among {self.num_replicas} "
                 f"replicas of {micro_batches} micro-batch(es). Set a batch size that "
                 f"is a multiple of {parts}."
@@ -331,7 +332,7 @@ class JaxEngine(Engine):
                 yield device, stats
 
 
-class MissingDevicesError(ValueError):
+class MissingDevicesError(UserError):
     """A mesh has more devices than there are."""
 
 
@@ -349,7 +350,7 @@ def make_mesh(axes, there):
     needed = math.prod(axes.values())
     processes = {device.process_index for device in there}
     if needed < len(there) and len(processes) > 1:
-        raise ValueError(
+        raise UserError(
             f"The mesh {axes} has {needed} device(s), and the {len(processes)} "
             f"processes have {len(there)}. Choose a JaxEngine.mesh_shape of all of "
             "them, or set JaxEngine.distributed=None for this process alone."

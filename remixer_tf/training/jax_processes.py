@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.sharded import spread
+from remixer_tf.errors import StorageError, UserError
 
 _SHUTDOWN_SECONDS = 60
 _RETRY_SECONDS = 0.2
@@ -27,7 +28,7 @@ _ANSWER_SECONDS = 10
 _barriers, _gathers = itertools.count(), itertools.count()
 
 
-class MissingProcessesError(OSError):
+class MissingProcessesError(StorageError):
     """Processes did not come in time."""
 
 
@@ -70,7 +71,7 @@ def connect(
             *names, initialization_timeout=initialization_timeout, **options
         )
     except (TypeError, ValueError) as error:
-        raise ValueError(
+        raise UserError(
             f"The processes cannot be connected: {error} Expected: "
             "JaxEngine.distributed with what jax.distributed.initialize takes, as "
             "{'coordinator_address': 'localhost:1234', 'num_processes': 2, "
@@ -100,7 +101,7 @@ def _meet(address, count, index, seconds):
     """Waits until all processes are there. The first hears of the others, and tells."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 <= index < count):
-        raise ValueError(
+        raise UserError(
             f"{address} is no HOST:PORT, or process {index} is none of {count}."
         )
     if index == 0:
@@ -243,7 +244,7 @@ def data_shards(sharding, num_parts):
     shards = sorted(set(parts.values()))
     sizes = {len(shard) for shard in shards}
     if len(sizes) > 1 or sum(map(len, shards)) != num_parts:
-        raise ValueError(
+        raise UserError(
             "The processes do not share a batch evenly: of its parts they have "
             f"{parts}. Choose a JaxEngine.mesh_shape in which each has as many, and "
             "two have the same or none in common."

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, Sublayer, checking
 from remixer_tf.models import TransformerStack
 
@@ -34,7 +35,7 @@ def check_own_layers(model, batch):
                 try:
                     _check(layer, stack, model, packed)
                 except ValueError as error:
-                    raise ValueError(
+                    raise UserError(
                         f"{error} --no_layer_checks trains without this check."
                     ) from error
 

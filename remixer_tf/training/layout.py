@@ -7,6 +7,7 @@ section 3.
 import math
 import re
 
+from remixer_tf.errors import UserError
 from remixer_tf.training.dimensions import DIMENSIONS, dimension_names
 
 
@@ -44,12 +45,12 @@ class Layout:
         self.axes = {}
         for axis, size in _pairs("mesh_shape", mesh_shape, "data:4,model:2"):
             if not re.fullmatch("[1-9][0-9]*", size):
-                raise ValueError(
+                raise UserError(
                     "The size of a mesh axis is a positive integer. Received: "
                     f"{axis}:{size} in mesh_shape={mesh_shape!r}"
                 )
             if axis in self.axes:
-                raise ValueError(
+                raise UserError(
                     f"mesh_shape tells the axis {axis!r} twice. Received: "
                     f"mesh_shape={mesh_shape!r}"
                 )
@@ -57,13 +58,13 @@ class Layout:
         rules = {}  # dimension -> axes
         for name, axis in _pairs("layout_rules", layout_rules, "batch:data,d_ff:model"):
             if name not in DIMENSIONS:
-                raise ValueError(
+                raise UserError(
                     f"layout_rules name a dimension {name!r}, which no tensor has. "
                     f"There are: {', '.join(DIMENSIONS)}. Received: "
                     f"layout_rules={layout_rules!r}"
                 )
             if axis in rules.get(name, ()) or (name in rules and name != "batch"):
-                raise ValueError(
+                raise UserError(
                     f"layout_rules have two rules for {name!r}; one axis can split it. "
                     f"Received: layout_rules={layout_rules!r}"
                 )
@@ -79,7 +80,7 @@ class Layout:
         used = {*self.batch_axes, *self._axis_of.values()}
         for axis, size in self.axes.items():
             if size > 1 and axis not in used:
-                raise ValueError(
+                raise UserError(
                     f"The mesh axis {axis!r} of {size} devices splits nothing: each of "
                     f"them would do the same. Add a rule such as batch:{axis}, or "
                     f"leave out the axis. Received: mesh_shape={mesh_shape!r}, "
@@ -115,14 +116,14 @@ class Layout:
             if name == "heads" and num_heads is not None:
                 size = num_heads
             if size % self.axes[axis]:
-                raise ValueError(
+                raise UserError(
                     f"The rule {name}:{axis} splits {name}={size} of {path} over "
                     f"{self.axes[axis]} devices, which do not divide it. Choose "
                     "another size in mesh_shape, or leave out the rule."
                 )
             if partition.count(axis) > 1:
                 both = [n for n, a in zip(names, partition, strict=True) if a == axis]
-                raise ValueError(
+                raise UserError(
                     f"The rules {' and '.join(f'{n}:{axis}' for n in both)} split two "
                     f"dimensions of {path} over one mesh axis. Give one of them "
                     "another axis, or leave it out."
@@ -186,7 +187,7 @@ class Layout:
                 axes = of_slots.get(name[len(owner) + 1 :], axes)
             if tuple(slot.shape) == tuple(variable.shape[axis] for axis in axes):
                 return tuple(partitions[variable.path][axis] for axis in axes)
-        raise ValueError(
+        raise UserError(
             f"No layout is known of the optimizer's {slot.path}, of shape "
             f"{list(slot.shape)}: it has not the shape of the variable that it is "
             "named after. Take an optimizer whose slots have, or give it a method "
@@ -197,13 +198,13 @@ class Layout:
 def _pairs(argument, text, example):
     """Yields the pairs of "a:b,c:d"."""
     if not isinstance(text, str):
-        raise ValueError(
+        raise UserError(
             f"{argument} is a text such as {example!r}. Received: {text!r}"
         )
     for pair in re.findall(r"[^\s,.;]+", text):
         names = pair.split(":")
         if len(names) != 2 or not all(re.fullmatch(r"\w+", name) for name in names):
-            raise ValueError(
+            raise UserError(
                 f"{argument} is a list of pairs such as {example!r}. Received: "
                 f"{pair!r} in {argument}={text!r}"
             )

@@ -66,7 +66,7 @@ def train(
 ):
     """Trains a model, going on from the newest checkpoint in `model_dir`.
 
-    That may be one of step 0, with the weights that `remixer_tf.import_weights` put
+    That may be one of step 0, with the weights that `remixer_tf import_weights` put
     there.
 
     Writes below `model_dir`: checkpoints/<step>, tensorboard/train, metrics.jsonl,

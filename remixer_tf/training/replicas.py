@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
 from remixer_tf.training.strategy import get_host
 
 
@@ -44,7 +45,7 @@ def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
 
     def call(batch):
         if _num_rows(batch) % replicas:
-            raise ValueError(
+            raise UserError(
                 f"A batch of {_num_rows(batch)} examples does not divide among "
                 f"{replicas} replicas. Set a batch size that is a multiple of "
                 f"{replicas}."

@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.processes import describe
+from remixer_tf.errors import StorageError
 
 HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 120
@@ -61,7 +62,7 @@ class RunLock:
     def check(self):
         """Raises OSError if another run has taken the folder over."""
         if self._lost_to is not None:
-            raise OSError(
+            raise StorageError(
                 f"{_name(self._lost_to)} has taken {self._folder} over, since this "
                 f"process did not renew {self._path} for {STALE_SECONDS} s. It goes on "
                 "from the last checkpoint; this run ends here."
@@ -71,7 +72,7 @@ class RunLock:
         while not self._create():
             holder = self._read()
             if holder is not None and self._lives(holder):
-                raise OSError(
+                raise StorageError(
                     f"{_name(holder)} trains in {self._folder} (it renewed "
                     f"{self._path} {self._age():.0f} s ago). Wait until it has ended, "
                     "stop it, or set another --model_dir."

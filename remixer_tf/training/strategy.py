@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.host import Host
+from remixer_tf.errors import StorageError, UserError
 
 _STRATEGIES = ("single", "mirrored", "multi_worker", "tpu:ADDRESS")
 _CONNECT_SECONDS = 10
@@ -49,7 +50,7 @@ def get_strategy(name="single"):
         return tf.distribute.MultiWorkerMirroredStrategy()
     if name.startswith("tpu:"):
         return _tpu_strategy(name.removeprefix("tpu:"))
-    raise ValueError(
+    raise UserError(
         f"There is no strategy called {name!r}. Expected one of "
         f"{', '.join(map(repr, _STRATEGIES))}. Set it with "
         "--gin.TensorFlowEngine.strategy=..."
@@ -133,13 +134,13 @@ def _check_tf_config(text):
         '"worker", "index": 0}}\'.'
     )
     if not text:
-        raise ValueError(f"Strategy 'multi_worker' needs TF_CONFIG. {expected}")
+        raise UserError(f"Strategy 'multi_worker' needs TF_CONFIG. {expected}")
     try:
         config = json.loads(text)
         task = config["task"]
         config["cluster"][task["type"]][int(task["index"])]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"TF_CONFIG is not valid ({error!r}): {text}. {expected}"
         ) from None
 
@@ -166,9 +167,9 @@ def _tpu_strategy(address):
         tf.errors.OpError,
     ) as error:
         reason = str(getattr(error, "message", error)).splitlines() or [""]
-        raise OSError(
+        raise StorageError(
             f"No TPU answers at {address!r} ({type(error).__name__}: {reason[0]}). "
-            "Set --gin.TensorFlowEngine.strategy=\"'tpu:local'\" on a TPU VM, or give "
+            "Set --gin.TensorFlowEngine.strategy=tpu:local on a TPU VM, or give "
             "the TPU's name or grpc://HOST:PORT after 'tpu:'. It needs TensorFlow's "
             "TPU build (the package tensorflow-tpu)."
         ) from None

@@ -5,6 +5,7 @@ import os
 import keras
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.device_rates import peak_rate
@@ -35,7 +36,7 @@ class TensorFlowEngine(Engine):
 
     def __init__(self, strategy="single", jit_compile=None):
         if (backend := keras.backend.backend()) != "tensorflow":
-            raise ValueError(
+            raise UserError(
                 "TensorFlowEngine needs Keras on TensorFlow, and it runs on "
                 f"{backend}. Unset KERAS_BACKEND, or let @backend_engine choose: set "
                 "--gin.train.engine and --gin.evaluate.engine to it."

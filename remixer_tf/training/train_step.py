@@ -4,6 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.batches import (
     count_throughput,
@@ -124,7 +125,7 @@ class TrainStep:
         batch_size = targets_and_weights(superbatch)[0].shape[1]
         parts = self._local_replicas * self.micro_batches
         if batch_size % parts:
-            raise ValueError(
+            raise UserError(
                 f"A batch of {batch_size} examples does not divide among "
                 f"{self._local_replicas} replicas of {self.micro_batches} "
                 f"micro-batch(es). Set a batch size that is a multiple of {parts}."

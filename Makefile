@@ -23,7 +23,7 @@ ENGINE_TESTS := tests/training/test_loop.py tests/training/test_train_step.py \
 	test-slow-tensorflow test-slow-jax lint docs wheel-check install
 
 quickstart: install
-	$(PY) -m remixer_tf.quickstart
+	$(PY) -m remixer_tf quickstart
 
 test: install
 	@$(MAKE) --no-print-directory --keep-going test-tensorflow test-jax

@@ -27,7 +27,7 @@ def subpackages(folder):
     return sorted(".".join(["remixer_tf", *path.parts]) for path in folders)
 
 
-# Formats of `remixer_tf.export`, and lm-evaluation-harness.
+# Formats of `remixer_tf export`, and lm-evaluation-harness.
 LITERT = ["ai-edge-litert>=2.3"]
 LM_EVAL = ["lm_eval>=0.4.13"]  # 0.16 GB, without PyTorch
 ONNX = ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"]

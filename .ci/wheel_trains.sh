@@ -75,8 +75,8 @@ ls "$work"/imported/export/2/saved_model.pb >/dev/null
 
 echo "Asking for a task of T5's, which needs t5"
 if remixer_tf train --model_dir="$work/t5" --gin_file=models/t5_1_1_tiny.gin \
-  --gin_file=runs/mini_cogs.gin --gin.VOCABULARY_FILE="'$work/pieces.model'" \
-  --gin.TASK="'glue_rte_v002'" >out.txt 2>&1; then
+  --gin_file=runs/mini_cogs.gin --gin.VOCABULARY_FILE="$work/pieces.model" \
+  --gin.TASK=glue_rte_v002 >out.txt 2>&1; then
   echo "It trained without t5?"
   exit 1
 fi

@@ -8,10 +8,13 @@ task: of the T5, and of the Remixer before its first step, with and without what
 `runs/from_t5_1_1.gin` sets beside the matrices it takes.
 """
 
+import sys
+
 import numpy as np
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import restore_model
+from remixer_tf.commands import errors_in_one_line
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.losses import cross_entropy
 
@@ -35,12 +38,16 @@ STARTS = (
 )
 
 
+def add_arguments(parser):
+    configuration.add_common(parser, needs_run=False)
+    parser.add_argument("--t5", required=True, metavar="RUN")
+
+
 def main(arguments):
     options = configuration.parse_command_line(
         arguments,
         "Compares losses at the start.",
-        lambda parser: parser.add_argument("--t5", required=True, metavar="RUN"),
-        needs_run=False,
+        add_arguments,
     )
     configuration.parse_gin([f"{options.t5}/operative_config.gin"], [])
     t5 = build_model(configuration.get_value("train.model"), "float32")
@@ -81,4 +88,5 @@ def _loss(model, batches=20):
 
 
 if __name__ == "__main__":
-    configuration.run_binary(main)
+    with errors_in_one_line():
+        main(sys.argv[1:])

@@ -109,8 +109,9 @@ def _share(ours, theirs):
 
 def _imported(published, run):
     """The model of an imported run, as any reader of runs restores it."""
-    from remixer_tf import configuration, import_weights
+    from remixer_tf import configuration
     from remixer_tf.checkpoints.reading import restore_model
+    from remixer_tf.commands import run_command
     from remixer_tf.models.build import build_model
 
     arguments = [f"--from={published}", f"--model_dir={run}"]
@@ -120,7 +121,7 @@ def _imported(published, run):
             "--gin.VOCABULARY_FILE=None",
         ]
     with contextlib.redirect_stdout(None):
-        import_weights.main(arguments)
+        run_command("import_weights", arguments)
     configuration.parse_gin([os.path.join(run, "operative_config.gin")], [])
     model = build_model(configuration.get_value("train.model"), "float32")
     restore_model(run, model)
@@ -129,10 +130,10 @@ def _imported(published, run):
 
 def _exported_again(run, reference):
     """What transformers answers with the export of a run."""
-    from remixer_tf import export
+    from remixer_tf.commands import run_command
 
     with contextlib.redirect_stdout(None):
-        export.main([f"--model_dir={run}", "--format=huggingface"])
+        run_command("export", [f"--model_dir={run}", "--format=huggingface"])
     folder = os.path.join(run, "huggingface", "0")
     reference("again", folder)
     return np.load(os.path.join(folder, "answers.npz"))

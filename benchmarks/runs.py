@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
     @property
     def arguments(self):
-        """Its part of a binary's command line, a list of str."""
+        """Its part of a command line, a list of str."""
         values = [*self.bindings, *self.data]
         return [
             f"--gin_file={self.model}",
@@ -73,12 +73,12 @@ def train(run):
                 f"instead of {run.settings}. Set another --output."
             )
         return result
-    from remixer_tf import train
+    from remixer_tf.commands import run_command
     from remixer_tf.evaluation.results import read_results
 
     folder = os.path.join(run.output, run.name)
     start = time.process_time()
-    train.main([f"--model_dir={folder}", *run.arguments])
+    run_command("train", [f"--model_dir={folder}", *run.arguments])
     with open(os.path.join(folder, "train_summary.json")) as file:
         summary = json.load(file)
     evaluations = [

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scaling [--steps=60] [--rounds=3]
 
-Trains Remixer tiny on mini_cogs in bytes through the train binary, by `multi_worker`,
+Trains Remixer tiny on mini_cogs in bytes through the train command, by `multi_worker`,
 with the same batch per process. The two arrangements take turns. Efficiency is the
 tokens/s of two over twice those of one.
 """
@@ -39,7 +39,7 @@ def tokens_per_second(processes, steps):
         for index in range(processes):
             task = {"type": "worker", "index": index}
             config = {"cluster": {"worker": workers}, "task": task}
-            command = [sys.executable, "-m", "remixer_tf.train", *ARGUMENTS]
+            command = [sys.executable, "-m", "remixer_tf", "train", *ARGUMENTS]
             command += [f"--model_dir={folder}", f"--gin.TRAIN_STEPS={steps}"]
             command += [f"--gin.BATCH_SIZE={BATCH_PER_PROCESS * processes}"]
             process = subprocess.Popen(

@@ -2,7 +2,7 @@
 
     python -m benchmarks.trainer [--steps=300]
 
-Trains Remixer tiny on mini_cogs in bytes, through the train binary, with every part
+Trains Remixer tiny on mini_cogs in bytes, through the train command, with every part
 timed: the time from the command to the first step, and what logging, the progress
 bar, and saving cost as shares of a step.
 """
@@ -52,8 +52,9 @@ def main():
     start = time.perf_counter()
     from rich import live
 
-    from remixer_tf import configuration, train
+    from remixer_tf import configuration
     from remixer_tf.checkpoints import writing
+    from remixer_tf.commands import run_command
     from remixer_tf.data import pipeline
     from remixer_tf.training import overview, progress, run_log, tensorflow_engine
     from remixer_tf.training import train_step as train_step_lib
@@ -91,7 +92,7 @@ def main():
 
         progress.Progress.advance = note_first
         with contextlib.redirect_stdout(Terminal()):
-            train.main(arguments)
+            run_command("train", arguments)
 
     print("| before the first step | seconds |\n|---|---:|")
     shown = (

@@ -1,7 +1,6 @@
 """The page from a published checkpoint to a served answer runs as it is printed."""
 
 import contextlib
-import importlib
 import io
 import pathlib
 import re
@@ -12,31 +11,32 @@ import sys
 import gin
 import pytest
 
+from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from tests.tiny_run import TEXTS
 from tests.weights import numpy_t5, published
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "guides" / "checkpoint_to_answer.md"
-BINARY = "python -m remixer_tf."
+COMMAND = "python -m remixer_tf "
 
 
 def run(command, monkeypatch):
-    """Runs a line of shell; a binary of ours in this process, which is quicker."""
+    """Runs a line of shell; a command of ours in this process, which is quicker."""
     before, _, last = command.rpartition("|")
-    if not last.strip().startswith(BINARY):
+    if not last.strip().startswith(COMMAND):
         subprocess.run(["bash", "-euc", command], check=True)
         return
     if before:
         text = subprocess.check_output(["bash", "-euc", before])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     last, _, file = last.partition(" > ")
-    name, *arguments = shlex.split(last.strip().removeprefix(BINARY))
+    name, *arguments = shlex.split(last.strip().removeprefix(COMMAND))
     gin.clear_config()
     with contextlib.ExitStack() as stack:
         if file:
             output = stack.enter_context(open(file.strip(), "w"))
             stack.enter_context(contextlib.redirect_stdout(output))
-        importlib.import_module(f"remixer_tf.{name}").main(arguments)
+        run_command(name, arguments)
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_every_command(tmp_path, monkeypatch, clear_gin):
     assert [kind for kind, _ in blocks] == ["sh"] * 4 + ["python"]
     shell = "".join(text for kind, text in blocks if kind == "sh")
     commands = re.sub(r"\\\n|(?<=\|)\n", " ", shell).splitlines()
-    assert sum(BINARY in command for command in commands) == 7
+    assert sum(COMMAND in command for command in commands) == 7
     for command in commands:
         run(command, monkeypatch)
     result = subprocess.run(

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies
 
-from remixer_tf.configuration import is_users_error, plain_message, read_bindings
+from remixer_tf.configuration import UserError, read_bindings
 from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.data.image_files import MAX_PIXELS, count_pixels, decode_image
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
@@ -182,9 +182,9 @@ def test_damage_is_one_clear_line(files, name):
         except Exception as error:
             # A request with a damaged image fails in the graph: the server answers so.
             in_graph = read is read_image and isinstance(error, tf.errors.OpError)
-            if not (in_graph or is_users_error(error)):
+            if not (in_graph or isinstance(error, UserError)):
                 raise
-            message = plain_message(error)
+            message = error.message
             assert message and len(message) < 2_000, message[:3_000]
             outcomes["refused"] += 1
 

@@ -1,4 +1,4 @@
-"""`python -m remixer_tf.train` and `eval` on a folder of coloured images."""
+"""`python -m remixer_tf train` and `eval` on a folder of coloured images."""
 
 import json
 
@@ -6,8 +6,8 @@ import gin
 import numpy as np
 import pytest
 
-from remixer_tf import configuration, pictures, train
-from remixer_tf import eval as eval_binary
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.evaluation.results import read_results
 from tests.continuing import assert_continues_exactly
 from tests.data.toy_images import make_folder
@@ -55,7 +55,7 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
         "@normalize]",
         "--gin.CrossEntropy.label_smoothing=0.0",
     ]
-    train.main(arguments(tmp_path, folder, 30, *plain))
+    run_command("train", arguments(tmp_path, folder, 30, *plain))
     shown = capsys.readouterr().out
     assert "images 8x8x3 (first batch), 12 images per step" in shown
     assert " images/s " in shown and "tokens" not in shown
@@ -69,27 +69,27 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
     (path,) = tmp_path.glob("eval/*/validation/30/loss.json")
     path.unlink()
     gin.clear_config()
-    eval_binary.main([f"--model_dir={tmp_path}"])
+    run_command("eval", [f"--model_dir={tmp_path}"])
     assert read_results(str(tmp_path), "loss") == [result]
     accuracy, loss = (result["metrics"][name] for name in ("accuracy", "loss"))
     table = capsys.readouterr().out.replace("│", " ").split()
     assert table[table.index("loss") + 1] == f"{loss:.4f}"
     assert table[table.index("accuracy") + 1] == f"{accuracy:.4f}"
 
-    pictures.main([f"--model_dir={tmp_path}"])
+    run_command("pictures", [f"--model_dir={tmp_path}"])
     drawn = {path.name for path in (tmp_path / "pictures" / "30").iterdir()}
     assert drawn == {"index.html", "stack_matrices.png"}
     with pytest.raises(configuration.UserError, match="--text is for models of text"):
-        pictures.main([f"--model_dir={tmp_path}", "--text=a"])
+        run_command("pictures", [f"--model_dir={tmp_path}", "--text=a"])
 
 
 @pytest.mark.slow
 def test_the_whole_recipe_continues_exactly(tmp_path, folder):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     recipe = ["--gin.train.micro_batches=2", "--gin.train.checkpoint_period=4"]
-    train.main(arguments(whole, folder, 8, *recipe))
+    run_command("train", arguments(whole, folder, 8, *recipe))
     names = assert_continues_exactly(
-        whole, parts, lambda: train.main(arguments(parts, folder, 8, *recipe))
+        whole, parts, lambda: run_command("train", arguments(parts, folder, 8, *recipe))
     )
     assert any("stochastic_depth" in name for name in names)
 
@@ -98,6 +98,6 @@ def test_the_whole_recipe_continues_exactly(tmp_path, folder):
 def test_a_class_that_the_model_lacks(tmp_path, folder):
     more = ["--gin.NUM_CLASSES=2", "--gin.image_dataset.mixing=[]"]
     with pytest.raises(ValueError, match="the class 2, but the model's num_classes is"):
-        train.main(arguments(tmp_path, folder, 2, *more))
+        run_command("train", arguments(tmp_path, folder, 2, *more))
     with pytest.raises(ValueError, match="Expected logits"):
-        train.main(arguments(tmp_path, folder, 2, more[0]))
+        run_command("train", arguments(tmp_path, folder, 2, more[0]))

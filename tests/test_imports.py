@@ -1,7 +1,7 @@
 """Imports run one way: no module imports one that stands above it.
 
 Up to the optimizers, only Keras and NumPy may be imported, so that everything runs on
-TensorFlow and on JAX. gin is for configuration and the binaries; the folders of the
+TensorFlow and on JAX. gin is for configuration and the commands; the folders of the
 tasks' data register with it what it may set.
 """
 
@@ -26,24 +26,8 @@ ORDER = [
     ["analysis"],
     ["configuration"],
     ["harness"],
-    [
-        "train",
-        "cache",
-        "compare",
-        "eval",
-        "infer",
-        "inspect",
-        "lm_eval",
-        "export",
-        "import_weights",
-        "pictures",
-        "profile",
-        "quickstart",
-        "__main__",
-        "report",
-        "score",
-        "train_vocabulary",
-    ],
+    ["commands"],
+    ["__main__"],
 ]
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}
@@ -122,7 +106,7 @@ def violations(module, source):
             found.append(f"{module} imports jax: only {' and '.join(ON_JAX)} may")
         elif library == "gin" and part not in USES_GIN:
             found.append(
-                f"{module} imports gin: only tasks, configuration and binaries may"
+                f"{module} imports gin: only tasks, configuration and commands may"
             )
         elif target and RANK.get(target, -1) > RANK[part]:
             found.append(f"{module} imports {name}, which stands above it")
@@ -234,7 +218,7 @@ def test_a_wrong_import_is_found(module, source, problem):
         ("decoding.greedy", "from ..models import stack"),
         ("training.loop", "import tensorflow\nfrom remixer_tf import objectives, data"),
         ("tasks.cogs", "from remixer_tf.data.vocabularies import byte_vocabulary"),
-        ("train", "import gin\nfrom remixer_tf import __version__, configuration"),
+        ("commands.train", "import gin\nfrom remixer_tf import configuration"),
     ],
 )
 def test_a_right_import_passes(module, source):

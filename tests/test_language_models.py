@@ -9,9 +9,9 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf import configuration, infer, pictures, score, train
-from remixer_tf import eval as eval_binary
+from remixer_tf import configuration
 from remixer_tf.checkpoints import reading
+from remixer_tf.commands import run_command
 from remixer_tf.evaluation.results import read_results
 from remixer_tf.models.build import build_model
 from remixer_tf.tasks import classes, squad, text_files
@@ -57,7 +57,7 @@ def run(model_dir, *arguments, steps):
     sizes = [*TINY, f"--gin.TRAIN_STEPS={steps}"]
     if BERT[0] not in arguments:  # A Transformer has no longest sequence.
         sizes.append("--gin.MAX_LENGTH=32")
-    train.main([f"--model_dir={model_dir}", *arguments, *sizes])
+    run_command("train", [f"--model_dir={model_dir}", *arguments, *sizes])
 
 
 def results(model_dir, kind="loss"):
@@ -115,7 +115,7 @@ def test_masked_language_model_continues_exactly(mlm_run, texts, tmp_path):
 def test_pictures_of_attention_in_a_pair_of_texts(mlm_run, tmp_path):
     run_dir = shutil.copytree(mlm_run, tmp_path / "run")
     pair = ["--text=two", "--text=ten"]
-    pictures.main([f"--model_dir={run_dir}", *pair])
+    run_command("pictures", [f"--model_dir={run_dir}", *pair])
     drawn = {path.name for path in (run_dir / "pictures" / "40").iterdir()}
     assert drawn == {
         *("index.html", "encoder_matrices.png", "encoder_text_attention.png")
@@ -177,9 +177,9 @@ def test_a_classifier_takes_the_body_and_a_fresh_head(
     said = [json.loads(line)["prediction"] for line in path.read_text().splitlines()]
     assert len(said) == 16 and set(said) <= {"same", "other"}
     gin.clear_config()
-    eval_binary.main([f"--model_dir={tmp_path}"])
+    run_command("eval", [f"--model_dir={tmp_path}"])
     with pytest.raises(ValueError, match="Received: EncoderOnly"):
-        infer.main([f"--model_dir={tmp_path}", f"--input={path}"])
+        run_command("infer", [f"--model_dir={tmp_path}", f"--input={path}"])
     with pytest.raises(ValueError, match="class 1, but the model's num_classes is 1"):
         run(tmp_path / "one", *arguments, "--gin.NUM_CLASSES=1", steps=20)
 
@@ -248,10 +248,10 @@ def test_language_model(model, texts, tmp_path):
     prompt, answer = tmp_path / "prompt", tmp_path / "answer"
     prompt.write_text("one sheep\n")
     arguments = [f"--model_dir={tmp_path}", f"--input={prompt}", f"--output={answer}"]
-    infer.main(arguments)
+    run_command("infer", arguments)
     assert 0 < len(answer.read_bytes()) <= 1 + 3 * 16
     with pytest.raises(ValueError, match="must be less. Received: 32"):
-        infer.main([*arguments, "--gin.text_to_text.max_decode_length=32"])
+        run_command("infer", [*arguments, "--gin.text_to_text.max_decode_length=32"])
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ def test_a_language_model_answers_after_a_prompt(tmp_path):
     gin.clear_config()
     questions, answers = tmp_path / "questions", tmp_path / "answers"
     questions.write_text("A cat slept .\nthe dog saw Emma .\n")
-    infer.main(
+    run_command("infer",
         [f"--model_dir={tmp_path}", f"--input={questions}"] + [f"--output={answers}"]
     )
     assert len(tf.io.gfile.GFile(str(answers), "rb").read().splitlines()) == 2
@@ -316,7 +316,7 @@ def test_a_language_model_of_raw_text_chooses_and_is_scored(texts, copa, tmp_pat
     gin.clear_config()
     output = tmp_path / "output"
     options = [f"--model_dir={model_dir}", f"--output={output}"]
-    score.main(
+    run_command("score",
         [
             *options,
             "--split=validation",
@@ -332,7 +332,7 @@ def test_a_language_model_of_raw_text_chooses_and_is_scored(texts, copa, tmp_pat
     gin.clear_config()
     book = tmp_path / "book"
     book.write_text("one sheep and two sheep. " * 8)
-    score.main([*options, f"--input={book}", "--stride=8"])
+    run_command("score", [*options, f"--input={book}", "--stride=8"])
     loss, tokens, perplexity, bits = map(float, output.read_text().split())
     assert tokens == 200
     np.testing.assert_allclose(perplexity, np.exp(-loss / tokens), rtol=1e-3)

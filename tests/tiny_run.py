@@ -1,6 +1,6 @@
 """Runs for tests of what reads a run: two tiny models, trained for one step."""
 
-from remixer_tf import train
+from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
 
 SIZES = [
@@ -48,14 +48,14 @@ TEXTS = [
 def train_run(model_dir, vocabulary, *more):
     """Trains a T5.1.1 on "bytes", or a Remixer in bfloat16 on "words" it half knows.
 
-    More arguments are those of `remixer_tf.train`.
+    More arguments are those of `remixer_tf train`.
     """
     arguments = BYTES
     if vocabulary == "words":
         file = f"{model_dir}/words.model"
         train_vocabulary(TEXTS, file, model_type="word")
         arguments = [*WORDS, f"--gin.VOCABULARY_FILE='{file}'"]
-    train.main([f"--model_dir={model_dir}", *arguments, *TINY, *more])
+    run_command("train", [f"--model_dir={model_dir}", *arguments, *TINY, *more])
 
 
 def write_text(folder):

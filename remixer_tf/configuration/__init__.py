@@ -1,19 +1,13 @@
-"""What binaries know of gin: their command line, their configuration, its errors."""
+"""What commands know of gin: their command line, and their configuration."""
 
-from remixer_tf.configuration.bindings import read_bindings
+from remixer_tf.configuration.bindings import gin_folder, read_bindings
 from remixer_tf.configuration.command_line import (
+    add_common,
+    add_run,
     add_trust,
     parse_command_line,
-    parse_run,
-    run_configuration,
-)
-from remixer_tf.configuration.errors import (
-    UserError,
-    check_on_tensorflow,
-    is_users_error,
-    nearest,
-    plain_message,
-    run_binary,
+    read_configuration,
+    read_run,
 )
 from remixer_tf.configuration.gin_files import (
     bind_relative_paths,
@@ -22,16 +16,18 @@ from remixer_tf.configuration.gin_files import (
     evaluation_bindings,
     get_arguments,
     get_value,
-    gin_folder,
     hyperparameters,
     is_set,
     parse_gin,
     register_configurables,
 )
-from remixer_tf.configuration.startup import load_tensorflow
+from remixer_tf.configuration.startup import check_on_tensorflow, load_tensorflow
+from remixer_tf.errors import UserError
 
 __all__ = [
     "UserError",
+    "add_common",
+    "add_run",
     "add_trust",
     "bind_relative_paths",
     "call",
@@ -43,15 +39,11 @@ __all__ = [
     "gin_folder",
     "hyperparameters",
     "is_set",
-    "is_users_error",
     "load_tensorflow",
-    "nearest",
     "parse_command_line",
     "parse_gin",
-    "parse_run",
-    "plain_message",
     "read_bindings",
+    "read_configuration",
+    "read_run",
     "register_configurables",
-    "run_binary",
-    "run_configuration",
 ]

@@ -1,14 +1,16 @@
-"""The command line of the binaries."""
+"""The command line of the commands."""
 
 import argparse
+import ast
 import os
 import re
 
 from remixer_tf.checkpoints import paths
-from remixer_tf.configuration.errors import UserError, nearest
-from remixer_tf.configuration.gin_files import RUN_FILE, get_value, parse_gin
+from remixer_tf.configuration.bindings import RUN_FILE
+from remixer_tf.configuration.gin_files import get_value, parse_gin
 from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.configuration.trust import check_run_configuration
+from remixer_tf.errors import UserError, nearest
 
 # What puts a model on several devices, of Keras' backend, and the value that does not.
 _ONE_DEVICE = {
@@ -17,31 +19,53 @@ _ONE_DEVICE = {
 }
 
 
-def parse_command_line(arguments, description, add_arguments=None, needs_run=True):
-    """Parses a binary's command line.
+def parse_command_line(arguments, description, add_arguments, program=None):
+    """Parses a command line.
 
     Args:
         arguments: list of str, without the program's name.
-        description: str, the help's first line.
-        add_arguments: a function that adds the binary's own options to the
-            `argparse.ArgumentParser`; None for none.
-        needs_run: bool, whether --model_dir has to be given.
+        description: str, what --help says first.
+        add_arguments: a function that adds all options to an `ArgumentParser`.
+        program: str, how the help calls it; None for the name of the file.
 
     Returns:
-        `argparse.Namespace` with `model_dir`, `gin_file` (a list), `gin_search_paths`
-        (a list), `gin_bindings` (a list such as ["train.seed = 1"]), `module_import`
-        (a list), and the binary's own.
+        `argparse.Namespace` of the options. `add_common` says what those of all
+        commands are.
 
     Raises:
         UserError: an argument is unknown or malformed.
     """
     parser = argparse.ArgumentParser(
-        description=description, allow_abbrev=False, usage="%(prog)s [options]"
+        prog=program,
+        description=description,
+        allow_abbrev=False,
+        usage="%(prog)s [options]",
     )
-    if needs_run:
-        parser.add_argument(
-            "--model_dir", required=True, metavar="DIR", help="folder of the run"
-        )
+    add_arguments(parser)
+    options, rest = parser.parse_known_args(arguments)
+    if not hasattr(options, "gin_file"):
+        for argument in rest:
+            raise _unknown(argument, parser)
+        return options
+    options.gin_bindings = [_to_binding(argument, parser) for argument in rest]
+    options.gin_file = [f for value in options.gin_file for f in value.split(",") if f]
+    options.gin_search_paths = [p for p in options.gin_search_paths.split(",") if p]
+    return options
+
+
+def add_common(parser, needs_run=True):
+    """Adds the options of every command that reads a configuration.
+
+    These are `model_dir`, `gin_file` (a list), `gin_bindings` (a list such as
+    ["train.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list).
+
+    Args:
+        parser: `argparse.ArgumentParser`.
+        needs_run: bool, whether --model_dir has to be given.
+    """
+    parser.add_argument(
+        "--model_dir", required=needs_run, metavar="DIR", help="folder of the run"
+    )
     parser.add_argument(
         "--gin_file",
         action="append",
@@ -55,8 +79,8 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
         dest="unused",
         default=argparse.SUPPRESS,
         metavar="",
-        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.train.seed=1; "
-        "a string needs quotes of its own: --gin.TASK=\"'cogs'\"",
+        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.train.seed=1, "
+        "--gin.TASK=cogs",
     )
     parser.add_argument(
         "--gin_search_paths",
@@ -73,87 +97,6 @@ def parse_command_line(arguments, description, add_arguments=None, needs_run=Tru
         help="module of yours to import first, which registers tasks or parts; repeat "
         "it for several",
     )
-    if add_arguments:
-        add_arguments(parser)
-    options, rest = parser.parse_known_args(arguments)
-    options.gin_bindings = [_to_binding(argument, parser) for argument in rest]
-    options.gin_file = [f for value in options.gin_file for f in value.split(",") if f]
-    options.gin_search_paths = [p for p in options.gin_search_paths.split(",") if p]
-    return options
-
-
-def parse_run(
-    arguments, description, add_arguments=None, steps=("best",), devices="one"
-):
-    """Parses the command line of a binary that reads a run, and its configuration.
-
-    Without --gin_file that is the one which training wrote into --model_dir, see
-    `run_configuration`.
-
-    Args:
-        arguments, description, add_arguments: as in `parse_command_line`.
-        steps: words that --step takes beside a number.
-        devices: what the binary runs on. "configured": what the configuration says.
-            "asked": those of one process that --gin_file or --gin ask for; what a run's
-            own configuration says of devices is not read. "one": the same, and none
-            but one device may be asked for.
-
-    Returns:
-        what `parse_command_line` does, with `step`: int or one of `steps`, None for the
-        newest checkpoint.
-
-    Raises:
-        UserError: what `parse_command_line` and `parse_gin` raise, the folder has no
-            configuration, or devices are asked for that the binary does not take.
-    """
-
-    def step(text):
-        return text if text in steps else int(text)
-
-    def add_step(parser):
-        parser.add_argument(
-            "--step",
-            type=step,
-            metavar="N",
-            help=f"step of the checkpoint, or {' or '.join(steps)}; the newest if not "
-            "given",
-        )
-        add_trust(parser)
-        if add_arguments:
-            add_arguments(parser)
-
-    options = parse_command_line(
-        arguments,
-        f"{description} Without --gin_file, the configuration is the one that training "
-        "wrote into --model_dir.",
-        add_step,
-    )
-    files, bindings = options.gin_file, options.gin_bindings
-    own = [] if files else [run_configuration(options)]
-    load_tensorflow()
-    one_device = {} if devices == "configured" else _one_device()
-    if own:
-        files = own
-        bindings = [f"{name} = {one!r}" for name, one in one_device.items()] + bindings
-    parse_gin(files, bindings, options.gin_search_paths, modules=options.module_import)
-    paths.start_from([options.model_dir, *paths.starts()], run=options.model_dir)
-    for name, one in one_device.items():
-        value = get_value(name, one)
-        of_processes = name == "JaxEngine.distributed" or value == "multi_worker"
-        if value != one and (devices == "one" or of_processes):
-            what = "in one process" if devices == "asked" else "on one device"
-            raise UserError(
-                f"this program runs {what}, and the configuration has {name} = "
-                f'{value!r}. Add --gin.{name}="{one!r}". (remixer_tf.eval takes it.)'
-            )
-    return options
-
-
-def _one_device():
-    """{parameter: its value} of one device, for Keras' backend."""
-    import keras  # late, as all that is slow to import
-
-    return _ONE_DEVICE.get(keras.backend.backend(), {})
 
 
 def add_trust(parser):
@@ -164,6 +107,87 @@ def add_trust(parser):
         help="let the run's own configuration import any module and include files, "
         "which runs code of whoever made it; --module_import allows one module",
     )
+
+
+def add_run(parser, words=("best",)):
+    """Adds the options of who reads a checkpoint: the common ones, `step`, `trust`.
+
+    Args:
+        parser: `argparse.ArgumentParser`.
+        words: what --step takes instead of a number.
+    """
+    add_common(parser)
+
+    def step(text):
+        return text if text in words else int(text)
+
+    parser.add_argument(
+        "--step",
+        type=step,
+        metavar="N",
+        help=f"step of the checkpoint, or {' or '.join(words)}; default: the newest",
+    )
+    add_trust(parser)
+
+
+def read_configuration(options, default=(), complete=True):
+    """Reads the configuration that a command line names.
+
+    Args:
+        options: `argparse.Namespace`, see `add_common`.
+        default: list of gin files for neither --gin_file nor --model_dir.
+        complete: see `parse_gin`.
+
+    Raises:
+        UserError: see `run_configuration` and `parse_gin`.
+    """
+    files = options.gin_file or default
+    if options.model_dir and not options.gin_file:
+        files = [run_configuration(options)]
+    parse_gin(
+        files,
+        options.gin_bindings,
+        options.gin_search_paths,
+        complete,
+        options.module_import,
+    )
+
+
+def read_run(options, devices="one"):
+    """Reads the configuration for a checkpoint of --model_dir.
+
+    Without --gin_file it is the one which training wrote there.
+
+    Args:
+        options: `argparse.Namespace`, see `add_run`.
+        devices: what the command runs on. "configured": what the configuration says.
+            "asked": those of one process that --gin_file or --gin ask for; what a run's
+            own configuration says of devices is not read. "one": the same, and none
+            but one device may be asked for.
+
+    Raises:
+        UserError: what `read_configuration` raises, or devices are asked for that the
+            command does not take.
+    """
+    files, bindings = options.gin_file, options.gin_bindings
+    own = [] if files else [run_configuration(options)]
+    load_tensorflow()
+    one_device = {} if devices == "configured" else _one_device()
+    if own:
+        bindings = [f"{name} = {one!r}" for name, one in one_device.items()] + bindings
+    parse_gin(
+        own or files, bindings, options.gin_search_paths, modules=options.module_import
+    )
+    paths.start_from([options.model_dir, *paths.starts()], run=options.model_dir)
+    for name, one in one_device.items():
+        value = get_value(name, one)
+        of_processes = name == "JaxEngine.distributed" or value == "multi_worker"
+        if value != one and (devices == "one" or of_processes):
+            what = "in one process" if devices == "asked" else "on one device"
+            raise UserError(
+                f"this command runs {what}, and the configuration has {name} = "
+                f'{value!r}. Add --gin.{name}="{one!r}". (eval takes it.)'
+            )
 
 
 def run_configuration(options):
@@ -190,18 +214,39 @@ def run_configuration(options):
     return path
 
 
+def _one_device():
+    """{parameter: its value} of one device, for Keras' backend."""
+    import keras  # late, as all that is slow to import
+
+    return _ONE_DEVICE.get(keras.backend.backend(), {})
+
+
 def _to_binding(argument, parser):
     """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
     match = re.fullmatch(r"--gin\.([^=]+)=(.*)", argument, re.DOTALL)
     if match:
-        return f"{match[1].strip()} = {match[2]}"
+        return f"{match[1].strip()} = {_to_value(match[2].strip())}"
     if argument.startswith("--gin."):
         raise UserError(f"{argument} has no value. Expected: {argument}=VALUE")
     if match := re.match(r"--gin_(?:params?|bindings?)\b=?(.*)", argument, re.DOTALL):
         name, _, value = match[1].strip("'\" ").partition("=")
         meant = f"--gin.{name.strip() or 'NAME'}={value.strip() or 'VALUE'}"
         raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")
+    raise _unknown(argument, parser)
+
+
+def _to_value(text):
+    """Returns a value as gin text: a word or a path that is no literal is a string."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        if re.fullmatch(r"[^\s'\"%@()\[\]{}=]+", text):
+            return repr(text)
+    return text
+
+
+def _unknown(argument, parser):
     flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
-    raise UserError(
+    return UserError(
         f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
     )

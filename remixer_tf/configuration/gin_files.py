@@ -4,35 +4,29 @@ import ast
 import copy
 import functools
 import importlib
-import inspect
-import logging
+import itertools
 import os
 import pprint
 import re
 import sys
-import tokenize
 import types
 
 import gin
-from gin import resource_reader
+from gin import config_parser
 
 from remixer_tf.checkpoints import paths
-from remixer_tf.configuration.bindings import read_in_order
-from remixer_tf.configuration.configurables import PACKAGES, configurables
-from remixer_tf.configuration.errors import (
-    UserError,
-    explain,
-    explain_syntax,
-    missing_file,
-    nearest,
-    plain_message,
-    unknown_parameter,
+from remixer_tf.configuration import checks
+from remixer_tf.configuration.bindings import (
+    RUN_FILE,
+    gin_folder,
+    is_binding,
+    name_of,
+    read_all,
 )
+from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.startup import load_tensorflow
-from remixer_tf.data.late_tasks import register_waiting
+from remixer_tf.errors import UserError
 
-RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
-_search_path = []  # of the configuration that is read
 # What only trains, answers or draws: of a checkpoint, it changes no result.
 _TRAINING = (
     "keras.optimizers.",
@@ -54,9 +48,6 @@ _TRAINING = (
 _EVALUATION = "remixer_tf.evaluation."
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
-# gin's reader of packages logs an error for each file that is not in one.
-logging.getLogger().addFilter(lambda record: "Path not found" not in str(record.msg))
-
 
 @functools.cache
 def register_configurables():
@@ -66,11 +57,6 @@ def register_configurables():
         dict of names to what each stands for, as gin calls it: with its bindings.
     """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
-    gin.config.register_finalize_hook(_check_parameters)
-    gin.config.register_finalize_hook(_check_layers)
-    gin.config.register_finalize_hook(_check_booleans)
-    gin.config.register_finalize_hook(_check_brackets)
-    gin.config._FILE_READERS[:] = [(_open, lambda path: True)]
     # gin sorts dictionaries when it writes them, and has no option not to; the order of
     # sublayers matters.
     pformat = functools.partial(pprint.pformat, sort_dicts=False)
@@ -79,15 +65,6 @@ def register_configurables():
         name: gin.external_configurable(value, name, module=module)
         for module, name, value in configurables()
     }
-
-
-def gin_folder():
-    """Returns the package's folder of gin files: in the wheel, else in the checkout."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    installed = os.path.join(package, "gin")
-    if os.path.isdir(installed):
-        return installed
-    return os.path.join(os.path.dirname(package), "gin")
 
 
 def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
@@ -107,50 +84,69 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         UserError: a file or module is missing or malformed, a name unknown, a value
             not set.
     """
-    _search_path[:] = ["", *search_paths, gin_folder()]
-    found = _read_text(files, bindings)
-    _check_read(found)
+    folders = ["", *search_paths, gin_folder()]
+    imports = [f"import {module}" for module in modules]
+    statements = [*read_all([], imports, ()), *read_all(files, bindings, folders)]
+    checks.check_order(statements)
+    checks.check_read(statements)
     load_tensorflow()
     register_configurables()
     gin.clear_config()
+    for statement in statements:
+        if isinstance(statement, config_parser.ImportStatement):
+            _import(statement)
+    checks.check_names(statements)
+    missing = checks.check_values(statements, complete)
     try:
-        for module in modules:
-            gin.parse_config(f"import {module}")
-        for file in files:
-            gin.parse_config_file(file)
-        for text in bindings:
+        for text in _texts(statements):
             gin.parse_config(text)
-        if not complete:
-            required = r"^(\S+) = %gin.REQUIRED$"
-            for name in re.findall(required, gin.config_str(), re.MULTILINE):
-                gin.parse_config(f"{name} = None")
-        gin.finalize()
-        starts = get_value("relative_paths.folders", ["."])
-        runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
-        paths.start_from([os.path.join(r, start) for r in runs for start in starts])
-    except (ValueError, OSError, ImportError) as error:
-        message = explain(error, _parameters_of_all()) or plain_message(error)
-        if "No configurable matching" in str(error):
-            try:
-                if register_waiting():
-                    return parse_gin(files, bindings, search_paths, complete, modules)
-            except ImportError as missing:
-                message += f" If the name is one of t5's: {missing}"
-        raise UserError(message) from None
-    except KeyError as error:  # gin's, of ambiguous names; others are bugs
-        message = explain(error, _parameters_of_all())
-        if message is None:
-            raise
-        raise UserError(message) from None
-    except RecursionError:
-        raise UserError("gin: brackets or includes are nested too deep.") from None
-    except UserError as error:  # gin has added where it was raised.
-        raise UserError(plain_message(error)) from None
+        gin.parse_config([f"{name} = None" for name in missing])
+    except ValueError as error:  # what a module of the user's lets gin configure
+        raise UserError(str(error).partition("\n")[0]) from None
+    gin.finalize()
+    starts = get_value("relative_paths.folders", ["."])
+    runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
+    paths.start_from([os.path.join(r, start) for r in runs for start in starts])
     # The model makes these by reference alone.
     packages = (*PACKAGES, "keras.optimizers")
     parts = {name for module, name, _ in configurables() if module in packages}
-    for warning in _check_read(found, parts):
+    for warning in checks.check_read(statements, parts):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _import(statement):
+    """Imports what an import statement of gin names, unless it is gin's own."""
+    if statement.module.startswith("__gin__."):
+        return
+    try:
+        importlib.import_module(statement.module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"there is no module {error.name!r}{checks.place_of(statement)}. Modules "
+            "of yours are looked for in the current folder and on Python's path "
+            "(PYTHONPATH)."
+        ) from None
+    except ImportError as error:
+        raise UserError(f"{error}{checks.place_of(statement)}") from None
+
+
+def _texts(statements):
+    """Yields statements as text for gin, those of one file together.
+
+    The imports of a file come first: gin's dynamic registration is of one file.
+    """
+
+    def file_of(statement):
+        return statement.location.filename
+
+    for file, group in itertools.groupby(statements, file_of):
+        lines = [
+            s.format()
+            for s in statements
+            if isinstance(s, config_parser.ImportStatement) and file_of(s) == file
+        ]
+        lines += [f"{name_of(s)} = {s.value!r}" for s in group if is_binding(s)]
+        yield "\n".join(lines)
 
 
 def bind_relative_paths(model_dir):
@@ -161,7 +157,11 @@ def bind_relative_paths(model_dir):
 
 def is_set(parameter):
     """Returns whether the configuration gives `parameter`, such as "train.seed"."""
-    return f"\n{parameter} =" in gin.config_str()
+    try:
+        gin.query_parameter(parameter)
+    except ValueError:  # Not bound.
+        return False
+    return True
 
 
 def call(name, /, *args, **kwargs):
@@ -172,10 +172,18 @@ def call(name, /, *args, **kwargs):
     """
     try:
         return register_configurables()[name](*args, **kwargs)
-    except (TypeError, RuntimeError) as error:
-        if message := explain(error, _parameters_of_all()):
-            raise UserError(message) from None
-        raise
+    except TypeError as error:  # Python's own of an argument that is missing
+        missing = re.match(
+            r"([\w.]+?)(?:\.__init__)?\(\) missing \d+ required .*?: (.*)", str(error)
+        )
+        if missing is None or missing[1] not in register_configurables():
+            raise
+        raise UserError(
+            f"{missing[1]} needs a value for {missing[2]}. Set it in a gin file, or "
+            f"with --gin.{missing[1]}.PARAMETER=VALUE. (A run needs a model file and a "
+            "run file, such as --gin_file=models/t5_1_1_tiny.gin "
+            "--gin_file=runs/mini_cogs.gin.)"
+        ) from None
 
 
 def get_value(name, default=None):
@@ -184,11 +192,9 @@ def get_value(name, default=None):
     As a function that is called with the binding receives it: macros resolved, a
     `@reference` as the function it names, a `@reference()` called.
     """
-    try:
-        value = gin.query_parameter(name)
-    except ValueError:  # Not bound.
+    if not is_set(name):
         return default
-    return copy.deepcopy(value)  # gin resolves references in copies.
+    return copy.deepcopy(gin.query_parameter(name))  # gin resolves references so.
 
 
 def get_arguments(name):
@@ -201,10 +207,9 @@ def get_arguments(name):
         dictionary of the arguments, as `get_value` returns each; {} if nothing is
         bound to `name`.
     """
-    try:
-        reference = gin.query_parameter(name)
-    except ValueError:  # Not bound.
+    if not is_set(name):
         return {}
+    reference = gin.query_parameter(name)
     while reference.configurable.name == "macro":
         reference = gin.query_parameter(f"{reference.scoped_selector}.value")
     return gin.get_bindings(reference.scoped_selector)
@@ -221,7 +226,7 @@ def configuration_str():
     given = gin.config_str().split("\n\n")
     unused = [block for block in given if block.partition("\n")[0] not in headings]
     return (
-        "# Given, for other binaries and scopes.\n\n"
+        "# Given, for other commands and scopes.\n\n"
         + "\n\n".join(unused)
         + "\n\n# The operative configuration of this run, with defaults.\n\n"
         + operative
@@ -272,155 +277,6 @@ def hyperparameters(text):
     return values
 
 
-def _read_text(files, bindings):
-    """Reads what files and bindings say, before anything slow is imported.
-
-    Returns:
-        {name: (value as text, file, None for a binding)}.
-
-    Raises:
-        UserError: a file is missing or malformed, or the files of a run come before
-            those of its model.
-    """
-    found, text = {}, None
-
-    def read(text):
-        for name, value, file in read_in_order(text, _open):
-            _, of_run = found.get("train.dataset", (None, file))
-            if name == "train.model" and name not in found and of_run != file:
-                raise UserError(
-                    f"{file} says what the model is, and comes after a file that says "
-                    "how it is trained, whose VOCAB_SIZE and others it would set back. "
-                    "Name the model's file first."
-                )
-            found[name] = value, file
-
-    try:
-        for path in files:
-            with _open(path) as file:
-                read(file)
-        for text in bindings:
-            read(text)
-    except (SyntaxError, tokenize.TokenError) as error:
-        raise UserError(explain_syntax(error, text)) from None
-    except (ValueError, TypeError, OSError) as error:  # bytes; a key such as [1]
-        raise UserError(plain_message(error)) from None
-    return found
-
-
-def _check_read(found, parts=frozenset()):
-    """Raises if the command line sets what nothing reads.
-
-    Args:
-        found: what `_read_text` returns.
-        parts: names of what is made where a @reference names it, and not else.
-
-    Returns:
-        list of messages, of what the user's own files set and nothing reads.
-    """
-    values = {}  # of each macro and configurable
-    for name, (value, _) in found.items():
-        values.setdefault(_owner(name), []).append(value)
-    macros = {name for name in found if _owner(name) == name}
-    read, new = set(), values.keys() - macros - parts
-    while new:
-        read |= new
-        text = " ".join(value for owner in new for value in values.get(owner, ()))
-        # One in quotes is meant to be read too; who receives it says that it is not.
-        new = set(re.findall(r"(?:[@%](?:\w+[/.])*|')(\w+)", text)) - read
-    warnings = []
-    for name, (_, file) in found.items():
-        if _owner(name) in read:
-            continue
-        if file is None:
-            raise UserError(f"--gin.{name} sets {_unread(name, found, read)}")
-        ours = os.path.abspath(file).startswith(gin_folder() + os.sep)
-        if name in macros and not ours and os.path.basename(file) != RUN_FILE:
-            warnings.append(f"{file} sets {name}, {_unread(name, found, read)}")
-    return warnings
-
-
-def _unread(name, found, read):
-    """Says of a macro or parameter why nothing reads it, and what is read instead."""
-    owner = _owner(name)
-    if owner != name:
-        return f"what nothing reads: the configuration has no @{owner}."
-    uses = [n for n, (value, _) in found.items() if re.search(rf"%{name}\b", value)]
-    if not uses:
-        used = {m for value, _ in found.values() for m in re.findall(r"%(\w+)", value)}
-        return f"a macro that nothing uses.{nearest(name, used)}"
-    parameter = uses[0].rpartition(".")[2]
-    instead = [
-        f" It has {n} = {value}."
-        for n, (value, _) in found.items()
-        if n.endswith(f".{parameter}") and _owner(n) in read
-    ]
-    return (
-        f"what nothing reads: it is the value of {uses[0]}, and the configuration has "
-        f"no @{_owner(uses[0])}.{''.join(instead[:1])}"
-    )
-
-
-def _owner(name):
-    """`Name` of "a/module.Name.parameter"; a macro itself."""
-    selector = name.rpartition(".")[0] if "." in name.rpartition("/")[2] else name
-    return re.split(r"[/.]", selector)[-1]
-
-
-def _open(path):
-    """Opens a gin file of the search path, or of a package, as gin's own reader has it.
-
-    Raises:
-        UserError: it is nowhere.
-    """
-    for folder in _search_path:
-        if os.path.isfile(found := os.path.join(folder, path)):
-            return open(found, encoding="utf-8")
-    try:
-        if resource_reader.system_path_file_exists(path):
-            return resource_reader.system_path_reader(path)
-    except TypeError:  # It fails at any other folder here, such as one called models.
-        pass
-    raise UserError(missing_file(path, _search_path))
-
-
-def _check_parameters(config):
-    """A finalize hook: checks the parameters of classes that take **kwargs.
-
-    gin accepts every name for them, and Keras reports only the innermost call.
-    """
-    ours = _parameters_of_all()
-    for (_, selector), bindings in config.items():
-        name = selector.rpartition(".")[2]
-        if name not in ours and not _is_layer(gin.get_configurable(selector)):
-            continue
-        known = sorted(_parameters(gin.get_configurable(selector)))
-        for parameter in bindings:
-            if parameter not in known:
-                raise UserError(unknown_parameter(name, parameter, known))
-
-
-def _check_booleans(config):
-    """A finalize hook: checks that what is True or False by default is one of them.
-
-    Python would take any other value for one of the two, as 'no' for True.
-    """
-    for (_, selector), bindings in config.items():
-        function = gin.get_configurable(selector)
-        booleans = {
-            name
-            for name, parameter in _parameters(function).items()
-            if isinstance(parameter.default, bool)
-        }
-        for name in booleans.intersection(bindings):
-            value = _without_macros(bindings[name], config)
-            if not isinstance(value, (bool, gin.config.ConfigurableReference)):
-                name = f"{selector.rpartition('.')[2]}.{name}"
-                raise UserError(
-                    f"{name} must be True or False. Received: {name}={value!r}"
-                )
-
-
 def _text(value):
     """A value as text in which macros are written out."""
     if isinstance(value, dict):
@@ -440,77 +296,5 @@ def _without(scope, selector, parameter):
         bindings = gin.config._CONFIG.get(("", selector), {})
         if parameter in bindings:
             return bindings[parameter]
-    found = _parameters(gin.get_configurable(selector)).get(parameter)
+    found = checks.parameters(gin.get_configurable(selector)).get(parameter)
     return None if found is None else found.default
-
-
-def _without_macros(value, config):
-    """What a macro stands for; a value that is none, or not set, as it is."""
-    while repr(value).startswith("%"):
-        macro = config.get((repr(value)[1:], "gin.macro"))
-        if macro is None:
-            break
-        value = macro["value"]
-    return value
-
-
-def _check_brackets(config):
-    """A finalize hook: checks that what is used as it is made is made."""
-    import keras  # late, as all that is slow to import
-
-    schedule = keras.optimizers.schedules.LearningRateSchedule
-    for reference in gin.config.iterate_references(config):
-        part = reference.configurable
-        needs = part.name in ("CrossEntropy", "InitialCheckpoint") or (
-            inspect.isclass(part.wrapped) and issubclass(part.wrapped, schedule)
-        )
-        if needs and not reference.evaluate:
-            raise UserError(
-                f"@{part.name} is written with brackets where it is used: "
-                f"@{part.name}()"
-            )
-
-
-def _check_layers(config):
-    """A finalize hook: checks that layers are registered in a way that Keras bears.
-
-    `@gin.configurable` puts its own `__init__` into the class, and Keras reads the
-    names of the arguments from it.
-    """
-    for reference in gin.config.iterate_references(config):
-        part = reference.configurable
-        if _is_layer(part.wrapped) and part.wrapper is part.wrapped:
-            raise UserError(
-                f"{part.name} is a Keras layer with @gin.configurable, which Keras "
-                f"cannot build. Write @gin.register above the class in {part.module}."
-            )
-
-
-def _is_layer(value):
-    import keras  # late, as all that is slow to import
-
-    return inspect.isclass(value) and issubclass(value, keras.layers.Layer)
-
-
-@functools.cache
-def _parameters_of_all():
-    """Returns {name: sorted parameters} of all of ours that gin may configure."""
-    return {name: sorted(_parameters(value)) for _, name, value in configurables()}
-
-
-def _parameters(function):
-    """Returns {name: parameter}, of a class with those of its base classes."""
-    functions = [function]
-    if inspect.isclass(function):
-        functions = [
-            vars(base)["__init__"]
-            for base in reversed(function.__mro__[:-1])
-            if "__init__" in vars(base)
-        ]
-    return {
-        parameter.name: parameter
-        for function in functions
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and parameter.name != "self"
-    }

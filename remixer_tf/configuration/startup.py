@@ -5,6 +5,8 @@ import re
 import sys
 import tempfile
 
+from remixer_tf.errors import UserError
+
 # Each names a part of TensorFlow that says how it starts, or what it does not find.
 _OF_NO_USE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|"
@@ -41,3 +43,14 @@ def load_tensorflow():
             for line in held:
                 if not _OF_NO_USE.match(line):
                     os.write(2, line)
+
+
+def check_on_tensorflow(what):
+    """Raises a UserError if Keras runs on a library that cannot do `what`."""
+    import keras  # late: it is slow to import
+
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise UserError(
+            f"{what} needs Keras on TensorFlow, and it runs on {backend}. Unset "
+            "KERAS_BACKEND for it: the checkpoint is the same."
+        )

@@ -4,17 +4,20 @@ The folder may be a stranger's. Gin's `import` runs a module, its dynamic regist
 calls any function there is, and `include` brings another file with either.
 """
 
-import re
-
 from gin import config_parser
 
-from remixer_tf.configuration.bindings import read_statements
-from remixer_tf.configuration.errors import UserError
+from remixer_tf.configuration.bindings import (
+    Name,
+    is_binding,
+    read_statements,
+    strings_in,
+)
+from remixer_tf.errors import UserError
 
 # Their modules may be imported: this package, and what it configures.
 _PACKAGES = ("keras", "remixer_tf", "seqio", "t5")
 # Whole programs among the configurables, which write where their bindings say.
-_PROGRAM = re.compile(r"@(?:[\w./]*[./])?(train|evaluate)\b")
+_PROGRAMS = ("train", "evaluate")
 
 
 def check_run_configuration(path, modules=()):
@@ -32,9 +35,11 @@ def check_run_configuration(path, modules=()):
     for statement in read_statements(path):
         if isinstance(statement, config_parser.IncludeStatement):
             _refuse(path, f"includes {statement.filename!r}")
-        if isinstance(statement, config_parser.BindingStatement):
-            if program := _PROGRAM.search(repr(statement.value)):
-                _refuse(path, f"refers to the program {program[0]}")
+        if is_binding(statement):
+            for name in strings_in(statement.value):
+                program = isinstance(name, Name) and name.startswith("@")
+                if program and name.selector.rpartition(".")[2] in _PROGRAMS:
+                    _refuse(path, f"refers to the program {name}")
         if isinstance(statement, config_parser.ImportStatement):
             module = statement.module
             if module.partition(".")[0] == "__gin__":

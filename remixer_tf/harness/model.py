@@ -10,6 +10,7 @@ from absl import logging
 from remixer_tf import configuration
 from remixer_tf.data.codec import pad, ragged
 from remixer_tf.decoding import greedy_decode, sample
+from remixer_tf.errors import MissingLibraryError, UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.serving.text_scorer import quarters
 
@@ -19,7 +20,7 @@ try:
     from lm_eval.api.registry import register_model
     from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 except ModuleNotFoundError as error:
-    raise ImportError(
+    raise MissingLibraryError(
         f"lm-evaluation-harness is not installed ({error}). Install it with: "
         "pip install 'remixer_tf[lm_eval]'"
     ) from None
@@ -66,24 +67,25 @@ class HarnessModel(LM):
         """Restores the model of a run: `simple_evaluate(model="remixer_tf", ...)`.
 
         Args:
-            arg_dict: the `model_args`, options of `python -m remixer_tf.score`:
+            arg_dict: the `model_args`, options of `python -m remixer_tf score`:
                 {"model_dir": RUN, "step": N, "gin_file": FILES, "gin.NAME": VALUE,
                 "trust": True}.
             additional_config: dictionary of the harness's own, of which there may be
                 `batch_size`.
 
         Raises:
-            UserError, ValueError, FileNotFoundError: see `configuration.parse_run` and
-                `text_scorer`.
+            UserError: see `configuration.read_run` and `text_scorer`.
         """
         given = {**arg_dict, **(additional_config or {})}
         given = {name: value for name, value in given.items() if value is not None}
         batch_size = given.pop("batch_size", 64)
         trust = ["--trust"] if given.pop("trust", False) else []
-        options = configuration.parse_run(
+        options = configuration.parse_command_line(
             [f"--{name}={value}" for name, value in given.items()] + trust,
             "Restores a run as a model of lm-evaluation-harness.",
+            configuration.add_run,
         )
+        configuration.read_run(options)
         scorer, _ = configuration.call(
             "text_scorer", options.model_dir, step=options.step
         )
@@ -174,16 +176,16 @@ class HarnessModel(LM):
     @property
     def tokenizer_name(self):
         """There is no chat template: raises a ValueError."""
-        raise ValueError(_NO_CHAT)
+        raise UserError(_NO_CHAT)
 
     def apply_chat_template(self, chat_history, add_generation_prompt=True):
         """There is no chat template: raises a ValueError."""
-        raise ValueError(_NO_CHAT)
+        raise UserError(_NO_CHAT)
 
     def chat_template(self, chat_template=False):
         """Returns "", there is none; raises a ValueError where one is asked for."""
         if chat_template:
-            raise ValueError(_NO_CHAT)
+            raise UserError(_NO_CHAT)
         return ""
 
     def _encode_context(self, context):
@@ -213,7 +215,7 @@ class HarnessModel(LM):
         most = self._codec.row_length if one_row else lengths["targets"]
         longest = max((len(targets) for _, targets in pairs), default=0)
         if longest > most:
-            raise ValueError(
+            raise UserError(
                 f"A continuation has {longest} tokens, and the model is set to read "
                 f"{most} at most: text_scorer.feature_lengths = {lengths}. Raise them "
                 "if the model can read more."
@@ -253,14 +255,14 @@ class HarnessModel(LM):
         given = normalize_gen_kwargs(arguments, default_max_gen_toks=longest)
         known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
         if unknown := sorted(given.keys() - known):
-            raise ValueError(
+            raise UserError(
                 f"generate_until knows {', '.join(sorted(known))}. Received: "
                 f"{', '.join(f'{name}={given[name]!r}' for name in unknown)}"
             )
         max_length = given["max_gen_toks"]
         check_integers(max_gen_toks=max_length)
         if one_row and max_length >= self._codec.row_length:
-            raise ValueError(
+            raise UserError(
                 "A language model reads prompt and answer in one row of "
                 f"{self._codec.row_length} tokens: max_gen_toks must be less. "
                 f"Received: {max_length}. Set it in the task's generation_kwargs, or "

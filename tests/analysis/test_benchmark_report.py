@@ -1,10 +1,10 @@
-"""`python -m remixer_tf.report`, on a folder that looks like a run's."""
+"""`python -m remixer_tf report`, on a folder that looks like a run's."""
 
 import json
 
 import pytest
 
-from remixer_tf import report
+from remixer_tf.commands import run_command
 from tests.analysis.test_comparison import write_result
 
 
@@ -25,7 +25,7 @@ def test_rows_and_files(tmp_path, capsys):
     folder = tmp_path / "eval" / "super_glue_record_v102" / "test" / "4"
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (folder / "predictions.jsonl").write_text(lines)
-    report.main([f"--model_dir={tmp_path}"])
+    run_command("report", [f"--model_dir={tmp_path}"])
     printed = capsys.readouterr().out
     assert "super_glue validation at step 4\nBoolQ   CB  COPA" in printed
     assert "\n 81.2  -/-     -" in printed  # and no average
@@ -40,7 +40,7 @@ def test_rows_and_files(tmp_path, capsys):
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="no results of DecodedEvaluation"):
-        report.main([f"--model_dir={tmp_path}"])
+        run_command("report", [f"--model_dir={tmp_path}"])
     write_metrics(tmp_path, "super_glue_boolq_v102", "validation", 3, {"accuracy": 1.0})
     with pytest.raises(ValueError, match="of step 5. They are of steps 3"):
-        report.main([f"--model_dir={tmp_path}", "--step=5"])
+        run_command("report", [f"--model_dir={tmp_path}", "--step=5"])

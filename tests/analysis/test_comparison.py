@@ -1,12 +1,12 @@
-"""`python -m remixer_tf.compare`, on folders that look like those of runs."""
+"""`python -m remixer_tf compare`, on folders that look like those of runs."""
 
 import csv
 import json
 
 import pytest
 
-from remixer_tf import compare
 from remixer_tf.analysis.comparison import last_and_best
+from remixer_tf.commands import run_command
 
 GIN = """\
 # A comment.
@@ -109,9 +109,9 @@ What differs in gin (empty: not set)
 
 def test_markdown_and_text_tell_the_same(runs, capsys, tmp_path):
     path = tmp_path / "table.md"
-    compare.main([*runs, "--format=markdown", f"--output={path}"])
+    run_command("compare", [*runs, "--format=markdown", f"--output={path}"])
     assert path.read_text() == MARKDOWN
-    compare.main(runs)
+    run_command("compare", runs)
     shown = capsys.readouterr().out
     words = shown.translate(str.maketrans("│┃", "  ")).split()
     for line in MARKDOWN.splitlines():
@@ -124,7 +124,7 @@ def test_markdown_and_text_tell_the_same(runs, capsys, tmp_path):
 
 
 def test_csv(runs, capsys):
-    compare.main([*runs, "--format=csv"])
+    run_command("compare", [*runs, "--format=csv"])
     table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert list(table[0]) == ["section", "name", "run", "value"]
     values = {(row["section"], row["name"], row["run"]): row["value"] for row in table}
@@ -152,7 +152,7 @@ def test_equal_configurations(runs, tmp_path, capsys):
     (twin / "operative_config.gin").write_text(
         GIN.replace("train.seed", "\ntrain.seed")
     )
-    compare.main([runs[0], str(twin), "--format=markdown"])
+    run_command("compare", [runs[0], str(twin), "--format=markdown"])
     shown = capsys.readouterr().out
     assert shown.startswith(f"|  | {runs[0]} | {twin} |\n")  # one name, two folders
     assert "\nNothing differs in gin.\n" in shown and "What differs" not in shown
@@ -165,13 +165,13 @@ def test_best_is_the_first_of_equals():
 
 def test_a_folder_that_is_missing_is_told_before_anything_is_read(tmp_path):
     with pytest.raises(OSError, match="cannot write .*/missing/table.md: No such file"):
-        compare.main(["no run", f"--output={tmp_path}/missing/table.md"])
+        run_command("compare", ["no run", f"--output={tmp_path}/missing/table.md"])
 
 
 @pytest.mark.parametrize("text", ["", '{"metric": "cogs/test/loss", "st', "[]"])
 def test_a_damaged_best_json(runs, tmp_path, capsys, text):
     (tmp_path / "done" / "best.json").write_text(text)
-    compare.main(runs)
+    run_command("compare", runs)
     shown = capsys.readouterr().out
     assert "done: best.json is damaged: it does not count" in shown
     assert "step of the best checkpoint" not in shown
@@ -180,6 +180,6 @@ def test_a_damaged_best_json(runs, tmp_path, capsys, text):
 def test_what_is_no_run(runs, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=f"'{folder}' is not the folder of a run"):
-            compare.main([runs[0], str(folder)])
+            run_command("compare", [runs[0], str(folder)])
     with pytest.raises(ValueError, match="--format must be one of text, markdown, csv"):
-        compare.main([*runs, "--format=html"])
+        run_command("compare", [*runs, "--format=html"])

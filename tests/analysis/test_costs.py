@@ -1,4 +1,4 @@
-"""`python -m remixer_tf.profile`: counts, tables, errors."""
+"""`python -m remixer_tf costs`: counts, tables, errors."""
 
 import csv
 import io
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf import configuration, profile
+from remixer_tf import configuration
 from remixer_tf.analysis.costs import count, count_activations
+from remixer_tf.commands import run_command
 from remixer_tf.layers import Context, LengthMixing, MoE, SwitchRouter
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 def read_csv(tmp_path, *arguments):
     """{(model, part, kind, quantity): (ours, paper)}, with None for nothing."""
     path = tmp_path / "profile.csv"
-    profile.main([*arguments, "--format=csv", f"--output={path}"])
+    run_command("costs", [*arguments, "--format=csv", f"--output={path}"])
     rows = csv.DictReader(io.StringIO(path.read_text()))
     return {
         (row["model"], row["part"], row["kind"], row["quantity"]): tuple(
@@ -261,7 +262,7 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
         np.testing.assert_allclose(tokens, steps * 2 * (6 + 5), rtol=1e-6)
     files = "--gin_file=models/t5_1_1_tiny.gin,papers/remixer/table1/remixer_base.gin"
     layout = "--layout=layouts/data_8.gin"
-    profile.main([files, *TINY, "--format=markdown", layout])
+    run_command("costs", [files, *TINY, "--format=markdown", layout])
     models, title, devices, *parts = capsys.readouterr().out.split("\n\n")
     for table in (models, devices, *parts[1::2]):
         cells = [line.split("|")[1:-1] for line in table.splitlines() if line]
@@ -278,7 +279,7 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
     assert title == "on each device"
     for row, model in zip(rows, (t5, remixer), strict=True):  # Each has the whole.
         assert row[:3] == [model[0], "data:8", model[weights]]
-    profile.main([files, *TINY])
+    run_command("costs", [files, *TINY])
     text = capsys.readouterr().out
     assert "324.00M" in text and "remixer: mixing" in text and "steps/s" in text
 
@@ -298,15 +299,15 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
 )  # fmt: skip
 def test_errors_are_one_message(arguments, words):
     with pytest.raises(Exception) as error:  # noqa: B017
-        profile.main(arguments)
-    assert configuration.is_users_error(error.value)
-    message = configuration.plain_message(error.value)
+        run_command("costs", arguments)
+    assert isinstance(error.value, configuration.UserError)
+    message = error.value.message
     assert all(word in message for word in words), message
 
 
 @pytest.mark.slow
 def test_a_wrong_name_ends_with_code_2():
-    command = [sys.executable, "-m", "remixer_tf.profile", "--gin_file=none.gin"]
+    command = [sys.executable, "-m", "remixer_tf", "costs", "--gin_file=none.gin"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 2
     lines = [x for x in process.stderr.splitlines() if x.startswith("error: ")]

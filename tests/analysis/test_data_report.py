@@ -1,4 +1,4 @@
-"""`python -m remixer_tf.inspect`: its numbers against NumPy, and what it prints."""
+"""`python -m remixer_tf data_report`: its numbers against NumPy, and what it prints."""
 
 import io
 import subprocess
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import seqio
 
-from remixer_tf import inspect as inspect_binary
 from remixer_tf.analysis import data_statistics as statistics
 from remixer_tf.analysis.data_report import write_task
+from remixer_tf.commands import run_command
 from remixer_tf.configuration import UserError
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.codec import Codec
@@ -211,18 +211,18 @@ def test_what_cannot_be_shown_is_told(task):
     with pytest.raises(ValueError, match="makes its examples for the lengths of a run"):
         write_task(pieces, io.StringIO())
     with pytest.raises(ValueError, match="TASK in gin"):
-        inspect_binary.main([])
+        run_command("data_report", [])
     with pytest.raises(UserError, match="--gin_file or --model_dir, not both"):
-        inspect_binary.main(["--model_dir=a", "--gin_file=b"])
+        run_command("data_report", ["--model_dir=a", "--gin_file=b"])
     with pytest.raises(UserError, match="--max_examples must be at least 1"):
-        inspect_binary.main(["--max_examples=0"])
+        run_command("data_report", ["--max_examples=0"])
 
 
 def test_images(tmp_path, capsys):
     folder = make_folder(tmp_path / "colors", {"train": 3, "test": 1})
     source = ["--gin.SOURCE=@ImageFolder()", f"--gin.ImageFolder.directory='{folder}'"]
     files = "--gin_file=models/gmlp_vision_tiny.gin,runs/imagenet.gin"
-    inspect_binary.main([files, *source])
+    run_command("data_report", [files, *source])
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "train 9" in text and "test 3" in text
     assert "colors train: all 9 images were read." in text
@@ -233,7 +233,7 @@ def test_images(tmp_path, capsys):
 
 def test_it_is_a_program():
     """Its name is also that of a module of the standard library."""
-    program = [sys.executable, "-m", "remixer_tf.inspect", "--help"]
+    program = [sys.executable, "-m", "remixer_tf", "data_report", "--help"]
     text = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     assert "--max_examples N" in text
 
@@ -246,7 +246,7 @@ def test_the_data_of_a_run_on_words(tmp_path, capsys):
         f"include 'runs/mini_cogs.gin'\nVOCABULARY_FILE = '{vocabulary}'\n"
     )
     options = ["--split=test", "--max_examples=20", "--examples=1"]
-    inspect_binary.main([f"--model_dir={tmp_path}", "--trust", *options])
+    run_command("data_report", [f"--model_dir={tmp_path}", "--trust", *options])
     text = capsys.readouterr().out
     assert "mini_cogs test: a sample, the first 20, examples were read." in text
     task = get_task("mini_cogs", sentencepiece_vocabulary(vocabulary))

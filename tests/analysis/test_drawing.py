@@ -14,10 +14,11 @@ from keras import ops
 from matplotlib.figure import Figure
 from PIL import Image
 
-from remixer_tf import configuration, pictures, train
+from remixer_tf import configuration
 from remixer_tf.analysis.drawing import Pictures
 from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.panels import draw_attention, draw_observations
+from remixer_tf.commands import run_command
 from remixer_tf.layers import Context, GatedMLP, LengthMixing
 from remixer_tf.models import TransformerStack
 from tests.data.toy_tasks import rows, toy_task
@@ -216,13 +217,13 @@ def read_images(model_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
-def test_binary_on_a_run(tiny_run, tmp_path, capsys):
+def test_the_command_on_a_run(tiny_run, tmp_path, capsys):
     gin.clear_config()
     tiny_run = shutil.copytree(tiny_run, tmp_path / "run")
     names = {"encoder_matrices", "decoder_matrices", "alpha"}
     text = "A cat ."
     names |= {"encoder_text_attention", "decoder_text_attention"}
-    pictures.main(
+    run_command("pictures",
         [f"--model_dir={tiny_run}", f"--text={text}", "--gin.Pictures.batch_size=3"]
     )
     page = capsys.readouterr().out.splitlines()[-1]
@@ -233,7 +234,7 @@ def test_binary_on_a_run(tiny_run, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_while_training(tmp_path):
-    train.main(
+    run_command("train",
         [
             f"--model_dir={tmp_path}",
             *BYTES,
@@ -280,5 +281,5 @@ def test_errors_are_one_message(tmp_path, tiny_run):
         ([f"--model_dir={tiny_run}", "--gin.Pictures.split='x'"], "no split 'x'"),
     ):
         with pytest.raises(Exception, match=words) as error:
-            pictures.main(arguments)
-        assert configuration.is_users_error(error.value)
+            run_command("pictures", arguments)
+        assert isinstance(error.value, configuration.UserError)

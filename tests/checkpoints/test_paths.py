@@ -23,7 +23,9 @@ def project(tmp_path, monkeypatch):
 
 def read(run, *bindings):
     options = ["--model_dir", str(run), *bindings]
-    return configuration.parse_run(options, "")
+    options = configuration.parse_command_line(options, "", configuration.add_run)
+    configuration.read_run(options)
+    return options
 
 
 @pytest.mark.usefixtures("clear_gin")

@@ -7,14 +7,13 @@ import shutil
 import gin
 import pytest
 
-from remixer_tf import eval as eval_binary
-from remixer_tf import export, infer, train
 from remixer_tf.checkpoints import paths
 from remixer_tf.checkpoints.vocabularies import (
     check_vocabularies,
     name_copies,
     remember_vocabularies,
 )
+from remixer_tf.commands import run_command
 from remixer_tf.data.vocabularies import (
     byte_vocabulary,
     describe_vocabularies,
@@ -112,11 +111,13 @@ def test_a_missing_vocabulary_is_asked_for_and_not_made(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("binary", [eval_binary, infer, export])
-def test_another_vocabulary_is_refused(words_run, binary):
+@pytest.mark.parametrize("command", ["eval", "infer", "export"])
+def test_another_vocabulary_is_refused(words_run, command):
     model_dir, other = words_run
     with pytest.raises(ValueError, match="another vocabulary") as error:
-        binary.main([f"--model_dir={model_dir}", f"--gin.VOCABULARY_FILE='{other}'"])
+        run_command(
+            command, [f"--model_dir={model_dir}", f"--gin.VOCABULARY_FILE={other}"]
+        )
     assert "words.model" in str(error.value) and "other.model" in str(error.value)
 
 
@@ -125,7 +126,7 @@ def test_going_on_with_another_vocabulary_is_refused(words_run):
     model_dir, other = words_run
     arguments = [f"--model_dir={model_dir}", *WORDS, *TINY, "--gin.TRAIN_STEPS=2"]
     with pytest.raises(ValueError, match="another vocabulary"):
-        train.main([*arguments, f"--gin.VOCABULARY_FILE='{other}'"])
+        run_command("train", [*arguments, f"--gin.VOCABULARY_FILE='{other}'"])
 
 
 @pytest.mark.slow

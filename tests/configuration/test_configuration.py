@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf import configuration, train
+from remixer_tf import configuration, errors
+from remixer_tf.commands import errors_in_one_line, run_command
 
 MODEL = "models/t5_1_1_tiny.gin"
 RUN = "runs/mini_cogs.gin"
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 
 def parse(*arguments):
     options = configuration.parse_command_line(
-        ["--model_dir=run", *arguments], "A test."
+        ["--model_dir=run", *arguments], "A test.", configuration.add_common
     )
     configuration.parse_gin(
         options.gin_file, options.gin_bindings, options.gin_search_paths
@@ -46,7 +47,7 @@ def test_command_line():
             "--step=7",
         ],
         "A test.",
-        lambda parser: parser.add_argument("--step", type=int),
+        configuration.add_run,
     )
     assert options.model_dir == "run"
     assert options.gin_file == ["a.gin", "b.gin", "c.gin"]
@@ -60,10 +61,10 @@ def test_command_line():
 
 def test_help_is_readable(capsys):
     with pytest.raises(SystemExit) as exit_:
-        configuration.parse_command_line(["--help"], "Trains a model.")
+        run_command("train", ["--help"])
     assert exit_.value.code == 0
     output = capsys.readouterr().out
-    for word in ("Trains a model.", "--gin_file FILE", "--gin.NAME=VALUE", "quotes"):
+    for word in ("Trains a model", "--gin_file FILE", "--gin.NAME=VALUE", "=cogs"):
         assert word in output
 
 
@@ -141,7 +142,6 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
             ["--gin.train.seed=%gin.REQUIRED"],
             ["train.seed is required", "--gin.train.seed=VALUE"],
         ),
-        (["--gin.TASK=cogs"], ["--gin.TASK=cogs", "quotes", "--gin.TASK=\"'cogs'\""]),
         (["--gin.SEED=[1"], ["cannot read --gin.SEED=[1"]),
         (["--gin.SEED="], ["cannot read --gin.SEED="]),
         (["--gin.SEED"], ["--gin.SEED has no value"]),
@@ -152,8 +152,9 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
         (["--gin.train_steps=9"], ["nothing uses", "Nearest: TRAIN_STEPS"]),
         (
             ["--gin.Adafactor.learning_rate=WarmupConstant"],
-            ["--gin.Adafactor.learning_rate=@WarmupConstant()"],
+            ["Did you mean --gin.Adafactor.learning_rate=@WarmupConstant()"],
         ),
+        (["--gin.train.optimizer=Adafactor"], ["--gin.train.optimizer=@Adafactor"]),
         (
             ["--gin.Adafactor.learning_rate=@WarmupConstant"],
             ["brackets", "@WarmupConstant()"],
@@ -193,7 +194,7 @@ def test_what_text_alone_shows_is_told_before_anything_is_imported(
         (f"--gin_file={tmp_path}/syntax.gin", "line 2"),
         ("--gin_file=runs/mini_cog.gin", "no gin file"),
         ("--gin.BATCHSIZE=1", "nothing uses"),
-        ("--gin.TASK=cogs", "quotes"),
+        ("--gin.SEED=[1", "cannot read"),
     ]:
         assert word in error_of(f"--gin_file={MODEL},{RUN}", WORDS, argument)
     assert not caplog.records
@@ -262,12 +263,12 @@ def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     parse(f"--gin_file={MODEL},{RUN}", WORDS)
     written = configuration.configuration_str()
     (tmp_path / "operative_config.gin").write_text(written)
-    train.main([f"--model_dir={tmp_path}", "--gin.TRAIN_STEPS=70"])
+    run_command("train", [f"--model_dir={tmp_path}", "--gin.TRAIN_STEPS=70"])
     assert trained == [("train", str(tmp_path))]
     assert configuration.get_value("train.train_steps") == 70
     assert configuration.get_value("get_task.name") == "mini_cogs"
     with pytest.raises(configuration.UserError, match="--gin_file=runs/mini_cogs.gin"):
-        train.main([f"--model_dir={tmp_path}/new", "--gin.TRAIN_STEPS=70"])
+        run_command("train", [f"--model_dir={tmp_path}/new", "--gin.TRAIN_STEPS=70"])
 
 
 def test_required_values_of_a_run_are_named():
@@ -287,7 +288,7 @@ def test_a_bug_is_not_explained_away():
     parse(f"--gin_file={MODEL}", "--gin.EncoderDecoder.encoder=@num_tokens")
     with pytest.raises(TypeError, match="unexpected keyword") as error:
         configuration.call("EncoderDecoder", decoder=len, vocab_size=1, d_model=1)
-    assert not configuration.is_users_error(error.value)
+    assert not isinstance(error.value, configuration.UserError)
 
 
 def test_the_written_configuration_can_be_read_again():
@@ -314,31 +315,18 @@ def test_the_written_configuration_keeps_the_order_of_sublayers():
         gin.parse_config(text)
 
 
-def test_run_binary(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["train", "a"])
-    seen = []
-    configuration.run_binary(seen.append)
-    assert seen == [["a"]]
-
-    def fail(arguments):
+def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
+    with pytest.raises(SystemExit) as exit_, errors_in_one_line():
         configuration.call("get_task", name="no_such_task")
-
-    with pytest.raises(SystemExit) as exit_:
-        configuration.run_binary(fail)
     assert exit_.value.code == 2
     message = capsys.readouterr().err
     assert message.startswith("error: No task or mixture is registered")
     assert "In call to configurable" not in message
 
-    def bug(arguments):
+    with pytest.raises(TypeError), errors_in_one_line():
         os.path.join(1)
-
-    def other_bug(arguments):
+    with pytest.raises(ValueError), errors_in_one_line():
         int("one")
-
-    for function, kind in [(bug, TypeError), (other_bug, ValueError)]:
-        with pytest.raises(kind):
-            configuration.run_binary(function)
 
 
 @pytest.mark.parametrize(
@@ -369,29 +357,72 @@ def test_run_binary(capsys, monkeypatch):
     ],
 )
 def test_one_line_for_an_interrupt_and_for_want_of_memory_or_disk(
-    capsys, monkeypatch, error, code, words
+    capsys, error, code, words
 ):
-    def fail(arguments):
+    with pytest.raises(SystemExit) as exit_, errors_in_one_line():
         raise error
-
-    monkeypatch.setattr("sys.argv", ["train"])
-    with pytest.raises(SystemExit) as exit_:
-        configuration.run_binary(fail)
     assert exit_.value.code == code
     (line,) = capsys.readouterr().err.splitlines()
     for word in words:
         assert word in line
 
 
-def test_plain_message_drops_what_keras_adds():
+def test_keras_and_gin_leave_the_message():
     class Fails(keras.layers.Layer):
         def call(self, x):
-            raise ValueError("One line.")
+            raise configuration.UserError("One line.")
 
-    with pytest.raises(ValueError) as error:
+    def call():
         Fails()(np.zeros(1))
-    assert str(error.value) != "One line."
-    assert configuration.plain_message(error.value) == "One line."
+
+    for function in (call, gin.external_configurable(call, "calls_keras")):
+        with pytest.raises(configuration.UserError) as error:
+            function()
+        assert error.value.message == "One line."
+    assert str(error.value) != "One line."  # gin has added to it.
+
+
+@pytest.mark.parametrize(
+    "kind", [FileNotFoundError, FileExistsError, OSError, ImportError]
+)
+def test_errors_of_files_and_libraries_are_users_errors(kind):
+    (error,) = (
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and kind in error.__bases__
+    )
+    error = error("There is no file 'a'.")
+    assert isinstance(error, configuration.UserError) and isinstance(error, kind)
+    assert str(error) == error.message == "There is no file 'a'."
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("cogs", "'cogs'"),
+        ("words.model", "'words.model'"),
+        ("/tmp/runs/x.model", "'/tmp/runs/x.model'"),
+        ("gs://bucket/words.model", "'gs://bucket/words.model'"),
+        ("data:4,model:2", "'data:4,model:2'"),
+        ("'cogs'", "'cogs'"),
+        ('"cogs"', '"cogs"'),
+        ("None", "None"),
+        ("1e-3", "1e-3"),
+        ("-1", "-1"),
+        ("%SEED", "%SEED"),
+        ("@a/Adafactor", "@a/Adafactor"),
+        ("@byte_vocabulary()", "@byte_vocabulary()"),
+        ("[1, %SEED]", "[1, %SEED]"),
+        ("{'inputs': 4}", "{'inputs': 4}"),
+    ],
+)
+def test_a_bare_word_is_a_string(given, value):
+    options = configuration.parse_command_line(
+        [f"--gin.NAME={given}"],
+        "",
+        lambda parser: configuration.add_common(parser, needs_run=False),
+    )
+    assert options.gin_bindings == [f"NAME = {value}"]
 
 
 def test_hyperparameters_are_the_numbers_and_strings():

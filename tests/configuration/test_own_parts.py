@@ -7,9 +7,9 @@ import gin
 import numpy as np
 import pytest
 
-from remixer_tf import configuration, train
-from remixer_tf import eval as eval_binary
+from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import restore_model
+from remixer_tf.commands import run_command
 from remixer_tf.models.build import build_model
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 @pytest.mark.slow
 def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(TESTDATA))
-    train.main([f"--model_dir={tmp_path}", f"--gin_file={TESTDATA / 'my_run.gin'}"])
+    arguments = [f"--model_dir={tmp_path}", f"--gin_file={TESTDATA / 'my_run.gin'}"]
+    run_command("train", arguments)
     best = json.loads((tmp_path / "best.json").read_text())
     assert best["metric"] == "my_copies/validation/same_length"
     assert best["value"] == pytest.approx(100 * 2 / 3)  # "def" became "de"
@@ -32,9 +33,9 @@ def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
     for binding, new in ((), False), (("--gin.copy_input.leave_out=5",), True):
         gin.clear_config()
         with pytest.raises(configuration.UserError, match="--module_import=my_parts"):
-            eval_binary.main([f"--model_dir={tmp_path}", *binding])
+            run_command("eval", [f"--model_dir={tmp_path}", *binding])
         trusted = f"--model_dir={tmp_path}", "--module_import=my_parts"
-        eval_binary.main([*trusted, *binding])
+        run_command("eval", [*trusted, *binding])
         assert (path.stat().st_mtime_ns > scored) == new
 
     # What training wrote names the module too. Two steps at a rate of 0 change nothing.

@@ -11,12 +11,10 @@ pytestmark = pytest.mark.slow
 RUN = """
 import sys
 from remixer_tf import configuration
-def main(arguments):
-    configuration.load_tensorflow()
-    configuration.load_tensorflow()
-    assert "tensorflow" in sys.modules
-    print("loaded", file=sys.stderr)
-configuration.run_binary(main)
+configuration.load_tensorflow()
+configuration.load_tensorflow()
+assert "tensorflow" in sys.modules
+print("loaded", file=sys.stderr)
 """
 
 

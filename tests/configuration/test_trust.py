@@ -2,7 +2,8 @@
 
 import pytest
 
-from remixer_tf import configuration, infer, inspect, lm_eval, pictures, score
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.harness.model import HarnessModel
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -32,6 +33,11 @@ def marker(tmp_path, monkeypatch):
     assert not marker.exists()
 
 
+def read(*arguments):
+    options = configuration.parse_command_line(arguments, "", configuration.add_run)
+    configuration.read_run(options)
+
+
 def write_run(folder, text):
     more = folder / "more.gin"
     more.write_text(DYNAMIC + CALL.format(folder / "code ran"))
@@ -44,18 +50,30 @@ def test_what_a_strangers_configuration_may_not_do(tmp_path, marker, what):
     text, message = REFUSED[what]
     run = write_run(tmp_path, text)
     with pytest.raises(configuration.UserError, match=message) as error:
-        configuration.parse_run([run], "")
+        read(run)
     assert "--trust" in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "main", [infer.main, score.main, pictures.main, inspect.main, lm_eval.main]
-)
-def test_every_binary_that_reads_a_run(tmp_path, marker, main):
+READERS = [
+    *("cache", "costs", "data_report", "eval", "export", "infer", "lm_eval"),
+    *("pictures", "score", "train", "train_vocabulary"),
+]
+ALSO = {
+    "cache": ["--output_dir=out"],
+    "lm_eval": ["--tasks=a"],
+    "train_vocabulary": ["--task=mini_cogs", "--output=out"],
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_every_command_that_reads_a_run(tmp_path, marker, command):
     run = write_run(tmp_path, "import evil_parts")
-    tasks = ["--tasks=a"] if main is lm_eval.main else []
     with pytest.raises(configuration.UserError, match="--module_import=evil_parts"):
-        main([run, *tasks])
+        run_command(command, [run, *ALSO.get(command, [])])
+
+
+def test_the_harness_reads_a_run_so_too(tmp_path, marker):
+    write_run(tmp_path, "import evil_parts")
     with pytest.raises(configuration.UserError, match="--module_import=evil_parts"):
         HarnessModel.create_from_arg_string(f"model_dir={tmp_path}")
 
@@ -64,10 +82,10 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "kind_parts.py").write_text("import gin\ngin.constant('kind', 3)\n")
     run = write_run(tmp_path, "import kind_parts\nimport seqio\ntrain.seed = %kind")
-    configuration.parse_run([run, "--module_import=kind_parts"], "")
+    read(run, "--module_import=kind_parts")
     assert configuration.get_value("train.seed") == 3
     write_run(tmp_path, "include 'models/t5_1_1_tiny.gin'\nimport kind_parts")
-    configuration.parse_run([run, "--trust"], "")
+    read(run, "--trust")
     assert configuration.get_value("train.model") is not None
 
 
@@ -78,7 +96,7 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
 def test_a_damaged_configuration_is_one_line(tmp_path, text):
     (tmp_path / "operative_config.gin").write_bytes(text.encode("latin-1"))
     with pytest.raises(configuration.UserError) as error:
-        configuration.parse_run([f"--model_dir={tmp_path}"], "")
+        read(f"--model_dir={tmp_path}")
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
     with pytest.raises(configuration.UserError):
         configuration.read_bindings(tmp_path / "operative_config.gin")

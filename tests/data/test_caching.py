@@ -9,10 +9,10 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf import cache as binary
 from remixer_tf import configuration
-from remixer_tf.configuration.errors import UserError
+from remixer_tf.commands import run_command
 from remixer_tf.data import caching, pipeline
+from remixer_tf.errors import UserError
 from remixer_tf.tasks.text import text_task
 from tests.data.toy_tasks import rows, toy_task
 
@@ -157,21 +157,21 @@ def test_a_cached_mixture_mixes_by_what_is_cached(tmp_path):
     assert [cached.get_rate(subtask) for subtask in cached.tasks] == [5, 20]
 
 
-def test_the_binary(corpus, tmp_path, capsys, clear_gin):
+def test_the_command(corpus, tmp_path, capsys, clear_gin):
     arguments = [
         f"--output_dir={tmp_path}",
         "--gin.TASK=@text_task()",
         f"--gin.text_task.corpus={corpus}",
         "--num_shards=2",
     ]
-    binary.main(arguments)
+    run_command("cache", arguments)
     stats = f"27 examples, {sum(map(len, DOCUMENTS)):,} targets tokens, 1,026 targets"
     assert (
         f"{tmp_path}/text_span_corruption train: {stats} max" in capsys.readouterr().out
     )
     assert len(list(tmp_path.glob("*/train.tfrecord-*-of-00002"))) == 2
     with pytest.raises(UserError, match="leave CACHE_DIR out"):
-        binary.main([*arguments, "--gin.CACHE_DIR='x'"])
+        run_command("cache", [*arguments, "--gin.CACHE_DIR='x'"])
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_a_table_is_read_from_its_cache(tmp_path, clear_gin):
         "table_task.on_bad_rows = 'skip'",
     ]
     arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
-    binary.main([f"--output_dir={tmp_path / 'cache'}", *arguments])
+    run_command("cache", [f"--output_dir={tmp_path / 'cache'}", *arguments])
     live = configuration.call("get_task")
     gin.clear_config()
     bindings.append(f"CACHE_DIR = '{tmp_path / 'cache'}'")
@@ -205,7 +205,7 @@ def test_tasks_can_be_cached(name):
 
 def test_errors(corpus, cache, tmp_path):
     task = text_task("span_corruption", corpus)
-    with pytest.raises(FileNotFoundError, match="python -m remixer_tf.cache"):
+    with pytest.raises(FileNotFoundError, match="python -m remixer_tf cache"):
         pipeline.get_task(task, cache_dir=str(tmp_path))
     with pytest.raises(ValueError, match="another vocabulary of inputs"):
         pipeline.get_task(task, seqio.ByteVocabulary(), str(cache))

@@ -6,7 +6,7 @@ import sentencepiece
 import seqio
 import tensorflow as tf
 
-from remixer_tf import train_vocabulary as binary
+from remixer_tf.commands import run_command
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 from remixer_tf.data.vocabulary_training import (
     read_texts,
@@ -205,17 +205,17 @@ def test_texts_that_cannot_be_read(arguments, message):
 
 
 @pytest.fixture
-def run_binary(capsys):
+def train_by_command(capsys):
     def run(*arguments):
-        binary.main([*arguments])
+        run_command("train_vocabulary", [*arguments])
         return capsys.readouterr().out
 
     return run
 
 
-def test_binary_makes_words_of_mini_cogs_that_write_every_split(run_binary, tmp_path):
+def test_words_of_mini_cogs_write_every_split(train_by_command, tmp_path):
     path = f"{tmp_path}/words.model"
-    out = run_binary("--task=mini_cogs", "--model_type=word", f"--output={path}")
+    out = train_by_command("--task=mini_cogs", "--model_type=word", f"--output={path}")
     words = sentencepiece_vocabulary(path)
     assert f"{words.vocab_size} pieces, word" in out
     assert "inputs: 16760 texts" in out
@@ -226,10 +226,10 @@ def test_binary_makes_words_of_mini_cogs_that_write_every_split(run_binary, tmp_
                 assert words.decode(words.encode(text)) == text
 
 
-def test_binary_tells_what_is_wrong(run_binary, tmp_path):
+def test_the_command_tells_what_is_wrong(train_by_command, tmp_path):
     path = f"{tmp_path}/words.model"
     with pytest.raises(ValueError, match="No task or mixture .* mini_cogs"):
-        run_binary("--task=mini_cog", "--vocab_size=100", f"--output={path}")
+        train_by_command("--task=mini_cog", "--vocab_size=100", f"--output={path}")
     with pytest.raises(SystemExit) as end:
-        run_binary("--help")
+        train_by_command("--help")
     assert end.value.code == 0

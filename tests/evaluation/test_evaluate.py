@@ -17,10 +17,10 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import backend_context
 
 from remixer_tf import configuration
-from remixer_tf import eval as eval_binary
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import hash_checkpoint
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.commands import run_command
 from remixer_tf.evaluation import evaluate as evaluate_module
 from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.evaluate import evaluate
@@ -387,16 +387,16 @@ SMALL = [
 ]
 
 
-def test_the_binary_reads_the_configuration_of_the_run(tmp_path, capsys):
+def test_the_command_reads_the_configuration_of_the_run(tmp_path, capsys):
     with pytest.raises(configuration.UserError, match="no .*operative_config.gin"):
-        eval_binary.main([f"--model_dir={tmp_path}"])
+        run_command("eval", [f"--model_dir={tmp_path}"])
 
     configuration.parse_gin(["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"], SMALL)
     (tmp_path / "operative_config.gin").write_text(configuration.configuration_str())
     model = configuration.call("EncoderDecoder")
     model.build()
     write_weights(str(tmp_path), model, 2)
-    eval_binary.main(
+    run_command("eval",
         [
             f"--model_dir={tmp_path}",
             "--step=2",

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from remixer_tf.configuration import is_users_error
+from remixer_tf.errors import UserError
 
 MODULE = "remixer_tf.harness.model"
 
@@ -15,4 +15,4 @@ def test_who_lacks_the_harness_is_told_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(ImportError, match=r"pip install 'remixer_tf\[lm_eval\]'") as e:
         importlib.import_module(MODULE)
-    assert is_users_error(e.value)
+    assert isinstance(e.value, UserError)

@@ -14,8 +14,8 @@ import seqio
 pytest.importorskip("lm_eval")
 import lm_eval
 
-from remixer_tf import configuration, infer, score, train
-from remixer_tf import lm_eval as binary
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import text_files
 from tests.data.toy_tasks import toy_task
@@ -89,7 +89,7 @@ def run(request, tmp_path_factory):
             *(x for x in TINY if x.split("=")[0] in ("--gin.BATCH_SIZE",)),
             *(x for x in TINY if "train" in x.lower() or "WARMUP" in x),
         ]
-        train.main([f"--model_dir={model_dir}", *arguments])
+        run_command("train", [f"--model_dir={model_dir}", *arguments])
         yield model_dir, []
         text_files.set_directory(None)
     else:
@@ -121,7 +121,7 @@ def scores_of(run, pairs, folder):
     lines, scores = folder / "lines", folder / "scores"
     lines.write_text("".join("\t".join(pair) + "\n" for pair in pairs))
     files = [f"--input={lines}", f"--output={scores}"]
-    score.main([f"--model_dir={model_dir}", *files, *options])
+    run_command("score", [f"--model_dir={model_dir}", *files, *options])
     return [float(line.split("\t")[0]) for line in scores.read_text().splitlines()]
 
 
@@ -130,7 +130,7 @@ def answers_of(run, questions, folder):
     lines.write_text("".join(question + "\n" for question in questions))
     files = [f"--input={lines}", f"--output={answers}"]
     length = f"--gin.text_to_text.max_decode_length={NEW_TOKENS}"
-    infer.main([f"--model_dir={run[0]}", *files, length])
+    run_command("infer", [f"--model_dir={run[0]}", *files, length])
     found = answers.read_bytes().splitlines()
     return [x.decode("utf-8", "replace").replace("\\n", "\n") for x in found]
 
@@ -144,7 +144,7 @@ def total_of(run, text, folder):
     book, total = folder / "book", folder / "total"
     book.write_text(text)
     files = [f"--input={book}", f"--output={total}"]
-    score.main([f"--model_dir={model_dir}", *files, "--stride=31"])
+    run_command("score", [f"--model_dir={model_dir}", *files, "--stride=31"])
     return float(total.read_text().split("\t")[0])
 
 
@@ -163,7 +163,8 @@ def test_the_harness_says_what_score_and_infer_say(run, tmp_path, capsys):
     write_task(tmp_path, "write", rows, YAML["write"].replace('"UNTIL"', until))
     output = tmp_path / "output.json"
     options = [f"--model_dir={model_dir}", f"--include_path={tmp_path}"]
-    binary.main([*options, "--tasks=choose,read,write", f"--output={output}"])
+    tasks = "--tasks=choose,read,write"
+    run_command("lm_eval", [*options, tasks, f"--output={output}"])
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("choose", "word_perplexity", "exact_match"))
     found = json.loads(output.read_text())
@@ -223,4 +224,4 @@ def test_a_task_that_is_not_there(run, tmp_path):
     with pytest.raises(
         configuration.UserError, match="no task 'chose'.*Nearest: choose"
     ):
-        binary.main([*options, "--tasks=chose"])
+        run_command("lm_eval", [*options, "--tasks=chose"])

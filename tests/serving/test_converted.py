@@ -10,7 +10,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf import configuration, export
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.layers import BlockTokenMLP, Context, LengthMixing, MoE, SwitchRouter
 from remixer_tf.serving import converted, litert, onnx_runtime
 from remixer_tf.serving.token_graph import TokenGraph
@@ -133,7 +134,7 @@ def test_an_operation_that_the_format_lacks_is_named(runtime, tmp_path):
 @pytest.mark.usefixtures("clear_gin")
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 def test_a_run(tiny_run):
-    export.main([f"--model_dir={tiny_run}", "--format=litert"])
+    run_command("export", [f"--model_dir={tiny_run}", "--format=litert"])
     folder = tiny_run / "litert" / "1"
     words = os.listdir(tiny_run / "vocabularies")
     assert sorted(os.listdir(folder)) == sorted(["model.json", "model.tflite", *words])
@@ -157,7 +158,7 @@ def test_a_run(tiny_run):
     np.testing.assert_array_equal(received["outputs"], expected["outputs"])
 
     with pytest.raises(FileExistsError, match="litert/1 already"):
-        export.main([f"--model_dir={tiny_run}", "--format=litert"])
+        run_command("export", [f"--model_dir={tiny_run}", "--format=litert"])
 
 
 @pytest.mark.slow
@@ -168,7 +169,7 @@ def test_other_searches_are_refused(search, tiny_run):
     arguments = ["--format=onnx", f"--gin_file=decoding/{search}.gin"]
     name = {"t5": "beam_search", "sampling": "sample"}[search]
     with pytest.raises(configuration.UserError, match=f"other answers of {name}, or"):
-        export.main([f"--model_dir={tiny_run}", *arguments])
+        run_command("export", [f"--model_dir={tiny_run}", *arguments])
 
 
 def fake_graph(num_bytes=4):
@@ -245,7 +246,7 @@ def test_a_file_that_answers_otherwise_is_not_kept(
     monkeypatch.setitem(converted.RUNTIMES, "fake", fake_runtime(function))
     with pytest.raises(ValueError, match=message) as error:
         converted.export_tokens(fake_graph(), task, "fake", folder)
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
     assert os.listdir(tmp_path / "fake") == []
 
     monkeypatch.setitem(converted.RUNTIMES, "fake", fake_runtime(same))
@@ -262,7 +263,7 @@ def test_a_missing_extra(runtime, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=f"'remixer_tf.{runtime.EXTRA}.'") as error:
         converted.check_runtime(runtime.EXTRA)
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
 
 
 def test_examples_have_every_amount_of_padding_that_matters():

@@ -1,4 +1,4 @@
-"""`python -m remixer_tf.export`, and its SavedModel where nothing of ours is."""
+"""`python -m remixer_tf export`, and its SavedModel where nothing of ours is."""
 
 import json
 import os
@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from remixer_tf import configuration, export, infer
+from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
+from remixer_tf.commands import run_command
 from remixer_tf.serving import saved_model
 from tests.serving.test_text_to_text import QUESTIONS
 
@@ -58,7 +59,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clear_gin")]
 def exported(tiny_run, capsys):
     path = tiny_run / "export" / "1"
     if not path.exists():
-        export.main([f"--model_dir={tiny_run}"])
+        run_command("export", [f"--model_dir={tiny_run}"])
         *table, size, folder = capsys.readouterr().out.splitlines()
         signatures = [line.split()[0] for line in table if not line.startswith(" ")]
         assert signatures[1:] == ["serving_default", "score", "predict_tokens"]
@@ -85,7 +86,7 @@ def test_a_fresh_process_answers_what_infer_answers(exported, tiny_run, tmp_path
     files = tmp_path / "questions.txt", tmp_path / "answers.txt"
     files[0].write_bytes(b"\n".join(questions))
     arguments = [f"--input={files[0]}", f"--output={files[1]}", "--scores"]
-    infer.main([f"--model_dir={tiny_run}", *arguments])
+    run_command("infer", [f"--model_dir={tiny_run}", *arguments])
     rows = [line.split("\t") for line in files[1].read_text().split("\n")[:-1]]
     assert len(rows) == len(questions)
     for size, (outputs, scores) in zip((0, 1, 7, 8), results, strict=True):
@@ -129,8 +130,8 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     with monkeypatch.context() as early:
         early.setattr(configuration, "call", None)  # Nothing is built before.
         with pytest.raises(FileExistsError, match="export/1 already") as error:
-            export.main([f"--model_dir={tiny_run}"])
-    assert configuration.is_users_error(error.value)
+            run_command("export", [f"--model_dir={tiny_run}"])
+    assert isinstance(error.value, configuration.UserError)
     assert sorted(os.listdir(exported)) == content
 
     def save(model, path, signatures):
@@ -142,7 +143,7 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     model, _ = configuration.call("text_to_text", str(tiny_run))
     with pytest.raises(OSError, match="Cannot write .*export/2: No space") as error:
         saved_model.export(model, str(tiny_run / "export"), 2, "")
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
     assert os.listdir(tiny_run / "export") == ["1"]
 
 
@@ -152,16 +153,16 @@ def test_weights_of_another_type_stand_beside(exported, tiny_run, monkeypatch):
 
     monkeypatch.setattr(saved_model, "export", stop)
     with pytest.raises(NotImplementedError) as error:
-        export.main([f"--model_dir={tiny_run}", "--weights=bfloat16"])
+        run_command("export", [f"--model_dir={tiny_run}", "--weights=bfloat16"])
     assert error.value.args == (str(tiny_run / "export_bfloat16"), 1)
 
 
 def test_errors(tiny_run, tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint of step 5"):
-        export.main([f"--model_dir={tiny_run}", "--step=5"])
+        run_command("export", [f"--model_dir={tiny_run}", "--step=5"])
     configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
     model, _ = configuration.call("text_to_text", str(tiny_run))
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Cannot write .*file/export/1") as error:
         saved_model.export(model, str(tmp_path / "file" / "export"), 1, "")
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf import eval as eval_binary
-from remixer_tf import export, infer
+from remixer_tf.commands import run_command
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -23,7 +22,7 @@ def ask(run, preset, questions, number, folder, *more):
     files = folder / "questions.txt", folder / "answers.txt"
     files[0].write_bytes(b"\n".join(questions))
     options = f"--input={files[0]}", f"--output={files[1]}", "--scores"
-    infer.main(arguments(run, preset, *options, *more))
+    run_command("infer", arguments(run, preset, *options, *more))
     rows = (row.rsplit(b"\t", 1) for row in files[1].read_bytes().split(b"\n")[:-1])
     rows = [(text, float(score)) for text, score in rows]
     assert len(rows) == number * len(questions)
@@ -65,7 +64,7 @@ def test_infer_eval_and_a_saved_model_agree(preset, several, tiny_run, tmp_path)
         "--gin.DecodedEvaluation.max_examples=6",
         "--gin.evaluate.dtype_policy='float32'",
     )
-    eval_binary.main(arguments(tiny_run, preset, *options, *evaluation))
+    run_command("eval", arguments(tiny_run, preset, *options, *evaluation))
     (file,) = tiny_run.glob("eval/mini_cogs/test/1/predictions.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
     questions = [record["input"].encode() for record in records]
@@ -76,7 +75,7 @@ def test_infer_eval_and_a_saved_model_agree(preset, several, tiny_run, tmp_path)
 
     first = [texts[0][0] for texts in answers]
     assert first == [escape(record["prediction"].encode()) for record in records]
-    export.main(arguments(tiny_run, preset, *options))
+    run_command("export", arguments(tiny_run, preset, *options))
     model = tf.saved_model.load(str(tiny_run / "export" / "1"))
     shutil.rmtree(tiny_run / "export")  # which other tests make their own way
     found = model.signatures["serving_default"](inputs=tf.constant(questions))

@@ -1,4 +1,4 @@
-"""`TextScorer` and `python -m remixer_tf.score`."""
+"""`TextScorer` and `python -m remixer_tf score`."""
 
 import io
 import math
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import seqio
 
-from remixer_tf import score
+from remixer_tf.commands import run_command
 from remixer_tf.configuration import UserError
 from remixer_tf.data.codec import ragged
 from remixer_tf.data.eval_batches import read_examples
@@ -123,23 +123,23 @@ def test_a_line_without_a_tab(model):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
-def test_the_binary(tiny_run, tmp_path, capsys):
+def test_the_command(tiny_run, tmp_path, capsys):
     questions, scores = tmp_path / "questions", tmp_path / "scores"
     pairs = [b"A cat .\tcat", b"\t\xff", b"caf\xc3\xa9\t", b"dog cat " * 9 + b"\ta"]
     questions.write_bytes(b"\n".join(pairs))
     options = [f"--model_dir={tiny_run}", f"--output={scores}"]
-    score.main([*options, f"--input={questions}", "--batch_size=3"])
+    run_command("score", [*options, f"--input={questions}", "--batch_size=3"])
     found = [line.split("\t") for line in scores.read_text().splitlines()]
     assert len(found) == 4 and all(float(row[0]) < 0 for row in found)
     assert [row[1] for row in found][2] == "1"  # EOS
     assert {row[2] for row in found} <= {"0", "1"}
     assert "warning: 1 of 4 lines are longer" in capsys.readouterr().err
     small = "--gin.text_scorer.feature_lengths={'inputs': 4, 'targets': 4}"
-    score.main([*options, "--split=dev", small])
+    run_command("score", [*options, "--split=dev", small])
     assert len(scores.read_text().splitlines()) == 500
     with pytest.raises(UserError, match="--split scores a task"):
-        score.main([*options, f"--input={questions}", "--split=dev"])
+        run_command("score", [*options, f"--input={questions}", "--split=dev"])
     with pytest.raises(UserError, match="--stride must be at least 1. Received: 0"):
-        score.main([*options, f"--input={questions}", "--stride=0"])
+        run_command("score", [*options, f"--input={questions}", "--stride=0"])
     with pytest.raises(ValueError, match="A stride is for language models"):
-        score.main([*options, f"--input={questions}", "--stride=4"])
+        run_command("score", [*options, f"--input={questions}", "--stride=4"])

@@ -1,4 +1,4 @@
-"""`TextToText` and `python -m remixer_tf.infer`."""
+"""`TextToText` and `python -m remixer_tf infer`."""
 
 import io
 import json
@@ -12,8 +12,8 @@ import seqio
 import tensorflow as tf
 from keras import ops
 
-from remixer_tf import configuration, infer
-from remixer_tf import eval as eval_binary
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import Answers, Choice, Decoded, decode
 from remixer_tf.models import DecoderOnly
@@ -144,21 +144,22 @@ def test_errors(tmp_path):
             with open_output(str(path)):
                 pass
     with pytest.raises(configuration.UserError, match="no .*operative_config.gin"):
-        infer.main([f"--model_dir={tmp_path}"])
+        run_command("infer", [f"--model_dir={tmp_path}"])
 
 
-def test_the_binary(tiny_run, tmp_path, capsysbinary, monkeypatch):
+def test_the_command(tiny_run, tmp_path, capsysbinary, monkeypatch):
     questions, output = tmp_path / "questions.txt", tmp_path / "answers.txt"
     questions.write_bytes(b"\n".join(QUESTIONS))
     run = [f"--model_dir={tiny_run}"]
-    infer.main([*run, f"--input={questions}", f"--output={output}", "--batch_size=4"])
+    files = [f"--input={questions}", f"--output={output}"]
+    run_command("infer", [*run, *files, "--batch_size=4"])
     lines = output.read_bytes().splitlines()
     assert len(lines) == len(QUESTIONS) and len(set(lines)) > 1
     assert b"1 of 6 lines" in capsysbinary.readouterr().err
 
     stdin = io.TextIOWrapper(io.BytesIO(questions.read_bytes()))
     monkeypatch.setattr(sys, "stdin", stdin)
-    infer.main([*run, "--step=1", "--scores"])
+    run_command("infer", [*run, "--step=1", "--scores"])
     rows = [line.split(b"\t") for line in capsysbinary.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == lines
     assert all(float(score) < 0 for _, score in rows)
@@ -168,8 +169,8 @@ def test_the_binary(tiny_run, tmp_path, capsysbinary, monkeypatch):
         (["--batch_size=0"], configuration.UserError, "at least 1. Received: 0"),
     ]:
         with pytest.raises(kind, match=message) as error:
-            infer.main([*run, *arguments])
-        assert configuration.is_users_error(error.value)
+            run_command("infer", [*run, *arguments])
+        assert isinstance(error.value, configuration.UserError)
 
 
 def test_a_terminal_is_asked_line_by_line(tiny_run, capsysbinary, monkeypatch):
@@ -184,7 +185,7 @@ def test_a_terminal_is_asked_line_by_line(tiny_run, capsysbinary, monkeypatch):
     seen = []
     stdin = io.TextIOWrapper(Terminal(b"A cat .\n\xff\n"))
     monkeypatch.setattr(sys, "stdin", stdin)
-    infer.main([f"--model_dir={tiny_run}", "--batch_size=64"])
+    run_command("infer", [f"--model_dir={tiny_run}", "--batch_size=64"])
     assert [text.err for text in seen] == [b"> "] * 3
     assert [text.out.count(b"\n") for text in seen] == [0, 1, 1]
 
@@ -208,7 +209,7 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     In bfloat16 a batch of another size may round otherwise: there, answers are the
     same as far as the likeliest token is clear.
     """
-    eval_binary.main(
+    run_command("eval",
         [
             f"--model_dir={tiny_run}",
             "--gin.DecodedEvaluation.splits=['test']",
@@ -240,7 +241,7 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
 
 
 def test_a_model_that_cannot_decode_says_so_in_one_line():
-    """Errors of our own reach the binaries as such, though raised while tracing."""
+    """Errors of our own reach the commands as such, though raised while tracing."""
     stack = tiny_mixture("smlp", routing="partial")
     model = DecoderOnly(stack, VOCAB_SIZE, 8)
     model.build()
@@ -249,4 +250,4 @@ def test_a_model_that_cannot_decode_says_so_in_one_line():
     )
     with pytest.raises(ValueError, match="cannot decode step by step") as error:
         answer(tf.constant(["a"]))
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)

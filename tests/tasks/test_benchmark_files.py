@@ -347,7 +347,7 @@ def test_wrong_files(files, tmp_path, task, name, content, words):
     benchmark_files.super_glue_folder.set(str(tmp_path))
     with pytest.raises(ValueError, match=f"{name}/val.jsonl, .*{words}") as error:
         seqio.TaskRegistry.get(task).source.get_dataset("validation")
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
 
 
 def test_a_column_without_labels_is_no_training_file(files, tmp_path):

@@ -6,8 +6,8 @@ import gin
 import pytest
 import seqio
 
-from remixer_tf import configuration, export, infer, pictures, score, train
-from remixer_tf import eval as eval_binary
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.data.pipeline import get_task
 from tests.tasks.test_tables import examples_of, write
 from tests.tiny_run import SIZES
@@ -74,12 +74,13 @@ def test_a_run_of_ones_own_table(tmp_path, own_run, monkeypatch):
     arguments = [argument.replace(f"{tmp_path}/", "") for argument in arguments]
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
-    train.main([f"--model_dir={run}", f"--gin_file={file}", *arguments, *SIZES])
+    files = [f"--model_dir={run}", f"--gin_file={file}"]
+    run_command("train", [*files, *arguments, *SIZES])
     gin.clear_config()
     assert str(tmp_path) not in (run / "operative_config.gin").read_text()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    eval_binary.main([f"--model_dir={run}"])
+    run_command("eval", [f"--model_dir={run}"])
     path = run / "eval" / "words" / "validation" / "2" / "metrics.json"
     result = json.loads(path.read_text())
     assert result["examples"] == 1 and "macro_f1" in result["metrics"]
@@ -89,20 +90,21 @@ def test_a_run_of_ones_own_table(tmp_path, own_run, monkeypatch):
     run = run.rename(tmp_path / "elsewhere" / "moved")
     (tmp_path / "questions").write_text("say ax\tx\nsay by\ty\n")
     files = {"input": tmp_path / "questions", "output": tmp_path / "answers"}
-    for binary in (infer, score):
+    for command in ("infer", "score"):
         gin.clear_config()
-        binary.main([f"--model_dir={run}", *(f"--{k}={v}" for k, v in files.items())])
+        own = [f"--{k}={v}" for k, v in files.items()]
+        run_command(command, [f"--model_dir={run}", *own])
         assert len((tmp_path / "answers").read_text().split("\n")) == 3
     gin.clear_config()
-    export.main([f"--model_dir={run}"])
+    run_command("export", [f"--model_dir={run}"])
     (assets,) = run.glob("export/2/assets")
     assert not [f for f in run.glob("export/2/**/*.model") if f.parent != assets]
     gin.clear_config()
-    pictures.main([f"--model_dir={run}", "--text=say ax"])
+    run_command("pictures", [f"--model_dir={run}", "--text=say ax"])
     (run / "vocabularies").rename(run / "lost")
     gin.clear_config()
     with pytest.raises(FileNotFoundError, match="own.model.*run .*moved"):
-        infer.main([f"--model_dir={run}", *(f"--{k}={v}" for k, v in files.items())])
+        run_command("infer", [f"--model_dir={run}", *own])
 
 
 @pytest.mark.usefixtures("clear_gin")
@@ -116,7 +118,8 @@ def test_a_module_of_the_command_line_is_remembered(tmp_path, monkeypatch):
     files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/train.gin"]
     options = configuration.parse_command_line(
         ["--model_dir=r", *files, "--module_import=named_module",
-         "--module_import=json", "--gin.TASK='of_module'"], ""
+         "--module_import=json", "--gin.TASK=of_module"],
+        "", configuration.add_common,
     )  # fmt: skip
     required = ["FEATURE_LENGTHS = {'inputs': 4}", "BATCH_SIZE = 1", "TRAIN_STEPS = 1"]
     configuration.parse_gin(

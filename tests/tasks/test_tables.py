@@ -193,7 +193,7 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(ImportError, match="pip install pyarrow") as error:
         read_table(str(tmp_path / "a.parquet"))
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
 
 
 def numbers(tmp_path, count=103):
@@ -245,7 +245,7 @@ def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
     assert str(error.value) == report.format("", *[bad_file] * 4) + (
         "\nCorrect them, or leave them out with table_task.on_bad_rows = 'skip'."
     )
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
 
     task = table_task({"train": bad_file}, **options, on_bad_rows="skip")
     with caplog.at_level(logging.WARNING, "absl"):
@@ -345,7 +345,7 @@ def test_arguments_that_do_not_fit(change, message):
     arguments = {"files": {"train": "a.tsv"}, "inputs": "{t}", "targets": "{l}"}
     with pytest.raises(ValueError, match=message) as error:
         table_task(**arguments | change)
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
 
 
 @pytest.mark.parametrize(

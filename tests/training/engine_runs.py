@@ -5,7 +5,7 @@
 Each of `CASES` becomes the run FOLDER/<name>, from the weights in FOLDER/start/<kind>,
 with the text of its program in program.txt; of fully sharded parameters also that of an
 evaluation in evaluation.txt. FOLDER/bytes is a run of `train_run`, with
-the answers of the binaries in jax. FOLDER/made/<layout>.npz has what a model and its
+the answers of the commands in jax. FOLDER/made/<layout>.npz has what a model and its
 optimizer are made with, and of each the shape of a device's part.
 
     KERAS_BACKEND=jax python -m tests.training.engine_runs FOLDER ADDRESS INDEX
@@ -30,10 +30,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf import eval, infer, score
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
+from remixer_tf.commands import run_command
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.layers import HashRouter, MoE, SwitchRouter
@@ -289,24 +289,24 @@ def write_made(folder, layout, in_parts=False):
 
 
 def ask(model_dir, name, *more):
-    """Has the binaries answer and score, into the folder MODEL_DIR/<name>."""
+    """Has the commands answer and score, into the folder MODEL_DIR/<name>."""
     (model_dir / name).mkdir()
     lines = {
-        infer: "A cat saw the dog .\nthe teacher slept\nB\n",
-        score: "a\tb\na b\tc\n",
+        "infer": "A cat saw the dog .\nthe teacher slept\nB\n",
+        "score": "a\tb\na b\tc\n",
     }
-    for binary, text in lines.items():
-        output = model_dir / name / binary.__name__
+    for command, text in lines.items():
+        output = model_dir / name / command
         (model_dir / "input").write_text(text)
         files = [f"--input={model_dir}/input", f"--output={output}"]
-        scores = ["--scores"] if binary is infer else []
-        binary.main([f"--model_dir={model_dir}", *files, *scores, *more])
+        scores = ["--scores"] if command == "infer" else []
+        run_command(command, [f"--model_dir={model_dir}", *files, *scores, *more])
 
 
 def score_dev(model_dir, name, *more):
-    """Has the binary evaluate the run of `train_run`, as the evaluation `name`."""
+    """Has the command evaluate the run of `train_run`, as the evaluation `name`."""
     of_few = [f"name='{name}'", "splits=['dev']", "max_examples=6"]
-    eval.main(
+    run_command("eval",
         [
             f"--model_dir={model_dir}",
             "--step=1",

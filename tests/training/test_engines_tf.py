@@ -199,7 +199,7 @@ def test_every_mesh_evaluates_alike(runs, name, reference):
     assert found["tokens"] == expected["tokens"]
 
 
-def test_the_binary_evaluates_in_two_processes(runs, clear_gin):
+def test_the_command_evaluates_in_two_processes(runs, clear_gin):
     engine_runs.score_dev(runs / "bytes", "alone")
     alone, by_two = (
         json.loads((runs / f"bytes/eval/{n}/mini_cogs/dev/1/loss.json").read_text())
@@ -234,7 +234,7 @@ def test_programs_are_kept(runs):
     assert list((runs / "programs").glob("jit_train_steps-*"))
 
 
-def test_binaries_answer_and_score_as_on_tensorflow(runs, clear_gin):
+def test_commands_answer_and_score_as_on_tensorflow(runs, clear_gin):
     """On one of JAX's devices, and on four, which share four rows where three are."""
     folder = runs / "bytes"
     assert sharded.is_sharded(folder / "checkpoints" / "1")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf import configuration, train
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.layers import (
     FeedForward,
     SelfAttention,
@@ -105,7 +106,7 @@ def test_a_layer_that_breaks_a_rule_is_named(own, batch, words):
         ValueError, match=f"(?s)'.*decoder/layer_0_own.*{words}"
     ) as error:
         check_own_layers(model, batch)
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
     assert "--no_layer_checks" in str(error.value) and "\n" not in str(error.value)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(ops.convert_to_numpy(variable), value)
@@ -175,5 +176,5 @@ def test_the_command_passes_the_flag_on(flags, checks, monkeypatch):
     monkeypatch.setattr(
         configuration, "call", lambda *_, **options: given.update(options)
     )
-    train.main(["--model_dir=x", "--gin_file=y.gin", *flags])
+    run_command("train", ["--model_dir=x", "--gin_file=y.gin", *flags])
     assert given["layer_checks"] == checks

@@ -8,7 +8,8 @@ import types
 import keras
 import pytest
 
-from remixer_tf import configuration, train
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.configuration.layouts import configured_layout
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.training import dimensions
@@ -282,7 +283,7 @@ def test_a_dry_run_tells_what_64_devices_would_hold_of_xxl(tmp_path, capsys, dat
     files += ["layouts/fully_sharded"] * (data == 8)
     arguments = [f"--gin_file={file}.gin" for file in files]
     arguments += ["--gin.VOCAB_SIZE=32128", "--gin.VOCABULARY_FILE='none.model'"]
-    train.main([f"--model_dir={tmp_path}", *arguments, "--dry_run"])
+    run_command("train", [f"--model_dir={tmp_path}", *arguments, "--dry_run"])
     attention, feed_forward = 4 * 4096 * 4096, 3 * 4096 * 10240
     layers = 24 * (attention + feed_forward) + 24 * (2 * attention + feed_forward)
     biases = 2 * 64 * 32 // 8

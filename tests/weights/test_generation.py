@@ -5,7 +5,8 @@ import json
 import gin
 import pytest
 
-from remixer_tf import configuration, export, import_weights
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.decoding import T5Rules
 from remixer_tf.weights.generation import read_generation, write_generation
 from tests.weights import numpy_t5, published
@@ -114,10 +115,10 @@ def test_a_model_is_asked_as_it_was_published(tmp_path, capsys):
     weights = numpy_t5.made_up_weights()
     published.write_hugging_face(folder, weights, **published.NEW)
     (folder / "generation_config.json").write_text(json.dumps(SUMMARIES))
-    import_weights.main([f"--from={folder}", f"--model_dir={run}", *BYTES])
+    run_command("import_weights", [f"--from={folder}", f"--model_dir={run}", *BYTES])
     assert "not carried over: num_beam_groups = 2" in capsys.readouterr().out
     gin.clear_config()
-    export.main([f"--model_dir={run}", "--format=huggingface"])
+    run_command("export", [f"--model_dir={run}", "--format=huggingface"])
     written = json.loads((run / "huggingface/0/generation_config.json").read_text())
     assert read_generation(written) == read_generation(SUMMARIES)._replace(left_out={})
 

@@ -122,7 +122,7 @@ def test_the_real_file_of_t5x(tmp_path, real_data_dir):
 def _error(folder, tmp_path):
     with pytest.raises((ValueError, FileNotFoundError)) as error:
         imported(folder, tmp_path)
-    assert configuration.is_users_error(error.value)
+    assert isinstance(error.value, configuration.UserError)
     return str(error.value)
 
 

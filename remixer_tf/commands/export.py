@@ -1,29 +1,68 @@
-"""Writes a run for others to use: python -m remixer_tf.export --model_dir=DIR ..."""
+"""Writes a SavedModel, LiteRT, ONNX or Hugging Face files.
+
+A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
+(export_<type>/<step> with other --weights than float32), and the command prints what it
+can be asked; or the folder <model_dir>/<format>/<step>, for transformers, LiteRT or
+ONNX Runtime. Without --gin_file, the configuration is the one that training wrote into
+--model_dir.
+"""
 
 import os
 
 from remixer_tf import configuration
+from remixer_tf.errors import UserError
 
 FORMATS = ("saved_model", "huggingface", "litert", "onnx")
 # What a model is for. infer asks the last of all models, encoders too.
 KINDS = ("text_encoder", "image_to_class", "text_to_text")
 
 
-def main(arguments):
-    """Parses the command line and exports."""
-    options = configuration.parse_run(
-        arguments,
-        "Writes a checkpoint of --model_dir as the SavedModel <model_dir>/export/"
-        "<step> (export_<type>/<step> with other --weights than float32), and prints "
-        "what it can be asked; or as the folder <model_dir>/<format>/<step>, for "
-        "transformers, LiteRT or ONNX Runtime.",
-        _add_arguments,
+def add_arguments(parser):
+    configuration.add_run(parser)
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help="saved_model if not given; huggingface is for T5.1.1 and T5.1.0; litert "
+        "and onnx, from ids to ids, need extras of these names",
     )
+    parser.add_argument(
+        "--weights",
+        default="float32",
+        metavar="TYPE",
+        help="type that a SavedModel stores the weights in: float32 (if not given), or "
+        "in half the size bfloat16 or float16. Computing stays as it is",
+    )
+    parser.add_argument(
+        "--batch_sizes",
+        type=lambda text: [int(size) for size in text.split(",")],
+        default=[],
+        metavar="M,N",
+        help="a SavedModel computes concurrent requests together, in batches of these "
+        "sizes, such as 1,8,32",
+    )
+    parser.add_argument(
+        "--max_rows",
+        type=int,
+        default=512,
+        metavar="N",
+        help="a SavedModel refuses requests of more rows (512)",
+    )
+    parser.add_argument(
+        "--warm_up",
+        action="store_true",
+        help="add requests that TensorFlow Serving answers before it takes others "
+        "(needs the extra: serving)",
+    )
+
+
+def run(options):
+    configuration.read_run(options)
     configuration.check_on_tensorflow("An export")
     if options.format != "saved_model" and (
         options.weights != "float32" or options.batch_sizes or options.warm_up
     ):
-        raise configuration.UserError(
+        raise UserError(
             "--weights, --batch_sizes and --warm_up are for a SavedModel. Received: "
             f"--format={options.format}"
         )
@@ -80,7 +119,7 @@ def _hugging_face(options, folder):
     model = configuration.get_value("train.model")
     task = configuration.get_value("text_to_text.task")
     if model is None or task is None:
-        raise configuration.UserError(
+        raise UserError(
             "the configuration names no model and task of text (train.model, "
             "text_to_text.task). Add the files of the run with --gin_file."
         )
@@ -107,7 +146,7 @@ def _tokens(options, folder):
     check_runtime(runtime)
     search = configuration.get_value("text_to_text.decode_fn")
     if search is not None and search.__name__ != "greedy_decode":
-        raise configuration.UserError(
+        raise UserError(
             f"--format={runtime} is for greedy decoding: its converter makes other "
             f"answers of {search.__name__}, or none. Add "
             "--gin.text_to_text.decode_fn=@greedy_decode, or export a SavedModel."
@@ -124,45 +163,3 @@ def _tokens(options, folder):
     task = configuration.get_value("text_to_text.task")
     task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
     export_tokens(model.tokens, task, runtime, folder)
-
-
-def _add_arguments(parser):
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default=FORMATS[0],
-        help="saved_model if not given; huggingface is for T5.1.1 and T5.1.0; litert "
-        "and onnx, from ids to ids, need extras of these names",
-    )
-    parser.add_argument(
-        "--weights",
-        default="float32",
-        metavar="TYPE",
-        help="type that a SavedModel stores the weights in: float32 (if not given), or "
-        "in half the size bfloat16 or float16. Computing stays as it is",
-    )
-    parser.add_argument(
-        "--batch_sizes",
-        type=lambda text: [int(size) for size in text.split(",")],
-        default=[],
-        metavar="M,N",
-        help="a SavedModel computes concurrent requests together, in batches of these "
-        "sizes, such as 1,8,32",
-    )
-    parser.add_argument(
-        "--max_rows",
-        type=int,
-        default=512,
-        metavar="N",
-        help="a SavedModel refuses requests of more rows (512)",
-    )
-    parser.add_argument(
-        "--warm_up",
-        action="store_true",
-        help="add requests that TensorFlow Serving answers before it takes others "
-        "(needs the extra: serving)",
-    )
-
-
-if __name__ == "__main__":
-    configuration.run_binary(main)

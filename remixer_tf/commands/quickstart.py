@@ -1,19 +1,16 @@
-"""Trains and compares a T5.1.1 and a Remixer on mini_cogs: `make quickstart`.
+"""Trains and compares two models in some minutes.
 
-It runs the commands that a user would run, and prints each: train a vocabulary, then
-for each model train and evaluate; then one table. At last it exports the Remixer and
-asks it one sentence. Run again, it goes on where it was.
+A T5.1.1 and a Remixer are trained on mini_cogs, in ./quickstart. The command runs the
+commands that a user would run, and prints each: train a vocabulary, then for each model
+train and evaluate; then one table. At last it exports the Remixer and asks it one
+sentence. Run again, it resumes.
 """
 
-import argparse
 import json
 import os
 import shlex
 import subprocess
 import sys
-
-import rich.console
-import rich.table
 
 MODELS = {"T5.1.1 tiny": "t5_1_1_tiny", "Remixer tiny": "remixer_tiny"}
 TASK = "mini_cogs"
@@ -31,28 +28,34 @@ print(answer["outputs"][0].numpy().decode())
 """
 
 
-def main(arguments):
-    """Runs the commands; it takes some ten minutes the first time."""
-    argparse.ArgumentParser(
-        description="Trains a T5.1.1 and a Remixer on mini_cogs, prints a table, "
-        f"exports one and asks it, all in ./{FOLDER}.",
-        allow_abbrev=False,
-    ).parse_args(arguments)
+def add_arguments(parser):
+    del parser  # It has none.
+
+
+def run(options):
+    del options
+    try:
+        _run_all()
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)  # The command has said what was wrong.
+
+
+def _run_all():
     vocabulary = os.path.join(FOLDER, "words.model")
     if not os.path.exists(vocabulary):
-        run("train_vocabulary", f"--task={TASK}", "--model_type=word",
+        _run("train_vocabulary", f"--task={TASK}", "--model_type=word",
             f"--output={vocabulary}")  # fmt: skip
     results = {}
     for title, model in MODELS.items():
         model_dir = os.path.join(FOLDER, model)
-        run(
+        _run(
             "train",
             f"--model_dir={model_dir}",
             f"--gin_file=models/{model}.gin",
             f"--gin_file=runs/{TASK}.gin",
-            f"--gin.VOCABULARY_FILE='{vocabulary}'",
+            f"--gin.VOCABULARY_FILE={vocabulary}",
         )
-        run(
+        _run(
             "eval",
             f"--model_dir={model_dir}",
             "--gin.DecodedEvaluation.splits=['test', 'gen']",
@@ -62,12 +65,12 @@ def main(arguments):
     ask_exported(os.path.join(FOLDER, "remixer_tiny"), results["Remixer tiny"][0])
 
 
-def run(binary, *arguments):
-    """Runs one of the package's binaries, after printing the command."""
-    module = f"remixer_tf.{binary}"
-    print(f"\n$ {shlex.join(['python', '-m', module, *arguments])}", flush=True)
+def _run(command, *arguments):
+    """Runs one of the package's commands, after printing it."""
+    command = ["-m", "remixer_tf", command, *arguments]
+    print(f"\n$ {shlex.join(['python', *command])}", flush=True)
     subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, *command],
         check=True,
         env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
     )
@@ -87,6 +90,9 @@ def read_results(model_dir):
 
 def print_table(results):
     """Prints models as columns: size, speed, exact match in and out of distribution."""
+    import rich.console  # late, as all that is slow to import
+    import rich.table
+
     table = rich.table.Table(title="mini_cogs: exact match in %")
     table.add_column("")
     for title in results:
@@ -115,7 +121,7 @@ def ask_exported(model_dir, summary):
     step = str(summary["steps"])
     exported = os.path.join(model_dir, "export", step)
     if not os.path.exists(exported):
-        run("export", f"--model_dir={model_dir}")
+        _run("export", f"--model_dir={model_dir}")
     predictions = os.path.join(model_dir, "eval", TASK, "test", step)
     with open(os.path.join(predictions, "predictions.jsonl")) as file:
         example = json.loads(file.readline())
@@ -130,10 +136,3 @@ def ask_exported(model_dir, summary):
     print(f"  sentence  {example['input']}")
     print(f"  answer    {answer}")
     print(f"  right     {example['target']}")
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except subprocess.CalledProcessError as error:
-        sys.exit(error.returncode)  # the binary has said what was wrong

@@ -1,4 +1,4 @@
-"""`python -m remixer_tf.train`, with small models on mini_cogs."""
+"""`python -m remixer_tf train`, with small models on mini_cogs."""
 
 import json
 import os
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf import configuration, train
+from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import available_steps, restore_model
+from remixer_tf.commands import run_command
 from tests.continuing import assert_continues_exactly
 from tests.tiny_run import SIZES
 
@@ -49,10 +50,11 @@ def arguments(model_dir, steps, model="t5_1_1"):
 
 @pytest.mark.slow
 def test_continues_exactly(tmp_path, capsys):
-    train.main(arguments(tmp_path / "whole", 8, "remixer"))
+    run_command("train", arguments(tmp_path / "whole", 8, "remixer"))
     parts = tmp_path / "parts"
+    given = arguments(parts, 8, "remixer")
     names = assert_continues_exactly(
-        tmp_path / "whole", parts, lambda: train.main(arguments(parts, 8, "remixer"))
+        tmp_path / "whole", parts, lambda: run_command("train", given)
     )
     assert "continuing from step 4" in capsys.readouterr().out
     assert any("seed_generator" in name for name in names)
@@ -60,7 +62,7 @@ def test_continues_exactly(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
-    train.main(arguments(tmp_path, 4))
+    run_command("train", arguments(tmp_path, 4))
     assert "encoder_decoder, " in capsys.readouterr().out
     assert available_steps(tmp_path / "checkpoints") == [4]
     summary = json.loads((tmp_path / "train_summary.json").read_text())
@@ -89,9 +91,9 @@ def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
-    command = [sys.executable, "-m", "remixer_tf.train", *arguments(tmp_path, 8)]
+    command = [sys.executable, "-m", "remixer_tf", "train", *arguments(tmp_path, 8)]
     done = subprocess.run(
-        [*command, "--gin.TASK='mini_cog'"],
+        [*command, "--gin.TASK=mini_cog"],
         capture_output=True,
         text=True,
         check=False,
@@ -106,7 +108,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
 @pytest.mark.slow
 def test_a_dry_run_tells_what_is_trimmed(tmp_path, capsys):
     count = "--gin.train_dataset.count_limit=50"
-    train.main([*arguments(tmp_path, 8), count, "--dry_run"])
+    run_command("train", [*arguments(tmp_path, 8), count, "--dry_run"])
     output = capsys.readouterr().out
     assert re.search(
         r"trimmed  mini_cogs train: \d+ of the first 50 examples are longer than "

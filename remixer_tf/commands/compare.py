@@ -1,18 +1,15 @@
-"""Puts runs side by side: python -m remixer_tf.compare RUN RUN ..."""
+"""Puts runs side by side.
 
-import argparse
+The tables have parameters, FLOPs, steps, time, the last and the best of each metric,
+and the bindings of gin that differ.
+"""
+
 import io
 
 from remixer_tf import configuration
 
 
-def main(arguments):
-    """Parses the command line and writes the tables."""
-    parser = argparse.ArgumentParser(
-        description="Puts runs side by side: parameters, FLOPs, steps, time, the last "
-        "and the best of each metric, and the bindings of gin that differ.",
-        allow_abbrev=False,
-    )
+def add_arguments(parser):
     parser.add_argument("runs", nargs="+", metavar="RUN", help="--model_dir of a run")
     parser.add_argument(
         "--format", default="text", help="text, markdown or csv; default text"
@@ -23,7 +20,9 @@ def main(arguments):
         metavar="FILE",
         help="file to write; standard output if not given, or '-'",
     )
-    options = parser.parse_args(arguments)
+
+
+def run(options):
     configuration.load_tensorflow()
     from remixer_tf.analysis.comparison import Run, write_comparison
     from remixer_tf.analysis.tables import check_format
@@ -35,7 +34,3 @@ def main(arguments):
         text = io.StringIO()
         write_comparison(runs, options.format, text)
         output.write(text.getvalue().encode())
-
-
-if __name__ == "__main__":
-    configuration.run_binary(main)

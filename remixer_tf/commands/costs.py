@@ -1,31 +1,80 @@
-"""Counts what models are made of: python -m remixer_tf.profile --gin_file=FILE ..."""
+"""Counts parameters, FLOPs and bytes.
+
+The tables have models as rows, next to what their paper prints. Each --gin_file is a
+model of its own. Without --measure no variable is made, so that any size can be
+counted.
+"""
 
 import os
 import sys
 
 from remixer_tf import configuration
-from remixer_tf.configuration.errors import UserError
+from remixer_tf.configuration.command_line import run_configuration
+from remixer_tf.errors import UserError, nearest
 
 # What is counted unless a row or the command line says otherwise: T5's pre-training.
 _BATCH = {"batch_size": 128, "input_length": 512, "target_length": 114}
 
 
-def main(arguments):
-    """Parses the command line, counts and writes the tables."""
-    options = configuration.parse_command_line(
-        arguments,
-        "Prints parameters, forward FLOPs and bytes of models, beside what their paper "
-        "prints. Each --gin_file is a model of its own. Without --measure no variable "
-        "is made, so that any size can be counted.",
-        _add_arguments,
-        needs_run=False,
+def add_arguments(parser):
+    configuration.add_common(parser, needs_run=False)
+    configuration.add_trust(parser)
+
+    def positive(text):
+        if (number := int(text)) < 1:
+            raise ValueError
+        return number
+
+    for name, what in (
+        ("batch_size", "examples in a batch"),
+        ("input_length", "tokens of inputs"),
+        ("target_length", "tokens of targets"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=positive,
+            metavar="N",
+            help=f"{what}; default: as the row's paper counts, else {_BATCH[name]}",
+        )
+    parser.add_argument(
+        "--table",
+        action="append",
+        default=[],
+        metavar="PAPER/TABLE",
+        help="all rows of a paper's table, such as remixer/table1: the files of the "
+        "folder papers/PAPER/TABLE on the search path; repeat it for several",
     )
+    parser.add_argument(
+        "--layout",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a gin file with the JaxEngine's mesh_shape and layout_rules, such as "
+        "layouts/data_8_model_8.gin: what each device of that mesh would hold; a "
+        "second one may change the rules of the first",
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="time training steps too; this makes the models and needs their memory",
+    )
+    parser.add_argument(
+        "--format", default="text", help="text, markdown or csv; default text"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="file to write; default standard output"
+    )
+
+
+def run(options):
+    configuration.load_tensorflow()
     from remixer_tf.analysis.cost_table import write_profiles
     from remixer_tf.analysis.tables import check_format
 
     check_format(options.format)
     configuration.check_on_tensorflow("Counting")
-    files = [*options.gin_file, *_files_of_tables(options)]
+    own = [run_configuration(options)] if options.model_dir else []
+    files = [*own, *options.gin_file, *_files_of_tables(options)]
     if not files:
         raise UserError(
             "there is nothing to count. Name models with --gin_file, such as "
@@ -105,59 +154,8 @@ def _files_of_tables(options):
     for table in options.table:
         if table not in tables:
             raise UserError(
-                f"there is no table {table!r}.{configuration.nearest(table, tables)} "
+                f"there is no table {table!r}.{nearest(table, tables)} "
                 f"There are: {', '.join(sorted(tables))}."
             )
         path, names = tables[table]
         yield from (os.path.join(path, name) for name in names if name.endswith(".gin"))
-
-
-def _add_arguments(parser):
-    def positive(text):
-        if (number := int(text)) < 1:
-            raise ValueError
-        return number
-
-    for name, what in (
-        ("batch_size", "examples in a batch"),
-        ("input_length", "tokens of inputs"),
-        ("target_length", "tokens of targets"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=positive,
-            metavar="N",
-            help=f"{what}; default: as the row's paper counts, else {_BATCH[name]}",
-        )
-    parser.add_argument(
-        "--table",
-        action="append",
-        default=[],
-        metavar="PAPER/TABLE",
-        help="all rows of a paper's table, such as remixer/table1: the files of the "
-        "folder papers/PAPER/TABLE on the search path; repeat it for several",
-    )
-    parser.add_argument(
-        "--layout",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a gin file with the JaxEngine's mesh_shape and layout_rules, such as "
-        "layouts/data_8_model_8.gin: what each device of that mesh would hold; a "
-        "second one may change the rules of the first",
-    )
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="time training steps too; this makes the models and needs their memory",
-    )
-    parser.add_argument(
-        "--format", default="text", help="text, markdown or csv; default text"
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="file to write; default standard output"
-    )
-
-
-if __name__ == "__main__":
-    configuration.run_binary(main)

@@ -1,4 +1,4 @@
-"""`python -m remixer_tf.import_weights`, and the run that it makes."""
+"""`python -m remixer_tf import_weights`, and the run that it makes."""
 
 import json
 import os
@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from remixer_tf import configuration, export, import_weights, infer, train
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.weights import run
 from tests.tiny_run import TEXTS
@@ -30,7 +31,7 @@ def test_a_run_remembers_its_vocabulary_and_goes_back_as_it_came(source, capsys)
     folder, model_dir = source
     train_vocabulary(TEXTS, str(folder / "spiece.model"), model_type="word")
     arguments = [f"--from={folder}", f"--model_dir={model_dir}"]
-    import_weights.main([*arguments, SHORT])
+    run_command("import_weights", [*arguments, SHORT])
     printed = capsys.readouterr().out
     assert "layer_*_feed_forward/norm/scale" in printed and "<-  shared.wei" in printed
     assert sorted(os.listdir(model_dir)) == [
@@ -41,7 +42,7 @@ def test_a_run_remembers_its_vocabulary_and_goes_back_as_it_came(source, capsys)
     ]
     vocabulary = json.loads((model_dir / "vocabularies.json").read_text())["inputs"]
     assert vocabulary["extra_ids"] == 100
-    export.main([f"--model_dir={model_dir}", "--format=huggingface"])
+    run_command("export", [f"--model_dir={model_dir}", "--format=huggingface"])
     exported = model_dir / "huggingface" / "0"
     for name, value in load_file(folder / "model.safetensors").items():
         copy = load_file(exported / "model.safetensors")[name]
@@ -49,7 +50,7 @@ def test_a_run_remembers_its_vocabulary_and_goes_back_as_it_came(source, capsys)
     copy = (exported / "spiece.model").read_bytes()
     assert copy == (folder / "spiece.model").read_bytes()
     with pytest.raises(FileExistsError, match="is not empty"):
-        import_weights.main(arguments)
+        run_command("import_weights", arguments)
 
 
 def test_what_cannot_be_imported_leaves_nothing(source, monkeypatch):
@@ -57,7 +58,7 @@ def test_what_cannot_be_imported_leaves_nothing(source, monkeypatch):
     arguments = [f"--from={folder}", f"--model_dir={model_dir}"]
     before = sorted(os.listdir(model_dir.parent))
     with pytest.raises(configuration.UserError, match="--vocabulary=FILE"):
-        import_weights.main(arguments)
+        run_command("import_weights", arguments)
     with pytest.raises(ValueError, match="359 ids, 100 of them.* weights have 300"):
         run.check_vocabulary_fits({"inputs": {"size": 359, "extra_ids": 100}}, 300)
 
@@ -66,17 +67,18 @@ def test_what_cannot_be_imported_leaves_nothing(source, monkeypatch):
 
     monkeypatch.setattr(run, "remember_vocabularies", fail)
     with pytest.raises(OSError, match="Cannot write .*run: No space left") as error:
-        import_weights.main([*arguments, *BYTES])
-    assert configuration.is_users_error(error.value)
+        run_command("import_weights", [*arguments, *BYTES])
+    assert isinstance(error.value, configuration.UserError)
     assert sorted(os.listdir(model_dir.parent)) == before
 
 
 @pytest.mark.slow
 def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
     folder, model_dir = source
-    import_weights.main([f"--from={folder}", f"--model_dir={model_dir}", *BYTES])
+    arguments = [f"--from={folder}", f"--model_dir={model_dir}", *BYTES]
+    run_command("import_weights", arguments)
     (model_dir / "questions").write_text("A cat saw the dog .\n\n")
-    infer.main(
+    run_command("infer",
         [
             f"--model_dir={model_dir}",
             f"--input={model_dir / 'questions'}",
@@ -94,7 +96,8 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
         "--gin.DROPOUT_RATE=0.0",  # not the source's: no random states
     ]
     (model_dir / "eval").mkdir()  # scored before it was trained
-    train.main([*arguments, "--gin.TRAIN_STEPS=1", "--gin.LEARNING_RATE=1e-12"])
+    steps = ["--gin.TRAIN_STEPS=1", "--gin.LEARNING_RATE=1e-12"]
+    run_command("train", [*arguments, *steps])
     assert "continuing from step 0" in capsys.readouterr().out
     configuration.parse_gin([f"{model_dir}/operative_config.gin"], [])
     from remixer_tf.checkpoints.reading import restore_model
@@ -106,4 +109,4 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
     np.testing.assert_allclose(model.token_embedding.embeddings, table, rtol=1e-6)
     with pytest.raises(ValueError, match="another vocabulary"):
         other = [*arguments, "--gin.VOCABULARY/byte_vocabulary.extra_ids=3"]
-        train.main([*other, "--gin.TRAIN_STEPS=2"])
+        run_command("train", [*other, "--gin.TRAIN_STEPS=2"])

@@ -1,24 +1,33 @@
-"""Trains a model: python -m remixer_tf.train --model_dir=DIR --gin_file=FILE ..."""
+"""Trains a model, or resumes training.
+
+Training resumes from the last checkpoint in --model_dir. Without --gin_file, the
+configuration is the one that training wrote there.
+"""
 
 from contextlib import nullcontext
 
 from remixer_tf import configuration
 
 
-def main(arguments):
-    """Parses the command line and trains."""
-    options = configuration.parse_command_line(
-        arguments,
-        "Trains a model, going on from the last checkpoint in --model_dir. Without "
-        "--gin_file, the configuration is the one that training wrote there.",
-        _add_arguments,
+def add_arguments(parser):
+    configuration.add_common(parser)
+    configuration.add_trust(parser)
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="build the model, read one batch, say what would run, and stop; of a "
+        "mesh with more devices than there are, say what each would hold",
     )
-    configuration.parse_gin(
-        options.gin_file or [configuration.run_configuration(options)],
-        options.gin_bindings,
-        options.gin_search_paths,
-        modules=options.module_import,
+    parser.add_argument(
+        "--no_layer_checks",
+        action="store_true",
+        help="do not try layers of your own before training: whether they see later "
+        "tokens, decode what they train and keep packed examples apart",
     )
+
+
+def run(options):
+    configuration.read_configuration(options)
     from remixer_tf.data.errors import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
     from remixer_tf.training.jax_engine import MissingDevicesError
@@ -59,23 +68,3 @@ def _configuration(model_dir):
     configuration.bind_relative_paths(model_dir)
     text = configuration.configuration_str()
     return text, configuration.hyperparameters(text)
-
-
-def _add_arguments(parser):
-    parser.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="build the model, read one batch, say what would run, and stop; of a "
-        "mesh with more devices than there are, say what each would hold",
-    )
-    parser.add_argument(
-        "--no_layer_checks",
-        action="store_true",
-        help="do not try layers of your own before training: whether they see later "
-        "tokens, decode what they train and keep packed examples apart",
-    )
-    configuration.add_trust(parser)
-
-
-if __name__ == "__main__":
-    configuration.run_binary(main)

@@ -1,0 +1,73 @@
+"""Shows the data of a run or a task.
+
+The report has the splits, examples as text and as ids, lengths, what is trimmed,
+unknown and padding, and lengths that would do. --gin.TASK, --gin.VOCABULARY and
+--gin.FEATURE_LENGTHS name the data where neither --gin_file nor --model_dir does.
+"""
+
+import sys
+
+from remixer_tf import configuration
+from remixer_tf.errors import UserError
+
+
+def add_arguments(parser):
+    configuration.add_common(parser, needs_run=False)
+    configuration.add_trust(parser)
+    parser.add_argument(
+        "--split", metavar="NAME", help="what to read; default: as in training"
+    )
+    parser.add_argument(
+        "--max_examples",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="read no more examples of a task (10000): of a larger split the numbers "
+        "are those of a sample, and say so",
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=3,
+        metavar="N",
+        help="examples to show (3)",
+    )
+
+
+def run(options):
+    if options.max_examples < 1 or options.examples < 0:
+        raise UserError(
+            "--max_examples must be at least 1, --examples at least 0. Received: "
+            f"{options.max_examples}, {options.examples}."
+        )
+    if options.gin_file and options.model_dir:
+        raise UserError("give --gin_file or --model_dir, not both.")
+    configuration.read_configuration(options, ["runs/train.gin"], complete=False)
+    dataset = configuration.get_value("train.dataset")
+    given = {"max_examples": options.max_examples}
+    if getattr(dataset, "__name__", None) == "image_dataset":
+        from remixer_tf.analysis.data_report import write_images
+
+        split = options.split or configuration.get_value("image_dataset.split", "train")
+        source = configuration.get_value("image_dataset.source")
+        write_images(source, sys.stdout, split=split, **given)
+        return
+    if getattr(dataset, "__name__", None) != "train_dataset":
+        raise UserError(
+            "this shows the data of train_dataset and image_dataset. The configuration "
+            f"has train.dataset = {dataset}."
+        )
+    from remixer_tf.analysis.data_report import write_task
+
+    for name in ("feature_converter", "feature_lengths", "length_buckets"):
+        value = configuration.get_value(f"train_dataset.{name}")
+        if value is not None:
+            given[name] = value
+    split = options.split or configuration.get_value("train_dataset.split", "train")
+    write_task(
+        configuration.get_value("train_dataset.task"),
+        sys.stdout,
+        split=split,
+        shown_examples=options.examples,
+        **given,
+    )

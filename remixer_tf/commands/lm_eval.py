@@ -1,0 +1,91 @@
+"""Runs lm-evaluation-harness on a run.
+
+The harness's table is printed. Needs: pip install 'remixer_tf[lm_eval]'.
+Without --gin_file, the configuration is the one that training wrote into --model_dir.
+"""
+
+import json
+import os
+
+from remixer_tf import configuration
+from remixer_tf.errors import UserError, nearest
+
+
+def add_arguments(parser):
+    configuration.add_run(parser)
+    parser.add_argument(
+        "--tasks",
+        required=True,
+        metavar="A,B",
+        help="names of the harness's tasks or groups; * stands for any letters",
+    )
+    parser.add_argument(
+        "--include_path",
+        metavar="FOLDER",
+        help="take the tasks' YAML files from here; if not given, the harness's own "
+        "tasks, whose data are downloaded",
+    )
+    parser.add_argument(
+        "--num_fewshot",
+        type=int,
+        metavar="N",
+        help="solved examples before each question; as the task says if not given",
+    )
+    parser.add_argument(
+        "--limit", type=float, metavar="N", help="only the first N examples of a task"
+    )
+    parser.add_argument(
+        "--gen_kwargs",
+        metavar="A=X,B=Y",
+        help="change the tasks' generation_kwargs, such as max_gen_toks=32",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write the results, with those of every example, as JSON",
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="requests answered together (64); it changes the speed, not the results",
+    )
+
+
+def run(options):
+    configuration.read_run(options)
+    configuration.check_on_tensorflow("lm-evaluation-harness")
+    from remixer_tf.harness.model import HarnessModel  # says how to install lm_eval
+    from remixer_tf.serving.lines import open_output
+
+    # isort: split
+    from lm_eval import simple_evaluate, tasks, utils
+
+    manager = tasks.TaskManager(
+        include_path=options.include_path, include_defaults=not options.include_path
+    )
+    names = options.tasks.split(",")
+    if unknown := [name for name in names if not manager.match_tasks([name])]:
+        raise UserError(
+            f"there is no task {unknown[0]!r} in "
+            f"{options.include_path or 'lm-evaluation-harness'}."
+            f"{nearest(unknown[0], manager.all_tasks)}"
+        )
+    with open_output(options.output or os.devnull) as output:
+        scorer, step = configuration.call(
+            "text_scorer", options.model_dir, step=options.step
+        )
+        results = simple_evaluate(
+            model=HarnessModel(scorer, options.batch_size),
+            tasks=manager.match_tasks(names),
+            task_manager=manager,
+            num_fewshot=options.num_fewshot,
+            limit=options.limit,
+            gen_kwargs=options.gen_kwargs,
+            log_samples=bool(options.output),
+        )
+        results["config"] |= {"model_dir": options.model_dir, "step": step}
+        text = json.dumps(results, indent=2, default=utils.handle_non_serializable)
+        output.write(text.encode() + b"\n")
+    print(utils.make_table(results))

@@ -1,0 +1,24 @@
+"""Writes what a benchmark's site takes.
+
+The command prints the papers' tables (SuperGLUE, GLUE, entailment) of what eval has
+computed, and writes the files that GLUE's and SuperGLUE's sites take, from the
+predictions on test sets, into the folder submission/STEP of the run.
+"""
+
+from remixer_tf import configuration
+
+
+def add_arguments(parser):
+    parser.add_argument(
+        "--model_dir", required=True, metavar="DIR", help="folder of the run"
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="default: the last one with results"
+    )
+
+
+def run(options):
+    configuration.load_tensorflow()
+    from remixer_tf.analysis.benchmark_report import write_report
+
+    write_report(options.model_dir, options.step)

@@ -1,0 +1,82 @@
+"""Computes the log-likelihood of targets, given inputs.
+
+Lines of --input are inputs, a tab, targets. Lines of --output are the sum, the number
+of tokens, and 1 if greedy decoding would write the targets or else 0, with tabs
+between. Without --gin_file, the configuration is the one that training wrote into
+--model_dir.
+"""
+
+from remixer_tf import configuration
+from remixer_tf.errors import UserError
+
+
+def add_arguments(parser):
+    configuration.add_run(parser)
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="text file; standard input if not given, or '-'",
+    )
+    parser.add_argument(
+        "--split",
+        metavar="NAME",
+        help="score this split of the run's task (or of --gin.text_scorer.task) "
+        "instead",
+    )
+    parser.add_argument(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="take --input for one text, and score a language model on N tokens at a "
+        "time, given those before: one line with the log-likelihood, the tokens, the "
+        "perplexity and the bits per byte",
+    )
+    parser.add_argument(
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="written when all is scored; standard output if not given, or '-'",
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="lines scored together (64); it changes the speed, not the scores",
+    )
+
+
+def run(options):
+    if options.batch_size < 1:
+        raise UserError(
+            f"--batch_size must be at least 1. Received: {options.batch_size}."
+        )
+    if options.stride is not None and options.stride < 1:
+        raise UserError(
+            f"--stride must be at least 1. Received: {options.stride}."
+        )
+    if options.split and (options.input or options.stride):
+        raise UserError(
+            "--split scores a task. Give it without --input and --stride."
+        )
+    configuration.read_run(options, devices="asked")
+    from remixer_tf.serving import lines
+
+    with (
+        lines.open_input(options.input or "-") as file,
+        lines.open_output(options.output) as output,
+    ):
+        scorer, _ = configuration.call(
+            "text_scorer", options.model_dir, step=options.step
+        )
+        if options.stride:
+            text = file.read()
+            pairs = scorer.windows(text, options.stride)
+            scores = scorer.keeping_ends().score(pairs, options.batch_size)
+            lines.write_perplexity(scores, len(text), output)
+            return
+        if options.split:
+            pairs = scorer.read(options.split)
+        else:
+            pairs = lines.read_pairs(scorer, file)
+        lines.write_scores(scorer.score(pairs, options.batch_size), output)

@@ -1,0 +1,69 @@
+"""Trains a SentencePiece vocabulary.
+
+It is trained on the text of a registered task. The ids are T5's: pad 0, EOS 1, unknown
+2, no BOS.
+"""
+
+from remixer_tf import configuration
+
+
+def add_arguments(parser):
+    configuration.add_common(parser, needs_run=False)
+    configuration.add_trust(parser)
+    parser.add_argument(
+        "--task", required=True, metavar="NAME", help="registered task or mixture"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="file to write")
+    parser.add_argument(
+        "--vocab_size",
+        type=int,
+        metavar="N",
+        help="pieces, with pad, EOS and unknown; word: all if not given",
+    )
+    parser.add_argument(
+        "--model_type",
+        default="unigram",
+        choices=("unigram", "bpe", "word"),
+        help="kind of pieces (unigram)",
+    )
+    parser.add_argument(
+        "--split", default="train", metavar="NAME", help="split that is read (train)"
+    )
+    parser.add_argument(
+        "--features",
+        default="inputs,targets",
+        metavar="P,Q",
+        help="features to read (inputs,targets)",
+    )
+    parser.add_argument(
+        "--num_examples", type=int, metavar="N", help="only the first of each task"
+    )
+    parser.add_argument(
+        "--character_coverage",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="share of characters with a piece (1.0)",
+    )
+
+
+def run(options):
+    configuration.read_configuration(options, complete=False)
+    from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
+
+    features = options.features.split(",")
+    texts = read_texts(options.task, options.split, features, options.num_examples)
+    vocabulary = train_vocabulary(
+        texts,
+        options.output,
+        options.vocab_size,
+        options.model_type,
+        options.character_coverage,
+    )
+    print(f"{options.output}: {vocabulary.vocab_size} pieces, {options.model_type}")
+    for i, feature in enumerate(features):
+        tokens = [len(vocabulary.encode(t)) + 1 for t in texts[i :: len(features)]]
+        print(
+            f"{feature}: {len(tokens)} texts, {sum(tokens) / len(tokens):.1f} tokens "
+            f"on average with EOS, at most {max(tokens)}"
+        )

@@ -13,7 +13,6 @@ from remixer_tf.configuration.gin_files import (
     bind_relative_paths,
     call,
     configuration_str,
-    evaluation_bindings,
     get_arguments,
     get_value,
     hyperparameters,
@@ -21,6 +20,7 @@ from remixer_tf.configuration.gin_files import (
     parse_gin,
     register_configurables,
 )
+from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.configuration.startup import check_on_tensorflow, load_tensorflow
 from remixer_tf.errors import UserError
 

@@ -1,9 +1,11 @@
 """Gin as text: its statements, read without importing or registering anything."""
 
+import dataclasses
 import os
 import sys
 import textwrap
 import tokenize
+from typing import Any
 
 import gin
 from gin import config_parser
@@ -24,20 +26,65 @@ def gin_folder():
     """Returns the package's folder of gin files: in the wheel, else in the checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "gin")
-    if os.path.isdir(installed):
-        return installed
-    return os.path.join(os.path.dirname(package), "gin")
+    return installed if os.path.isdir(installed) else f"{os.path.dirname(package)}/gin"
 
 
 class Name(str):
-    """A @reference or a %macro in a value, as written."""
+    """A @reference or a %macro in a value, as written; `last` is its last name."""
 
     __repr__ = str.__str__
 
     @property
     def selector(self):
-        """"module.Name" of "@a/module.Name()"."""
         return self.removesuffix("()").lstrip("@%").rpartition("/")[2]
+
+    @property
+    def last(self):
+        return self.selector.rpartition(".")[2]
+
+
+@dataclasses.dataclass
+class Binding:
+    """What sets a parameter or a macro.
+
+    Attributes:
+        name: str, such as "a/module.Name.parameter" or "MACRO".
+        selector: str, "module.Name", or the macro.
+        parameter: str, "" for a macro.
+        value: a Python value with a `Name` for each @reference and %macro.
+        file: str, None for the command line.
+        place: str, for messages: " (in FILE, line N)".
+    """
+
+    name: str
+    selector: str
+    parameter: str
+    value: Any
+    file: str | None
+    place: str
+
+    @property
+    def owner(self):
+        """`Name` of "a/module.Name.parameter"; a macro itself."""
+        return self.selector.rpartition(".")[2]
+
+    def strings(self):
+        """Returns all strings in the value, also each `Name`."""
+        return list(_strings(self.value))
+
+    def references(self):
+        """Returns the @references in the value."""
+        return [s for s in self.strings() if isinstance(s, Name) and s[0] == "@"]
+
+
+@dataclasses.dataclass
+class Import:
+    """An import: its module, as gin text, and where it is."""
+
+    module: str
+    text: str
+    file: str | None
+    place: str
 
 
 def read_bindings(path):
@@ -54,41 +101,45 @@ def read_bindings(path):
     Raises:
         UserError: it is no gin.
     """
-    statements = read_statements(path)
-    return {name_of(s): repr(s.value) for s in statements if is_binding(s)}
+    bindings = (s for s in read_statements(path) if isinstance(s, Binding))
+    return {binding.name: repr(binding.value) for binding in bindings}
 
 
 def read_statements(path):
-    """Reads a gin file; nothing is imported or included.
-
-    Returns:
-        list of the statements of `gin.config_parser`, with a `Name` for each @reference
-        and %macro.
+    """Returns the `Binding`s and `Import`s of a gin file, and the paths it includes.
 
     Raises:
         UserError: it is no gin, or larger than a configuration.
     """
-    if os.path.getsize(path) > _MAX_BYTES:
-        raise UserError(
-            f"{path} is larger than {_MAX_BYTES:,} bytes: no configuration."
-        )
     try:
+        if os.path.getsize(path) > _MAX_BYTES:
+            raise UserError(f"{path} is larger than {_MAX_BYTES:,} bytes: no gin file.")
         with open(path, encoding="utf-8") as file:  # As for gin.
-            return list(config_parser.ConfigParser(file, _AsWritten()))
+            return read_text(file, str(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error}.") from None
+
+
+def read_text(source, name):
+    """As `read_statements`, of an open file or a str, which errors call `name`."""
+    try:
+        parser = config_parser.ConfigParser(source, _AsWritten())
+        return [s for s in map(_statement, parser) if s is not None]
     except SyntaxError as error:
         where = error.args[1]
-        line, source = (where[1], where[3]) if isinstance(where, tuple) else ("?", "")
-        source = textwrap.shorten(source or "", 200)
+        if not isinstance(source, str) and isinstance(where, tuple):
+            name += f", line {where[1]}, `{textwrap.shorten(where[3] or '', 200)}`"
         raise UserError(
-            f"cannot read {path}, line {line}, `{source}`. {_EXPECTED}"
+            f"cannot read {name}. Expected: NAME = VALUE, with a Python literal, a "
+            "%MACRO or a @reference."
         ) from None
     except tokenize.TokenError:
-        raise UserError(f"cannot read {path}: a bracket is not closed.") from None
-    except (ValueError, TypeError, OSError) as error:  # bytes; a key such as [1]
+        raise UserError(f"cannot read {name}: a bracket is not closed.") from None
+    except (ValueError, TypeError) as error:  # bytes; a key such as [1]
         reason = textwrap.shorten(str(error), 200)
-        raise UserError(f"cannot read {path}: {reason}.") from None
+        raise UserError(f"cannot read {name}: {reason}.") from None
     except RecursionError:
-        raise UserError(f"cannot read {path}: brackets are nested too deep.") from None
+        raise UserError(f"cannot read {name}: brackets are nested too deep.") from None
 
 
 def read_all(files, bindings, folders):
@@ -100,7 +151,7 @@ def read_all(files, bindings, folders):
         folders: list of folders. Those of Python's path come after them.
 
     Returns:
-        list of bindings and imports as `read_statements` returns them, in order.
+        list of `Binding`s and `Import`s, in order.
 
     Raises:
         UserError: a file is missing or malformed.
@@ -109,8 +160,8 @@ def read_all(files, bindings, folders):
 
     def read(path):
         for statement in read_statements(_find(path, folders)):
-            if isinstance(statement, config_parser.IncludeStatement):
-                read(statement.filename)
+            if isinstance(statement, str):
+                read(statement)
             else:
                 statements.append(statement)
 
@@ -120,48 +171,32 @@ def read_all(files, bindings, folders):
     except RecursionError:
         raise UserError(f"the files that {path} includes include it.") from None
     for text in bindings:
-        statements += _read_binding(text)
+        statements += read_text(text, f"--gin.{text.replace(' = ', '=', 1)}")
     return statements
 
 
-def is_binding(statement):
-    """Whether a statement sets a parameter or a macro."""
-    return isinstance(statement, config_parser.BindingStatement)
+def _statement(statement):
+    """Returns ours for a statement of gin's; None for the head of a block."""
+    file, line, *_ = statement.location
+    place = f" (in {file}, line {line})" if file else ""
+    if isinstance(statement, config_parser.IncludeStatement):
+        return statement.filename
+    if isinstance(statement, config_parser.ImportStatement):
+        return Import(statement.module, statement.format(), file, place)
+    if isinstance(statement, config_parser.BlockDeclaration):
+        return None
+    scope, selector, parameter, value, _ = statement
+    name = "/".join(filter(None, [scope, selector]))
+    name = ".".join(filter(None, [name, parameter]))
+    return Binding(name, selector, parameter or "", value, file, place)
 
 
-def name_of(binding):
-    """Returns what a binding sets: "a/Name.parameter" or "MACRO"."""
-    scope, selector, parameter, *_ = binding
-    scoped = f"{scope}/{selector}" if scope else selector
-    return f"{scoped}.{parameter}" if parameter else scoped
-
-
-def owner_of(binding):
-    """Returns `Name` of "a/module.Name.parameter"; a macro itself."""
-    return binding.selector.rpartition(".")[2]
-
-
-def strings_in(value):
-    """Yields every `Name` and every other string in a value."""
+def _strings(value):
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        yield from strings_in([*value, *value.values()])
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from strings_in(item)
-
-
-_EXPECTED = "Expected: NAME = VALUE, with a Python literal, a %MACRO or a @reference."
-
-
-def _read_binding(text):
-    """Reads a binding of the command line."""
-    try:
-        return list(config_parser.ConfigParser(text, _AsWritten()))
-    except (SyntaxError, tokenize.TokenError, ValueError, TypeError, RecursionError):
-        name, _, value = text.partition(" = ")
-        raise UserError(f"cannot read --gin.{name}={value}. {_EXPECTED}") from None
+    elif isinstance(value, (dict, list, tuple)):
+        for item in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _strings(item)
 
 
 def _find(path, folders):
@@ -169,8 +204,8 @@ def _find(path, folders):
     for folder in [*folders, *sys.path]:
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
-    names = {name for folder in folders for name in _gin_files(folder or os.curdir)}
-    searched = ", ".join(os.path.abspath(folder) for folder in folders)
+    names = [name for folder in folders for name in _gin_files(folder or os.curdir)]
+    searched = ", ".join(map(os.path.abspath, folders))
     raise UserError(
         f"there is no gin file {path!r}.{nearest(path, names)} Searched: {searched}."
     )
@@ -179,13 +214,11 @@ def _find(path, folders):
 def _gin_files(root):
     """Yields paths of gin files below a folder, to a depth of three folders."""
     for path, below, names in os.walk(root):
-        below[:] = [name for name in below if not name.startswith(".")]
         relative = os.path.relpath(path, root)
-        if relative.count(os.sep) >= 2:
-            below.clear()
-        for name in names:
-            if name.endswith(".gin"):
-                yield os.path.normpath(os.path.join(relative, name))
+        deep = relative.count(os.sep) >= 2
+        below[:] = [name for name in below if not (deep or name.startswith("."))]
+        gin_names = (name for name in names if name.endswith(".gin"))
+        yield from (os.path.normpath(os.path.join(relative, n)) for n in gin_names)
 
 
 class _AsWritten(config_parser.ParserDelegate):

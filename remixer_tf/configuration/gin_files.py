@@ -1,6 +1,5 @@
 """Gin files and bindings: read, checked, called and written."""
 
-import ast
 import copy
 import functools
 import importlib
@@ -12,41 +11,21 @@ import sys
 import types
 
 import gin
-from gin import config_parser
 
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration import checks
 from remixer_tf.configuration.bindings import (
     RUN_FILE,
+    Binding,
+    Import,
+    Name,
     gin_folder,
-    is_binding,
-    name_of,
     read_all,
+    read_text,
 )
 from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.errors import UserError
-
-# What only trains, answers or draws: of a checkpoint, it changes no result.
-_TRAINING = (
-    "keras.optimizers.",
-    "remixer_tf.analysis.",
-    "remixer_tf.checkpoints.",
-    "remixer_tf.data.epochs.",
-    "remixer_tf.data.images.",
-    "remixer_tf.data.pipeline.train_dataset",
-    "remixer_tf.evaluation.best.",
-    "remixer_tf.evaluation.evaluate.",
-    "remixer_tf.objectives.",
-    "remixer_tf.optimizers.",
-    "remixer_tf.serving.",
-    "remixer_tf.training.",
-    # The settings of an evaluation have a hash of the file, wherever it lies.
-    "remixer_tf.data.vocabularies.",
-    "remixer_tf.data.vocabulary_training.",
-)
-_EVALUATION = "remixer_tf.evaluation."
-_WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 
 @functools.cache
@@ -84,22 +63,28 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         UserError: a file or module is missing or malformed, a name unknown, a value
             not set.
     """
-    folders = ["", *search_paths, gin_folder()]
-    imports = [f"import {module}" for module in modules]
-    statements = [*read_all([], imports, ()), *read_all(files, bindings, folders)]
-    checks.check_order(statements)
-    checks.check_read(statements)
+    statements = read_all(files, bindings, ["", *search_paths, gin_folder()])
+    imports = [s for s in statements if isinstance(s, Import)]
+    imports[:0] = [Import(m, f"import {m}", None, "") for m in modules]
+    given = [s for s in statements if isinstance(s, Binding)]
+    final = {binding.name: binding for binding in given}
+    checks.check_order(given)
+    checks.check_read(final)
     load_tensorflow()
     register_configurables()
     gin.clear_config()
-    for statement in statements:
-        if isinstance(statement, config_parser.ImportStatement):
-            _import(statement)
-    checks.check_names(statements)
-    missing = checks.check_values(statements, complete)
+    for statement in imports:
+        _import(statement)
+    # In a file with gin's dynamic registration names are Python's.
+    dynamic = {s.file for s in imports if s.module.startswith("__gin__.")}
+    checks.check_names([binding for binding in given if binding.file not in dynamic])
+    checks.check_values(final)
+    missing = checks.required(final, complete)
     try:
-        for text in _texts(statements):
-            gin.parse_config(text)
+        gin.parse_config([s.text for s in imports if s.file is None])
+        for file, group in itertools.groupby(given, lambda binding: binding.file):
+            lines = [s.text for s in imports if file and s.file == file]
+            gin.parse_config(lines + [f"{b.name} = {b.value!r}" for b in group])
         gin.parse_config([f"{name} = None" for name in missing])
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
@@ -110,43 +95,23 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     # The model makes these by reference alone.
     packages = (*PACKAGES, "keras.optimizers")
     parts = {name for module, name, _ in configurables() if module in packages}
-    for warning in checks.check_read(statements, parts):
+    for warning in checks.check_read(final, parts):
         print(f"warning: {warning}", file=sys.stderr)
 
 
 def _import(statement):
-    """Imports what an import statement of gin names, unless it is gin's own."""
+    """Imports a module that gin text names, unless it is gin's own."""
     if statement.module.startswith("__gin__."):
         return
     try:
         importlib.import_module(statement.module)
     except ModuleNotFoundError as error:
         raise UserError(
-            f"there is no module {error.name!r}{checks.place_of(statement)}. Modules "
-            "of yours are looked for in the current folder and on Python's path "
-            "(PYTHONPATH)."
+            f"there is no module {error.name!r}{statement.place}. Modules of yours are "
+            "looked for in the current folder and on Python's path (PYTHONPATH)."
         ) from None
     except ImportError as error:
-        raise UserError(f"{error}{checks.place_of(statement)}") from None
-
-
-def _texts(statements):
-    """Yields statements as text for gin, those of one file together.
-
-    The imports of a file come first: gin's dynamic registration is of one file.
-    """
-
-    def file_of(statement):
-        return statement.location.filename
-
-    for file, group in itertools.groupby(statements, file_of):
-        lines = [
-            s.format()
-            for s in statements
-            if isinstance(s, config_parser.ImportStatement) and file_of(s) == file
-        ]
-        lines += [f"{name_of(s)} = {s.value!r}" for s in group if is_binding(s)]
-        yield "\n".join(lines)
+        raise UserError(f"{error}{statement.place}") from None
 
 
 def bind_relative_paths(model_dir):
@@ -233,68 +198,12 @@ def configuration_str():
     )
 
 
-def evaluation_bindings(caller):
-    """Returns all bindings that may change what an evaluation computes.
-
-    These are all but those of training alone: of functions in `_TRAINING`, and of
-    parameters that say which results there are, and when. Macros are written out. A
-    binding that says what holds without it is left out: the configuration that training
-    wrote spells defaults.
-
-    Args:
-        caller: "train" or "evaluate", whose `model` is evaluated.
-
-    Returns:
-        dictionary of bindings to their values as text.
-    """
-    config = gin.config._CONFIG
-    found = {}
-    for (scope, selector), bindings in config.items():
-        if selector == "gin.macro":
-            continue
-        for name, value in bindings.items():
-            if f"{selector}.{name}".endswith(f".{caller}.model"):
-                found["model"] = _text(value)
-            left_out = name in _WHICH_AND_WHEN if _EVALUATION in selector else False
-            if left_out or selector.startswith(_TRAINING):
-                continue
-            value = _text(value)
-            if "/" in scope or value != _text(_without(scope, selector, name)):
-                found[f"{scope}/{selector}.{name}"] = value
-    return found
-
-
 def hyperparameters(text):
     """Returns the numbers and strings that gin text sets, {name: value}."""
-    values = {}
-    for name, value in re.findall(r"^(\S+) = (.*)$", text, re.MULTILINE):
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            continue  # a reference, a macro, or the first line of several
-        if isinstance(value, (bool, int, float, str)):
-            values[name] = value
-    return values
-
-
-def _text(value):
-    """A value as text in which macros are written out."""
-    if isinstance(value, dict):
-        pairs = (f"{_text(name)}: {_text(item)}" for name, item in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text, value))}]"
-    if repr(value).startswith("%"):
-        macro = gin.config._CONFIG.get((repr(value)[1:], "gin.macro"), {})
-        return _text(macro.get("value"))
-    return repr(value)
-
-
-def _without(scope, selector, parameter):
-    """What a parameter is where the binding of a scope does not say it."""
-    if scope:
-        bindings = gin.config._CONFIG.get(("", selector), {})
-        if parameter in bindings:
-            return bindings[parameter]
-    found = checks.parameters(gin.get_configurable(selector)).get(parameter)
-    return None if found is None else found.default
+    bindings = (s for s in read_text(text, "text") if isinstance(s, Binding))
+    return {
+        binding.name: binding.value
+        for binding in bindings
+        if isinstance(binding.value, (bool, int, float, str))
+        and not isinstance(binding.value, Name)
+    }

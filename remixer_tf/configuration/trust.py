@@ -4,14 +4,7 @@ The folder may be a stranger's. Gin's `import` runs a module, its dynamic regist
 calls any function there is, and `include` brings another file with either.
 """
 
-from gin import config_parser
-
-from remixer_tf.configuration.bindings import (
-    Name,
-    is_binding,
-    read_statements,
-    strings_in,
-)
+from remixer_tf.configuration.bindings import Binding, read_statements
 from remixer_tf.errors import UserError
 
 # Their modules may be imported: this package, and what it configures.
@@ -33,14 +26,13 @@ def check_run_configuration(path, modules=()):
     """
     unknown = {}
     for statement in read_statements(path):
-        if isinstance(statement, config_parser.IncludeStatement):
-            _refuse(path, f"includes {statement.filename!r}")
-        if is_binding(statement):
-            for name in strings_in(statement.value):
-                program = isinstance(name, Name) and name.startswith("@")
-                if program and name.selector.rpartition(".")[2] in _PROGRAMS:
+        if isinstance(statement, str):
+            _refuse(path, f"includes {statement!r}")
+        elif isinstance(statement, Binding):
+            for name in statement.references():
+                if name.last in _PROGRAMS:
                     _refuse(path, f"refers to the program {name}")
-        if isinstance(statement, config_parser.ImportStatement):
+        else:
             module = statement.module
             if module.partition(".")[0] == "__gin__":
                 _refuse(path, "lets gin call any function (dynamic registration)")

@@ -37,7 +37,11 @@ NAMES = {
     ),
     "remixer_tf.data.image_sources": ("ImageFolder", "TfdsImages"),
     "remixer_tf.data.images": ("image_dataset",),
-    "remixer_tf.data.vocabularies": ("byte_vocabulary", "sentencepiece_vocabulary"),
+    "remixer_tf.data.vocabularies": (
+        "byte_vocabulary",
+        "sentencepiece_vocabulary",
+        "vocabulary_size",
+    ),
     "remixer_tf.checkpoints.paths": ("relative_paths",),
     "remixer_tf.data.epochs": ("examples_per_epoch", "steps_in_epochs"),
     "remixer_tf.data.pipeline": ("get_task", "train_dataset"),

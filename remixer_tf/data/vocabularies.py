@@ -81,6 +81,19 @@ def is_text(feature):
     )
 
 
+def vocabulary_size(task):
+    """Returns how many ids a model of a task needs, rounded up to a multiple of 128.
+
+    VOCAB_SIZE = @vocabulary_size() in gin.
+
+    Args:
+        task: `seqio.Task` or `seqio.Mixture`, with the model's vocabularies.
+    """
+    features = filter(is_text, task.output_features.values())
+    size = max(feature.vocabulary.vocab_size for feature in features)
+    return -(-size // 128) * 128
+
+
 def describe_vocabularies(task):
     """What tells the vocabularies of a task's text apart from others.
 

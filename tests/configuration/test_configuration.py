@@ -83,6 +83,16 @@ def test_the_last_value_counts():
     assert gin.query_parameter("SEED/gin.macro.value") == 2
 
 
+def test_the_size_of_a_models_vocabulary_is_the_vocabularys():
+    """Rounded up; 259 ids are those of bytes."""
+    run = [f"--gin_file={MODEL},{RUN}", "--gin.VOCABULARY=@byte_vocabulary()"]
+    for more, size in ([], 384), (["--gin.VOCAB_SIZE=259"], 259):
+        parse(*run, "--gin.VOCABULARY_FILE=None", *more)
+        assert configuration.get_value("EncoderDecoder.vocab_size") == size
+    parse(f"--gin_file={MODEL}")
+    assert configuration.get_value("EncoderDecoder.vocab_size") == 32128
+
+
 @pytest.mark.parametrize("value", [None, True])
 def test_one_name_compiles_training_evaluation_and_answers(value):
     files = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"]

@@ -276,8 +276,9 @@ def test_a_language_model_answers_after_a_prompt(tmp_path):
     gin.clear_config()
     questions, answers = tmp_path / "questions", tmp_path / "answers"
     questions.write_text("A cat slept .\nthe dog saw Emma .\n")
-    run_command("infer",
-        [f"--model_dir={tmp_path}", f"--input={questions}"] + [f"--output={answers}"]
+    run_command(
+        "infer",
+        [f"--model_dir={tmp_path}", f"--input={questions}"] + [f"--output={answers}"],
     )
     assert len(tf.io.gfile.GFile(str(answers), "rb").read().splitlines()) == 2
 
@@ -316,13 +317,14 @@ def test_a_language_model_of_raw_text_chooses_and_is_scored(texts, copa, tmp_pat
     gin.clear_config()
     output = tmp_path / "output"
     options = [f"--model_dir={model_dir}", f"--output={output}"]
-    run_command("score",
+    run_command(
+        "score",
         [
             *options,
             "--split=validation",
             "--gin.text_scorer.task='copa_choices_lm'",
             "--gin.text_scorer.feature_lengths={'inputs': 20, 'targets': 12}",
-        ]
+        ],
     )
     (path,) = (model_dir / "eval").rglob("scores.jsonl")
     sums = [json.loads(line)["score"] for line in path.read_text().splitlines()]

@@ -52,13 +52,9 @@ def run(options):
             f"--batch_size must be at least 1. Received: {options.batch_size}."
         )
     if options.stride is not None and options.stride < 1:
-        raise UserError(
-            f"--stride must be at least 1. Received: {options.stride}."
-        )
+        raise UserError(f"--stride must be at least 1. Received: {options.stride}.")
     if options.split and (options.input or options.stride):
-        raise UserError(
-            "--split scores a task. Give it without --input and --stride."
-        )
+        raise UserError("--split scores a task. Give it without --input and --stride.")
     configuration.read_run(options, devices="asked")
     from remixer_tf.serving import lines
 

@@ -12,8 +12,6 @@ from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
 
-_REQUIRED = "%gin.REQUIRED"
-
 
 def check_order(bindings):
     """Raises a UserError if the files of a run come before those of its model."""
@@ -101,12 +99,9 @@ def check_values(final):
             )
 
 
-def required(final, complete):
-    """Returns the names that are `%gin.REQUIRED`; a UserError if all must be set."""
-    names = [name for name, binding in final.items() if binding.value == _REQUIRED]
-    if names and complete:
-        raise UserError(f"{names[0]} is required and not set. {_how_to_set(names[0])}")
-    return names
+def how_to_set(name):
+    """Returns a sentence on how to set a macro or a parameter."""
+    return f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
 
 
 @functools.cache
@@ -180,7 +175,7 @@ def _find(selector, place):
 
 
 def _check_macro(name, final):
-    if name in final or f"%{name}" == _REQUIRED:
+    if name in final or name == "gin.REQUIRED":
         return
     try:
         gin.query_parameter(name)  # a constant of a module
@@ -188,7 +183,7 @@ def _check_macro(name, final):
         macros = [b.name for b in final.values() if not b.parameter]
         raise UserError(
             f"the macro {name} is used but not set.{nearest(name, macros)} "
-            f"{_how_to_set(name)}"
+            f"{how_to_set(name)}"
         ) from None
 
 
@@ -246,7 +241,3 @@ def _is_layer(value):
 @functools.cache
 def _ours():
     return frozenset(name for _, name, _ in configurables())
-
-
-def _how_to_set(name):
-    return f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."

@@ -27,6 +27,8 @@ from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.errors import UserError
 
+_REQUIRED = " = %gin.REQUIRED"  # as gin writes it
+
 
 @functools.cache
 def register_configurables():
@@ -79,15 +81,14 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     dynamic = {s.file for s in imports if s.module.startswith("__gin__.")}
     checks.check_names([binding for binding in given if binding.file not in dynamic])
     checks.check_values(final)
-    missing = checks.required(final, complete)
     try:
-        gin.parse_config([s.text for s in imports if s.file is None])
+        gin.parse_config([s.text for s in imports if s.file not in dynamic])
         for file, group in itertools.groupby(given, lambda binding: binding.file):
-            lines = [s.text for s in imports if file and s.file == file]
+            lines = [s.text for s in imports if s.file == file and file in dynamic]
             gin.parse_config(lines + [f"{b.name} = {b.value!r}" for b in group])
-        gin.parse_config([f"{name} = None" for name in missing])
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
+    _set_required(final, complete)
     gin.finalize()
     starts = get_value("relative_paths.folders", ["."])
     runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
@@ -97,6 +98,18 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     parts = {name for module, name, _ in configurables() if module in packages}
     for warning in checks.check_read(final, parts):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _set_required(final, complete):
+    """Sets what is required and not set to None; raises if all must be set."""
+    lines = gin.config_str().splitlines()
+    names = [line.removesuffix(_REQUIRED) for line in lines if line.endswith(_REQUIRED)]
+    names.sort(key=lambda name: [*final, name].index(name))
+    if names and complete:
+        raise UserError(
+            f"{names[0]} is required and not set. {checks.how_to_set(names[0])}"
+        )
+    gin.parse_config([f"{name} = None" for name in names])
 
 
 def _import(statement):

@@ -257,9 +257,7 @@ class TextToText(tf.Module):
         except ValueError as error:
             missing["score"] = str(error)
         if len(missing) == len(functions):
-            raise UserError(
-                f"There is nothing to export. {' '.join(missing.values())}"
-            )
+            raise UserError(f"There is nothing to export. {' '.join(missing.values())}")
         return Signatures(
             {n: f for n, f in functions.items() if n not in missing},
             missing,

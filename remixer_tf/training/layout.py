@@ -198,9 +198,7 @@ class Layout:
 def _pairs(argument, text, example):
     """Yields the pairs of "a:b,c:d"."""
     if not isinstance(text, str):
-        raise UserError(
-            f"{argument} is a text such as {example!r}. Received: {text!r}"
-        )
+        raise UserError(f"{argument} is a text such as {example!r}. Received: {text!r}")
     for pair in re.findall(r"[^\s,.;]+", text):
         names = pair.split(":")
         if len(names) != 2 or not all(re.fullmatch(r"\w+", name) for name in names):

@@ -223,8 +223,9 @@ def test_the_command_on_a_run(tiny_run, tmp_path, capsys):
     names = {"encoder_matrices", "decoder_matrices", "alpha"}
     text = "A cat ."
     names |= {"encoder_text_attention", "decoder_text_attention"}
-    run_command("pictures",
-        [f"--model_dir={tiny_run}", f"--text={text}", "--gin.Pictures.batch_size=3"]
+    run_command(
+        "pictures",
+        [f"--model_dir={tiny_run}", f"--text={text}", "--gin.Pictures.batch_size=3"],
     )
     page = capsys.readouterr().out.splitlines()[-1]
     assert page == str(tiny_run / "pictures" / "1" / "index.html")
@@ -234,7 +235,8 @@ def test_the_command_on_a_run(tiny_run, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_while_training(tmp_path):
-    run_command("train",
+    run_command(
+        "train",
         [
             f"--model_dir={tmp_path}",
             *BYTES,
@@ -243,7 +245,7 @@ def test_while_training(tmp_path):
             "--gin.train.evaluations=[@Pictures()]",
             "--gin.Pictures.period=1",
             "--gin.Pictures.batch_size=2",
-        ]
+        ],
     )
     for step in (1, 2):
         check_page(tmp_path, step, {"encoder_matrices", "decoder_matrices"})

@@ -242,6 +242,28 @@ def test_a_users_file_may_set_what_nothing_reads_and_is_told(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
+def test_a_file_of_imports_alone_and_dynamic_registration(tmp_path, monkeypatch):
+    """In a file with gin's dynamic registration names are Python's."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "constant_parts.py").write_text("import gin\ngin.constant('c', 3)\n")
+    (tmp_path / "imports.gin").write_text("import constant_parts\n")
+    (tmp_path / "dynamic.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport fractions\n"
+        "fractions.Fraction.numerator = 3\n"
+    )
+    files = f"{tmp_path}/imports.gin,{tmp_path}/dynamic.gin"
+    parse(f"--gin_file={files}", "--gin.train.seed=%c")
+    assert configuration.get_value("train.seed") == 3
+    assert configuration.get_value("fractions.Fraction.numerator") == 3
+    assert "import constant_parts\n" in configuration.configuration_str()
+
+
+def test_a_required_value_may_be_set_by_its_long_name(tmp_path):
+    (tmp_path / "a.gin").write_text("train.seed = %gin.REQUIRED\n")
+    parse(f"--gin_file={tmp_path}/a.gin", "--gin.training.loop.train.seed=3")
+    assert configuration.get_value("train.seed") == 3
+
+
 def test_a_name_of_two_things():
     for module in ("first", "second"):
         gin.external_configurable(lambda size=1: size, "twin", module=module)

@@ -396,7 +396,8 @@ def test_the_command_reads_the_configuration_of_the_run(tmp_path, capsys):
     model = configuration.call("EncoderDecoder")
     model.build()
     write_weights(str(tmp_path), model, 2)
-    run_command("eval",
+    run_command(
+        "eval",
         [
             f"--model_dir={tmp_path}",
             "--step=2",
@@ -405,7 +406,7 @@ def test_the_command_reads_the_configuration_of_the_run(tmp_path, capsys):
             "--gin.DecodedEvaluation.max_decode_length=4",
             "--gin.evaluate.evaluations=[@DecodedEvaluation(), @a/DecodedEvaluation()]",
             "--gin.a/DecodedEvaluation.max_examples=2",
-        ]
+        ],
     )
     out = capsys.readouterr().out
     assert "mini_cogs at step 2" in out and "a/mini_cogs at step 2" in out

@@ -209,13 +209,14 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     In bfloat16 a batch of another size may round otherwise: there, answers are the
     same as far as the likeliest token is clear.
     """
-    run_command("eval",
+    run_command(
+        "eval",
         [
             f"--model_dir={tiny_run}",
             "--gin.DecodedEvaluation.splits=['test']",
             "--gin.DecodedEvaluation.max_examples=30",
             "--gin.DecodedEvaluation.batch_size=8",
-        ]
+        ],
     )
     (file,) = tiny_run.glob("eval/mini_cogs/test/1/predictions.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]

@@ -306,14 +306,15 @@ def ask(model_dir, name, *more):
 def score_dev(model_dir, name, *more):
     """Has the command evaluate the run of `train_run`, as the evaluation `name`."""
     of_few = [f"name='{name}'", "splits=['dev']", "max_examples=6"]
-    run_command("eval",
+    run_command(
+        "eval",
         [
             f"--model_dir={model_dir}",
             "--step=1",
             "--gin.evaluate.evaluations=[@LossEvaluation()]",
             *(f"--gin.LossEvaluation.{binding}" for binding in of_few),
             *more,
-        ]
+        ],
     )
 
 

@@ -78,12 +78,13 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
     arguments = [f"--from={folder}", f"--model_dir={model_dir}", *BYTES]
     run_command("import_weights", arguments)
     (model_dir / "questions").write_text("A cat saw the dog .\n\n")
-    run_command("infer",
+    run_command(
+        "infer",
         [
             f"--model_dir={model_dir}",
             f"--input={model_dir / 'questions'}",
             f"--output={model_dir / 'answers'}",
-        ]
+        ],
     )
     assert (model_dir / "answers").read_bytes().count(b"\n") == 2
     (tmp_path / "train.tsv").write_text("double 1\t2\n" * 8)

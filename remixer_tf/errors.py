@@ -29,6 +29,10 @@ class StorageError(UserError, OSError):
     """A file cannot be read or written."""
 
 
+class NotFiniteError(UserError, FloatingPointError):
+    """The loss or a gradient of a training step is not finite."""
+
+
 class MissingLibraryError(UserError, ImportError):
     """A library that is not always installed is missing."""
 

@@ -1,11 +1,11 @@
 """Gin as text: its statements, read without importing or registering anything."""
 
-import dataclasses
+import glob
 import os
 import sys
 import textwrap
 import tokenize
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 from gin import config_parser
@@ -43,25 +43,15 @@ class Name(str):
         return self.selector.rpartition(".")[2]
 
 
-@dataclasses.dataclass
-class Binding:
-    """What sets a parameter or a macro.
+class Binding(NamedTuple):
+    """What sets a parameter or a macro."""
 
-    Attributes:
-        name: str, such as "a/module.Name.parameter" or "MACRO".
-        selector: str, "module.Name", or the macro.
-        parameter: str, "" for a macro.
-        value: a Python value with a `Name` for each @reference and %macro.
-        file: str, None for the command line.
-        place: str, for messages: " (in FILE, line N)".
-    """
-
-    name: str
-    selector: str
-    parameter: str
-    value: Any
-    file: str | None
-    place: str
+    name: str  # "a/module.Name.parameter" or "MACRO"
+    selector: str  # "module.Name"; a macro itself
+    parameter: str  # "" for a macro
+    value: Any  # Python's, with a `Name` for each @reference and %macro
+    file: str | None  # None for the command line
+    place: str  # " (in FILE, line N)", for messages
 
     @property
     def owner(self):
@@ -77,30 +67,17 @@ class Binding:
         return [s for s in self.strings() if isinstance(s, Name) and s[0] == "@"]
 
 
-@dataclasses.dataclass
-class Import:
-    """An import: its module, as gin text, and where it is."""
+class Import(NamedTuple):
+    """An import of a module."""
 
     module: str
-    text: str
+    text: str  # as gin text
     file: str | None
     place: str
 
 
 def read_bindings(path):
-    """Reads a gin file without registering, importing or binding anything.
-
-    Args:
-        path: str, a file whose includes do not count, such as a run's
-            operative_config.gin.
-
-    Returns:
-        dictionary of names, such as "a/Name.parameter" or "MACRO", to their values as
-        gin text. Of a name that is bound twice the last value counts.
-
-    Raises:
-        UserError: it is no gin.
-    """
+    """Returns what a gin file itself binds, {name: value as gin text}."""
     bindings = (s for s in read_statements(path) if isinstance(s, Binding))
     return {binding.name: repr(binding.value) for binding in bindings}
 
@@ -204,21 +181,17 @@ def _find(path, folders):
     for folder in [*folders, *sys.path]:
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
-    names = [name for folder in folders for name in _gin_files(folder or os.curdir)]
+    patterns = ["*/" * depth + "*.gin" for depth in range(4)]
+    names = [
+        name
+        for folder in folders
+        for pattern in patterns
+        for name in glob.glob(pattern, root_dir=folder or None)
+    ]
     searched = ", ".join(map(os.path.abspath, folders))
     raise UserError(
         f"there is no gin file {path!r}.{nearest(path, names)} Searched: {searched}."
     )
-
-
-def _gin_files(root):
-    """Yields paths of gin files below a folder, to a depth of three folders."""
-    for path, below, names in os.walk(root):
-        relative = os.path.relpath(path, root)
-        deep = relative.count(os.sep) >= 2
-        below[:] = [name for name in below if not (deep or name.startswith("."))]
-        gin_names = (name for name in names if name.endswith(".gin"))
-        yield from (os.path.normpath(os.path.join(relative, n)) for n in gin_names)
 
 
 class _AsWritten(config_parser.ParserDelegate):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.host import Host
-from remixer_tf.errors import UserError
+from remixer_tf.errors import NotFiniteError
 from remixer_tf.objectives.batches import targets_and_weights
 
 _KEPT = "nothing is lost. The same command goes on."
@@ -76,7 +76,7 @@ class FiniteWatch:
             f"in {folder}."
         )
         if self.skipped > self._max_skipped:
-            raise UserError(
+            raise NotFiniteError(
                 f"{text} No more than {self._max_skipped} are allowed "
                 "(max_skipped_steps). The last checkpoint is good. Try a smaller "
                 "learning rate, more warm-up, clip_norm, or float32."

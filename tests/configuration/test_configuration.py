@@ -415,9 +415,10 @@ def test_keras_and_gin_leave_the_message():
 
 
 @pytest.mark.parametrize(
-    "kind", [FileNotFoundError, FileExistsError, OSError, ImportError]
+    "kind",
+    [FileNotFoundError, FileExistsError, OSError, ImportError, FloatingPointError],
 )
-def test_errors_of_files_and_libraries_are_users_errors(kind):
+def test_errors_of_other_kinds_are_users_errors(kind):
     (error,) = (
         error
         for error in vars(errors).values()

@@ -10,6 +10,7 @@ from remixer_tf import configuration
 
 
 def add_arguments(parser):
+    parser.usage = "%(prog)s [options] RUN ..."
     parser.add_argument("runs", nargs="+", metavar="RUN", help="--model_dir of a run")
     parser.add_argument(
         "--format", default="text", help="text, markdown or csv; default text"

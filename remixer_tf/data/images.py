@@ -89,7 +89,7 @@ def image_dataset(
         first = batches * (batch_size // hosts)
         dataset = source.draw(split, seed=seed, shard_info=shard_info, start=first)
         dataset = dataset.enumerate(first)
-        dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)
+        dataset = _map(dataset, make)
         dataset = dataset.batch(batch_size // hosts, drop_remainder=True)
         if mixing:
             dataset = dataset.enumerate(batches).map(mix_batch, num_parallel_calls=2)
@@ -117,11 +117,11 @@ def eval_images(source, transforms, *, batch_size, split="validation"):
     """
     check_integers(batch_size=batch_size)
     dataset = source.read(split).enumerate()
-    dataset = dataset.map(
+    dataset = _map(
+        dataset,
         lambda number, example: _transform(
             example, transforms, Seeds(0, _TRANSFORMS, number)
         ),
-        num_parallel_calls=tf.data.AUTOTUNE,
     )
 
     def fill_up(batch):
@@ -161,10 +161,17 @@ def _transform(example, transforms, seeds):
     image = tf.cast(example["image"], tf.float32)
     for transform in transforms:
         image = transform(image, seeds)
-    if not image.shape.is_fully_defined():
+    return {"images": image, "labels": example["label"][None], "label_weights": [1.0]}
+
+
+def _map(dataset, make):
+    """Applies what makes an example of images, all of one size."""
+    dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)
+    shape = dataset.element_spec["images"].shape
+    if not shape.is_fully_defined():
         raise UserError(
-            f"The transforms give images of shape {image.shape}. A batch needs images "
+            f"The transforms give images of shape {shape}. A batch needs images "
             "of one size: let random_resized_crop or resize_and_center_crop be among "
             "the transforms."
         )
-    return {"images": image, "labels": example["label"][None], "label_weights": [1.0]}
+    return dataset

@@ -61,7 +61,7 @@ def main():
 
     configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
-    timed(configuration, "parse_gin", "gin files")
+    timed(configuration, "read_configuration", "gin files")
     timed(pipeline, "_count_examples", "making mini_cogs, counting over-long examples")
     timed(tensorflow_engine.TensorFlowEngine, "build", "model and optimizer")
     timed(overview.Overview, "__init__", "matmul rate")

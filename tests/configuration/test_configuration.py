@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf import configuration, errors
+from remixer_tf import configuration
 from remixer_tf.commands import errors_in_one_line, run_command
 
 MODEL = "models/t5_1_1_tiny.gin"
@@ -412,21 +412,6 @@ def test_keras_and_gin_leave_the_message():
             function()
         assert error.value.message == "One line."
     assert str(error.value) != "One line."  # gin has added to it.
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [FileNotFoundError, FileExistsError, OSError, ImportError, FloatingPointError],
-)
-def test_errors_of_other_kinds_are_users_errors(kind):
-    (error,) = (
-        error
-        for error in vars(errors).values()
-        if isinstance(error, type) and kind in error.__bases__
-    )
-    error = error("There is no file 'a'.")
-    assert isinstance(error, configuration.UserError) and isinstance(error, kind)
-    assert str(error) == error.message == "There is no file 'a'."
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
 @pytest.mark.parametrize("flags, checks", [([], True), (["--no_layer_checks"], False)])
 def test_the_command_passes_the_flag_on(flags, checks, monkeypatch):
     given = {}
-    monkeypatch.setattr(configuration, "parse_gin", lambda *_, **__: None)
+    monkeypatch.setattr(configuration, "read_configuration", lambda *_, **__: None)
     monkeypatch.setattr(
         configuration, "call", lambda *_, **options: given.update(options)
     )

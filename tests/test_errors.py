@@ -1,0 +1,36 @@
+"""One kind of error for what a user can mend."""
+
+import ast
+
+import pytest
+
+from remixer_tf import errors
+from tests.test_imports import modules
+
+OTHER_KINDS = {
+    "ExistingFileError": FileExistsError,
+    "MissingFileError": FileNotFoundError,
+    "MissingLibraryError": ImportError,
+    "NotFiniteError": FloatingPointError,
+    "StorageError": OSError,
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), OTHER_KINDS.items())
+def test_errors_of_other_kinds_are_users_errors(name, kind):
+    error = getattr(errors, name)("There is no file 'a'.")
+    assert isinstance(error, errors.UserError) and isinstance(error, kind)
+    assert str(error) == error.message == "There is no file 'a'."
+
+
+def test_messages_are_those_of_users_errors():
+    """A command shows the traceback of others."""
+    plain = {"ValueError", *(kind.__name__ for kind in OTHER_KINDS.values())}
+    found = [
+        f"{module}, line {node.lineno}"
+        for module, source in modules().items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+        if getattr(node.exc.func, "id", None) in plain and node.exc.args
+    ]
+    assert not found, "raise UserError, or another of remixer_tf.errors"

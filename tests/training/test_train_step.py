@@ -101,6 +101,13 @@ def test_what_no_step_honours_is_refused(option):
             make_step(optimizer=optimizer(0.1, **option))
 
 
+def test_an_optimizer_that_scales_losses_is_refused():
+    """Gradients would be divided by a scale that no loss was multiplied with."""
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="Received: a LossScaleOptimizer of SGD"):
+        make_step(optimizer=optimizer)
+
+
 def test_gradient_norm_and_update_by_sgd():
     model, train_step = make_step(optimizer=keras.optimizers.SGD(0.5))
     before = [v.numpy() for v in model.trainable_variables]

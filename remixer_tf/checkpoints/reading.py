@@ -3,10 +3,12 @@
 `remixer_tf.checkpoints.writing` writes them, and says what they are.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import tempfile
 
 import keras
 import numpy as np
@@ -120,13 +122,31 @@ def assign(folder, group, pairs):
     if sharded.is_sharded(folder):
         sharded.assign(folder, group, pairs)
         return
-    reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
-    for name, variable in pairs:
-        value = reader.get_tensor(tensor_name(group, name))
-        sharding = getattr(variable.value, "sharding", None)  # JAX's alone have one.
-        if sharding is not None:
-            value = sharded.spread(value, sharding, variable.dtype)
-        variable.assign(value)
+    with plain_path(folder) as place:
+        reader = tf.train.load_checkpoint(os.path.join(place, "state"))
+        for name, variable in pairs:
+            value = reader.get_tensor(tensor_name(group, name))
+            # JAX's alone have one.
+            sharding = getattr(variable.value, "sharding", None)
+            if sharding is not None:
+                value = sharded.spread(value, sharding, variable.dtype)
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def plain_path(folder):
+    """Yields the folder, under a name that TensorFlow does not take for a pattern.
+
+    It looks for the files of a checkpoint as if their path were one, and finds none in
+    a folder that is called lr[1e-3]. Such a folder is read through a link.
+    """
+    if "://" in str(folder) or not {*str(folder)} & {*"*?[\\"}:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as place:
+        link = os.path.join(place, "checkpoint")
+        os.symlink(os.path.abspath(folder), link)
+        yield link
 
 
 def named_variables(variables):
@@ -171,9 +191,10 @@ def check_whole(folder):
         OSError: see `retried`.
     """
     check_complete(folder)
-    for name in tf.io.gfile.listdir(folder):
-        if name.endswith(".index"):
-            _read_all(os.path.join(folder, name.removesuffix(".index")))
+    with plain_path(folder) as place:
+        for name in tf.io.gfile.listdir(place):
+            if name.endswith(".index"):
+                _read_all(os.path.join(place, name.removesuffix(".index")))
     if sharded.is_sharded(folder):
         sharded.check_checksums(folder)
 
@@ -233,7 +254,8 @@ def saved_shapes(folder):
     if sharded.is_sharded(folder):
         return sharded.saved_shapes(folder)
     shapes = {}
-    reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
+    with plain_path(folder) as place:
+        reader = tf.train.load_checkpoint(os.path.join(place, "state"))
     for key, shape in reader.get_variable_to_shape_map().items():
         group, *rest = key.split("/")
         if len(rest) == 3 and rest[1:] == [".ATTRIBUTES", "VARIABLE_VALUE"]:

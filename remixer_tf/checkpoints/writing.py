@@ -39,6 +39,7 @@ from remixer_tf.checkpoints.reading import (
     is_random_state,
     named_variables,
     num_parts,
+    plain_path,
     saved_value,
     shorten,
 )
@@ -392,8 +393,9 @@ class Checkpoints:
 
     def _restore_data(self, folder, step):
         """Goes to the checkpoint's position in the data; raises if it is in other."""
-        reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
-        saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
+        with plain_path(folder) as place:
+            reader = tf.train.load_checkpoint(os.path.join(place, "state"))
+            saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
         names = tf.io.gfile.listdir(folder)
         parts = num_parts(names)
         here = self._host.shard_info.num_shards
@@ -405,7 +407,8 @@ class Checkpoints:
             )
         else:
             try:
-                self._data.read(self._data_path(folder)).assert_consumed()
+                with plain_path(folder) as place:
+                    self._data.read(self._data_path(place)).assert_consumed()
             except (AssertionError, ValueError, tf.errors.OpError) as error:
                 message = str(getattr(error, "message", error))
                 reason = f" ({message.splitlines()[0]}) "

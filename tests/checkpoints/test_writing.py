@@ -95,6 +95,27 @@ def test_step_0_is_where_a_run_starts(tmp_path):
     assert "more" in str(error.value) and "optimizer variables" not in str(error.value)
 
 
+def test_a_run_may_be_called_like_a_pattern(tmp_path):
+    folder, model = tmp_path / "lr[1e-3]*", make_model()
+    checkpoints, _, iterator = make_checkpoints(folder, model)
+    next(iterator)
+    checkpoints.save(7)
+    checkpoints.wait()
+    following = next(iterator)
+    other = make_model(seed=1)
+    checkpoints, _, iterator = make_checkpoints(folder, other)
+    assert checkpoints.restore() == 7
+    for key, value in next(iterator).items():
+        np.testing.assert_array_equal(value, following[key])
+    evaluated = make_model(seed=2)
+    assert restore_model(str(folder), evaluated) == 7
+    for a, b, c in zip(
+        model.variables, other.variables, evaluated.variables, strict=True
+    ):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+        np.testing.assert_array_equal(a.numpy(), c.numpy())
+
+
 def test_nothing_to_restore_is_step_0(tmp_path):
     checkpoints, _, _ = make_checkpoints(tmp_path, make_model())
     assert checkpoints.restore() == 0

@@ -130,15 +130,29 @@ class Layout:
         return partition
 
     def partitions(self, model):
-        """Returns {path: `partition`} of all variables of a built Keras model."""
+        """Returns {path: `partition`} of all variables of a built Keras model.
+
+        Raises:
+            ValueError: see `partition`; or an axis splits none of them, nor the batch.
+        """
         num_heads = {}
         for layer in model._flatten_layers(include_self=False):
             if hasattr(layer, "num_heads") and hasattr(layer, "d_kv"):
                 num_heads |= {v.path: layer.num_heads for v in layer.variables}
-        return {
+        partitions = {
             v.path: self.partition(v.path, v.shape, num_heads.get(v.path))
             for v in model.variables
         }
+        used = {*self.batch_axes, *(a for axes in partitions.values() for a in axes)}
+        for name, axis in self._axis_of.items():
+            if self.axes[axis] > 1 and axis not in used:
+                raise ValueError(
+                    f"The mesh axis {axis!r} of {self.axes[axis]} devices splits "
+                    "nothing: each of them would do the same. Its rule is "
+                    f"{name}:{axis}, and no variable of this model has the dimension "
+                    f"{name!r}. Add a rule such as batch:{axis}, or leave out the axis."
+                )
+        return partitions
 
     def slot_partition(self, model, optimizer):
         """Says how the optimizer's variables are split: as the model's that they serve.

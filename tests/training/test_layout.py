@@ -314,3 +314,9 @@ def test_an_axis_that_splits_nothing():
     with pytest.raises(ValueError, match="'dp' of 8 devices splits nothing.*batch:dp"):
         Layout("dp:8", "batch:data")
     Layout("dp:1,data:8", "batch:data")
+
+
+def test_an_axis_that_splits_nothing_of_a_model(bert):
+    with pytest.raises(ValueError, match="'dp' of 8 devices splits nothing.*experts:d"):
+        Layout("dp:8,data:2", "experts:dp,batch:data").partitions(bert)
+    Layout("dp:8,one:1", "batch:dp,ensemble:one").partitions(bert)

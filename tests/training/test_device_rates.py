@@ -13,6 +13,8 @@ from remixer_tf.training.device_rates import matmul_sizes, peak_rate
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA H200", 989e12),
         ("NVIDIA L40S", 362e12),
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA A10G", None),
         ("TPU v5 lite", 197e12),
         ("TPU v5p", 459e12),
         ("cpu", None),

@@ -46,13 +46,12 @@ from benchmarks.accelerator_measures import (
     median_seconds,
     not_measured,
     out_of_memory,
-    print_header,
-    print_row,
     random_batch,
     recompute_blocks,
     training,
 )
 from benchmarks.accelerator_sizes import FULL, OPTIONS, TINY, VOCAB_SIZE
+from benchmarks.measure import print_header, print_row
 from remixer_tf import layers, models
 from remixer_tf.layers import length_mixing
 from remixer_tf.objectives import losses

@@ -18,7 +18,6 @@ PAGES = sorted(
     for path in (
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("benchmarks/*.md"),
     )
 )
 
@@ -42,7 +41,7 @@ def exists(name):
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_names_and_links(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    names = set(re.findall(r"\b(?:remixer_tf|benchmarks|tests)(?:\.[a-z_]\w*)+", text))
+    names = set(re.findall(r"\b(?:remixer_tf|benchmarks|studies|tests)(?:\.[a-z_]\w*)+", text))
     # What stands after a package's name and is no module: a file or a host.
     names = {name for name in names if not name.endswith((".gin", ".git", ".whl"))}
     assert [name for name in sorted(names) if not exists(name)] == []
@@ -50,7 +49,7 @@ def test_names_and_links(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
     assert [x for x in links if not (ROOT / page).parent.joinpath(x).exists()] == []
     # Files of this repository in backticks, such as `gin/runs/train.gin`.
-    files = re.findall(r"`((?:gin|tasks|tests|benchmarks|remixer_tf)/[\w./-]+)`", text)
+    files = re.findall(r"`((?:gin|tasks|tests|benchmarks|studies|remixer_tf)/[\w./-]+)`", text)
     assert [x for x in files if not (ROOT / x).exists()] == []
 
 
@@ -109,10 +108,18 @@ def test_every_list_of_guides_has_them_all_in_one_order():
         text = text.split(beginning)[1].split(end)[0]
         return re.findall(r"guides/(\w+)\.md", text)
 
-    guides = listed("mkdocs.yml", "  - Guides:", "  - Reference:")
+    guides = listed("mkdocs.yml", "  - Guides:", "  - Results:")
     assert sorted(guides) == sorted(x.stem for x in ROOT.glob("docs/guides/*.md"))
     assert listed("docs/index.md", "# remixer_tf", "| to | read |") == guides
     assert listed("README.md", "## Guides and reference", "\n## ") == guides
+
+
+def test_every_page_of_results_is_listed():
+    pages = {x.name for x in ROOT.glob("docs/results/*.md")} - {"index.md"}
+    index = (ROOT / "docs/results/index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((\w+\.md)\)", index)) == pages
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"results/(\w+\.md)", navigation)) - {"index.md"} == pages
 
 
 def test_every_package_has_a_page():

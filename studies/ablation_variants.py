@@ -1,4 +1,4 @@
-"""What `benchmarks.ablation` compares: variants, and what the papers got."""
+"""What `studies.ablation` compares: variants, and what the papers got."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.smlp` compares: models, and what the paper got."""
+"""What `studies.smlp` compares: models, and what the paper got."""
 
 from typing import NamedTuple
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from benchmarks import runs, smlp
-from benchmarks.smlp_models import MODELS
-from benchmarks.smlp_report import Comparison
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import count
+from studies import runs, smlp
+from studies.smlp_models import MODELS
+from studies.smlp_report import Comparison
 from tests.tiny_run import write_text
 
 TINY = [

@@ -1,6 +1,6 @@
 """COGS from scratch at the literature's size: which architecture generalises to what?
 
-    python -m benchmarks.cogs --cogs=FOLDER --output=FOLDER [--workers=1]
+    python -m studies.cogs --cogs=FOLDER --output=FOLDER [--workers=1]
 
 Every model learns COGS (`gin/runs/cogs_comparison.gin`) with equal parameters, for the
 same steps, over the same batches, under the same schedule, from three seeds, and
@@ -16,7 +16,7 @@ import statistics
 import sys
 from typing import NamedTuple
 
-from benchmarks import runs
+from studies import runs
 
 RUN_FILE = "runs/cogs_comparison.gin"
 

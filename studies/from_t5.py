@@ -1,6 +1,6 @@
 """How much of a T5.1.1's function a Remixer starts with.
 
-    python -m benchmarks.from_t5 --t5=RUN --gin_file=models/remixer_tiny.gin ...
+    python -m studies.from_t5 --t5=RUN --gin_file=models/remixer_tiny.gin ...
 
 RUN is a run of ours, trained or imported; the gin files and `--gin` bindings are those
 of a Remixer's run on the same task. Prints the loss per target token on batches of the

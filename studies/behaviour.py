@@ -1,6 +1,6 @@
 """What the papers say of learning, on made-up data that takes seconds to learn.
 
-    python -m benchmarks.behaviour
+    python -m studies.behaviour
 
 Every step has new examples, so that a training loss is as good as a held-out one.
 """

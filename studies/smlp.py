@@ -1,9 +1,9 @@
 """sMLP against dense models and mixtures of experts, at equal FLOPs and at equal time.
 
-    python -m benchmarks.smlp --text=FOLDER --output=FOLDER [--workers=2]
-    python -m benchmarks.smlp --text=FOLDER --output=FOLDER --time
+    python -m studies.smlp --text=FOLDER --output=FOLDER [--workers=2]
+    python -m studies.smlp --text=FOLDER --output=FOLDER --time
 
-Every model (`benchmarks/smlp_models.py`) learns the text in bytes
+Every model (`studies/smlp_models.py`) learns the text in bytes
 (`gin/runs/smlp_comparison.gin`) with equal FLOPs per token, for the same steps, over
 the same batches, under the same schedule, from three seeds, and is scored on the last
 80% of the positions of the same validation rows. A finished run leaves
@@ -24,9 +24,9 @@ import statistics
 import sys
 import time
 
-from benchmarks import runs
-from benchmarks.smlp_models import MODELS
-from benchmarks.smlp_report import Comparison
+from studies import runs
+from studies.smlp_models import MODELS
+from studies.smlp_report import Comparison
 
 RUN_FILE = "runs/smlp_comparison.gin"
 _STEPS = 5  # of a round

@@ -1,8 +1,8 @@
-"""A claim of the gMLP paper; `benchmarks.behaviour` has the others."""
+"""A claim of the gMLP paper; `studies.behaviour` has the others."""
 
 import pytest
 
-from benchmarks.behaviour import losses_from
+from studies.behaviour import losses_from
 
 
 @pytest.mark.slow

@@ -1,12 +1,12 @@
-"""What `benchmarks.smlp` found: tables, answers and a picture."""
+"""What `studies.smlp` found: tables, answers and a picture."""
 
 import math
 import statistics
 
 import numpy as np
 
-from benchmarks import runs
-from benchmarks.smlp_models import MODELS, QUESTIONS
+from studies import runs
+from studies.smlp_models import MODELS, QUESTIONS
 
 _REFERENCE = "smlp"  # to whose step the others' are compared
 

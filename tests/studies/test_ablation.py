@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from benchmarks import ablation, runs
-from benchmarks.ablation_variants import GROUPS, VARIANTS
 from remixer_tf import configuration
 from remixer_tf.models.build import declare
+from studies import ablation, runs
+from studies.ablation_variants import GROUPS, VARIANTS
 from tests.tiny_run import write_text
 
 TINY = [

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from benchmarks import cogs
-from benchmarks.cogs import MODELS
 from remixer_tf import configuration
 from remixer_tf.models.build import declare
+from studies import cogs
+from studies.cogs import MODELS
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 

@@ -1,11 +1,11 @@
-"""What tells the runs of benchmarks apart."""
+"""What tells the runs of studies apart."""
 
 import math
 import statistics
 
 import pytest
 
-from benchmarks import runs
+from studies import runs
 
 
 def test_verdict_is_in_deviations_of_one_run():

@@ -1,6 +1,6 @@
 """The papers' ablations at small size: is their order to be seen?
 
-    python -m benchmarks.ablation --text=PATH --output=FOLDER [--workers=2]
+    python -m studies.ablation --text=PATH --output=FOLDER [--workers=2]
 
 Every variant learns masked language modelling of the text in bytes
 (`gin/runs/ablation.gin`), for the same steps, over the same batches, under the same
@@ -16,8 +16,8 @@ import argparse
 import statistics
 import sys
 
-from benchmarks import runs
-from benchmarks.ablation_variants import GROUPS, VARIANTS
+from studies import runs
+from studies.ablation_variants import GROUPS, VARIANTS
 
 
 def neighbours(group):

@@ -79,7 +79,9 @@ def read_statements(path):
         )
     try:
         with open(path, encoding="utf-8") as file:  # As for gin.
-            return list(config_parser.ConfigParser(file, _AsWritten()))
+            statements = list(config_parser.ConfigParser(file, _AsWritten()))
+        repr(statements)  # Fails of a huge integer, as who reads the values would.
+        return statements
     except (SyntaxError, tokenize.TokenError) as error:
         raise UserError(explain_syntax(error)) from None
     except (ValueError, TypeError) as error:  # bytes; a key such as [1]

@@ -66,6 +66,7 @@ def register_configurables():
         dict of names to what each stands for, as gin calls it: with its bindings.
     """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
+    gin.config.register_finalize_hook(_check_macros)
     gin.config.register_finalize_hook(_check_parameters)
     gin.config.register_finalize_hook(_check_layers)
     gin.config.register_finalize_hook(_check_booleans)
@@ -382,6 +383,22 @@ def _open(path):
     except TypeError:  # It fails at any other folder here, such as one called models.
         pass
     raise UserError(missing_file(path, _search_path))
+
+
+def _check_macros(config):
+    """A finalize hook: checks that no macro stands for itself, perhaps by others."""
+    uses = {
+        key: {part.config_key for part in gin.config.iterate_references(bindings)}
+        for key, bindings in config.items()
+        if key[1] == "gin.macro"
+    }
+    for macro in uses:
+        seen, new = set(), {macro}
+        while new:
+            new = {used for key in new for used in uses.get(key, ())} - seen
+            seen |= new
+        if macro in seen:
+            raise UserError(f"the macro {macro[0]} stands for itself. Give it a value.")
 
 
 def _check_parameters(config):

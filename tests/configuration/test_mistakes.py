@@ -31,6 +31,15 @@ def message_of(function, *arguments, **options):
 
 
 @pytest.mark.parametrize(
+    "bindings", [["A=%A"], ["A=%B", "B=%A"], ["A=[%B]", "B={'b': %A}"]]
+)
+def test_of_macros_that_stand_for_themselves(bindings):
+    bindings = ["train.layer_checks=%A", *bindings]
+    message = message_of(read, [f"--gin.{binding}" for binding in bindings])
+    assert message == "the macro A stands for itself. Give it a value."
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["NUM_HEADS=0"], ["num_heads", "at least 1", "num_heads=0"]),

@@ -3,6 +3,7 @@
 import sys
 
 from remixer_tf import configuration
+from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.command_line import add_trust, run_configuration
 from remixer_tf.configuration.errors import UserError
 
@@ -30,6 +31,7 @@ def main(arguments):
         modules=options.module_import,
         complete=False,
     )
+    paths.start_from(paths.starts(), run=options.model_dir)
     dataset = configuration.get_value("train.dataset")
     given = {"max_examples": options.max_examples}
     if getattr(dataset, "__name__", None) == "image_dataset":

@@ -356,7 +356,7 @@ def _best_step(model_dir):
     with tf.io.gfile.GFile(path) as file:
         try:
             return int(json.load(file)["step"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
                 f"{path} is damaged: it names no step. Name one, as --step=1000. "
                 "Training writes the file again after its next evaluation."

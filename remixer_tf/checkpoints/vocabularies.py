@@ -103,8 +103,7 @@ def check_vocabularies(model_dir, vocabularies):
                 model_dir,
             )
         return
-    with tf.io.gfile.GFile(_path(model_dir)) as file:
-        saved = json.load(file)
+    saved = _read(_path(model_dir))
     for name, of_run, of_task in compare_vocabularies(saved, vocabularies):
         raise ValueError(
             f"The run {model_dir} was trained with another vocabulary of {name}.\n"
@@ -135,6 +134,20 @@ def compare_vocabularies(saved, given):
     for name in sorted(saved.keys() & given.keys()):
         if content(saved[name]) != content(given[name]):
             yield name, show(saved[name]), show(given[name])
+
+
+def _read(path):
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            saved = json.load(file)
+        except (ValueError, RecursionError):
+            saved = None
+    if not isinstance(saved, dict) or any(type(x) is not dict for x in saved.values()):
+        raise ValueError(
+            f"{path} is damaged: it does not tell the vocabularies of the run. Remove "
+            "it if you know that the ones given are right."
+        )
+    return saved
 
 
 def _path(model_dir):

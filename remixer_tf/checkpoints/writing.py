@@ -335,7 +335,13 @@ class Checkpoints:
         self._last_step = step
         if tf.io.gfile.exists(_summary_path(folder)):
             with tf.io.gfile.GFile(_summary_path(folder)) as file:
-                self.summary = json.load(file)
+                try:
+                    self.summary = dict(json.load(file))
+                except (ValueError, TypeError, RecursionError):
+                    logging.warning(
+                        "%s is damaged: seconds and FLOPs count from this step.",
+                        file.name,
+                    )
         return step
 
     def _restore_start(self):

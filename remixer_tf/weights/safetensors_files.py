@@ -78,7 +78,7 @@ def read_json(path):
     with open(path, encoding="utf-8") as file:
         try:
             content = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object. Received: {content!r}")

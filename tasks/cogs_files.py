@@ -69,7 +69,7 @@ def find_file(split):
 
     Raises:
         FileNotFoundError: the named folder does not exist or lacks the file.
-        RuntimeError: no folder is named, and the download failed.
+        OSError: no folder is named, and the download failed.
     """
     if data_folder.find() == (None, None):
         return download(split)
@@ -86,7 +86,7 @@ def download(split, url=URL):
         url: str with `{split}` in it, where the file lies.
 
     Raises:
-        RuntimeError: the file cannot be reached or its checksum is wrong. The message
+        OSError: the file cannot be reached or its checksum is wrong. The message
             tells both ways to provide COGS.
     """
     data_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
@@ -111,7 +111,7 @@ def download(split, url=URL):
         tf.io.gfile.rename(os.fspath(manager.download(url)), path, overwrite=True)
         return path
     except Exception as error:  # whatever the network, the disk or tfds raise
-        raise RuntimeError(
+        raise OSError(
             f"COGS: no folder is named, and downloading {split}.tsv failed: {error}\n"
             "Either copy train.tsv, dev.tsv, test.tsv and gen.tsv from the folder data "
             "of https://github.com/najoungkim/COGS and name their folder with "

@@ -85,6 +85,7 @@ def train_vocabulary(
     Raises:
         ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
             large for these texts; then the message says how many would do.
+        OSError: the file cannot be written.
     """
     if model_type not in MODEL_TYPES:
         raise ValueError(
@@ -113,6 +114,11 @@ def train_vocabulary(
         )
     if os.path.isdir(output):
         raise ValueError(f"output must be a file. Received the folder {output!r}.")
+    folder = there = os.path.dirname(os.path.abspath(output))
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there) or not os.access(there, os.W_OK):
+        raise OSError(f"cannot write {output}: {there} is no folder to write in.")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -133,9 +139,12 @@ def train_vocabulary(
         )
     except RuntimeError as error:
         raise ValueError(_explain(error, vocab_size, model_type)) from error
-    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-    with open(output, "wb") as file:
-        file.write(model.getvalue())
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(output, "wb") as file:
+            file.write(model.getvalue())
+    except OSError as error:
+        raise OSError(f"cannot write {output}: {error.strerror}.") from None
     return sentencepiece_vocabulary(output)
 
 

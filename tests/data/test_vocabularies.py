@@ -7,6 +7,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf import train_vocabulary as binary
+from remixer_tf.configuration import is_users_error
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 from remixer_tf.data.vocabulary_training import (
     read_texts,
@@ -140,6 +141,15 @@ def test_other_bad_arguments(tmp_path):
         train_vocabulary(TEXTS, str(tmp_path / "x.model"), 20, "char")
     with pytest.raises(ValueError, match="must be a file"):
         train_vocabulary(TEXTS, str(tmp_path), 20)
+
+
+@pytest.mark.parametrize("path", ["file/a.model", "full"])
+def test_where_nothing_can_be_written(tmp_path, path):
+    (tmp_path / "file").touch()
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=f"^cannot write .*{path}: ") as error:
+        train_vocabulary(["a b"], str(tmp_path / path), model_type="word")
+    assert is_users_error(error.value)
 
 
 def test_long_texts_count_too(tmp_path):

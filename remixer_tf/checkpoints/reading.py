@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints import sharded
-from remixer_tf.checkpoints.damage import DamagedError, retried
+from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
 
 LEARNING_RATE = "learning_rate"  # an optimizer's variable that older ones hold
 
@@ -90,8 +90,18 @@ def checkpoint_path(directory, step):
 
 
 def available_steps(directory):
-    """Returns the sorted steps of the checkpoints in `directory`."""
-    names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
+    """Returns the sorted steps of the checkpoints in `directory`.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    try:
+        names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"{directory} cannot be listed: {first_line(error)}. Run the same command "
+            "again when it can be."
+        ) from error
     names = (name.rstrip("/") for name in names)  # Object stores list "5/".
     return sorted(int(name) for name in names if name.isdecimal())
 

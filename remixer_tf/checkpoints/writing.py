@@ -415,6 +415,16 @@ class Checkpoints:
             try:
                 with plain_path(folder) as place:
                     self._data.read(self._data_path(place)).assert_consumed()
+            except (
+                tf.errors.PermissionDeniedError,
+                tf.errors.ResourceExhaustedError,
+                tf.errors.UnavailableError,
+                tf.errors.UnknownError,
+            ) as error:
+                raise OSError(
+                    f"The checkpoint {folder} cannot be read: {first_line(error)}. "
+                    "Run the same command again when its files can be read."
+                ) from error
             except (AssertionError, ValueError, tf.errors.OpError) as error:
                 message = str(getattr(error, "message", error))
                 reason = f" ({message.splitlines()[0]}) "

@@ -230,6 +230,22 @@ def test_an_error_while_reading_is_no_damage(
     assert checkpoints.restore() == 2
 
 
+def test_an_error_while_reading_the_position_is_no_other_data(
+    run_of_two_steps, monkeypatch
+):
+    checkpoints, _, _ = make_checkpoints(run_of_two_steps, make_model())
+
+    def fail(*args):
+        raise tf.errors.UnknownError(None, None, "Stale file handle")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "read", fail)
+    with pytest.raises(OSError, match="cannot be read: Stale file handle. Run the s"):
+        checkpoints.restore()
+    monkeypatch.setattr(tf.io.gfile, "listdir", fail)
+    with pytest.raises(OSError, match="cannot be listed: Stale file handle. Run the s"):
+        available_steps(checkpoint_directory(run_of_two_steps))
+
+
 def test_the_first_host_chooses_the_step(run_of_two_steps):
     """Of two hosts that see two checkpoints, the first could read that of step 1."""
     host = Host(1, 2, gather=lambda number: [1, number])

@@ -35,7 +35,11 @@ class SafetensorsFolder:
     def __init__(self, folder, converting):
         names = sorted(os.listdir(folder))
         if _INDEX in names:
-            weight_map = read_json(os.path.join(folder, _INDEX)).get("weight_map", {})
+            weight_map = read_json(os.path.join(folder, _INDEX)).get("weight_map")
+            if not isinstance(weight_map, dict) or any(
+                type(shard) is not str for shard in weight_map.values()
+            ):
+                raise ValueError(f"{_INDEX} has no weight_map from arrays to files.")
             shards = sorted(set(weight_map.values()))
         elif _NAME in names:
             weight_map, shards = None, [_NAME]

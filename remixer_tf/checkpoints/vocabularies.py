@@ -4,6 +4,7 @@ A model reads the ids of another vocabulary without complaint, and answers nonse
 """
 
 import filecmp
+import glob
 import json
 import os
 import re
@@ -28,17 +29,37 @@ def remember_vocabularies(model_dir, vocabularies, continues):
         vocabularies: what `describe_vocabularies` gives.
         continues: bool, whether the run has weights already.
 
+    Returns:
+        list of str, the files that were not there before.
+
     Raises:
         ValueError: the run continues, and was trained with others.
     """
     if continues:
         check_vocabularies(model_dir, vocabularies)
+    before = _files(model_dir)
     written = {
         name: vocabulary | _copy_file(model_dir, vocabulary)
         for name, vocabulary in vocabularies.items()
     }
     with tf.io.gfile.GFile(_path(model_dir), "w") as file:
         json.dump(written, file, indent=2)
+    return sorted(_files(model_dir) - before)
+
+
+def forget_vocabularies(model_dir, files):
+    """Removes what `remember_vocabularies` has written, of a run that did not start."""
+    for file in files:
+        tf.io.gfile.remove(file)
+    folder = os.path.join(model_dir, FOLDER)
+    if tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
+        tf.io.gfile.rmtree(folder)
+
+
+def _files(model_dir):
+    copies = os.path.join(glob.escape(model_dir), FOLDER, "*")
+    path = _path(model_dir)
+    return {*tf.io.gfile.glob(copies), *([path] if tf.io.gfile.exists(path) else [])}
 
 
 def _copy_file(model_dir, vocabulary):

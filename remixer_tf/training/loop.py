@@ -3,12 +3,16 @@
 import json
 import os
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import keras
 import tensorflow as tf
 
-from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
+from remixer_tf.checkpoints.vocabularies import (
+    forget_vocabularies,
+    name_copies,
+    remember_vocabularies,
+)
 from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
@@ -154,6 +158,7 @@ def train(
         nullcontext(engine()) as engine,  # First: several hosts connect here.
         StopSignal() as signal,
         RunLock(model_dir, engine.host.index == 0 and not dry_run) as lock,
+        ExitStack() as undo,  # What a start that fails has written.
     ):
         host = engine.host
         # Data, model, optimizer.
@@ -194,7 +199,9 @@ def train(
         vocabularies = getattr(data, "vocabularies", None)
         check_vocabulary_size(vocabularies or {}, engine.model)
         if vocabularies and host.index == 0 and not dry_run:
-            remember_vocabularies(model_dir, vocabularies, not from_scratch)
+            new = remember_vocabularies(model_dir, vocabularies, not from_scratch)
+            if from_scratch:
+                undo.callback(forget_vocabularies, model_dir, new)
         host.barrier()
         evaluator = Evaluator(
             model_dir,
@@ -239,6 +246,7 @@ def train(
         if dry_run:
             progress.message("dry run: nothing was trained or written")
             return None
+        undo.pop_all()
         if host.index == 0 and tf.io.gfile.exists(summary_path):
             tf.io.gfile.remove(summary_path)  # Who sees it takes the run for ended.
         text, hyperparameters = configuration() if configuration else ("", {})

@@ -188,6 +188,27 @@ def test_a_start_that_fails_leaves_no_folder(tmp_path):
         run(tmp_path / "mine", 1, dtype_policy="float16")
     assert os.listdir(tmp_path) == ["mine"]
 
+    # The vocabularies are written before the model reads a batch.
+    def model():
+        model = toy.ToyModel()
+        model.vocab_size = 15
+        return model
+
+    def dataset(**options):
+        data = toy.toy_dataset(**options)
+        data.vocabularies = {
+            "targets": {"size": 15, "file": str(words), "sha256": "0" * 64}
+        }
+        return data
+
+    words = tmp_path / "mine" / "words.model"
+    words.write_bytes(b"words")
+    for folder in ("mine", "b"):
+        with pytest.raises(ValueError, match="token id 15"):
+            run(tmp_path / folder, 1, model=model, dataset=dataset)
+    assert os.listdir(tmp_path) == ["mine"]
+    assert os.listdir(tmp_path / "mine") == ["words.model"]
+
 
 def test_a_dry_run_leaves_a_live_run_alone(tmp_path):
     run(tmp_path, 2, checkpoint_period=1)

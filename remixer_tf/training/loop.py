@@ -233,7 +233,8 @@ def train(
         batch = next(iterator)
         check_ids(batch, engine.model)
         if layer_checks:
-            check_own_layers(engine.model, batch)
+            decodes = any(getattr(e, "decodes", False) for e in evaluations)
+            check_own_layers(engine.model, batch, decodes)
         overview = Overview(engine, dtype_policy)
         facts = (getattr(data, name, None) for name in ("over_length", "caches"))
         progress.message(overview.text(batch, *facts))

@@ -7,6 +7,7 @@ import pytest
 from keras import ops
 
 from remixer_tf import configuration, train
+from remixer_tf.evaluation.decoded import DecodedEvaluation
 from remixer_tf.layers import (
     FeedForward,
     SelfAttention,
@@ -119,6 +120,12 @@ def test_layers_that_keep_the_rules_pass(own, batch):
     check_own_layers(language_model(own), batch)
 
 
+def test_a_run_that_decodes_asks_for_steps():
+    check_own_layers(language_model(MeanSoFar), UNPACKED, decodes=True)
+    with pytest.raises(ValueError, match="NoSteps has no decode_step.*layer_0_own"):
+        check_own_layers(language_model(NoSteps), UNPACKED, decodes=True)
+
+
 def test_an_encoder_may_see_all():
     def stack(causal):
         own = {} if causal else {"own": MeanOfAll}
@@ -140,10 +147,20 @@ def test_layers_of_this_package_cost_nothing(monkeypatch):
     )
 
 
-class OwnLayerModel(toy.ToyModel):
+class Decodes(DecodedEvaluation):
+    """One that is asked for nothing."""
+
     def __init__(self):
+        self.period = 1
+
+    def check(self, model_dir, others=()):
+        pass
+
+
+class OwnLayerModel(toy.ToyModel):
+    def __init__(self, own=MeanOfAll):
         super().__init__()
-        self.decoder = TransformerStack({"own": MeanOfAll}, 1, name="decoder")
+        self.decoder = TransformerStack({"own": own}, 1, name="decoder")
         self.decoder.trainable = False  # The loss does not read it.
 
     def build(self, input_shape=None):
@@ -163,6 +180,9 @@ def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
         "log_period": 1,
     }
     with pytest.raises(ValueError, match="MeanOfAll. sees later tokens"):
+        run(str(tmp_path / "a"), **options)
+    options |= {"evaluations": [Decodes()], "model": lambda: OwnLayerModel(NoSteps)}
+    with pytest.raises(ValueError, match="NoSteps has no decode_step"):
         run(str(tmp_path / "a"), **options)
     options |= {"dry_run": True, "layer_checks": False}
     assert run(str(tmp_path / "b"), **options) is None

@@ -44,8 +44,9 @@ def unused_variables(paths):
             "none by `TransformerStack.position_bias = None`, or "
             "`encoder/TransformerStack.position_bias = None` of one stack."
         )
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return ValueError(
         "The loss does not depend on these trainable variables: "
-        f"{', '.join(paths)}. Expected a gradient for each: use them in the "
+        f"{', '.join(paths[:5])}{more}. Expected a gradient for each: use them in the "
         f"model, or make them non-trainable.{hint}"
     )

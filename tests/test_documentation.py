@@ -41,7 +41,8 @@ def exists(name):
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_names_and_links(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    names = set(re.findall(r"\b(?:remixer_tf|benchmarks|studies|tests)(?:\.[a-z_]\w*)+", text))
+    packages = "remixer_tf|benchmarks|studies|tests"
+    names = set(re.findall(rf"\b(?:{packages})(?:\.[a-z_]\w*)+", text))
     # What stands after a package's name and is no module: a file or a host.
     names = {name for name in names if not name.endswith((".gin", ".git", ".whl"))}
     assert [name for name in sorted(names) if not exists(name)] == []
@@ -49,7 +50,7 @@ def test_names_and_links(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
     assert [x for x in links if not (ROOT / page).parent.joinpath(x).exists()] == []
     # Files of this repository in backticks, such as `gin/runs/train.gin`.
-    files = re.findall(r"`((?:gin|tasks|tests|benchmarks|studies|remixer_tf)/[\w./-]+)`", text)
+    files = re.findall(rf"`((?:gin|tasks|{packages})/[\w./-]+)`", text)
     assert [x for x in files if not (ROOT / x).exists()] == []
 
 

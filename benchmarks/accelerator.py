@@ -3,7 +3,7 @@
     KERAS_BACKEND=jax python -m benchmarks.accelerator [--tables=rates,models,...]
 
 Needs Keras, JAX and gin, and no TensorFlow. Steps are the engine's own
-(`remixer_tf.training.jax_step`). The tables:
+(`remixer_tf.engines.jax.step`). The tables:
 
     rates    bfloat16 matrix products and copies: the ceilings of this device
     models   T5.1.1 and Remixer, T5's pre-training lengths, several batches
@@ -53,9 +53,9 @@ from benchmarks.accelerator_measures import (
 from benchmarks.accelerator_sizes import FULL, OPTIONS, TINY, VOCAB_SIZE
 from benchmarks.measure import print_header, print_row
 from remixer_tf import layers, models
+from remixer_tf.engines.jax.flops import program_bytes
 from remixer_tf.layers import length_mixing
 from remixer_tf.objectives import losses
-from remixer_tf.training.jax_step import program_bytes
 
 
 def superbatch(sizes, steps, batch):

@@ -11,16 +11,12 @@ from jax import lax
 from jax import numpy as jnp
 
 from benchmarks.measure import print_row
+from remixer_tf.engines.jax.flops import product_flops, program_bytes
+from remixer_tf.engines.jax.step import JaxTrainStep, State
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import Block
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.jax_step import (
-    JaxTrainStep,
-    State,
-    product_flops,
-    program_bytes,
-)
 
 not_measured = []  # what was not, and why
 

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from benchmarks.measure import median, print_header, print_row, ratio, take_turns
 from remixer_tf import configuration
+from remixer_tf.engines.tensorflow.flops import matmul_flops
 from remixer_tf.layers import Context
 from remixer_tf.models.build import declare
-from remixer_tf.training.flops import matmul_flops
 
 LENGTHS, TOKENS, LAYERS = (128, 512, 2048), 2048, 4
 BASE = "T5.1.1"

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.measure import median, print_header, print_row, ratio, take_turns
+from remixer_tf.engines.tensorflow.flops import matmul_flops
 from remixer_tf.layers import (
     BaseRouter,
     Context,
@@ -36,7 +37,6 @@ from remixer_tf.layers import (
 )
 from remixer_tf.layers import mixture as mixtures
 from remixer_tf.layers.assignment import assign_balanced
-from remixer_tf.training.flops import matmul_flops
 
 ROWS, LENGTH, D_MODEL, D_FF, VOCAB_SIZE = 8, 512, 256, 1024, 1000
 TOKENS = ROWS * LENGTH

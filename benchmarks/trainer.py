@@ -56,17 +56,18 @@ def main():
     from remixer_tf import configuration, train
     from remixer_tf.checkpoints import writing
     from remixer_tf.data import pipeline
-    from remixer_tf.training import overview, progress, run_log, tensorflow_engine
-    from remixer_tf.training import train_step as train_step_lib
+    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+    from remixer_tf.engines.tensorflow.step import TrainStep
+    from remixer_tf.training import overview, progress, run_log
 
     configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
     timed(configuration, "parse_gin", "gin files")
     timed(pipeline, "_count_examples", "making mini_cogs, counting over-long examples")
-    timed(tensorflow_engine.TensorFlowEngine, "build", "model and optimizer")
+    timed(TensorFlowEngine, "build", "model and optimizer")
     timed(overview.Overview, "__init__", "matmul rate")
     timed(overview.Overview, "text", "tracing")
-    timed(train_step_lib.TrainStep, "__call__", "step")
+    timed(TrainStep, "__call__", "step")
     timed(writing.Checkpoints, "save", "checkpoint, waited for")
     timed(writing.Checkpoints, "_write", "checkpoint, written aside")
     timed(run_log.RunLog, "scalars", "TensorBoard")

@@ -42,10 +42,10 @@ def serve(name, model, dtype):
 
     from remixer_tf import configuration
     from remixer_tf.analysis.costs import random_superbatch
+    from remixer_tf.engines.backend_engine import backend_engine
+    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
     from remixer_tf.objectives.losses import CrossEntropy
     from remixer_tf.optimizers import Adafactor
-    from remixer_tf.training.backend_engine import backend_engine
-    from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 
     file, bindings = MODELS[model]
     configuration.parse_gin([f"models/{file}.gin"], bindings)

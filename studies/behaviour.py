@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.layers import (
     BertFeedForward,
     GatedMLP,
@@ -27,8 +29,6 @@ from remixer_tf.models import (
     TransformerStack,
 )
 from remixer_tf.objectives.metrics import summarize_steps
-from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep
 
 CALL = 50  # steps of a call
 

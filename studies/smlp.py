@@ -44,9 +44,9 @@ def make_step(model, bindings):
 
     from remixer_tf import configuration
     from remixer_tf.analysis.costs import random_superbatch
+    from remixer_tf.engines.tensorflow.flops import matmul_flops
+    from remixer_tf.engines.tensorflow.step import TrainStep
     from remixer_tf.models.build import build_model
-    from remixer_tf.training.flops import matmul_flops
-    from remixer_tf.training.train_step import TrainStep
 
     configuration.parse_gin([model.file, RUN_FILE], [*model.bindings, *bindings])
     value = configuration.get_value

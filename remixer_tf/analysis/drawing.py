@@ -19,9 +19,9 @@ from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
-from remixer_tf.training.backend_engine import engine_of
 
 
 def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):

@@ -42,6 +42,7 @@ _TRAINING = (
     "remixer_tf.data.images.",
     "remixer_tf.data.pipeline.train_dataset",
     "remixer_tf.evaluation.best.",
+    "remixer_tf.engines.",
     "remixer_tf.evaluation.evaluate.",
     "remixer_tf.objectives.",
     "remixer_tf.optimizers.",

@@ -15,9 +15,9 @@ from remixer_tf.checkpoints.vocabularies import (
 )
 from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
+from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.objectives.batches import targets_and_weights
-from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.changes import write_configuration
 from remixer_tf.training.checks import (
     check_evaluations,

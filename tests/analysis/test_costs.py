@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from remixer_tf import configuration, profile
 from remixer_tf.analysis.costs import count, count_activations
+from remixer_tf.engines.tensorflow.flops import matmul_flops, op_flops
 from remixer_tf.layers import Context, LengthMixing, MoE, SwitchRouter
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.flops import matmul_flops, op_flops
 from tests.tiny_run import SIZES
 
 TINY = [

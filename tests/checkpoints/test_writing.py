@@ -23,7 +23,7 @@ from remixer_tf.checkpoints.reading import (
     restore_model,
 )
 from remixer_tf.checkpoints.writing import write_weights
-from remixer_tf.training import engine
+from remixer_tf.engines import engine
 from tests.training import toy
 
 

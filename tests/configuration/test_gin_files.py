@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from remixer_tf import configuration
+from remixer_tf.engines.jax.dimensions import dimension_names
 from remixer_tf.models import EncoderOnly
 from remixer_tf.models.build import declare
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.dimensions import dimension_names
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, check_rows_stand_alone, tiny_batch
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.flops import peak_bytes, variable_bytes
 from remixer_tf.layers import Context, ExpertsChooseRouter, MoE, SwitchRouter
-from remixer_tf.training.flops import peak_bytes, variable_bytes
 from tests.layers.test_mixture import TOKENS, D, X, mixture
 
 

@@ -143,7 +143,7 @@ def test_flops_of_gmlp_ti_by_hand():
     import tensorflow as tf
 
     from remixer_tf import configuration
-    from remixer_tf.training.flops import matmul_flops
+    from remixer_tf.engines.tensorflow.flops import matmul_flops
 
     configuration.parse_gin(["models/gmlp_ti.gin"], ["NUM_LAYERS = 2"])
     model = configuration.call("ImageClassifier")

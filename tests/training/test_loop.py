@@ -16,12 +16,12 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
+from remixer_tf.engines.backend_engine import backend_engine
+from remixer_tf.engines.jax.engine import JaxEngine
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.training import progress
-from remixer_tf.training.backend_engine import backend_engine
-from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.loop import train
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from remixer_tf.training.watch import PREEMPTED, StopSignal
 from tests.training import toy
 

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.training.replicas import compile_on_replicas
-from remixer_tf.training.strategy import get_strategy
+from remixer_tf.engines.tensorflow.replicas import compile_on_replicas
+from remixer_tf.engines.tensorflow.strategy import get_strategy
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_batch, tiny_model
 

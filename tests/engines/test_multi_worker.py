@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.training.strategy import get_strategy
-from tests.training.multi_worker import train_toy
+from remixer_tf.engines.tensorflow.strategy import get_strategy
+from tests.engines.multi_worker import train_toy
 
 
 def free_ports(count):
@@ -26,7 +26,7 @@ def free_ports(count):
 def start(model_dir, train_steps):
     """Starts two workers; returns their processes."""
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
-    command = [sys.executable, "-m", "tests.training.multi_worker"]
+    command = [sys.executable, "-m", "tests.engines.multi_worker"]
     return [
         subprocess.Popen(
             [*command, str(model_dir), str(train_steps)],

@@ -1,13 +1,11 @@
 """The train step on JAX, a pure function. It needs no TensorFlow."""
 
-import math
 from typing import NamedTuple
 
 import jax
 import keras
 from jax import lax
 from jax import numpy as jnp
-from jax.extend import core
 
 from remixer_tf.objectives.batches import (
     count_throughput,
@@ -194,39 +192,6 @@ class JaxTrainStep:
 def global_norm(arrays):
     """Returns the Euclidean norm of all elements, a float32 scalar."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(x.astype("float32"))) for x in arrays))
-
-
-def product_flops(jaxpr):
-    """FLOPs of the matrix products and convolutions of a jaxpr: 2 a multiply-add.
-
-    The body of a scan counts as often as it runs, that of another loop once.
-    """
-    total = 0
-    for equation in jaxpr.eqns:
-        output = equation.outvars[0].aval.shape if equation.outvars else ()
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            total += 2 * math.prod(left[a] for a in contracted) * math.prod(output)
-        elif equation.primitive.name == "conv_general_dilated":
-            kernel = equation.invars[1].aval.shape
-            features = equation.params["dimension_numbers"].rhs_spec[0]
-            total += 2 * math.prod(output) * math.prod(kernel) // kernel[features]
-        repeats = equation.params.get("length", 1)  # of a scan
-        for inner in core.jaxprs_in_params(equation.params):
-            total += repeats * product_flops(inner)
-    return total
-
-
-def program_bytes(compiled):
-    """Returns the bytes that a compiled program holds on a device at once."""
-    memory = compiled.memory_analysis()
-    return (
-        memory.argument_size_in_bytes
-        + memory.temp_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
 
 
 def _note(value, reached, name):

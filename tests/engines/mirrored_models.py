@@ -13,10 +13,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.layers import BaseRouter, SwitchRouter
 from remixer_tf.models import DecoderOnly
-from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep
 from tests.models.tiny import (
     VOCAB_SIZE,
     read_by,

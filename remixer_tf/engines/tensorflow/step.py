@@ -4,6 +4,12 @@ import contextlib
 
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.replicas import split_rows
+from remixer_tf.engines.tensorflow.strategy import (
+    get_host,
+    take_reduced_gradients,
+    uses_xla,
+)
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.batches import (
     count_throughput,
@@ -13,12 +19,6 @@ from remixer_tf.objectives.batches import (
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import objective_and_sums, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
-from remixer_tf.training.replicas import split_rows
-from remixer_tf.training.strategy import (
-    get_host,
-    take_reduced_gradients,
-    uses_xla,
-)
 
 
 class TrainStep:

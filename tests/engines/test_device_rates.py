@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from remixer_tf.training.device_rates import matmul_sizes, peak_rate
+from remixer_tf.engines.device_rates import matmul_sizes, peak_rate
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def test_a_rate_is_of_products_on_the_device():
     """Half a second; a modern core does 1e9 to 1e12 FLOP/s."""
     assert matmul_sizes(True)[0] ** 3 * matmul_sizes(True)[1] > 1e12
     if keras.backend.backend() == "jax":
-        from remixer_tf.training.jax_engine import matmul_rate
+        from remixer_tf.engines.jax.engine import matmul_rate
 
         assert 1e8 < matmul_rate("float32", seconds=0.1) < 1e14
     else:
-        from remixer_tf.training.flops import matmul_rate
+        from remixer_tf.engines.tensorflow.flops import matmul_rate
 
         assert 1e8 < matmul_rate(seconds=0.1) < 1e14

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.training.strategy import get_strategy
+from remixer_tf.engines.tensorflow.strategy import get_strategy
+from tests.engines.made_once import run_module
 from tests.training import toy
-from tests.training.made_once import run_module
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return run_module("tests.training.mirrored_worker", tmp_path_factory)
+    return run_module("tests.engines.mirrored_worker", tmp_path_factory)
 
 
 @pytest.mark.parametrize("jit", [False, True])

@@ -1,10 +1,8 @@
 """The engine on JAX: one compiled program on the devices of a mesh."""
 
 import contextlib
-import functools
 import math
 import os
-import time
 
 import jax
 import keras
@@ -13,21 +11,20 @@ import tensorflow as tf
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.checkpoints.host import Host
-from remixer_tf.models.build import build_model
-from remixer_tf.objectives.batches import targets_and_weights
-from remixer_tf.training.device_rates import matmul_sizes, peak_rate
-from remixer_tf.training.engine import Cost, Engine
-from remixer_tf.training.freed_memory import keep_freed_memory
-from remixer_tf.training.jax_processes import connect, gather, put, this_host
-from remixer_tf.training.jax_step import (
+from remixer_tf.engines.device_rates import peak_rate
+from remixer_tf.engines.engine import Cost, Engine
+from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_bytes
+from remixer_tf.engines.jax.freed_memory import keep_freed_memory
+from remixer_tf.engines.jax.layout import Layout
+from remixer_tf.engines.jax.placement import placed, shared
+from remixer_tf.engines.jax.processes import connect, gather, put, this_host
+from remixer_tf.engines.jax.step import (
     JaxTrainStep,
     State,
     global_norm,
-    product_flops,
-    program_bytes,
 )
-from remixer_tf.training.layout import Layout
-from remixer_tf.training.placement import placed, shared
+from remixer_tf.models.build import build_model
+from remixer_tf.objectives.batches import targets_and_weights
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
@@ -366,22 +363,3 @@ def make_mesh(axes, there):
         (AxisType.Auto,) * len(axes),
         devices=there[:needed],
     )
-
-
-@functools.cache
-def matmul_rate(dtype, seconds=0.5):
-    """FLOP/s of square products on one device: the best of as many as fit.
-
-    It is measured once in a process.
-    """
-    size, chain = matmul_sizes(jax.default_backend() != "cpu")
-    a = jax.random.normal(jax.random.key(0), (size, size)) * size**-0.5
-    a = a.astype(dtype)
-    products = jax.jit(lambda a: jax.lax.fori_loop(0, chain, lambda _, x: a @ x, a))
-    jax.block_until_ready(products(a))
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        jax.block_until_ready(products(a))
-        best = min(best, time.perf_counter() - start)
-    return 2 * chain * size**3 / best

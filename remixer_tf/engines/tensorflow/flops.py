@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from remixer_tf.training.device_rates import matmul_sizes
+from remixer_tf.engines.device_rates import matmul_sizes
 
 
 class OpFlops(NamedTuple):

@@ -100,7 +100,7 @@ def dimension_names(path, shape):
     ]
     if len(rows) != 1:
         raise ValueError(
-            "One row of remixer_tf.training.dimensions.ROWS names a variable's "
+            "One row of remixer_tf.engines.jax.dimensions.ROWS names a variable's "
             f"dimensions. Received: {path}, of shape {list(shape)}, which matches "
             f"{rows or 'none'}. For a layer of your own, append a row (expression, "
             f"names) with {len(shape)} name(s); of several, make the expressions "

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.training.made_once import run_module
+from tests.engines.made_once import run_module
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def differences(tmp_path_factory):
-    return run_module("tests.training.mirrored_models", tmp_path_factory)
+    return run_module("tests.engines.mirrored_models", tmp_path_factory)
 
 
 def test_a_remixer_trains_alike_on_one_device_and_two(differences):

@@ -5,19 +5,19 @@ import os
 import keras
 import tensorflow as tf
 
-from remixer_tf.models.build import build_model
-from remixer_tf.objectives.batches import targets_and_weights
-from remixer_tf.training.device_rates import peak_rate
-from remixer_tf.training.engine import Cost, Engine
-from remixer_tf.training.flops import (
+from remixer_tf.engines.device_rates import peak_rate
+from remixer_tf.engines.engine import Cost, Engine
+from remixer_tf.engines.tensorflow.flops import (
     matmul_flops,
     matmul_rate,
     peak_bytes,
     variable_bytes,
 )
-from remixer_tf.training.replicas import compile_on_replicas
-from remixer_tf.training.strategy import get_host, get_strategy, uses_xla
-from remixer_tf.training.train_step import TrainStep
+from remixer_tf.engines.tensorflow.replicas import compile_on_replicas
+from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.strategy import get_host, get_strategy, uses_xla
+from remixer_tf.models.build import build_model
+from remixer_tf.objectives.batches import targets_and_weights
 
 
 class TensorFlowEngine(Engine):

@@ -7,7 +7,7 @@ section 3.
 import math
 import re
 
-from remixer_tf.training.dimensions import DIMENSIONS, dimension_names
+from remixer_tf.engines.jax.dimensions import DIMENSIONS, dimension_names
 
 
 class Layout:

@@ -9,10 +9,10 @@ import re
 import pytest
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep
 from tests.models.tiny import tiny_batch, tiny_model
 
 OPS = pathlib.Path(__file__).parents[1] / "testdata" / "train_step_ops.txt"

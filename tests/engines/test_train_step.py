@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from keras import ops
 
+from remixer_tf.engines.jax.engine import JaxEngine
+from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.jax_engine import JaxEngine
-from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.train_step import TrainStep
 from tests.training import toy
 
 NUM_STEPS = 4

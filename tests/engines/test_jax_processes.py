@@ -10,15 +10,15 @@ import seqio
 from jax._src.clusters import ClusterEnv
 
 from remixer_tf.checkpoints.host import Host
-from remixer_tf.evaluation.evaluate import evaluate
-from remixer_tf.training import jax_processes
-from remixer_tf.training.jax_engine import make_mesh
-from remixer_tf.training.jax_processes import (
+from remixer_tf.engines.jax import processes
+from remixer_tf.engines.jax.engine import make_mesh
+from remixer_tf.engines.jax.processes import (
     MissingProcessesError,
     connect,
     data_shards,
 )
-from tests.training.test_multi_worker import free_ports
+from remixer_tf.evaluation.evaluate import evaluate
+from tests.engines.test_multi_worker import free_ports
 
 
 def meet(count, *present, seconds):
@@ -27,7 +27,7 @@ def meet(count, *present, seconds):
     address = f"localhost:{port}"
     with concurrent.futures.ThreadPoolExecutor() as pool:
         futures = [
-            pool.submit(jax_processes._meet, address, count, index, seconds)
+            pool.submit(processes._meet, address, count, index, seconds)
             for index in present
         ]
         return [future.exception() for future in futures]
@@ -85,7 +85,7 @@ def test_jax_is_asked_where_its_clusters_are_not_as_they_were(
     """It gets what is known, and says itself what it cannot find."""
     asked = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **_: asked.append(a))
-    monkeypatch.setattr(jax_processes, "_meet", lambda *_: None)
+    monkeypatch.setattr(processes, "_meet", lambda *_: None)
     if broken:
         monkeypatch.delattr(
             ClusterEnv, "auto_detect_unset_distributed_params", raising=True

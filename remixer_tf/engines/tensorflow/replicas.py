@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.training.strategy import get_host
+from remixer_tf.engines.tensorflow.strategy import get_host
 
 
 def compile_on_replicas(function, strategy, jit_compile, any_rows=False):

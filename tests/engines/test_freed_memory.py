@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from remixer_tf.training import freed_memory
+from remixer_tf.engines.jax import freed_memory
 
 FAULTS = """
 import resource, runpy, sys

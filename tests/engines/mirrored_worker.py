@@ -12,6 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+from remixer_tf.engines.tensorflow.replicas import split_rows
+from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.layers import Dropout
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.losses import CrossEntropy
@@ -19,10 +23,6 @@ from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.serving.text_scorer import TextScorer
 from remixer_tf.serving.text_to_text import TextThroughArrays
-from remixer_tf.training.replicas import split_rows
-from remixer_tf.training.strategy import get_strategy
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
-from remixer_tf.training.train_step import TrainStep
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.models.tiny import tiny_model
 from tests.training import toy

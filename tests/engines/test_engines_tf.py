@@ -20,8 +20,8 @@ from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.training.watch import PREEMPTED
 from tests.continuing import read_losses, read_weights
-from tests.training import engine_runs
-from tests.training.engine_runs import (
+from tests.engines import engine_runs
+from tests.engines.engine_runs import (
     CASES,
     CASES_OF_TWO,
     KINDS,
@@ -29,8 +29,8 @@ from tests.training.engine_runs import (
     STEPS,
     Case,
 )
-from tests.training.made_once import made_once
-from tests.training.test_multi_worker import free_ports
+from tests.engines.made_once import made_once
+from tests.engines.test_multi_worker import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def start(devices, *arguments):
     """Starts `engine_runs` on JAX, with so many devices."""
     count = f"--xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.training.engine_runs", *map(str, arguments)],
+        [sys.executable, "-m", "tests.engines.engine_runs", *map(str, arguments)],
         env={
             **os.environ,
             "KERAS_BACKEND": "jax",

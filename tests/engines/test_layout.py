@@ -10,11 +10,11 @@ import pytest
 
 from remixer_tf import configuration, train
 from remixer_tf.configuration.layouts import configured_layout
+from remixer_tf.engines.jax import dimensions
+from remixer_tf.engines.jax.dimensions import DIMENSIONS, ROWS, dimension_names
+from remixer_tf.engines.jax.layout import Layout
+from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training import dimensions
-from remixer_tf.training.dimensions import DIMENSIONS, ROWS, dimension_names
-from remixer_tf.training.layout import Layout
-from remixer_tf.training.layout_memory import declare_run, device_memory
 from tests.models.tiny import tiny_encoder
 
 SNAPSHOTS = pathlib.Path(__file__).parents[1] / "testdata" / "parameter_shapes"

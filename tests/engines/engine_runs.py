@@ -1,6 +1,6 @@
 """Runs of tiny models from given weights, on whichever engine Keras' backend has.
 
-    KERAS_BACKEND=jax python -m tests.training.engine_runs FOLDER
+    KERAS_BACKEND=jax python -m tests.engines.engine_runs FOLDER
 
 Each of `CASES` becomes the run FOLDER/<name>, from the weights in FOLDER/start/<kind>,
 with the text of its program in program.txt; of fully sharded parameters also that of an
@@ -8,7 +8,7 @@ evaluation in evaluation.txt. FOLDER/bytes is a run of `train_run`, with
 the answers of the binaries in jax. FOLDER/made/<layout>.npz has what a model and its
 optimizer are made with, and of each the shape of a device's part.
 
-    KERAS_BACKEND=jax python -m tests.training.engine_runs FOLDER ADDRESS INDEX
+    KERAS_BACKEND=jax python -m tests.engines.engine_runs FOLDER ADDRESS INDEX
 
 is one of two processes, which make `CASES_OF_TWO`. FOLDER/by_two_INDEX.json says what
 else they saw.
@@ -35,14 +35,14 @@ from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import available_steps
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.engines.backend_engine import backend_engine
+from remixer_tf.engines.jax.engine import JaxEngine
+from remixer_tf.engines.jax.processes import Barrier, MissingProcessesError
 from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.layers import HashRouter, MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.backend_engine import backend_engine
-from remixer_tf.training.jax_engine import JaxEngine
-from remixer_tf.training.jax_processes import Barrier, MissingProcessesError
 from remixer_tf.training.loop import train
 from tests.continuing import copy_until_first_checkpoint
 from tests.models.tiny import VOCAB_SIZE, read_by, tiny_batch, tiny_model

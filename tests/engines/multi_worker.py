@@ -1,6 +1,6 @@
 """One of several workers that train the toy model; prints its weights as JSON.
 
-    TF_CONFIG=... python -m tests.training.multi_worker MODEL_DIR TRAIN_STEPS
+    TF_CONFIG=... python -m tests.engines.multi_worker MODEL_DIR TRAIN_STEPS
 
 Rows are not shuffled: the hosts' shares of a batch are together what one host reads.
 """
@@ -14,8 +14,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.training.loop import train
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from tests.training import toy
 
 

@@ -4,8 +4,8 @@ import functools
 
 import keras
 
-from remixer_tf.training.jax_engine import JaxEngine
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
+from remixer_tf.engines.jax.engine import JaxEngine
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 
 
 def backend_engine(tensorflow=TensorFlowEngine, jax=JaxEngine):

@@ -18,7 +18,7 @@ import pytest
 
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.reading import available_steps
-from remixer_tf.training.watch import PREEMPTED
+from remixer_tf.training.stop_signal import PREEMPTED
 from tests.continuing import read_losses, read_weights
 from tests.engines import engine_runs
 from tests.engines.engine_runs import (

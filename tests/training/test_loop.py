@@ -22,7 +22,7 @@ from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.training import progress
 from remixer_tf.training.loop import train
-from remixer_tf.training.watch import PREEMPTED, StopSignal
+from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
 from tests.training import toy
 
 ON_JAX = keras.backend.backend() == "jax"

@@ -62,8 +62,20 @@ class Engine(abc.ABC):
 
         Args:
             model, optimizer: factories, as `train` takes them.
-            dtype_policy: str, see `build_model`.
-            loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `TrainStep`.
+            dtype_policy: str, see `remixer_tf.models.build.build_model`.
+            loss_fn: a function `loss_fn(model_outputs, batch)` that returns a
+                dictionary of float32 scalars, sums over the batch: "objective", to be
+                minimised after its division by the weight of the batch's targets, and
+                others to be logged. None for `CrossEntropy`.
+            auxiliary_loss_weights: dictionary {name: c_i}, see
+                `auxiliary.weighted_sum`.
+            micro_batches: int, the parts that a replica's batch is computed in, one
+                after the other, to save memory. Loss and gradient are the same, up to
+                rounding.
+            clip_norm: float, the largest global norm of a gradient. None does not clip.
+
+        Raises:
+            ValueError: the arguments do not fit each other.
         """
 
     @abc.abstractmethod
@@ -72,7 +84,35 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def step(self, superbatch, stop=False):
-        """Runs several steps; see `TrainStep` for arguments and what is returned."""
+        """Runs several optimizer steps.
+
+        The objective of a step is
+
+            J = sum_p objective_p / sum_p weight_p + sum_i c_i (sum_p auxiliary_ip) / P
+
+        over the P parts (replicas and micro-batches) that the global batch is computed
+        in. The layers report the auxiliary losses, and statistics, which are such means
+        too. A step whose loss or gradient is not finite, or whose batch has no weight,
+        changes neither weights nor slots.
+
+        Args:
+            superbatch: dictionary of tensors [steps, batch, ...], this host's part,
+                with targets as `targets_and_weights` finds them.
+            stop: bool, whether this host wants all hosts to stop.
+
+        Returns:
+            dictionary of float32 scalars, each a sum over the steps, for
+            `metrics.summarize_steps`: those of `loss_fn`; 'weight', of the targets;
+            'auxiliary_loss', sum_i above, and 'auxiliary/NAME', each loss before its
+            c_i; 'statistics/NAME', of which some are vectors; 'gradient_norm' (global,
+            before clipping); 'learning_rate'; 'tokens' (inputs and targets that are not
+            padding); 'steps'; 'updates' (steps that changed the weights; the sums above
+            leave the others out); 'skipped' (steps that were not finite); and 'stop'
+            (over 0 if a host wants to stop).
+
+        Raises:
+            ValueError: the batch does not divide among the replicas.
+        """
 
     @abc.abstractmethod
     def compile(self, function, any_rows=False):

@@ -12,13 +12,13 @@ def objective_and_sums(model, batch, weight, *, loss_fn, auxiliary_loss_weights,
         model: a built `keras.Model`, called in training.
         batch: dictionary of tensors, the part.
         weight: float32 scalar, the weight of the targets of all parts.
-        loss_fn, auxiliary_loss_weights: see `TrainStep`.
+        loss_fn, auxiliary_loss_weights: see `Engine.build`.
         share: float, one over the number of parts.
 
     Returns:
         (objective, sums): a float32 scalar, and a dictionary of float32 scalars and
         vectors: those of `loss_fn`, "auxiliary_loss", "auxiliary/NAME" and
-        "statistics/NAME", see `TrainStep`.
+        "statistics/NAME", see `Engine.step`.
     """
     outputs, auxiliary, statistics = call_with_reports(model, batch)
     sums = loss_fn(outputs, batch)

@@ -1,132 +1,115 @@
 """What a run does between steps, one class a duty.
 
-The loop calls `hook.after_call(step, batch, metrics)` of each hook after each call of
-the engine: with the last step taken, the superbatch that was read, and the sums over
-the call's steps that `Engine.step` returned. Reading a sum waits for the device.
-`SkippedSteps`, `Totals` and `Progress` are hooks too.
+After each call of the engine, the loop calls `after_call(step, batch, metrics)` of each
+hook in turn. `step` is the last step taken, `batch` the superbatch that was read, and
+`metrics` what `Engine.step` returned, sums over the call's steps. Reading one of them
+waits for the device. `SkippedSteps`, `Totals` and `Progress` are hooks too.
 """
 
+import dataclasses
+
+from remixer_tf.checkpoints.host import Host
+from remixer_tf.checkpoints.writing import Checkpoints
+from remixer_tf.engines.engine import Engine
 from remixer_tf.training import experts
+from remixer_tf.training.evaluator import Evaluator
+from remixer_tf.training.progress import Progress, Speed
+from remixer_tf.training.run_lock import RunLock
+from remixer_tf.training.run_log import RunLog
+from remixer_tf.training.schedule import Schedule
+from remixer_tf.training.skipped_steps import SkippedSteps
+from remixer_tf.training.stop_signal import StopSignal
+from remixer_tf.training.totals import Totals
 
 
+@dataclasses.dataclass
 class OwnFolder:
-    """Ends the run if its folder cannot be written, or another run has taken it over.
+    """Ends the run if its folder cannot be written or another run took it over."""
 
-    Args:
-        checkpoints, lock: the run's `Checkpoints` and `RunLock`.
-    """
-
-    def __init__(self, checkpoints, lock):
-        self._checkpoints = checkpoints
-        self._lock = lock
+    checkpoints: Checkpoints
+    lock: RunLock
 
     def after_call(self, step, batch, metrics):
-        """Raises OSError."""
-        self._checkpoints.check()
-        self._lock.check()
+        self.checkpoints.check()
+        self.lock.check()
 
 
+@dataclasses.dataclass
 class Logging:
-    """Writes the values of each log period to the terminal and the run's log.
+    """Writes the values of each log period to the terminal and the run's log."""
 
-    Args:
-        schedule, engine, totals, skipped, progress, log: the run's `Schedule`,
-            `Engine`, `Totals`, `SkippedSteps`, `Progress` and `RunLog`.
-    """
-
-    def __init__(self, schedule, engine, totals, skipped, progress, log):
-        self._schedule = schedule
-        self._engine = engine
-        self._totals = totals
-        self._skipped = skipped
-        self._progress = progress
-        self._log = log
+    schedule: Schedule
+    engine: Engine
+    totals: Totals
+    skipped: SkippedSteps
+    progress: Progress
+    log: RunLog
 
     def after_call(self, step, batch, metrics):
-        if not self._schedule.due(step, self._schedule.log_period):
+        if not self.schedule.due(step, self.schedule.log_period):
             return
-        self._skipped.flush()
-        values = self._totals.end_period()
-        self._progress.report(step, values)
+        self.skipped.flush()
+        values = self.totals.end_period()
+        self.progress.report(step, values)
         if problem := experts.warning(values):
-            self._progress.message(problem)
-        self._log.scalars(step, values, self._engine, self._skipped.count)
+            self.progress.message(problem)
+        self.log.scalars(step, values, self.engine, self.skipped.count)
 
 
+@dataclasses.dataclass
 class Saving:
-    """Saves a checkpoint at the end of each period, and before evaluations.
+    """Saves a checkpoint at the end of each period, and before evaluations."""
 
-    Args:
-        schedule, checkpoints, evaluator, totals, skipped: the run's `Schedule`,
-            `Checkpoints`, `Evaluator`, `Totals` and `SkippedSteps`.
-    """
-
-    def __init__(self, schedule, checkpoints, evaluator, totals, skipped):
-        self._schedule = schedule
-        self._checkpoints = checkpoints
-        self._evaluator = evaluator
-        self._totals = totals
-        self._skipped = skipped
+    schedule: Schedule
+    checkpoints: Checkpoints
+    evaluator: Evaluator
+    totals: Totals
+    skipped: SkippedSteps
 
     def after_call(self, step, batch, metrics):
-        due = self._schedule.due(step, self._schedule.checkpoint_period)
-        if due or self._evaluator.due(step):
+        due = self.schedule.due(step, self.schedule.checkpoint_period)
+        if due or self.evaluator.due(step):
             self.save(step)
 
     def save(self, step):
-        """Saves the state of now, which is finite."""
-        with self._totals.speed.paused():
-            self._skipped.flush()
-            self._checkpoints.save(step, self._totals.summary(step))
-
-    def wait(self):
-        """Returns when the last checkpoint is written."""
-        self._checkpoints.wait()
+        """Saves the current state, unless a step of it was not finite."""
+        with self.totals.speed.paused():
+            self.skipped.flush()
+            self.checkpoints.save(step, self.totals.summary(step))
 
 
+@dataclasses.dataclass
 class Stopping:
-    """Saves and ends the run when a signal has come, here or to another process.
+    """Saves and ends the run when a signal has come, here or to another process."""
 
-    Args:
-        signal, skipped, saving: the run's `StopSignal`, `SkippedSteps` and `Saving`.
-        host: the `Host` that this process is.
-    """
-
-    def __init__(self, signal, skipped, saving, host):
-        self._signal = signal
-        self._skipped = skipped
-        self._saving = saving
-        self._host = host
+    signal: StopSignal
+    skipped: SkippedSteps
+    saving: Saving
+    host: Host
 
     def after_call(self, step, batch, metrics):
-        """Raises SystemExit or KeyboardInterrupt, see `StopSignal.leave`."""
         # Several processes agree by a number that goes along with a call.
-        if self._skipped.stop or (self._signal.alone and self._signal.received):
-            self._saving.save(step)
-            self._saving.wait()
-            self._host.barrier()
-            self._signal.leave(f"saved step {step}. The same command goes on from it.")
+        if self.skipped.stop or (self.signal.alone and self.signal.received):
+            self.saving.save(step)
+            self.saving.checkpoints.wait()
+            self.host.barrier()
+            self.signal.leave(f"saved step {step}. The same command goes on from it.")
 
 
+@dataclasses.dataclass
 class Evaluating:
-    """Runs the evaluations that are due.
-
-    Their step is saved: a signal ends the run in the middle of them.
-
-    Args:
-        evaluator, signal, speed: the run's `Evaluator`, `StopSignal` and `Speed`.
+    """Runs the evaluations that are due. A signal in one ends the run at once.
 
     Attributes:
-        stops_early: bool, whether results no longer improve.
+        stops_early: bool, whether the results no longer improve.
     """
 
-    def __init__(self, evaluator, signal, speed):
-        self.stops_early = False
-        self._evaluator = evaluator
-        self._signal = signal
-        self._speed = speed
+    evaluator: Evaluator
+    signal: StopSignal
+    speed: Speed
+    stops_early: bool = False
 
     def after_call(self, step, batch, metrics):
-        if self._evaluator.due(step):
-            with self._signal.let_through(), self._speed.paused():
-                self.stops_early = self._evaluator.run(step)
+        if self.evaluator.due(step):
+            with self.signal.let_through(), self.speed.paused():
+                self.stops_early = self.evaluator.run(step)

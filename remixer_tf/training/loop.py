@@ -90,7 +90,7 @@ def train(
         seed: of initial weights, dropout and data order.
         dtype_policy: 'float32' or 'mixed_bfloat16' (variables stay float32).
         engine: a factory of an `Engine`, which runs the model.
-        micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `TrainStep`.
+        micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `Engine.build`.
         max_skipped_steps: how many steps whose loss or gradient is not finite may be
             skipped; one more ends the run.
         initial_checkpoint: a function `initial_checkpoint(model)` that sets weights

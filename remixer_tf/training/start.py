@@ -54,16 +54,16 @@ class Start:
         host, model = self.engine.host, self.engine.model
         self.step = self.checkpoints.restore(restart_data_at, clean=not self._dry_run)
         self.progress = Progress(self.step, self._train_steps, silent=host.index > 0)
-        continues = self.step or self.checkpoints.has_start
+        continues = bool(self.step) or self.checkpoints.has_start
         if not continues:
             check_no_results(self._model_dir)
             if initial_checkpoint:
                 self.progress.message(initial_checkpoint(model))
-            self._words = f"starting {self._model_dir} from scratch"
+            self._origin = f"starting {self._model_dir} from scratch"
         elif self.step == restart_data_at:
-            self._words = f"continuing from step {self.step}; the data starts anew"
+            self._origin = f"continuing from step {self.step}; the data starts anew"
         else:
-            self._words = f"continuing from step {self.step}"
+            self._origin = f"continuing from step {self.step}"
         vocabularies = getattr(self.batches.data, "vocabularies", None) or {}
         check_vocabulary_size(vocabularies, model)
         if vocabularies and self._writes:
@@ -119,7 +119,7 @@ class Start:
         data = self.batches.data
         facts = (getattr(data, name, None) for name in ("over_length", "caches"))
         self.progress.message(overview.text(batch, *facts))
-        self.progress.message(self._words)
+        self.progress.message(self._origin)
         if self._dry_run:
             self.progress.message("dry run: nothing was trained or written")
         return overview

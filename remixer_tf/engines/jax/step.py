@@ -33,10 +33,10 @@ class State(NamedTuple):
 class JaxTrainStep:
     """Several optimizer steps as a function of a state, to be compiled as a whole.
 
-    Objective, clipping, micro-batches, skipped steps and sums are those of `TrainStep`.
-    The batch is the global one, whatever the devices that share it, so that P, the
-    parts of which auxiliary losses and statistics are means, are the micro-batches
-    alone; and the same dropout masks are drawn on any number of devices.
+    Objective, clipping, micro-batches, skipped steps and sums are those of
+    `Engine.step`. The batch is the global one, whatever the devices that share it. The
+    parts of which auxiliary losses and statistics are means are the micro-batches
+    alone, and the same dropout masks are drawn on any number of devices.
 
     A step that is skipped moves the states of random generators on, as on TensorFlow,
     and nothing else.
@@ -44,7 +44,7 @@ class JaxTrainStep:
     Args:
         model: a built `keras.Model`.
         optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet.
-        loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `TrainStep`.
+        loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `Engine.build`.
         constrain: a function of a micro-batch, a dictionary of arrays [rows, ...], that
             says how devices share it; None where one has all.
 

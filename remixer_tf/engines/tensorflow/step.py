@@ -24,14 +24,10 @@ from remixer_tf.optimizers.options import check_optimizer
 class TrainStep:
     """Several optimizer steps in one `tf.function` call, on any strategy.
 
-    The objective of one step is the mean over all real target tokens of the global
-    batch, whichever replica they fall to, and the auxiliary losses that the layers
-    report, each a mean over the P parts (of R replicas and their micro-batches) in
-    which the batch is computed, so that it counts once whatever P is:
-
-        J = sum_p objective_p / sum_p weight_p + sum_i c_i (sum_p auxiliary_ip) / P
-
-    The statistics that they report are such means too, and not part of it.
+    `Engine.step` says what a call takes, computes and returns. The objective is the
+    mean over all real target tokens of the global batch, whichever replica they fall
+    to. Auxiliary losses are means over the parts, so that each counts once whatever
+    their number is.
 
     The whole batch of a host goes to each of its replicas, and replica r of R takes
     the rows r * batch / R ... (r + 1) * batch / R, so that one and R replicas compute
@@ -41,40 +37,14 @@ class TrainStep:
     optimizers square each slice of a sparse gradient, and not their sum. They are
     clipped after the all-reduce, by their norm as one device would have it.
 
-    A step whose loss or gradient is not finite, or whose batch has no weight, changes
-    neither weights nor slots.
-
     Args:
         model: a built `keras.Model`, `model(batch, training=True)` giving what
             `loss_fn` takes.
         optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet,
             and its `apply` no longer adds up the gradients of replicas.
         strategy: the strategy under whose scope both were made.
-        loss_fn: a function `loss_fn(model_outputs, batch)` that returns a dictionary of
-            float32 scalars, sums over the batch: "objective", to be minimised after its
-            division by the weight of the batch's targets, and others to be logged, such
-            as those of `CrossEntropy`, the default.
-        auxiliary_loss_weights: dictionary of the c_i, see `auxiliary.weighted_sum`.
-        micro_batches: int, the parts that a replica's batch is computed in, one after
-            the other, to save memory. Same loss and gradient, up to rounding.
-        clip_norm: float, the gradient's global norm at most; None does not clip.
+        loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `Engine.build`.
         jit_compile: whether XLA compiles forward and backward; None for on GPUs.
-
-    Call arguments:
-        superbatch: dict of tensors [steps, batch, ...], this host's part, with targets
-            as `targets_and_weights` finds them.
-        stop: whether this host wants all hosts to stop.
-
-    Returns of a call:
-        dict of float32 scalars, each a sum over the steps, for
-        `metrics.summarize_steps`: those of `loss_fn`; 'weight', of the targets;
-        'auxiliary_loss', sum_i above, and 'auxiliary/NAME', each loss before its c_i;
-        'statistics/NAME', of which some are vectors;
-        'gradient_norm' (global, of the reduced gradient, before clipping);
-        'learning_rate'; 'tokens' (inputs and targets that are not padding); 'steps';
-        'updates' (steps that changed the weights; the sums above leave the others out);
-        'skipped' (steps that were not finite); and 'stop' (over 0 if a host wants to
-        stop).
     """
 
     def __init__(

@@ -14,7 +14,6 @@ from remixer_tf.checkpoints.host import Host
 from remixer_tf.engines.device_rates import peak_rate
 from remixer_tf.engines.engine import Cost, Engine
 from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_bytes
-from remixer_tf.engines.jax.freed_memory import keep_freed_memory
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
@@ -32,8 +31,6 @@ if keras.backend.backend() == "jax":
     # TensorFlow reads the data, and would take the memory of all GPUs. Here, since it
     # can be told only before it starts.
     tf.config.set_visible_devices([], "GPU")
-    # As `keep_freed_memory` needs. Here for the same reason.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 class JaxEngine(Engine):
@@ -93,8 +90,6 @@ class JaxEngine(Engine):
             connect(**distributed)
             self._mesh = make_mesh(axes, jax.devices())
             self.host = this_host(self._of_batch(), self.num_replicas, barrier_seconds)
-        if jax.default_backend() == "cpu":
-            keep_freed_memory()
         self._everywhere = self._sharding()
         self._programs = {}  # shapes of a superbatch -> program, Cost
 

@@ -100,7 +100,7 @@ def part_steps(mixture, jit_compile):
         return routing.gates
 
     def compute(rows):
-        return mixture._apply_experts(rows, None, True)
+        return mixture._apply_experts(rows, None, [*mixture.wi, mixture.wo], True)
 
     ready = tf.random.normal((mixture.num_experts, rows, D_MODEL))
     return (

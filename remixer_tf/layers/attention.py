@@ -42,16 +42,17 @@ class _Attention(Sublayer):
         d_model = input_shape[-1]
         inner = self.num_heads * self.d_kv
         project = self._projection
-        self.query = project("query", d_model, inner, 1 / (d_model * self.d_kv))
-        self.key = project("key", d_model, inner, 1 / d_model)
-        self.value = project("value", d_model, inner, 1 / d_model)
-        self.out = project("out", inner, d_model, 1 / inner)
+        axes = ("d_model", "heads")
+        self.query = project("query", d_model, inner, 1 / (d_model * self.d_kv), axes)
+        self.key = project("key", d_model, inner, 1 / d_model, axes)
+        self.value = project("value", d_model, inner, 1 / d_model, axes)
+        self.out = project("out", inner, d_model, 1 / inner, axes[::-1])
         self.dropout.build()
 
-    def _projection(self, name, d_in, d_out, variance):
+    def _projection(self, name, d_in, d_out, variance, axes):
         initializer = keras.initializers.RandomNormal(stddev=variance**0.5)
         shape = (None, None, d_in)
-        return dense(name, shape, d_out, self.dtype_policy, initializer)
+        return dense(name, shape, d_out, self.dtype_policy, initializer, axes)
 
     def _query(self, x):
         return self._split_heads(self.query(x))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from remixer_tf.layers.axes import NamedAxes, build_named
 from remixer_tf.layers.products import Dense
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
@@ -52,11 +53,12 @@ class Context(NamedTuple):
     token_mask: Any = None
 
 
-class Sublayer(keras.layers.Layer):
+class Sublayer(NamedAxes, keras.layers.Layer):
     """A shape-preserving layer, `[batch, length, d_model]` to the same.
 
     It holds no residual connection and no normalisation of its input: `Block` adds
-    both. Pass `context` by keyword (Keras wants tensors first).
+    both. Pass `context` by keyword (Keras wants tensors first). `add_weight` takes the
+    names of the weight's axes, see `NamedAxes`.
 
     A sublayer of a decoder sets `causal`. To decode step by step it overrides
     `decode_step`, and `init_cache` if it remembers anything. A sublayer that treats
@@ -205,11 +207,12 @@ def get_activation(name):
         ) from None
 
 
-def dense(name, input_shape, units, dtype, initializer=None, **kwargs):
+def dense(name, input_shape, units, dtype, initializer=None, axes=None, **kwargs):
     """A built projection `[..., input_shape[-1]]` to `[..., units]`, without bias.
 
     Its initialiser is T5's unless another is given: truncated normal of variance
-    1/fan-in.
+    1/fan-in. `axes` names the kernel's, see `NamedAxes.add_weight`; a bias has the
+    second, but for d_model.
     """
     if initializer is None:
         initializer = keras.initializers.VarianceScaling(
@@ -217,5 +220,8 @@ def dense(name, input_shape, units, dtype, initializer=None, **kwargs):
         )
     kwargs = {"use_bias": False, "kernel_initializer": initializer, **kwargs}
     layer = Dense(units, dtype=dtype, name=name, **kwargs)
-    layer.build(input_shape)
+    names = {} if axes is None else {"kernel": axes}
+    if axes and layer.use_bias:
+        names["bias"] = tuple(None if x == "d_model" else x for x in axes[1:])
+    build_named(layer, input_shape, **names)
     return layer

@@ -8,10 +8,11 @@ from remixer_tf.layers.base import dense, update_cache
 from remixer_tf.layers.feed_forward import FeedForward
 
 
-def bert_dense(name, d_in, d_out, dtype, initializer=None):
+def bert_dense(name, d_in, d_out, dtype, initializer=None, axes=None):
     """A projection with bias; its kernel starts truncated normal, deviation 0.02."""
     initializer = initializer or keras.initializers.TruncatedNormal(stddev=0.02)
-    return dense(name, (None, None, d_in), d_out, dtype, initializer, use_bias=True)
+    shape = (None, None, d_in)
+    return dense(name, shape, d_out, dtype, initializer, axes, use_bias=True)
 
 
 class BertSelfAttention(SelfAttention):
@@ -24,8 +25,8 @@ class BertSelfAttention(SelfAttention):
     Args, call arguments, returns and raises: see `SelfAttention`.
     """
 
-    def _projection(self, name, d_in, d_out, variance):
-        return bert_dense(name, d_in, d_out, self.dtype_policy)
+    def _projection(self, name, d_in, d_out, variance, axes):
+        return bert_dense(name, d_in, d_out, self.dtype_policy, axes=axes)
 
     def _query(self, x):
         return super()._query(x) * self.d_kv**-0.5
@@ -57,8 +58,10 @@ class PositionalAttention(BertSelfAttention):
     def build(self, input_shape):
         d_model = input_shape[-1]
         inner = self.num_heads * self.d_kv
-        self.value = bert_dense("value", d_model, inner, self.dtype_policy)
-        self.out = bert_dense("out", inner, d_model, self.dtype_policy)
+        dtype = self.dtype_policy
+        axes = ("d_model", "heads")
+        self.value = bert_dense("value", d_model, inner, dtype, axes=axes)
+        self.out = bert_dense("out", inner, d_model, dtype, axes=axes[::-1])
         self.position_bias.build()
         self.dropout.build()
 
@@ -90,5 +93,5 @@ class BertFeedForward(FeedForward):
     def __init__(self, d_ff, activation="gelu_exact", dropout_rate=0.0, **kwargs):
         super().__init__(d_ff, activation, dropout_rate, **kwargs)
 
-    def _dense(self, name, d_in, d_out):
-        return bert_dense(name, d_in, d_out, self.dtype_policy)
+    def _dense(self, name, d_in, d_out, axes):
+        return bert_dense(name, d_in, d_out, self.dtype_policy, axes=axes)

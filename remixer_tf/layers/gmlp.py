@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers, check_numbers
+from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Sublayer, get_activation
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -23,7 +24,7 @@ VARIANTS = {
 }
 
 
-class SpatialGatingUnit(keras.layers.Layer):
+class SpatialGatingUnit(NamedAxes, keras.layers.Layer):
     """Lets the other tokens gate the channels of each (gMLP, Equation 2).
 
     `f(A) = W LayerNorm(A) + b`, with W over positions, shared by all channels, and b
@@ -173,10 +174,12 @@ class TinyAttention(BertSelfAttention):
         super().__init__(1, d_kv, causal, dropout_rate, **kwargs)
         self.d_out = d_out
 
-    def _projection(self, name, d_in, d_out, variance):
+    def _projection(self, name, d_in, d_out, variance, axes):
+        # One small head is never split.
         if name != "out":
-            return super()._projection(name, d_in, d_out, variance)
-        return bert_dense(name, d_in, self.d_out, self.dtype_policy, "zeros")
+            return super()._projection(name, d_in, d_out, variance, ("d_model", None))
+        axes = (None, "d_ff")
+        return bert_dense(name, d_in, self.d_out, self.dtype_policy, "zeros", axes)
 
     def call(self, x, context, training=False):
         return super().call(x, context._replace(position_bias=None), training)
@@ -273,8 +276,9 @@ class GatedMLP(Sublayer):
     def build(self, input_shape):
         d_model = input_shape[-1]
         dtype = self.dtype_policy
-        self.wi = bert_dense("wi", d_model, self.d_ff, dtype)  # U
-        self.wo = bert_dense("wo", self.width, d_model, dtype)  # V
+        axes = ("d_model", "d_ff")
+        self.wi = bert_dense("wi", d_model, self.d_ff, dtype, axes=axes)  # U
+        self.wo = bert_dense("wo", self.width, d_model, dtype, axes=axes[::-1])  # V
         self.gating.build((None, None, self.d_ff))
         if self.d_attention is not None:
             self.attention.build(input_shape)

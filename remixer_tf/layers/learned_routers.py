@@ -49,6 +49,7 @@ class LearnedRouter(Router):
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.num_experts),  # [d_model, num_experts]
+            axes=(None, None),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
         if self.draws:

@@ -177,10 +177,12 @@ class LengthMixing(Sublayer):
                 f"width={self.width}"
             )
         n = self.max_length
+        weights = (2 * n - 1,) if self.toeplitz else (n, n)  # (n, n): target, source
+        several = self.num_heads > 1
         self.mixing_matrix = self.add_weight(
             name="mixing_matrix",
-            # [heads, 2n-1] or [heads, n, n] (target, source)
-            shape=(self.num_heads, *((2 * n - 1,) if self.toeplitz else (n, n))),
+            shape=(self.num_heads, *weights),  # [heads, 2n-1] or [heads, n, n]
+            axes=("mixing_heads", *(None for _ in weights)),
             initializer=self.kernel_initializer,
             autocast=False,
         )
@@ -188,7 +190,8 @@ class LengthMixing(Sublayer):
             self.spatial_bias = self.add_weight(
                 name="spatial_bias",
                 # [max_length], or [heads, max_length] of several
-                shape=(n,) if self.num_heads == 1 else (self.num_heads, n),
+                shape=(self.num_heads, n) if several else (n,),
+                axes=("mixing_heads", None) if several else (None,),
                 initializer=self.bias_initializer,
                 autocast=False,
             )

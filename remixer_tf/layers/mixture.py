@@ -134,14 +134,15 @@ class MoE(PositionWise):
 
     def build(self, input_shape):
         d_model = input_shape[-1]
-        into, out = (d_model, self.d_ff), (self.d_ff, d_model)
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
-        self.wi = [self._add_experts(name, into) for name in names]
-        self.wo = self._add_experts("wo", out)
+        into, out = (d_model, self.d_ff), (self.d_ff, d_model)
+        axes = ("d_model", "d_ff")
+        self.wi = [self._add_experts(name, into, axes) for name in names]
+        self.wo = self._add_experts("wo", out, axes[::-1])
         self.router.build(input_shape)
         self.dropout.build()
 
-    def _add_experts(self, name, shape):
+    def _add_experts(self, name, shape, axes):
         # As T5's: truncated normal of variance 1 / fan-in. Keras' own takes the experts
         # for a part of the fan. 0.87962566 is the deviation of a standard normal that
         # is cut at 2.
@@ -149,6 +150,7 @@ class MoE(PositionWise):
         return self.add_weight(
             name=name,
             shape=(self.num_experts, *shape),  # [num_experts, d_in, d_out]
+            axes=("experts", *axes),
             initializer=keras.initializers.TruncatedNormal(stddev=stddev),
             autocast=False,  # No copy of all of them.
         )

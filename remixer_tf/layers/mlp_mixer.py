@@ -36,17 +36,22 @@ class _TokenMLP(Sublayer):
             self.wi_bias = self.add_weight(
                 name="wi_bias",
                 shape=(self.d_tokens, 1),  # [d_tokens, 1 for the channels]
+                axes=(None, None),
                 initializer="zeros",
             )
             self.wo_bias = self.add_weight(
                 name="wo_bias",
                 shape=(*out_shape[:-1], 1),  # [output positions, 1]
+                axes=(None,) * len(out_shape),
                 initializer="zeros",
             )
 
     def _kernel(self, name, shape, fan_in):
         initializer = keras.initializers.TruncatedNormal(stddev=fan_in**-0.5)
-        return self.add_weight(name=name, shape=shape, initializer=initializer)
+        axes = (None,) * len(shape)
+        return self.add_weight(
+            name=name, shape=shape, axes=axes, initializer=initializer
+        )
 
     def _activate(self, hidden, units=lambda bias: bias):
         """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`.

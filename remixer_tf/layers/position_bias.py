@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.length_mixing import create_toeplitz_matrix
 
 
@@ -45,7 +46,7 @@ def relative_position_bucket(
     return bucket + ops.where(distance < max_exact, distance, large)
 
 
-class RelativePositionBias(keras.layers.Layer):
+class RelativePositionBias(NamedAxes, keras.layers.Layer):
     """A learned bias per head and bucket of distance, added to attention logits.
 
     One instance serves all layers of a stack (T5: `bias_shared`).
@@ -84,6 +85,7 @@ class RelativePositionBias(keras.layers.Layer):
         self.rel_embedding = self.add_weight(
             name="rel_embedding",
             shape=(self.num_heads, self.num_buckets),  # [heads, buckets]
+            axes=("heads", None),
             initializer="glorot_uniform",
             autocast=False,
         )

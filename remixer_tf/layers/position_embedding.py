@@ -4,9 +4,10 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.axes import NamedAxes
 
 
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(NamedAxes, keras.layers.Layer):
     """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT, section 3).
 
     Args:
@@ -34,6 +35,7 @@ class PositionEmbedding(keras.layers.Layer):
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.max_length, input_shape[-1]),  # [max_length, d_model]
+            axes=(None, "d_model"),
             initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         )
 

@@ -149,15 +149,18 @@ class RemixerBlock(Sublayer):
             )
         hidden_shape = (None, None, width)
         dtype = self.dtype_policy
-        self.wi_0 = dense("wi_0", input_shape, width, dtype)  # W_1
-        self.wi_1 = dense("wi_1", input_shape, width, dtype)  # W_2
-        self.wo = dense("wo", hidden_shape, d_model, dtype)  # W_3
+        axes = ("d_model", "d_ff")
+        self.wi_0 = dense("wi_0", input_shape, width, dtype, axes=axes)  # W_1
+        self.wi_1 = dense("wi_1", input_shape, width, dtype, axes=axes)  # W_2
+        self.wo = dense("wo", hidden_shape, d_model, dtype, axes=axes[::-1])  # W_3
         self.mixing.build(hidden_shape)
         self.dropout.build()
         if self.alpha in ("learned_scalar", "learned_vector"):
+            is_scalar = self.alpha == "learned_scalar"
             self.alpha_logit = self.add_weight(
                 name="alpha_logit",
-                shape=() if self.alpha == "learned_scalar" else (width,),
+                shape=() if is_scalar else (width,),
+                axes=() if is_scalar else ("d_ff",),
                 initializer="zeros",
                 autocast=False,
             )
@@ -211,5 +214,5 @@ class RemixerBlock(Sublayer):
 
     def _gate(self, name, shape):
         """`sigmoid(X' W_g + b_g)`, `[width, width]` and `[width]`."""
-        options = {"use_bias": True, "activation": "sigmoid"}
+        options = {"use_bias": True, "activation": "sigmoid", "axes": (None, "d_ff")}
         return dense(name, shape, shape[-1], self.dtype_policy, **options)

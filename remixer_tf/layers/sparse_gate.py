@@ -104,6 +104,7 @@ class SparseSpatialGate(SpatialGatingUnit):
             self.router = self.add_weight(
                 name="router",
                 shape=(self.num_deciding, self.num_experts),
+                axes=(None, None),
                 initializer=keras.initializers.TruncatedNormal(stddev=0.02),
                 autocast=False,
             )

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.decoding_steps import DecodingSteps
@@ -60,11 +61,15 @@ class DecoderOnly(DecodingSteps, keras.Model):
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
-        self.token_embedding.build((None, None))  # [vocab_size, d_model]
+        # [vocab_size, d_model]
+        axes = ("vocab", "d_model")
+        build_named(self.token_embedding, (None, None), embeddings=axes)
         self._build_decoder(shape)
         if not self.tied_logits:
             # [d_model, vocab_size]; float32 whatever the compute dtype
-            self.logits = dense("logits", shape, self.vocab_size, dtype="float32")
+            self.logits = dense(
+                "logits", shape, self.vocab_size, dtype="float32", axes=axes[::-1]
+            )
         self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):

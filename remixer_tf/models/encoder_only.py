@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
 
 
@@ -78,9 +79,13 @@ class EncoderOnly(keras.Model):
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
-        self.token_embedding.build((None, None))  # [vocab_size, d_model]
+        # [vocab_size, d_model]
+        axes = ("vocab", "d_model")
+        build_named(self.token_embedding, (None, None), embeddings=axes)
         if self.num_token_types:
-            self.type_embedding.build((None, None))  # [num_token_types, d_model]
+            # [num_token_types, d_model]
+            axes = (None, "d_model")
+            build_named(self.type_embedding, (None, None), embeddings=axes)
         self.encoder.build(shape)
         self.head.build(shape)
         self.built = True

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
 
@@ -21,7 +22,7 @@ def num_tokens(image_size, patch_size, pool="cls"):
     return (image_size // patch_size) ** 2 + (pool == "cls")
 
 
-class ImageClassifier(keras.Model):
+class ImageClassifier(NamedAxes, keras.Model):
     """Images in, logits of the classes out (gMLP, section 3).
 
     Patches become tokens, the stack mixes them, and of its normalised output
@@ -90,6 +91,7 @@ class ImageClassifier(keras.Model):
             self.class_token = self.add_weight(
                 name="class_token",
                 shape=(1, 1, self.d_model),
+                axes=(None, None, None),
                 # Not zeros: no position is added to it, and LayerNorm has no
                 # useful gradient at 0.
                 initializer=keras.initializers.TruncatedNormal(stddev=0.02),
@@ -99,12 +101,18 @@ class ImageClassifier(keras.Model):
                 shape,
                 self.d_model,
                 self.dtype_policy,
+                axes=("d_model", None),
                 activation="tanh",
                 use_bias=True,
             )
         # [d_model, num_classes]; float32 whatever the compute dtype
         self.logits = dense(
-            "logits", shape, self.num_classes, dtype="float32", use_bias=True
+            "logits",
+            shape,
+            self.num_classes,
+            dtype="float32",
+            axes=("d_model", None),
+            use_bias=True,
         )
         self.built = True
 

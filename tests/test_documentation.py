@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.layers import Context, MoE
+from remixer_tf.layers.axes import axes_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
@@ -101,6 +102,15 @@ def test_a_router_of_your_own():
         layer.router.capacity_factor = 4.0  # drops nothing
         y = layer(x, context=Context(), training=True)
         np.testing.assert_allclose(tf.reduce_sum(y), loss, rtol=1e-4)
+
+
+def test_a_layer_of_your_own_on_a_mesh():
+    names = {}
+    exec(code_of("## A layer of one's own", "docs/guides/layouts.md"), names)
+    layer = names["Linear"]()
+    layer.build((None, None, 8))
+    assert axes_of(layer.kernel) == ("d_model", None)
+    assert layer(tf.ones((2, 3, 8)), context=Context()).shape == (2, 3, 8)
 
 
 def test_every_list_of_guides_has_them_all_in_one_order():

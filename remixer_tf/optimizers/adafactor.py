@@ -7,6 +7,8 @@ import re
 import keras
 from keras import ops
 
+from remixer_tf.layers.axes import axes_of, make_named
+
 _DTYPE = "float32"  # of the slots and of every intermediate result
 
 
@@ -144,12 +146,17 @@ class Adafactor(keras.optimizers.Optimizer):
         self._slots = []
         self._is_scaled = []
         for variable, path in zip(variables, paths, strict=True):
+            shape, names = variable.shape, axes_of(variable)
             self._slots.append(
                 {
-                    slot: self.add_variable(
-                        shape, dtype=_DTYPE, name=f"{path.replace('/', '_')}_{slot}"
+                    slot: make_named(
+                        self.add_variable,
+                        tuple(names[axis] for axis in axes),
+                        tuple(shape[axis] for axis in axes),
+                        dtype=_DTYPE,
+                        name=f"{path.replace('/', '_')}_{slot}",
                     )
-                    for slot, shape in self.slot_shapes(variable.shape).items()
+                    for slot, axes in self.slot_axes(shape).items()
                 }
             )
             unscaled = any(re.search(p, path) for p in self.unscaled_variables)

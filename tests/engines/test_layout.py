@@ -1,6 +1,6 @@
 """How a model's variables are split over a mesh."""
 
-import json
+import functools
 import math
 import pathlib
 import types
@@ -10,19 +10,23 @@ import pytest
 
 from remixer_tf import configuration, train
 from remixer_tf.configuration.layouts import configured_layout
-from remixer_tf.engines.jax import dimensions
-from remixer_tf.engines.jax.dimensions import DIMENSIONS, ROWS, dimension_names
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
+from remixer_tf.layers import PositionWise
+from remixer_tf.layers.axes import make_named
+from remixer_tf.models import MaskedLMHead
 from remixer_tf.optimizers import Adafactor
-from tests.models.tiny import tiny_encoder
+from tests.models.tiny import tiny_decoder, tiny_encoder, tiny_model
 
-SNAPSHOTS = pathlib.Path(__file__).parents[1] / "testdata" / "parameter_shapes"
 T5_RULES = (
     "ensemble:ensemble,batch:batch,d_ff:model,heads:model,vocab:model,experts:batch"
 )
 LAYOUTS = pathlib.Path(configuration.gin_folder()) / "layouts"
-BLOCK = "encoder_decoder/encoder/layer_3_x/x"
+
+
+def variable(path, shape, *axes):
+    """A stand-in for a `keras.Variable` with named axes."""
+    return types.SimpleNamespace(path=path, shape=shape, axes=axes)
 
 
 @pytest.mark.parametrize(
@@ -33,23 +37,25 @@ def test_the_text_is_mesh_tensorflows(text):
     assert list(layout.axes.items()) == [("data", 4), ("model", 2)]
     assert layout.num_devices == 8
     assert layout.batch_axes == ("data",) and layout.num_batch_parts == 4
-    assert layout.partition("m/token_embedding/embeddings", (32, 8)) == ("model", None)
+    table = variable("embeddings", (32, 8), "vocab", "d_model")
+    assert layout.partition(table) == ("model", None)
     # The mesh has no axis "batch".
-    assert layout.partition(f"{BLOCK}/wi_0", (4, 8, 32)) == (None, None, "model")
+    wi = variable("wi", (4, 8, 32), "experts", "d_model", "d_ff")
+    assert layout.partition(wi) == (None, None, "model")
 
 
 def test_one_device_needs_no_text():
     layout = Layout()
     assert layout.axes == {} and layout.num_devices == layout.num_batch_parts == 1
     assert layout.batch_axes == ()
-    # Nor names, which a layer of one's own does not have.
-    assert layout.partition("my/kernel", (4, 8)) == (None, None)
+    assert layout.partition(variable("wi", (4, 8), "d_model", "d_ff")) == (None, None)
 
 
 def test_a_batch_may_be_split_over_two_axes():
     layout = Layout("pod:2,data:4", "batch:pod,batch:data,d_model:data")
     assert layout.batch_axes == ("pod", "data") and layout.num_batch_parts == 8
-    assert layout.partition("m/logits/kernel", (8, 32)) == ("data", None)
+    logits = variable("logits", (8, 32), "d_model", "vocab")
+    assert layout.partition(logits) == ("data", None)
 
 
 @pytest.mark.parametrize(
@@ -78,56 +84,93 @@ def test_a_wrong_text_is_refused(mesh_shape, layout_rules, message):
 
 def test_sizes_have_to_divide():
     layout = Layout("model:4", "heads:model,d_ff:model")
-    with pytest.raises(
-        ValueError, match="d_ff:model splits d_ff=6 of .*wo/kernel over 4"
-    ):
-        layout.partition(f"{BLOCK}/wo/kernel", (6, 8))
+    with pytest.raises(ValueError, match="d_ff:model splits d_ff=6 of wo over 4"):
+        layout.partition(variable("wo", (6, 8), "d_ff", "d_model"))
     # Heads are what is split, and not their channels.
-    path, shape = f"{BLOCK}/query/kernel", (8, 6 * 64)
-    assert layout.partition(path, shape, num_heads=12) == (None, "model")
-    with pytest.raises(ValueError, match="splits heads=6 of .*query/kernel over 4"):
-        layout.partition(path, shape, num_heads=6)
+    query = variable("query", (8, 6 * 64), "d_model", "heads")
+    assert layout.partition(query, num_heads=12) == (None, "model")
+    with pytest.raises(ValueError, match="splits heads=6 of query over 4"):
+        layout.partition(query, num_heads=6)
 
 
 def test_an_axis_splits_one_dimension_of_a_tensor():
     layout = Layout("model:2", "d_model:model,d_ff:model")
-    with pytest.raises(
-        ValueError, match="d_model:model and d_ff:model .* of .*wi/kernel"
-    ):
-        layout.partition(f"{BLOCK}/wi/kernel", (8, 32))
+    with pytest.raises(ValueError, match="d_model:model and d_ff:model .* of wi"):
+        layout.partition(variable("wi", (8, 32), "d_model", "d_ff"))
 
 
-def test_a_variable_matches_one_row(monkeypatch):
-    with pytest.raises(ValueError, match="my/kernel, of shape .4, 8., .* matches none"):
-        dimension_names("my/kernel", (4, 8))
-    with pytest.raises(ValueError, match="none"):  # Of another rank.
-        dimension_names("m/logits/kernel", (8,))
-    monkeypatch.setattr(dimensions, "ROWS", [*ROWS, (".*/kernel", ("d_ff", None))])
-    assert dimension_names("my/kernel", (4, 8)) == ("d_ff", None)
-    with pytest.raises(ValueError, match="logits.*make the expressions narrower"):
-        dimension_names("m/logits/kernel", (8, 32))
+def test_a_layer_of_ones_own_is_split_by_its_names():
+    class Mine(PositionWise):
+        def build(self, input_shape):
+            shape, axes = (input_shape[-1], 6), ("d_model", "d_ff")
+            self.add_weight(name="named", shape=shape, axes=axes)
+            self.add_weight(name="unnamed", shape=shape)
+
+    mine = Mine(name="mine")
+    mine.build((None, None, 8))
+    named, unnamed = mine.weights
+    layout = Layout("data:2,model:2", "d_model:data,d_ff:model")
+    assert layout.partition(named) == ("data", "model")
+    assert layout.partition(unnamed) == (None, None)
 
 
-def test_every_row_names_known_dimensions():
-    named = {name for _, names in ROWS for name in names if name}
-    assert named == set(DIMENSIONS) - {"batch", "ensemble"}
+RULES = "vocab:v,d_model:d,d_ff:f,heads:h,experts:e,mixing_heads:m"
+# An axis of the mesh for each dimension; of all variables with these last names.
+SPLITS = {
+    "token_embedding/embeddings": {("v", "d")},
+    "logits/kernel": {("d", "v")},
+    "positions/embeddings": {(None, "d")},
+    "rel_embedding": {("h", None)},
+    "query/kernel": {("d", "h"), ("d", None)},  # aMLP's one head is whole.
+    "query/bias": {("h",), (None,)},
+    "out/kernel": {("h", "d"), (None, "f")},
+    "out/bias": {(None,), ("f",)},
+    "wi/kernel": {("d", "f")},
+    "wi/bias": {("f",)},
+    "wi_0/kernel": {("d", "f")},
+    "wo/kernel": {("f", "d")},
+    "wo/bias": {(None,)},
+    "wi": {("e", "d", "f")},
+    "token_experts/wo": {("e", "f", "d")},
+    "router/kernel": {(None, None)},
+    "token_mixing/wi_0": {(None, None)},
+    "alpha_logit": {("f",)},
+    "alpha_gate/kernel": {(None, "f")},
+    "mixing_matrix": {("m", None), ("m", None, None)},
+    "spatial_bias": {(None,), ("m", None)},
+    "gamma": {(None,)},
+    "scale": {(None,)},
+    "transform/kernel": {("d", None)},
+    "head/bias": {("v",)},
+    "seed_generator_state": {(None,)},
+}
 
 
-def test_the_head_of_amlp_is_whole():
-    """One small head, unlike a sublayer that gin calls "attention"."""
-    for sublayer, names in (
-        ("gmlp/gmlp/attention", None),
-        ("attention/attention", "heads"),
-    ):
-        path = f"m/encoder/layer_0_{sublayer}/query/kernel"
-        assert dimension_names(path, (8, 4)) == ("d_model", names)
-
-
-@pytest.mark.parametrize("path", sorted(SNAPSHOTS.glob("*.json")), ids=lambda p: p.stem)
-def test_every_variable_of_the_snapshots_has_one_row(path):
-    """Those of gin's files: `tests.configuration.test_gin_files`, at full size."""
-    for name, shape in json.loads(path.read_text()).items():
-        assert len(dimension_names(name, shape)) == len(shape)
+def test_what_a_layout_splits():
+    """All variables of all gin files: `tests.configuration.test_gin_files`."""
+    head = functools.partial(MaskedLMHead, bias_size=40, mlm_transform=True)
+    models = [
+        tiny_model("mixer"),
+        tiny_encoder("bert", head),
+        tiny_encoder("amlp"),
+        tiny_decoder("switch", tied_logits=False),
+        tiny_decoder("smlp"),
+        *(
+            tiny_model("remixer", dropout_rate=0.1, remixer={"alpha": alpha})
+            for alpha in ("learned_vector", "gated")
+        ),
+    ]
+    layout = Layout("v:1,d:1,f:1,h:1,e:1,m:1", RULES)
+    splits = {
+        name: {
+            layout.partition(v)
+            for model in models
+            for v in model.variables
+            if v.path.endswith(f"/{name}")
+        }
+        for name in SPLITS
+    }
+    assert splits == SPLITS
 
 
 @pytest.fixture(scope="module")
@@ -195,11 +238,10 @@ def test_slots_follow_their_variables(bert, optimizer):
 
 def test_a_slot_is_of_the_longest_name():
     """MLP-Mixer has wi and wi_bias."""
-    prefix = "m/encoder/layer_0_x/x/"
-    shapes = {"wi": (8, 4), "wi_bias": (8, 1), "wo/kernel": (6, 4)}
     variables = [
-        types.SimpleNamespace(path=prefix + name, shape=shape)
-        for name, shape in shapes.items()
+        variable("m/wi", (8, 4), None, None),
+        variable("m/wi_bias", (8, 1), None, None),
+        variable("m/wo/kernel", (6, 4), "d_ff", "d_model"),
     ]
     model = types.SimpleNamespace(
         variables=variables,
@@ -217,18 +259,19 @@ def test_a_slot_is_of_the_longest_name():
     assert partitions == [(None, None), (None, None), ("model", None)]
 
 
-def test_a_slot_of_another_shape_is_refused(bert):
+def test_a_slot_of_another_shape_is_split_by_its_own_names(bert):
     class Odd(keras.optimizers.SGD):
         def build(self, variables):
             super().build(variables)
             name = variables[0].path.replace("/", "_")
-            self.odd = self.add_variable(shape=(3,), name=f"{name}_odd")
+            for slot, axis in ("row", "d_model"), ("column", "vocab"):
+                make_named(self.add_variable, (axis,), (8,), name=f"{name}_{slot}")
+            self.add_variable((8,), name=f"{name}_unnamed")
 
     odd = Odd()
     odd.build(bert.trainable_variables)
-    with pytest.raises(ValueError, match="_odd, of shape .3.: it has not the shape"):
-        Layout("model:2", "heads:model").slot_partitions(bert, odd)
-    assert (None,) in Layout("data:2", "batch:data").slot_partitions(bert, odd)
+    layout = Layout("model:2", "vocab:model")
+    assert layout.slot_partitions(bert, odd)[-3:] == [(None,), ("model",), (None,)]
 
 
 def test_memory_is_of_the_parts(bert):
@@ -256,12 +299,12 @@ def test_each_preset_is_what_its_name_says():
         axes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
         assert layout.axes == axes and layout.num_devices in (8, 64, 256)
         assert layout.batch_axes == ("data",)
-        wi = f"{BLOCK}/wi/kernel", (4096, 10240)
-        assert layout.partition(*wi) == (None, "model" if "model" in axes else None)
+        wi = variable("wi", (4096, 10240), "d_model", "d_ff")
+        assert layout.partition(wi) == (None, "model" if "model" in axes else None)
         files = [f"layouts/{file}.gin", "layouts/fully_sharded.gin"]
         configuration.parse_gin(files, [], complete=False)
         sharded = configured_layout()
-        assert sharded.axes == axes and sharded.partition(*wi)[0] == "data"
+        assert sharded.axes == axes and sharded.partition(wi)[0] == "data"
 
 
 ON_JAX = pytest.mark.skipif(

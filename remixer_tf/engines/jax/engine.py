@@ -162,7 +162,7 @@ class JaxEngine(Engine):
     def _of_new(self, variable):
         """How they share a variable of the model that Keras is making."""
         try:
-            axes = self._layout.partition(variable.path, variable.shape)
+            axes = self._layout.partition(variable)
         except ValueError:  # Told when the model is whole, and its heads are known.
             axes = ()
         return self._sharding(*axes)

@@ -7,7 +7,7 @@ section 3.
 import math
 import re
 
-from remixer_tf.engines.jax.dimensions import DIMENSIONS, dimension_names
+from remixer_tf.layers.axes import DIMENSIONS, axes_of
 
 
 class Layout:
@@ -26,7 +26,7 @@ class Layout:
         mesh_shape: str, sizes of the mesh's axes, such as "data:4,model:2"; "" is one
             device.
         layout_rules: str, such as "batch:data,d_ff:model,heads:model,vocab:model".
-            The names of dimensions are those of `DIMENSIONS`.
+            The names of dimensions are those of `remixer_tf.layers.axes.DIMENSIONS`.
 
     Attributes:
         axes: dictionary of ints, the mesh's axes in their order, and their sizes.
@@ -90,11 +90,11 @@ class Layout:
         """Returns the mesh axis that splits a dimension other than "batch", or None."""
         return self._axis_of.get(dimension)
 
-    def partition(self, path, shape, num_heads=None):
+    def partition(self, variable, num_heads=None):
         """Says over which mesh axis each dimension of a variable is split.
 
         Args:
-            path, shape: see `dimension_names`.
+            variable: a `keras.Variable`, whose dimensions `axes_of` names.
             num_heads: int, of the attention whose variable it is: of `[d_model,
                 num_heads * d_kv]` whole heads are split. None where there is none.
 
@@ -102,14 +102,11 @@ class Layout:
             tuple of str, an axis or None for each dimension.
 
         Raises:
-            ValueError: see `dimension_names`; or an axis does not divide a dimension,
-                or would split two of them.
+            ValueError: an axis does not divide a dimension, or would split two of them.
         """
-        if not self._axis_of:  # No need to know the names.
-            return (None,) * len(shape)
-        names = dimension_names(path, shape)
+        path, names = variable.path, axes_of(variable)
         partition = tuple(self._axis_of.get(name) for name in names)
-        for name, size, axis in zip(names, shape, partition, strict=True):
+        for name, size, axis in zip(names, variable.shape, partition, strict=True):
             if axis is None:
                 continue
             if name == "heads" and num_heads is not None:
@@ -140,8 +137,7 @@ class Layout:
             if hasattr(layer, "num_heads") and hasattr(layer, "d_kv"):
                 num_heads |= {v.path: layer.num_heads for v in layer.variables}
         partitions = {
-            v.path: self.partition(v.path, v.shape, num_heads.get(v.path))
-            for v in model.variables
+            v.path: self.partition(v, num_heads.get(v.path)) for v in model.variables
         }
         used = {*self.batch_axes, *(a for axes in partitions.values() for a in axes)}
         for name, axis in self._axis_of.items():
@@ -160,52 +156,37 @@ class Layout:
         Args:
             model: a built `keras.Model`.
             optimizer: a `keras.optimizers.Optimizer` of the model's trainable
-                variables. Where it has a method `slot_axes`, as `Adafactor` has, a slot
-                may lack some of its variable's axes.
+                variables. A slot of another shape than its variable is split by names
+                of its own, as `Adafactor` gives its rows and columns (`make_named`).
 
         Returns:
             a function of one of `optimizer.variables`, or of one that is being made. It
             returns a tuple, see `partition`.
 
         Raises:
-            ValueError: see `partition`. The function raises it for a slot that fits no
-                variable.
+            ValueError: see `partition`.
         """
         if not self._axis_of:
             return lambda slot: (None,) * len(slot.shape)
         partitions = self.partitions(model)
         # Keras names a slot after its variable: "<path with _ for />_<slot>".
         owners = {v.path.replace("/", "_"): v for v in model.trainable_variables}
-        return lambda slot: self._slot(slot, owners, partitions, optimizer)
+        return lambda slot: self._slot(slot, owners, partitions)
 
     def slot_partitions(self, model, optimizer):
         """Returns the list of `slot_partition` of all `optimizer.variables`."""
         of_slot = self.slot_partition(model, optimizer)
         return [of_slot(slot) for slot in optimizer.variables]
 
-    @staticmethod
-    def _slot(slot, owners, partitions, optimizer):
-        if not len(slot.shape):
-            return ()
+    def _slot(self, slot, owners, partitions):
         name = slot.path.rpartition("/")[2]
         # The longest: "..._wi_0_momentum" is of "..._wi_0" and not of "..._wi".
         owner = max(
             (o for o in owners if name.startswith(f"{o}_")), key=len, default=""
         )
-        if owner:
-            variable = owners[owner]
-            axes = range(len(variable.shape))
-            if hasattr(optimizer, "slot_axes"):
-                of_slots = optimizer.slot_axes(variable.shape)
-                axes = of_slots.get(name[len(owner) + 1 :], axes)
-            if tuple(slot.shape) == tuple(variable.shape[axis] for axis in axes):
-                return tuple(partitions[variable.path][axis] for axis in axes)
-        raise ValueError(
-            f"No layout is known of the optimizer's {slot.path}, of shape "
-            f"{list(slot.shape)}: it has not the shape of the variable that it is "
-            "named after. Take an optimizer whose slots have, or give it a method "
-            "`slot_axes`."
-        )
+        if owner and tuple(slot.shape) == tuple(owners[owner].shape):
+            return partitions[owners[owner].path]
+        return self.partition(slot)
 
 
 def _pairs(argument, text, example):

@@ -26,6 +26,8 @@ PAGES = sorted(
 def exists(name):
     """Whether a dotted name is a module, or something that a module defines."""
     parts = name.split(".")
+    if parts[0] in ("benchmarks", "studies"):  # Commands, which change their process.
+        return ROOT.joinpath(*parts).with_suffix(".py").exists()
     for end in range(len(parts), 0, -1):
         try:
             found = importlib.import_module(".".join(parts[:end]))

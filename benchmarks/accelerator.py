@@ -297,7 +297,10 @@ def print_mixing(sizes, batch=16):
         for backward in (False, True):
             for fft_from in (length + 1, 1):
                 layer = length_mixing.LengthMixing(
-                    length, toeplitz=True, name="mixing", dtype="mixed_bfloat16"
+                    toeplitz=True,
+                    max_length=length,
+                    name="mixing",
+                    dtype="mixed_bfloat16",
                 )
                 layer.build((None, None, sizes.channels))
                 shape = (batch, length, sizes.channels)

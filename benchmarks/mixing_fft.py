@@ -51,7 +51,7 @@ def main():
     print_header("length", *(f"{column} (ms)" for column in columns))
     for length in LENGTHS:
         layer = LengthMixing(
-            length, toeplitz=True, causal=options.causal, name="mixing"
+            toeplitz=True, causal=options.causal, max_length=length, name="mixing"
         )
         layer.build((None, None, CHANNELS))
         x = tf.random.normal((BATCH, length, CHANNELS))

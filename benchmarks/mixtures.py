@@ -178,7 +178,7 @@ def print_layers(rounds, experts, jit_compile):
         for dispatch, number in itertools.product(("gather", *others), experts):
             if number < k or (dispatch == "dense" and number > 8):
                 continue
-            mixture = MoE(number, D_FF // k, router, dispatch=dispatch, causal=False)
+            mixture = MoE(number, D_FF // k, router, dispatch=dispatch)
             step, flops = layer_step(mixture, jit_compile)
             route, compute = part_steps(mixture, jit_compile)
             steps = {"dense": dense, "all": step, "route": route, "compute": compute}
@@ -200,10 +200,11 @@ def print_spatial(rounds, experts, jit_compile):
     print_header(
         "spatial experts", "number", "ms/step", "ratio to one gate", "FLOPs/token (M)"
     )
-    dense, flops = layer_step(GatedMLP(D_FF, LENGTH, causal=True), jit_compile)
+    of_stack = {"causal": True, "max_length": LENGTH}
+    dense, flops = layer_step(GatedMLP(D_FF, **of_stack), jit_compile)
     print_row("(one gate)", "", "", "1.00", f"{flops / TOKENS / 1e6:.2f}")
     for routing, number in itertools.product(("deterministic", "partial"), experts):
-        layer = SparseGatedMLP(D_FF, LENGTH, number, routing, causal=True)
+        layer = SparseGatedMLP(D_FF, number, routing, **of_stack)
         step, flops = layer_step(layer, jit_compile)
         times = measure({"dense": dense, "sparse": step}, rounds)
         print_row(

@@ -50,7 +50,6 @@ def _remixer(paper, *bindings):
         "RelativePositionBias.num_heads = 4",
         "SelfAttention.num_heads = 4",
         "SelfAttention.d_kv = 16",
-        "RemixerBlock.max_length = %MAX_LENGTH",
         "RemixerBlock.width = 128",
         "RemixerBlock.residual = 'hidden'",
         "NUM_LAYERS = 3",
@@ -80,7 +79,6 @@ GROUPS = [
                     "TransformerStack.sublayers = {'token_mixing': "
                     "@TokenMixingMLP, 'feed_forward': @BertFeedForward}",
                     "TokenMixingMLP.d_tokens = 96",
-                    "TokenMixingMLP.max_length = %MAX_LENGTH",
                     "BertFeedForward.d_ff = %D_FF",
                     "D_FF = 192",
                     "NUM_LAYERS = 4",

@@ -110,10 +110,10 @@ class SelfAttention(_Attention):
     Args:
         num_heads: int.
         d_kv: int, width of a head.
-        causal: bool, whether a token sees only itself and earlier ones.
         dropout_rate: float, on the attention weights, one mask for all queries.
         relative_bias: bool, adds a `RelativePositionBias` of this layer's own. T5
             shares one among the layers of a stack instead: `context.position_bias`.
+        causal: bool, whether a token sees only itself and earlier ones, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`. `context.padding_mask` hides padding
     keys, `context.segment_ids` other packed examples.
@@ -122,28 +122,24 @@ class SelfAttention(_Attention):
         ValueError: when decoding is asked of a layer that is not causal.
     """
 
+    causal = None
     reorders_cache = False
 
     def __init__(
-        self,
-        num_heads,
-        d_kv,
-        causal=False,
-        dropout_rate=0.0,
-        relative_bias=False,
-        **kwargs,
+        self, num_heads, d_kv, dropout_rate=0.0, relative_bias=False, **kwargs
     ):
         super().__init__(num_heads, d_kv, dropout_rate, **kwargs)
-        self.causal = causal
         self.relative_bias = relative_bias
         if relative_bias:
-            self.position_bias = RelativePositionBias(
-                num_heads, bidirectional=not causal, name="position_bias"
-            )
+            self.position_bias = RelativePositionBias(num_heads, name="position_bias")
 
     def build(self, input_shape):
         super().build(input_shape)
+        self._build_position_bias()
+
+    def _build_position_bias(self):
         if self.relative_bias:
+            self.position_bias.join_stack(self.causal, self.max_length)
             self.position_bias.build()
 
     def call(self, x, context, training=False):
@@ -182,8 +178,8 @@ class SelfAttention(_Attention):
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
             raise ValueError(
-                "Only causal self-attention can decode step by step. Received: "
-                f"causal=False in layer '{self.path}'. Set causal=True in decoders."
+                "Only causal self-attention can decode step by step. Received: layer "
+                f"'{self.path}', which is not causal. A decoder's stack makes it so."
             )
         shape = (batch_size, self.num_heads, max_length, self.d_kv)
         zeros = ops.zeros(shape, self.compute_dtype)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.axes import NamedAxes, build_named
 from remixer_tf.layers.products import Dense
 
@@ -60,12 +61,21 @@ class Sublayer(NamedAxes, keras.layers.Layer):
     both. Pass `context` by keyword (Keras wants tensors first). `add_weight` takes the
     names of the weight's axes, see `NamedAxes`.
 
-    A sublayer of a decoder sets `causal`. To decode step by step it overrides
-    `decode_step`, and `init_cache` if it remembers anything. A sublayer that treats
-    each position by itself inherits `PositionWise`, and overrides neither.
+    Its class says in `causal` whether it may stand in a decoder. To decode step by
+    step it overrides `decode_step`, and `init_cache` if it remembers anything. A
+    sublayer that treats each position by itself inherits `PositionWise`, and overrides
+    neither.
+
+    Args:
+        causal: bool, whether no output may depend on a later token. None: as the stack
+            says that the layer joins; without a stack, False.
+        max_length: int, the longest sequence, for layers that need to know it. None: as
+            the stack says.
 
     Attributes:
-        causal: bool, whether no output depends on a later token.
+        causal: of the class, False if outputs depend on later tokens; True if they
+            never do; None if they do unless `self.causal` is true. Of a layer, a bool.
+        max_length: int or None, see the argument.
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
         reorders_cache: bool, whether a beam search has to put the cache's rows in the
@@ -79,6 +89,36 @@ class Sublayer(NamedAxes, keras.layers.Layer):
     depends_on_padding = False
     reorders_cache = True
     first_scorable = 0
+
+    def __init__(self, causal=None, max_length=None, **kwargs):
+        super().__init__(**kwargs)
+        if causal is not None and not isinstance(causal, bool):
+            raise ValueError(
+                "causal must be True, False, or None for what the stack says. "
+                f"Received: causal={causal!r}"
+            )
+        if max_length is not None:
+            check_integers(max_length=max_length)
+        self.max_length = None
+        Sublayer.join_stack(self, causal, max_length)
+
+    def join_stack(self, causal, max_length):
+        """Takes from a stack what the constructor left open.
+
+        The stack calls it, before `build`, for its sublayers and all layers in these.
+
+        Args:
+            causal, max_length: see the constructor.
+
+        Raises:
+            ValueError: the constructor said something else, or the stack is causal and
+                the class is not.
+        """
+        if type(self).causal is None:
+            agree(self, causal=causal)
+        elif causal and not self.causal:
+            raise ValueError(not_causal(self))
+        agree(self, max_length=max_length)
 
     def call(self, x, context, training=False):
         """Transforms a whole sequence.
@@ -147,6 +187,45 @@ class PositionWise(Sublayer):
 
     def decode_step(self, x, cache, context):
         return self(x, context=context), cache
+
+
+def agree(layer, **facts):
+    """Sets attributes of a layer that are None; the others have to be equal already.
+
+    Raises:
+        ValueError: an attribute has another value.
+    """
+    for name, fact in facts.items():
+        own = getattr(layer, name)
+        if own is None:
+            setattr(layer, name, fact)
+        elif fact is not None and own != fact:
+            name = f"{type(layer).__name__}.{name}"
+            raise ValueError(
+                f"{name} = {own} contradicts the layer's stack, for which it is "
+                f"{fact}. Leave {name} unset."
+            )
+
+
+def require_max_length(layer):
+    """Raises a ValueError unless a layer, in its `build`, knows its `max_length`."""
+    if layer.max_length is None:
+        raise ValueError(
+            f"Layer '{layer.path}' needs max_length, the longest sequence. Set that of "
+            "its stack (in gin: TransformerStack.max_length = %MAX_LENGTH), or of the "
+            "layer if it has no stack."
+        )
+
+
+def not_causal(layer):
+    """Says what is wrong with a layer in a decoder that is not causal."""
+    return (
+        "a decoder's layers see no later tokens, and the class "
+        f"{type(layer).__name__} does not say that it hides them. Take another layer. "
+        "A class of your own inherits PositionWise if it treats each position by "
+        "itself; it sets causal = True if it always hides later tokens, and causal = "
+        "None if it does where self.causal is true."
+    )
 
 
 def update_cache(cached, x, context):

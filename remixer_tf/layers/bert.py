@@ -42,18 +42,16 @@ class PositionalAttention(BertSelfAttention):
     Args:
         num_heads: int.
         d_kv: int, width of a head.
-        causal: bool, whether a token sees only itself and earlier ones.
         dropout_rate: float, on the attention weights, one mask for all queries.
+        causal: bool, see `SelfAttention`.
 
     Call arguments, returns and raises: see `SelfAttention`.
     """
 
     reorders_cache = True
 
-    def __init__(self, num_heads, d_kv, causal=False, dropout_rate=0.0, **kwargs):
-        super().__init__(
-            num_heads, d_kv, causal, dropout_rate, relative_bias=True, **kwargs
-        )
+    def __init__(self, num_heads, d_kv, dropout_rate=0.0, **kwargs):
+        super().__init__(num_heads, d_kv, dropout_rate, relative_bias=True, **kwargs)
 
     def build(self, input_shape):
         d_model = input_shape[-1]
@@ -62,7 +60,7 @@ class PositionalAttention(BertSelfAttention):
         axes = ("d_model", "heads")
         self.value = bert_dense("value", d_model, inner, dtype, axes=axes)
         self.out = bert_dense("out", inner, d_model, dtype, axes=axes[::-1])
-        self.position_bias.build()
+        self._build_position_bias()
         self.dropout.build()
 
     def call(self, x, context, training=False):

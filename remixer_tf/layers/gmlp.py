@@ -4,8 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers, check_numbers
-from remixer_tf.layers.axes import NamedAxes
-from remixer_tf.layers.base import Sublayer, get_activation
+from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
@@ -24,7 +23,7 @@ VARIANTS = {
 }
 
 
-class SpatialGatingUnit(NamedAxes, keras.layers.Layer):
+class SpatialGatingUnit(Sublayer):
     """Lets the other tokens gate the channels of each (gMLP, Equation 2).
 
     `f(A) = W LayerNorm(A) + b`, with W over positions, shared by all channels, and b
@@ -38,15 +37,15 @@ class SpatialGatingUnit(NamedAxes, keras.layers.Layer):
     - linear: `f(Z)`.
 
     Args:
-        max_length: int, W is `max_length x max_length`.
         variant: str, one of those above.
         toeplitz: bool, W is a Toeplitz matrix (gMLP, appendix).
-        causal: bool, W sees no later token.
         spatial_stddev: float, W starts truncated normal of this deviation. None: 1e-6,
             or `max_length ** -0.5` in the linear variant.
         spatial_bias_value: float, b starts at it. None: 1 where f multiplies, else 0.
         num_heads: int, equal groups of channels, after the split.
         norm_epsilon: float, see `LayerNorm`.
+        max_length: int, W is `max_length x max_length`, see `Sublayer`.
+        causal: bool, W sees no later token, see `Sublayer`.
 
     Call arguments:
         z: float `[batch, length, channels]`; for "split" also a tuple of the halves.
@@ -61,12 +60,12 @@ class SpatialGatingUnit(NamedAxes, keras.layers.Layer):
             `LengthMixing` does.
     """
 
+    causal = None
+
     def __init__(
         self,
-        max_length,
         variant="split",
         toeplitz=False,
-        causal=False,
         spatial_stddev=None,
         spatial_bias_value=None,
         num_heads=1,
@@ -78,10 +77,8 @@ class SpatialGatingUnit(NamedAxes, keras.layers.Layer):
             raise ValueError(
                 f"variant is one of {sorted(VARIANTS)}. Received: variant={variant!r}"
             )
-        self.max_length = max_length
         self.variant = variant
         self.toeplitz = toeplitz
-        self.causal = causal
         self.spatial_stddev = spatial_stddev
         self.spatial_bias_value = spatial_bias_value
         self.num_heads = num_heads
@@ -90,18 +87,14 @@ class SpatialGatingUnit(NamedAxes, keras.layers.Layer):
         if spatial_stddev is not None:
             check_numbers(spatial_stddev=spatial_stddev)
             stddev = spatial_stddev
-        elif stddev is None:
-            stddev = max_length**-0.5
         if spatial_bias_value is not None:
             check_numbers(float("-inf"), spatial_bias_value=spatial_bias_value)
             bias = spatial_bias_value
         self.norm = LayerNorm(norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.mixing = LengthMixing(
-            max_length,
             num_heads,
             toeplitz=toeplitz,
             use_bias=True,
-            causal=causal,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=stddev),
             bias_initializer=keras.initializers.Constant(bias),
             name="mixing",
@@ -117,6 +110,10 @@ class SpatialGatingUnit(NamedAxes, keras.layers.Layer):
                     f"Received: {width} channels in layer '{self.path}'"
                 )
             width //= 2
+        self.mixing.join_stack(self.causal, self.max_length)
+        if self.mixing.kernel_initializer.stddev is None:
+            require_max_length(self)
+            self.mixing.kernel_initializer.stddev = self.max_length**-0.5
         self.norm.build((None, None, width))
         self.mixing.build((None, None, width))
 
@@ -163,15 +160,15 @@ class TinyAttention(BertSelfAttention):
     Args:
         d_out: int, channels of the output.
         d_kv: int, width of the head; 64 or 128 in the paper.
-        causal: bool, whether a token sees only itself and earlier ones.
         dropout_rate: float, see `SelfAttention`.
+        causal: bool, see `SelfAttention`.
 
     Call arguments and returns: see `SelfAttention`, but for the output's width. A
     position bias in the context is for other layers.
     """
 
-    def __init__(self, d_out, d_kv, causal=False, dropout_rate=0.0, **kwargs):
-        super().__init__(1, d_kv, causal, dropout_rate, **kwargs)
+    def __init__(self, d_out, d_kv, dropout_rate=0.0, **kwargs):
+        super().__init__(1, d_kv, dropout_rate, **kwargs)
         self.d_out = d_out
 
     def _projection(self, name, d_in, d_out, variance, axes):
@@ -197,14 +194,15 @@ class GatedMLP(Sublayer):
 
     Args:
         d_ff: int, channels of `X U`. V has half as many rows for variant "split".
-        max_length: int, the longest sequence.
-        variant, toeplitz, causal, spatial_stddev, spatial_bias_value, num_heads,
-            norm_epsilon: see `SpatialGatingUnit`.
+        variant, toeplitz, spatial_stddev, spatial_bias_value, num_heads, norm_epsilon:
+            see `SpatialGatingUnit`.
         activation: str, see `get_activation`; the paper's BERT protocol has the exact
             gelu.
         d_attention: int, width of the tiny attention; None is gMLP, without one.
         attention_dropout_rate: float, on the tiny attention's weights, see
             `SelfAttention`.
+        max_length: int, the longest sequence, see `Sublayer`.
+        causal: bool, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`.
 
@@ -212,15 +210,14 @@ class GatedMLP(Sublayer):
         ValueError: as `SpatialGatingUnit` does.
     """
 
+    causal = None
     reorders_cache = False
 
     def __init__(
         self,
         d_ff,
-        max_length,
         variant="split",
         toeplitz=False,
-        causal=False,
         spatial_stddev=None,
         spatial_bias_value=None,
         activation="gelu_exact",
@@ -231,14 +228,12 @@ class GatedMLP(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(d_ff=d_ff, max_length=max_length)
+        check_integers(d_ff=d_ff)
         if d_attention is not None:
             check_integers(d_attention=d_attention)
         self.d_ff = d_ff
-        self.max_length = max_length
         self.variant = variant
         self.toeplitz = toeplitz
-        self.causal = causal
         self.spatial_stddev = spatial_stddev
         self.spatial_bias_value = spatial_bias_value
         self.activation = activation
@@ -254,7 +249,6 @@ class GatedMLP(Sublayer):
             self.attention = TinyAttention(
                 self.width,
                 d_attention,
-                causal,
                 dropout_rate=attention_dropout_rate,
                 name="attention",
                 dtype=dtype,
@@ -262,10 +256,8 @@ class GatedMLP(Sublayer):
 
     def _make_gating(self, **kwargs):
         return SpatialGatingUnit(
-            self.max_length,
             self.variant,
             self.toeplitz,
-            self.causal,
             self.spatial_stddev,
             self.spatial_bias_value,
             self.num_heads,
@@ -279,8 +271,10 @@ class GatedMLP(Sublayer):
         axes = ("d_model", "d_ff")
         self.wi = bert_dense("wi", d_model, self.d_ff, dtype, axes=axes)  # U
         self.wo = bert_dense("wo", self.width, d_model, dtype, axes=axes[::-1])  # V
+        self.gating.join_stack(self.causal, self.max_length)
         self.gating.build((None, None, self.d_ff))
         if self.d_attention is not None:
+            self.attention.join_stack(self.causal, self.max_length)
             self.attention.build(input_shape)
 
     def call(self, x, context, training=False):

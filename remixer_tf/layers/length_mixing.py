@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import MASKED, Sublayer
+from remixer_tf.layers.base import MASKED, Sublayer, require_max_length
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.mixing_cache import make_mixing_cache, mix_step
 from remixer_tf.layers.products import mix
@@ -111,12 +111,10 @@ class LengthMixing(Sublayer):
     products without softmax and dropout are float32 convolutions by the FFT.
 
     Args:
-        max_length: int, the longest sequence.
         num_heads: int, matrices, over equal groups of consecutive channels.
         toeplitz: bool, `2 max_length - 1` weights a head for `max_length ** 2`.
         softmax: bool, rows of M sum to 1.
         use_bias: bool, adds b, one number per position and head.
-        causal: bool.
         renormalize: bool. False leaves the mass of padding keys missing from a row,
             as Mesh TensorFlow does; outputs then depend on the padded length.
         dropout_rate: float, elementwise on M after the softmax, inverted, one mask
@@ -124,6 +122,8 @@ class LengthMixing(Sublayer):
             from example to example, and so does the mask.
         kernel_initializer: of M's weights; default truncated normal of deviation 0.02.
         bias_initializer: of b.
+        max_length: int, the longest sequence, see `Sublayer`.
+        causal: bool, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`; any number of channels.
 
@@ -133,16 +133,15 @@ class LengthMixing(Sublayer):
             that is not causal.
     """
 
+    causal = None
     reorders_cache = False
 
     def __init__(
         self,
-        max_length,
         num_heads=1,
         toeplitz=False,
         softmax=False,
         use_bias=False,
-        causal=False,
         renormalize=True,
         dropout_rate=0.0,
         kernel_initializer=None,
@@ -150,13 +149,11 @@ class LengthMixing(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(max_length=max_length, num_heads=num_heads)
-        self.max_length = max_length
+        check_integers(num_heads=num_heads)
         self.num_heads = num_heads
         self.toeplitz = toeplitz
         self.softmax = softmax
         self.use_bias = use_bias
-        self.causal = causal
         self.renormalize = renormalize
         self.dropout_rate = dropout_rate
         self.kernel_initializer = (
@@ -169,6 +166,7 @@ class LengthMixing(Sublayer):
         self.dropout = Dropout(dropout_rate, name="dropout", dtype="float32")
 
     def build(self, input_shape):
+        require_max_length(self)
         self.width = input_shape[-1]
         if self.width % self.num_heads:
             raise ValueError(
@@ -308,8 +306,8 @@ class LengthMixing(Sublayer):
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
             raise ValueError(
-                "Only causal mixing can decode step by step. Received: causal=False "
-                f"in layer '{self.path}'. Set causal=True in decoders."
+                "Only causal mixing can decode step by step. Received: layer "
+                f"'{self.path}', which is not causal. A decoder's stack makes it so."
             )
         self._check_length(max_length)
         per_head = self.width // self.num_heads

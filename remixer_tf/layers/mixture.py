@@ -74,15 +74,13 @@ class MoE(PositionWise):
         group_size: int, tokens of a group at most.
         dropout_rate: float, on the hidden units. Not shared by positions, as in
             `FeedForward`: an expert's rows are of many examples.
-        causal: bool, whether the router may see no later token in evaluation. True, so
-            that a decoder never takes a router that does; encoders may say False.
 
     Call arguments and returns: see `Sublayer`. Reads the context's `token_mask`, and
     `tokens` if the router does.
 
     Raises:
-        ValueError: a router that is not causal in a layer that is; a router that reads
-            tokens where there are none.
+        ValueError: a router that is not causal in a decoder; a router that reads tokens
+            where there are none.
     """
 
     def __init__(
@@ -95,7 +93,6 @@ class MoE(PositionWise):
         dispatch="gather",
         group_size=1024,
         dropout_rate=0.0,
-        causal=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -112,23 +109,23 @@ class MoE(PositionWise):
         self.dispatch = dispatch
         self.group_size = group_size
         self.dropout_rate = dropout_rate
-        self.causal = causal
         self.act = get_activation(activation)
         self.make_router = router
         self.router = router(num_experts=num_experts, name="router")
-        if causal and not self.router.causal:
+        self.causal = self.router.causal
+        self.dropout = Dropout(dropout_rate, name="dropout", dtype=self.dtype_policy)
+
+    def join_stack(self, causal, max_length):
+        if causal and not self.causal:
             raise ValueError(
                 f"{type(self.router).__name__} lets a token's output depend on later "
-                f"tokens, and MoE '{self.name}' is causal, as decoders need. Take "
-                "another router there; in encoders set causal=False."
+                "tokens, which a decoder's layers do not see. Take another router."
             )
-        self.dropout = Dropout(dropout_rate, name="dropout", dtype=self.dtype_policy)
+        super().join_stack(causal, max_length)
 
     def get_config(self):
         # Keras' own has no place for a factory.
-        names = (
-            "num_experts d_ff activation gated dispatch group_size dropout_rate causal"
-        )
+        names = "num_experts d_ff activation gated dispatch group_size dropout_rate"
         config = {name: getattr(self, name) for name in names.split()}
         return {**super().get_config(), **config, "router": self.make_router}
 

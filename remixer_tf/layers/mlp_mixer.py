@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import Sublayer, get_activation
+from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 
 
 class _TokenMLP(Sublayer):
@@ -88,9 +88,9 @@ class TokenMixingMLP(_TokenMLP):
 
     Args:
         d_tokens: int, hidden units (MLP-Mixer's D_S).
-        max_length: int, the longest sequence.
         gated: bool.
         activation: str, see `get_activation`.
+        max_length: int, the longest sequence, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`. Padding tokens count as zeros.
 
@@ -99,12 +99,8 @@ class TokenMixingMLP(_TokenMLP):
             decoding.
     """
 
-    def __init__(self, d_tokens, max_length, gated=False, activation="gelu", **kwargs):
-        super().__init__(d_tokens, gated, activation, **kwargs)
-        check_integers(max_length=max_length)
-        self.max_length = max_length
-
     def build(self, input_shape):
+        require_max_length(self)
         self._build_weights(self.max_length, (self.max_length, self.d_tokens))
 
     def call(self, x, context, training=False):

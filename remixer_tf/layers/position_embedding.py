@@ -5,13 +5,14 @@ from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.axes import NamedAxes
+from remixer_tf.layers.base import agree, require_max_length
 
 
 class PositionEmbedding(NamedAxes, keras.layers.Layer):
     """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT, section 3).
 
     Args:
-        max_length: int, the longest sequence.
+        max_length: int, the longest sequence. None: as the stack says.
 
     Call arguments:
         x: float `[batch, length, d_model]`.
@@ -26,12 +27,18 @@ class PositionEmbedding(NamedAxes, keras.layers.Layer):
             packed examples without positions.
     """
 
-    def __init__(self, max_length, **kwargs):
+    def __init__(self, max_length=None, **kwargs):
         super().__init__(**kwargs)
-        check_integers(max_length=max_length)
+        if max_length is not None:
+            check_integers(max_length=max_length)
         self.max_length = max_length
 
+    def join_stack(self, causal, max_length):
+        """See `Sublayer`."""
+        agree(self, max_length=max_length)
+
     def build(self, input_shape):
+        require_max_length(self)
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.max_length, input_shape[-1]),  # [max_length, d_model]

@@ -37,14 +37,12 @@ class RemixerBlock(Sublayer):
     4. `Y = X_C W_3 + X'`
 
     Args:
-        max_length: int, H is `max_length x max_length`.
         width: int, channels of X'; None is d_model. W_1, W_2: d_model x width, W_3:
             width x d_model.
         residual: str, where step 4 adds X'. "output", as printed, adds it to Y, which
             needs a width of d_model. "hidden" is our reading for other widths:
             `Y = (X_C + X') W_3`.
         num_mixing_heads: int, matrices H over equal groups of channels.
-        causal: bool, H sees no later token (mask before the softmax).
         alpha: float in [0, 1], or "learned_scalar" or "learned_vector" (sigmoid of a
             weight that starts at 0), or "gated": `alpha = sigmoid(X' W_g + b_g)`.
         composition: X_C of step 3. "full"; "none", ablation 1, `X_C = X_S`;
@@ -56,6 +54,8 @@ class RemixerBlock(Sublayer):
         mixing_dropout_rate: float, dropout on softmax(H).
         dropout_rate: float, on what W_3 multiplies, one mask for all positions, as in
             T5's feed-forward layers.
+        max_length: int, H is `max_length x max_length`, see `Sublayer`.
+        causal: bool, H sees no later token (mask before the softmax), see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`.
 
@@ -65,14 +65,13 @@ class RemixerBlock(Sublayer):
             `LengthMixing` does.
     """
 
+    causal = None
     reorders_cache = False
 
     def __init__(
         self,
-        max_length,
         width=None,
         num_mixing_heads=1,
-        causal=False,
         alpha=0.5,
         composition="full",
         activation="gelu",
@@ -84,7 +83,7 @@ class RemixerBlock(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(max_length=max_length, num_mixing_heads=num_mixing_heads)
+        check_integers(num_mixing_heads=num_mixing_heads)
         if width is not None:
             check_integers(width=width)
         if composition not in COMPOSITIONS:
@@ -109,10 +108,8 @@ class RemixerBlock(Sublayer):
                 f"residual is one of {sorted(RESIDUALS)}. Received: "
                 f"residual={residual!r}"
             )
-        self.max_length = max_length
         self.width = width
         self.num_mixing_heads = num_mixing_heads
-        self.causal = causal
         self.alpha = alpha
         self.composition = composition
         self.activation = activation
@@ -124,11 +121,9 @@ class RemixerBlock(Sublayer):
         self.compose = COMPOSITIONS[composition]
         self.act = get_activation(activation)
         self.mixing = LengthMixing(
-            max_length=max_length,
             num_heads=num_mixing_heads,
             toeplitz=toeplitz,
             softmax=True,
-            causal=causal,
             renormalize=renormalize,
             dropout_rate=mixing_dropout_rate,
             name="mixing",
@@ -153,6 +148,7 @@ class RemixerBlock(Sublayer):
         self.wi_0 = dense("wi_0", input_shape, width, dtype, axes=axes)  # W_1
         self.wi_1 = dense("wi_1", input_shape, width, dtype, axes=axes)  # W_2
         self.wo = dense("wo", hidden_shape, d_model, dtype, axes=axes[::-1])  # W_3
+        self.mixing.join_stack(self.causal, self.max_length)
         self.mixing.build(hidden_shape)
         self.dropout.build()
         if self.alpha in ("learned_scalar", "learned_vector"):

@@ -12,6 +12,7 @@ from keras import ops
 
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.assignment import assign_balanced
+from remixer_tf.layers.base import require_max_length
 from remixer_tf.layers.dispatch import take_rows
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
@@ -48,10 +49,10 @@ class SparseSpatialGate(SpatialGatingUnit):
     router, and the balance).
 
     Args:
-        max_length: int, each W is `max_length x max_length`.
         num_experts: int, N; it divides the channels of Z_2.
         routing: str, one of those above.
-        toeplitz, causal, spatial_stddev, spatial_bias_value: see `SpatialGatingUnit`.
+        toeplitz, spatial_stddev, spatial_bias_value, max_length, causal: see
+            `SpatialGatingUnit`.
 
     Call arguments and returns: see `SpatialGatingUnit`, with the variant "split".
 
@@ -63,25 +64,21 @@ class SparseSpatialGate(SpatialGatingUnit):
 
     def __init__(
         self,
-        max_length,
         num_experts,
         routing="deterministic",
         toeplitz=False,
-        causal=False,
         spatial_stddev=None,
         spatial_bias_value=None,
         **kwargs,
     ):
-        check_integers(max_length=max_length, num_experts=num_experts)
+        check_integers(num_experts=num_experts)
         if routing not in ROUTINGS:
             raise ValueError(
                 f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
             )
         super().__init__(
-            max_length,
             "split",
             toeplitz,
-            causal,
             spatial_stddev,
             spatial_bias_value,
             num_heads=num_experts,
@@ -89,7 +86,12 @@ class SparseSpatialGate(SpatialGatingUnit):
         )
         self.num_experts = num_experts
         self.routing = routing
-        self.num_deciding = count_first(max_length, ROUTINGS[routing])
+
+    @property
+    def num_deciding(self):
+        """How many positions route the channels."""
+        require_max_length(self)
+        return count_first(self.max_length, ROUTINGS[self.routing])
 
     def build(self, input_shape):
         width = input_shape[-1] // 2
@@ -211,9 +213,10 @@ class SparseGatedMLP(GatedMLP):
 
     Args:
         d_ff: int, channels of `X U`; the experts share half of them.
-        max_length, num_experts, routing, toeplitz, causal, spatial_stddev,
-            spatial_bias_value: see `SparseSpatialGate`.
-        activation, d_attention, norm_epsilon, attention_dropout_rate: see `GatedMLP`.
+        num_experts, routing, toeplitz, spatial_stddev, spatial_bias_value: see
+            `SparseSpatialGate`.
+        activation, d_attention, norm_epsilon, attention_dropout_rate, max_length,
+            causal: see `GatedMLP`.
 
     Call arguments and returns: see `Sublayer`.
 
@@ -224,11 +227,9 @@ class SparseGatedMLP(GatedMLP):
     def __init__(
         self,
         d_ff,
-        max_length,
         num_experts,
         routing="deterministic",
         toeplitz=False,
-        causal=False,
         spatial_stddev=None,
         spatial_bias_value=None,
         activation="gelu_exact",
@@ -247,9 +248,7 @@ class SparseGatedMLP(GatedMLP):
         self.routing = routing
         super().__init__(
             d_ff,
-            max_length,
             toeplitz=toeplitz,
-            causal=causal,
             spatial_stddev=spatial_stddev,
             spatial_bias_value=spatial_bias_value,
             activation=activation,
@@ -266,11 +265,9 @@ class SparseGatedMLP(GatedMLP):
 
     def _make_gating(self, **kwargs):
         return SparseSpatialGate(
-            self.max_length,
             self.num_experts,
             self.routing,
             self.toeplitz,
-            self.causal,
             self.spatial_stddev,
             self.spatial_bias_value,
             norm_epsilon=self.norm_epsilon,

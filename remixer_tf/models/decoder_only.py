@@ -17,8 +17,8 @@ class DecoderOnly(DecodingSteps, keras.Model):
     float32: `h E^T` with the embedding's E, or from a matrix of their own.
 
     Args:
-        decoder: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack` whose token mixing is causal.
+        decoder: a factory that takes `name`, `dtype` and `causal`, here True, and
+            returns a `TransformerStack`.
         vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding, and the input before
             the first token.
         d_model: int.
@@ -56,7 +56,8 @@ class DecoderOnly(DecodingSteps, keras.Model):
             name="token_embedding",
             dtype=self.dtype_policy,
         )
-        self.decoder = decoder(name="decoder", dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
 
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
@@ -64,7 +65,7 @@ class DecoderOnly(DecodingSteps, keras.Model):
         # [vocab_size, d_model]
         axes = ("vocab", "d_model")
         build_named(self.token_embedding, (None, None), embeddings=axes)
-        self._build_decoder(shape)
+        self.decoder.build(shape)
         if not self.tied_logits:
             # [d_model, vocab_size]; float32 whatever the compute dtype
             self.logits = dense(

@@ -2,8 +2,6 @@
 
 from keras import ops
 
-from remixer_tf.models.stack import TransformerStack
-
 
 class DecodingSteps:
     """Decoding with a cache, for a model with a `token_embedding` and a `decoder`.
@@ -11,12 +9,6 @@ class DecodingSteps:
     The model has `logits` too, a `TiedLogits` where its `tied_logits` is true, and adds
     `start_decoding` and `prompt`.
     """
-
-    def _build_decoder(self, shape):
-        """Builds the decoder, which has to be causal."""
-        if isinstance(self.decoder, TransformerStack):
-            self.decoder.check_causal()
-        self.decoder.build(shape)
 
     @property
     def first_scorable(self):

@@ -18,9 +18,9 @@ class EncoderDecoder(DecodingSteps, keras.Model):
     (T5.1.0).
 
     Args:
-        encoder: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack`.
-        decoder: the same; its token mixing is causal.
+        encoder: a factory that takes `name`, `dtype` and `causal`, here False, and
+            returns a `TransformerStack`.
+        decoder: the same, with `causal` True.
         vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding.
         d_model: int.
         tied_logits: bool, logits from the embedding.
@@ -56,8 +56,9 @@ class EncoderDecoder(DecodingSteps, keras.Model):
             name="token_embedding",
             dtype=self.dtype_policy,
         )
-        self.encoder = encoder(name="encoder", dtype=self.dtype_policy)
-        self.decoder = decoder(name="decoder", dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
+        self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
 
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
@@ -66,7 +67,7 @@ class EncoderDecoder(DecodingSteps, keras.Model):
         axes = ("vocab", "d_model")
         build_named(self.token_embedding, (None, None), embeddings=axes)
         self.encoder.build(shape)
-        self._build_decoder(shape)
+        self.decoder.build(shape)
         if not self.tied_logits:
             # [d_model, vocab_size]; float32 whatever the compute dtype
             self.logits = dense(

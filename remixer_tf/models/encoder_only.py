@@ -16,8 +16,8 @@ class EncoderOnly(keras.Model):
     start as BERT's, truncated normal of deviation 0.02.
 
     Args:
-        encoder: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack`.
+        encoder: a factory that takes `name`, `dtype` and `causal`, here False, and
+            returns a `TransformerStack`.
         head: a factory that takes `name` and returns a head, see `models.heads`.
         vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding.
         d_model: int.
@@ -58,7 +58,8 @@ class EncoderOnly(keras.Model):
         self.token_embedding = self._embedding(vocab_size, "token_embedding")
         if num_token_types:
             self.type_embedding = self._embedding(num_token_types, "type_embedding")
-        self.encoder = encoder(name="encoder", dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
         self.head = head(name="head")
         self.num_classes = getattr(self.head, "num_classes", None)
 

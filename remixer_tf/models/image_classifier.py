@@ -34,8 +34,8 @@ class ImageClassifier(NamedAxes, keras.Model):
     Logits are float32.
 
     Args:
-        stack: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack`.
+        stack: a factory that takes `name`, `dtype`, `causal`, here False, and
+            `max_length`, the number of tokens, and returns a `TransformerStack`.
         image_size: int, height and width in pixels.
         patch_size: int, side of a patch; it divides the image's.
         d_model: int.
@@ -79,7 +79,12 @@ class ImageClassifier(NamedAxes, keras.Model):
         self.patch_embedding = PatchEmbedding(
             patch_size, d_model, name="patch_embedding", dtype=self.dtype_policy
         )
-        self.stack = stack(name="stack", dtype=self.dtype_policy)
+        self.stack = stack(
+            name="stack",
+            dtype=self.dtype_policy,
+            causal=False,
+            max_length=num_tokens(image_size, patch_size, pool),
+        )
 
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
+from remixer_tf.layers.base import not_causal
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 
@@ -210,6 +211,9 @@ class TransformerStack(keras.layers.Layer):
     `{"self_attention": ..., "feed_forward": ...}`, Remixer's puts `"remixer"` in the
     feed-forward's place.
 
+    The stack tells `causal` and `max_length` to its layers, and to those that these
+    made in their constructors, see `Sublayer.join_stack`.
+
     Args:
         sublayers: a dictionary from a sublayer's name to a factory that takes `name`
             and `dtype` and returns a new `Sublayer`; in their order in the layer. Where
@@ -231,6 +235,10 @@ class TransformerStack(keras.layers.Layer):
         final_norm: bool, whether a norm comes after the last layer.
         block: a factory of the residual around each sublayer, `Block` or
             `PostNormBlock`.
+        causal: bool, whether no output may depend on a later token, as in a decoder.
+            Models say it: their decoders are causal.
+        max_length: int, the longest sequence, which layers such as `RemixerBlock` and
+            `PositionEmbedding` need to know; None where no layer does.
 
     Call arguments:
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.
@@ -255,22 +263,31 @@ class TransformerStack(keras.layers.Layer):
         input_norm=False,
         final_norm=True,
         block=Block,
+        causal=False,
+        max_length=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_integers(num_layers=num_layers)
+        if max_length is not None:
+            check_integers(max_length=max_length)
         check_numbers(survival_probability=survival_probability)
         check_factories(norm=norm, block=block)
         dtype = self.dtype_policy
+        self.causal = causal
+        self.max_length = max_length
         self.num_layers = num_layers
         survival = survival_by_layer(
             survival_probability, survival_schedule, num_layers
         )
-        self.positions = positions and positions(name="positions", dtype=dtype)
+        self.positions = self.position_bias = None
+        if positions is not None:
+            self.positions = positions(name="positions", dtype=dtype)
+            self._tell(self.positions, "positions")
         self.input_norm = norm(name="input_norm", dtype=dtype) if input_norm else None
         self.blocks = [
             block(
-                make_sublayer(sublayer, key, dtype),
+                self._make_sublayer(sublayer, key, f"layer_{layer}_{key}"),
                 norm(name="norm", dtype=dtype),
                 dropout_rate,
                 survival[layer],
@@ -280,7 +297,9 @@ class TransformerStack(keras.layers.Layer):
             for layer, members in enumerate(sublayers_by_layer(sublayers, num_layers))
             for key, sublayer in members.items()
         ]
-        self.position_bias = position_bias and position_bias(name="position_bias")
+        if position_bias is not None:
+            self.position_bias = position_bias(name="position_bias")
+            self._tell(self.position_bias, "position_bias")
         self.final_norm = norm(name="final_norm", dtype=dtype) if final_norm else None
         self.input_dropout, self.output_dropout = (
             Dropout(dropout_rate, shared_axes=(1,), name=name, dtype=dtype)
@@ -293,18 +312,21 @@ class TransformerStack(keras.layers.Layer):
         firsts = [getattr(block.sublayer, "first_scorable", 0) for block in self.blocks]
         return max(firsts, default=0)
 
-    def check_causal(self):
-        """Raises a ValueError unless all sublayers say that they are causal."""
-        for block in self.blocks:
-            if not getattr(block.sublayer, "causal", False):
-                name = type(block.sublayer).__name__
-                raise ValueError(
-                    f"A decoder's layers see no later tokens. Received: layer "
-                    f"'{self.name}/{block.name}', a {name} that does not say it is "
-                    f"causal. Set {self.name}/{name}.causal = True if it has this "
-                    "argument, or take another layer. A layer of your own inherits "
-                    "PositionWise or sets causal = True in its class."
-                )
+    def _make_sublayer(self, factory, key, name):
+        sublayer = make_sublayer(factory, key, self.dtype_policy)
+        self._tell(sublayer, name)
+        if self.causal and not getattr(sublayer, "causal", False):
+            raise ValueError(f"Layer '{self.name}/{name}': {not_causal(sublayer)}")
+        return sublayer
+
+    def _tell(self, layer, name):
+        """Tells a layer, and all those in it, what is common to the stack."""
+        try:
+            for part in layer._flatten_layers():
+                if hasattr(part, "join_stack"):
+                    part.join_stack(self.causal, self.max_length)
+        except ValueError as error:
+            raise ValueError(f"Layer '{self.name}/{name}': {error}") from error
 
     def build(self, input_shape):
         self.d_model = input_shape[-1]

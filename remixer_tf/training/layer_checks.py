@@ -47,7 +47,7 @@ def _is_own(layer):
 def _check(layer, stack, model, packed, decodes):
     rng = np.random.default_rng(0)
     in_decoder = stack is getattr(model, "decoder", None)
-    length = min(LENGTH, getattr(layer, "max_length", LENGTH))
+    length = min(LENGTH, getattr(layer, "max_length", None) or LENGTH)
     x = rng.normal(size=(2, length, stack.d_model)).astype("float32")
     encoded = None
     if in_decoder and hasattr(model, "encoder"):

@@ -105,14 +105,14 @@ class Gated(keras.Model):
 
     def __init__(self):
         super().__init__(name="gated")
-        sizes = {"d_ff": 8, "max_length": 8}
+        gated = functools.partial(GatedMLP, d_ff=8)
         sublayers = {
-            "full": functools.partial(GatedMLP, **sizes),
-            "filter": functools.partial(
-                GatedMLP, toeplitz=True, d_attention=2, **sizes
-            ),
+            "full": gated,
+            "filter": functools.partial(gated, toeplitz=True, d_attention=2),
         }
-        self.stack = TransformerStack(sublayers, num_layers=2, name="encoder")
+        self.stack = TransformerStack(
+            sublayers, num_layers=2, max_length=8, name="encoder"
+        )
 
     def build(self, input_shape=None):
         self.stack.build((None, None, 4))

@@ -64,7 +64,10 @@ def test_of_macros_that_stand_for_themselves(bindings):
         ([REMIXER, "RemixerBlock.width=-1"], ["at least 1", "width=-1"]),
         ([REMIXER, "RemixerBlock.max_length='9'"], ["integer", "max_length='9'"]),
         ([MLM, "GatedMLP.d_ff=0"], ["at least 1", "d_ff=0"]),
-        ([MLM, "GatedMLP.max_length=None"], ["integer", "max_length=None"]),
+        ([MLM, "MAX_LENGTH='9'"], ["integer", "max_length='9'"]),
+        ([MLM, "MAX_LENGTH=None"], ["TransformerStack.max_length = %MAX_LENGTH"]),
+        (["SelfAttention.causal='no'"], ["True, False, or None", "causal='no'"]),
+        (["SelfAttention.causal=True"], ["encoder/layer_0", "= True contradicts"]),
         ([MLM, "EncoderOnly.num_token_types='2'"], ["num_token_types='2'"]),
         ([IMAGES, "ImageClassifier.patch_size=0"], ["at least 1", "patch_size=0"]),
         ([IMAGES, "ImageClassifier.num_classes='10'"], ["num_classes='10'"]),
@@ -136,8 +139,12 @@ def test_of_a_run(binding, words, tmp_path):
     [
         (["train_dataset.pack='yes'"], "train_dataset.pack", "'yes'"),
         (["train.dry_run=0"], "train.dry_run", "0"),
-        (["SelfAttention.causal='no'"], "SelfAttention.causal", "'no'"),
-        (["encoder/SelfAttention.causal=None"], "SelfAttention.causal", "None"),
+        (["EncoderDecoder.tied_logits='no'"], "EncoderDecoder.tied_logits", "'no'"),
+        (
+            ["encoder/TransformerStack.final_norm=None"],
+            "TransformerStack.final_norm",
+            "None",
+        ),
         (["PACK=1", "train_dataset.pack=%PACK"], "train_dataset.pack", "1"),
     ],
 )

@@ -74,7 +74,7 @@ def run_sublayer_test(
         x = ops.convert_to_tensor(x)
         return np.array(call(x, context=context._replace(**fields)), "float32")
 
-    assert layer.causal == (causal or not mixes_tokens)
+    assert bool(layer.causal) == (causal or not mixes_tokens)
     y = run(x)
     assert y.shape == x.shape and np.isfinite(y).all()
     _check_dtypes(factory, layer, x, y, context)

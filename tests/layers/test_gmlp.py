@@ -142,7 +142,7 @@ def test_initial_values_can_be_set(stddev, bias):
 
 
 def test_initial_values_reach_the_unit_of_the_block():
-    layer = GatedMLP(8, 64, spatial_stddev=0.2, spatial_bias_value=0.5, name="gmlp")
+    layer = GatedMLP(8, max_length=64, spatial_stddev=0.2, spatial_bias_value=0.5)
     layer.build((None, None, 6))
     mixing = layer.gating.mixing
     assert ops.convert_to_numpy(mixing.mixing_matrix).std() > 0.1
@@ -150,7 +150,7 @@ def test_initial_values_reach_the_unit_of_the_block():
 
 
 def test_tiny_attention_starts_at_zero():
-    layer = GatedMLP(8, 8, d_attention=4, name="amlp")
+    layer = GatedMLP(8, d_attention=4, max_length=8, name="amlp")
     layer.build((None, None, 6))
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
     np.testing.assert_array_equal(np.array(layer.attention(x, context=Context())), 0)
@@ -161,7 +161,7 @@ def test_tiny_attention_starts_at_zero():
 def test_the_tiny_attention_drops_some_of_its_weights_in_training():
     """All queries look at all four keys alike, and each key's value is its number."""
     layer = GatedMLP(
-        4, 4, "linear", d_attention=4, attention_dropout_rate=0.25, name="amlp"
+        4, "linear", d_attention=4, attention_dropout_rate=0.25, max_length=4
     )
     layer.build((None, None, 4))
     layer.attention.query.kernel.assign(np.zeros((4, 4)))
@@ -177,7 +177,7 @@ def test_the_tiny_attention_drops_some_of_its_weights_in_training():
 
 
 def test_tiny_attention_leaves_the_position_bias_of_others_alone():
-    layer = GatedMLP(8, 8, d_attention=4, name="amlp")
+    layer = GatedMLP(8, d_attention=4, max_length=8, name="amlp")
     layer.build((None, None, 6))
     randomize(layer)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
@@ -190,9 +190,9 @@ def test_tiny_attention_leaves_the_position_bias_of_others_alone():
 
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="variant='halve'"):
-        SpatialGatingUnit(8, variant="halve")
+        SpatialGatingUnit(variant="halve")
     for name in ("spatial_stddev", "spatial_bias_value"):
         with pytest.raises(ValueError, match=f"number.*{name}=True"):
-            SpatialGatingUnit(8, **{name: True})
+            SpatialGatingUnit(**{name: True})
     with pytest.raises(ValueError, match="7 channels"):
         GatedMLP(7, max_length=8).build((None, None, 6))

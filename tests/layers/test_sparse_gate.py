@@ -20,7 +20,8 @@ LENGTH, CHANNELS, EXPERTS = 10, 24, 3  # twelve channels are gated, four by each
 
 
 def make(routing, max_length=LENGTH, cls=SparseSpatialGate, **kwargs):
-    layer = cls(max_length, EXPERTS, routing, causal=True, name="gate", **kwargs)
+    kwargs = {"max_length": max_length, "causal": True, "name": "gate", **kwargs}
+    layer = cls(EXPERTS, routing, **kwargs)
     layer.build((None, None, CHANNELS))
     randomize(layer)
     return layer
@@ -34,7 +35,7 @@ def inputs(seed=0):
 def test_deterministic_routing_is_a_spatial_gate_with_heads():
     layer = make("deterministic", spatial_stddev=0.1, spatial_bias_value=0.5)
     unit = SpatialGatingUnit(
-        LENGTH,
+        max_length=LENGTH,
         causal=True,
         num_heads=EXPERTS,
         spatial_stddev=0.1,
@@ -85,7 +86,7 @@ def test_equations(routing, deciding, padded):
 
 @pytest.mark.parametrize("routing", ["deterministic", "partial", "naive"])
 def test_a_fresh_gate_lets_its_input_through(routing):
-    layer = SparseSpatialGate(LENGTH, EXPERTS, routing, causal=True, name="gate")
+    layer = SparseSpatialGate(EXPERTS, routing, max_length=LENGTH, causal=True)
     layer.build((None, None, CHANNELS))
     z = inputs()
     y = np.array(compiled(layer)(z, context=Context()))
@@ -134,7 +135,8 @@ def test_the_router_learns(monkeypatch):
 
 
 def test_the_block_passes_its_arguments_on():
-    layer = SparseGatedMLP(12, 8, 3, "partial", True, True, 0.1, 0.5, name="block")
+    options = {"causal": True, "max_length": 8, "name": "block"}
+    layer = SparseGatedMLP(12, 3, "partial", True, 0.1, 0.5, **options)
     layer.build((None, None, 6))
     gate = layer.gating
     assert isinstance(gate, SparseSpatialGate)
@@ -142,18 +144,18 @@ def test_the_block_passes_its_arguments_on():
     assert gate.mixing.toeplitz and gate.mixing.causal
     assert ops.convert_to_numpy(gate.mixing.mixing_matrix).std() > 0.05
     assert (ops.convert_to_numpy(gate.mixing.spatial_bias) == 0.5).all()
-    layer = SparseGatedMLP(12, 8, 3, norm_epsilon=0.1)
+    layer = SparseGatedMLP(12, 3, norm_epsilon=0.1)
     assert layer.gating.norm.epsilon == 0.1
     for unread in ({"variant": "linear"}, {"num_heads": 2}):
         with pytest.raises(ValueError, match=f"has no {next(iter(unread))}"):
-            SparseGatedMLP(12, 8, 3, **unread)
+            SparseGatedMLP(12, 3, **unread)
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match="routing='learned'"):
-        SparseSpatialGate(8, 2, "learned")
+        SparseSpatialGate(2, "learned")
     with pytest.raises(ValueError, match="num_experts=5, d_ff=24"):
-        SparseSpatialGate(8, 5).build((None, None, 24))
+        SparseSpatialGate(5, max_length=8).build((None, None, 24))
     layer = make("partial")
     with pytest.raises(ValueError, match="first 2 positions decide.*deterministic"):
         layer.init_cache(2, LENGTH, Context())

@@ -85,16 +85,18 @@ def test_what_writes_text(model_class):
 
 
 @pytest.mark.parametrize("model_class", [EncoderDecoder, DecoderOnly])
-def test_a_decoder_refuses_layers_that_see_later_tokens(model_class):
-    def attention(causal):
-        sublayer = functools.partial(SelfAttention, 2, 4, causal=causal)
+def test_models_say_which_stack_is_causal(model_class):
+    def attention(**options):
+        sublayer = functools.partial(SelfAttention, 2, 4, **options)
         return functools.partial(TransformerStack, {"attention": sublayer}, 1)
 
-    encoder = [attention(False)] if model_class is EncoderDecoder else []
-    built(model_class(*encoder, attention(True), VOCAB_SIZE, 8))
-    words = "decoder/layer_0_attention.*decoder/SelfAttention.causal = True"
-    with pytest.raises(ValueError, match=words):
-        model_class(*encoder, attention(False), VOCAB_SIZE, 8).build()
+    encoder = [attention()] if model_class is EncoderDecoder else []
+    model = built(model_class(*encoder, attention(), VOCAB_SIZE, 8))
+    assert model.decoder.blocks[0].sublayer.causal is True
+    if encoder:
+        assert model.encoder.blocks[0].sublayer.causal is False
+    with pytest.raises(ValueError, match="'decoder/layer_0_attention'.*contradicts"):
+        model_class(*encoder, attention(causal=False), VOCAB_SIZE, 8)
 
 
 def test_a_layer_without_steps_does_not_decode_as_if_it_needed_none():

@@ -18,6 +18,7 @@ from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
 
 RUNTIMES = pytest.mark.parametrize("runtime", [litert, onnx_runtime])
 LENGTH, D_MODEL = 6, 8
+MIXING = {"max_length": LENGTH, "name": "mixing"}
 
 
 def randomized(model):
@@ -86,7 +87,7 @@ def mixture():
 @pytest.mark.parametrize(
     "runtime, make, f",
     [
-        (litert, lambda: LengthMixing(LENGTH, softmax=True, name="mixing"), mix),
+        (litert, lambda: LengthMixing(softmax=True, **MIXING), mix),
         (litert, lambda: BlockTokenMLP(8, window=4, gated=True, name="mlp"), step),
         (litert, mixture, experts),
         (onnx_runtime, mixture, experts),

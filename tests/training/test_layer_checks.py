@@ -127,12 +127,11 @@ def test_a_run_that_decodes_asks_for_steps():
 
 
 def test_an_encoder_may_see_all():
-    def stack(causal):
-        own = {} if causal else {"own": MeanOfAll}
-        attention = functools.partial(SelfAttention, 2, 4, causal=causal)
+    def stack(**own):
+        attention = functools.partial(SelfAttention, 2, 4)
         return functools.partial(TransformerStack, {"attention": attention, **own}, 1)
 
-    model = EncoderDecoder(stack(False), stack(True), 40, 8)
+    model = EncoderDecoder(stack(own=MeanOfAll), stack(), 40, 8)
     model.build()
     check_own_layers(model, UNPACKED)
     with pytest.raises(ValueError, match="encoder/layer_0_own.*mixes packed"):
@@ -141,7 +140,7 @@ def test_an_encoder_may_see_all():
 
 def test_layers_of_this_package_cost_nothing(monkeypatch):
     monkeypatch.delattr(checking, "check_causal")
-    attention = functools.partial(SelfAttention, 2, 4, causal=True)
+    attention = functools.partial(SelfAttention, 2, 4)
     check_own_layers(
         language_model(attention, ff=functools.partial(FeedForward, 8)), {}
     )

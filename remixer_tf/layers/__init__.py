@@ -1,7 +1,7 @@
 """Keras layers of T5, Remixer and their relatives; keras.ops only."""
 
 from remixer_tf.layers.attention import CrossAttention, SelfAttention
-from remixer_tf.layers.base import Context, PositionWise, Sublayer
+from remixer_tf.layers.base import Context, DecodeState, PositionWise, Sublayer
 from remixer_tf.layers.bert import (
     BertFeedForward,
     BertSelfAttention,
@@ -44,6 +44,7 @@ __all__ = [
     "BlockTokenMLP",
     "Context",
     "CrossAttention",
+    "DecodeState",
     "Dropout",
     "ExpertsChooseRouter",
     "FeedForward",

@@ -166,13 +166,13 @@ class SelfAttention(_Attention):
             shared = repeat(shared, batch_size)
         return _sum_biases(shared, padding, segments)
 
-    def _step_bias(self, context):
-        """What is added to the logits of position `context.step`."""
+    def _step_bias(self, context, state):
+        """What is added to the logits of position `state.step`."""
         own = None
         if self.relative_bias:
-            step = ops.reshape(context.step, (1,))
-            own = self.position_bias(step, context.key_positions)
-        seen = _mask_bias(context.key_positions <= context.step)[None, None, None]
+            step = ops.reshape(state.step, (1,))
+            own = self.position_bias(step, state.key_positions)
+        seen = _mask_bias(state.key_positions <= state.step)[None, None, None]
         return _sum_biases(own, context.position_bias, seen)
 
     def init_cache(self, batch_size, max_length, context):
@@ -185,16 +185,16 @@ class SelfAttention(_Attention):
         zeros = ops.zeros(shape, self.compute_dtype)
         return {"key": zeros, "value": zeros}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         key = self._split_heads(self.key(x))
         value = self._split_heads(self.value(x))
         cache = {
-            "key": update_cache(cache["key"], key, context),
-            "value": update_cache(cache["value"], value, context),
+            "key": update_cache(cache["key"], key, state),
+            "value": update_cache(cache["value"], value, state),
         }
-        bias = self._step_bias(context)
-        if context.ancestry is not None:
-            return self._attend_to_ancestors(x, cache, bias, context.ancestry), cache
+        bias = self._step_bias(context, state)
+        if state.ancestry is not None:
+            return self._attend_to_ancestors(x, cache, bias, state.ancestry), cache
         return self._attend(x, cache["key"], cache["value"], bias), cache
 
     def _attend_to_ancestors(self, x, cache, bias, ancestry):
@@ -239,7 +239,7 @@ class CrossAttention(_Attention):
         key, value = self._encoded_key_value(context)
         return {"key": key, "value": value}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         # Hypotheses of an example, which are successive rows, read the same keys: they
         # are so many positions of it.
         examples = ops.shape(cache["key"])[0]

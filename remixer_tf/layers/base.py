@@ -17,6 +17,8 @@ MASKED = -1e9
 class Context(NamedTuple):
     """What a sublayer may read besides its input. Tensors and Nones only.
 
+    While decoding, all but the encoder's tensors are those of the one position.
+
     Attributes:
         padding_mask: int32 `[batch, length]`, 1 on real tokens; None where causality
             already hides the (trailing) padding.
@@ -27,13 +29,6 @@ class Context(NamedTuple):
         encoded_mask: int32 `[batch, encoded_length]`, 1 on real tokens.
         encoded_segment_ids: int32 `[batch, encoded_length]`, as `segment_ids`.
         position_bias: `[1, num_heads, length, kv_length]`, added to attention logits.
-        step: int32 scalar, the position being decoded. Set only while decoding.
-        key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
-            a decoding cache holds. Set only while decoding.
-        ancestry: float32 `[batch, hypotheses, 1, hypotheses, max_length]`, 1 where the
-            hypothesis of the second axis wrote the position of the last axis for that
-            of the fourth, else 0. Set only in a beam search, where hypotheses go on
-            from others; None: each wrote its own.
         tokens: int32 `[batch, length]`, the ids that entered the stack; `[batch, 1]`
             while decoding. None where there are none (images).
         token_mask: int32 `[batch, length]`, 1 on real tokens, also where
@@ -47,11 +42,26 @@ class Context(NamedTuple):
     encoded_mask: Any = None
     encoded_segment_ids: Any = None
     position_bias: Any = None
-    step: Any = None
-    key_positions: Any = None
-    ancestry: Any = None
     tokens: Any = None
     token_mask: Any = None
+
+
+class DecodeState(NamedTuple):
+    """Where decoding step by step is.
+
+    Attributes:
+        step: int32 scalar, the position being decoded.
+        key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
+            the cache holds.
+        ancestry: float32 `[batch, hypotheses, 1, hypotheses, max_length]`, 1 where the
+            hypothesis of the second axis wrote the position of the last axis for that
+            of the fourth, else 0. None outside of a beam search, where each hypothesis
+            wrote its own.
+    """
+
+    step: Any
+    key_positions: Any
+    ancestry: Any = None
 
 
 class Sublayer(NamedAxes, keras.layers.Layer):
@@ -79,7 +89,7 @@ class Sublayer(NamedAxes, keras.layers.Layer):
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
         reorders_cache: bool, whether a beam search has to put the cache's rows in the
-            order of its hypotheses. Not where `decode_step` reads `context.ancestry`,
+            order of its hypotheses. Not where `decode_step` reads `state.ancestry`,
             which spares moving the cache, or where rows are examples.
         first_scorable: int, the first position of a decoder whose output depends on no
             later token. Those before it get no loss and no score.
@@ -153,13 +163,14 @@ class Sublayer(NamedAxes, keras.layers.Layer):
             raise self._cannot_decode()
         return {}
 
-    def decode_step(self, x, cache, context):
-        """Transforms position `context.step`, given the earlier ones in `cache`.
+    def decode_step(self, x, cache, context, state):
+        """Transforms position `state.step`, given the earlier ones in `cache`.
 
         Args:
             x: float `[batch, 1, d_model]`.
             cache: what `init_cache` or the last `decode_step` returned.
-            context: a `Context` with `step` and `key_positions`.
+            context: a `Context`.
+            state: a `DecodeState`.
 
         Returns:
             float `[batch, 1, d_model]`, and the new cache.
@@ -185,7 +196,7 @@ class PositionWise(Sublayer):
 
     causal = True
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         return self(x, context=context), cache
 
 
@@ -228,8 +239,8 @@ def not_causal(layer):
     )
 
 
-def update_cache(cached, x, context):
-    """Puts `x` at `context.step` of `cached`.
+def update_cache(cached, x, state):
+    """Puts `x` at `state.step` of `cached`.
 
     Both are `[batch, heads, length, channels]`, x of length 1. The layout is that of
     the products that read the cache, which then need no transposition.
@@ -237,7 +248,7 @@ def update_cache(cached, x, context):
     A select and not a dynamic slice: it runs in a SavedModel server, on TPU and in
     TFLite alike, and costs no more than the read of the cache that follows.
     """
-    here = ops.equal(context.key_positions, context.step)
+    here = ops.equal(state.key_positions, state.step)
     here = here[None, None, :, None]
     return ops.where(here, ops.cast(x, cached.dtype), cached)
 

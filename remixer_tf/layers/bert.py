@@ -71,10 +71,10 @@ class PositionalAttention(BertSelfAttention):
     def init_cache(self, batch_size, max_length, context):
         return {"value": super().init_cache(batch_size, max_length, context)["value"]}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         value = self._split_heads(self.value(x))
-        value = update_cache(cache["value"], value, context)
-        bias = self._step_bias(context)
+        value = update_cache(cache["value"], value, state)
+        bias = self._step_bias(context, state)
         return self._read(self._per_example(bias, value), value), {"value": value}
 
     @staticmethod

@@ -8,6 +8,8 @@ and returns one, and x, float32 `[batch, length, d_model]`. `fields` are those o
 import numpy as np
 from keras import ops
 
+from remixer_tf.layers.base import DecodeState
+
 TOLERANCE = 1e-5
 
 
@@ -48,17 +50,16 @@ def check_decoding(layer, x, y, context, decode_step=None, tolerance=TOLERANCE):
     length = x.shape[1]
     decode_step = decode_step or layer.decode_step
     keys = ops.arange(length, dtype="int32")
-    context = context._replace(key_positions=keys)
     cache = layer.init_cache(x.shape[0], length, context)
     for t in range(length):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
+        here = context
         if context.tokens is not None:
-            step = step._replace(tokens=context.tokens[:, t : t + 1])
+            here = here._replace(tokens=context.tokens[:, t : t + 1])
         if context.position_bias is not None:
-            bias = context.position_bias[:, :, t : t + 1]
-            step = step._replace(position_bias=bias)
+            here = here._replace(position_bias=context.position_bias[:, :, t : t + 1])
         x_t = ops.convert_to_tensor(x[:, t : t + 1])
-        y_t, cache = decode_step(x_t, cache, step)
+        state = DecodeState(ops.convert_to_tensor(t, "int32"), keys)
+        y_t, cache = decode_step(x_t, cache, here, state)
         y_t = ops.convert_to_numpy(ops.cast(y_t, "float32"))
         if _difference(y_t, y[:, t : t + 1], tolerance, np.abs(y).max()) is not None:
             raise ValueError(

@@ -126,10 +126,10 @@ class SpatialGatingUnit(Sublayer):
         """See `Sublayer`: the cache holds the normalised channels that W mixes."""
         return self.mixing.init_cache(batch_size, max_length, context)
 
-    def decode_step(self, z, cache, context, added=None):
+    def decode_step(self, z, cache, context, state, added=None):
         """See `Sublayer`; z is `[batch, 1, channels]`."""
         z, gated = self._parts(z)
-        mixed, cache = self.mixing.decode_step(self.norm(gated), cache, context)
+        mixed, cache = self.mixing.decode_step(self.norm(gated), cache, context, state)
         return self._gate(z, mixed, added), cache
 
     def _parts(self, z):
@@ -181,8 +181,9 @@ class TinyAttention(BertSelfAttention):
     def call(self, x, context, training=False):
         return super().call(x, context._replace(position_bias=None), training)
 
-    def decode_step(self, x, cache, context):
-        return super().decode_step(x, cache, context._replace(position_bias=None))
+    def decode_step(self, x, cache, context, state):
+        context = context._replace(position_bias=None)
+        return super().decode_step(x, cache, context, state)
 
 
 class GatedMLP(Sublayer):
@@ -306,10 +307,10 @@ class GatedMLP(Sublayer):
             cache |= self.attention.init_cache(batch_size, max_length, context)
         return cache
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         attended, keys = None, {}
         if self.d_attention is not None:
-            attended, keys = self.attention.decode_step(x, cache, context)
+            attended, keys = self.attention.decode_step(x, cache, context, state)
         z = self.act(self.wi(x))
-        z, cache = self.gating.decode_step(z, cache, context, attended)
+        z, cache = self.gating.decode_step(z, cache, context, state, attended)
         return self.wo(z), {**cache, **keys}

@@ -315,17 +315,17 @@ class LengthMixing(Sublayer):
             batch_size, self.num_heads, per_head, max_length, self.compute_dtype
         )
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         x = self._split_heads(x)[:, 0]
         y, cache = mix_step(
-            x, cache, context, lambda targets: self._rows(targets, context)
+            x, cache, state, lambda targets: self._rows(targets, state.key_positions)
         )
         y = ops.reshape(y, (-1, 1, self.width))
-        return self._add_bias(y, lambda b: ops.take(b, context.step, axis=0)), cache
+        return self._add_bias(y, lambda b: ops.take(b, state.step, axis=0)), cache
 
-    def _rows(self, targets, context):
+    def _rows(self, targets, key_positions):
         """Causal rows of M over the cache: float32 `[heads, targets, length]`."""
-        keys = context.key_positions[None]
+        keys = key_positions[None]
         targets = ops.minimum(targets, self.max_length - 1)[:, None]
         weights = ops.convert_to_tensor(self.mixing_matrix)
         if self.toeplitz:

@@ -170,7 +170,7 @@ class SlidingTokenMLP(_TokenMLP):
         shape = (batch_size, self.window, self.width)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         last = cache["inputs"]
         inputs = ops.concatenate([last[:, 1:], ops.cast(x, last.dtype)], axis=1)
         return self._mix(inputs[:, None]), {"inputs": inputs}
@@ -253,9 +253,9 @@ class BlockTokenMLP(_TokenMLP):
             "hidden": ops.zeros((batch_size, *hidden), self.compute_dtype),
         }
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         # What the last block left in the cache lies ahead, and so is hidden.
-        place, places = context.step % self.window, ops.arange(self.window)
+        place, places = state.step % self.window, ops.arange(self.window)
         here, seen = ops.equal(places, place), places <= place
 
         def own_group(weights):

@@ -16,8 +16,8 @@ class PositionEmbedding(NamedAxes, keras.layers.Layer):
 
     Call arguments:
         x: float `[batch, length, d_model]`.
-        context: a `Context`. Packed examples count from 0 each, by `positions`;
-            while decoding, the position is `step`.
+        context: a `Context`. Packed examples count from 0 each, by `positions`.
+        state: None, or while decoding the `DecodeState`: the position is its `step`.
 
     Returns:
         float `[batch, length, d_model]`.
@@ -46,17 +46,16 @@ class PositionEmbedding(NamedAxes, keras.layers.Layer):
             initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         )
 
-    def call(self, x, context):
-        decoding = context.step is not None
-        length = context.key_positions.shape[0] if decoding else x.shape[1]
+    def call(self, x, context, state=None):
+        length = x.shape[1] if state is None else state.key_positions.shape[0]
         if length > self.max_length:
             raise ValueError(
                 f"A sequence of {length} tokens is longer than the position "
                 f"embeddings, made for max_length={self.max_length}. Shorten the "
                 "sequences or build the model with a larger max_length."
             )
-        if decoding:
-            return x + ops.take(self.embeddings, context.step, axis=0)
+        if state is not None:
+            return x + ops.take(self.embeddings, state.step, axis=0)
         if context.segment_ids is None:
             return x + self.embeddings[:length]
         if context.positions is None:

@@ -173,9 +173,9 @@ class RemixerBlock(Sublayer):
     def init_cache(self, batch_size, max_length, context):
         return self.mixing.init_cache(batch_size, max_length, context)
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         hidden = self._hidden(x)
-        mixed, cache = self.mixing.decode_step(hidden, cache, context)
+        mixed, cache = self.mixing.decode_step(hidden, cache, context, state)
         return self._output(hidden, mixed), cache
 
     def _hidden(self, x):

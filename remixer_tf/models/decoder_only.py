@@ -119,4 +119,4 @@ class DecoderOnly(DecodingSteps, keras.Model):
         Args and returns: see `EncoderDecoder.start_decoding`.
         """
         rows = ops.shape(batch["encoder_input_tokens"])[0] * hypotheses
-        return self._empty_cache(Context(), rows, max_length)
+        return Context(), self.decoder.init_cache(rows, max_length, Context())

@@ -138,8 +138,8 @@ class EncoderDecoder(DecodingSteps, keras.Model):
             hypotheses: int, answers to each example that are written at the same time.
 
         Returns:
-            the decoder's `Context` (without `step`) and the cache.
+            the decoder's `Context` and the cache.
         """
         context = self.encode(batch)
         rows = ops.shape(context.encoded)[0] * hypotheses
-        return self._empty_cache(context, rows, max_length)
+        return context, self.decoder.init_cache(rows, max_length, context)

@@ -63,8 +63,8 @@ class Block(keras.layers.Layer):
             )
         return cache
 
-    def decode_step(self, x, cache, context):
-        y, cache = self.sublayer.decode_step(self.norm(x), cache, context)
+    def decode_step(self, x, cache, context, state):
+        y, cache = self.sublayer.decode_step(self.norm(x), cache, context, state)
         return self._add(x, y), cache
 
     def _add(self, x, y, training=False):
@@ -90,8 +90,8 @@ class PostNormBlock(Block):
         y = self.sublayer(x, context=context, training=training)
         return self.norm(self._add(x, y, training))
 
-    def decode_step(self, x, cache, context):
-        y, cache = self.sublayer.decode_step(x, cache, context)
+    def decode_step(self, x, cache, context, state):
+        y, cache = self.sublayer.decode_step(x, cache, context, state)
         return self.norm(self._add(x, y)), cache
 
 
@@ -229,7 +229,8 @@ class TransformerStack(keras.layers.Layer):
         survival_schedule: str, "constant", or "linear" from 1 in the first layer to
             `survival_probability` in the last.
         positions: a factory that takes `name` and `dtype` and returns a layer that
-            adds absolute positions to the input, such as `PositionEmbedding`, or None.
+            adds absolute positions to the input, called as `PositionEmbedding`, or
+            None.
         input_norm: bool, whether a norm comes before the first layer, after the
             positions (BERT).
         final_norm: bool, whether a norm comes after the last layer.
@@ -244,6 +245,7 @@ class TransformerStack(keras.layers.Layer):
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.
         context: a `Context`.
         cache: None, or while decoding what `init_cache` or the last call returned.
+        state: None, or while decoding a `DecodeState`.
         training: bool.
 
     Returns:
@@ -343,26 +345,26 @@ class TransformerStack(keras.layers.Layer):
             self.final_norm.build(input_shape)
         self.output_dropout.build()
 
-    def call(self, x, context, cache=None, training=False):
+    def call(self, x, context, cache=None, state=None, training=False):
         if self.positions is not None:
-            x = self.positions(x, context=context)
+            x = self.positions(x, context=context, state=state)
         if self.input_norm is not None:
             x = self.input_norm(x)
         x = self.input_dropout(x, training=training)
         if self.position_bias is not None:
-            if cache is None:
+            if state is None:
                 bias = self.position_bias.whole(x.shape[1])
             else:
-                step = ops.reshape(context.step, (1,))
-                bias = self.position_bias(step, context.key_positions)
+                step = ops.reshape(state.step, (1,))
+                bias = self.position_bias(step, state.key_positions)
             context = context._replace(position_bias=bias)
         new_cache = {}
         for block in self.blocks:
-            if cache is None:
+            if state is None:
                 x = block(x, context=context, training=training)
             else:
                 x, new_cache[block.name] = block.decode_step(
-                    x, cache[block.name], context
+                    x, cache[block.name], context, state
                 )
         if self.final_norm is not None:
             x = self.final_norm(x)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import PositionWise, SelfAttention, Sublayer
+from remixer_tf.layers import DecodeState, PositionWise, SelfAttention, Sublayer
 from remixer_tf.models import (
     DecoderOnly,
     EncoderDecoder,
@@ -76,10 +76,10 @@ def test_what_writes_text(model_class):
     context, cache = model.start_decoding(BATCH, max_length=4, hypotheses=2)
     if model_class is EncoderDecoder:
         assert_saw(model.encoder, INPUTS, INPUTS > 0)
-    context, cache = model.grow_cache(context, cache, max_length=6)
+    cache = model.grow_cache(context, cache, max_length=6)
     last = np.arange(2, 8, dtype="int32")
-    step = context._replace(step=ops.convert_to_tensor(0, "int32"))
-    logits, _ = model.decode_step(ops.convert_to_tensor(last), cache, step)
+    state = DecodeState(ops.convert_to_tensor(0), ops.arange(6, dtype="int32"))
+    logits, _ = model.decode_step(ops.convert_to_tensor(last), cache, context, state)
     assert tuple(logits.shape) == (6, VOCAB_SIZE)
     assert_saw(model.decoder, last[:, None], None)
 

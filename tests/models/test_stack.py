@@ -9,6 +9,7 @@ from keras import ops
 
 from remixer_tf.layers import (
     Context,
+    DecodeState,
     FeedForward,
     LayerNorm,
     LengthMixing,
@@ -33,6 +34,12 @@ class Ones(PositionWise):
 
 def returns_none(self, batch_size, max_length, context):
     return None
+
+
+def at(step, length=4):
+    """A `DecodeState`."""
+    keys = ops.arange(length, dtype="int32")
+    return DecodeState(ops.convert_to_tensor(step, "int32"), keys)
 
 
 def own_init(self, name, dtype):
@@ -125,12 +132,10 @@ def test_layers_may_differ():
     other = np.concatenate([x[:, :1] + [1, 2, 0, 0, 0, 0], x[:, 1:]], axis=1)
     changed, _ = stacks[0](other.astype("float32"), context=Context())
     assert np.abs(np.array(changed - whole)[:, 3]).max() > 1e-4
-    context = Context(key_positions=ops.arange(4, dtype="int32"))
-    cache = stacks[0].init_cache(2, 4, context)
+    cache = stacks[0].init_cache(2, 4, Context())
     assert [name for name, value in cache.items() if value] == ["layer_2_attention"]
     for t in range(4):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
-        y, cache = stacks[0](x[:, t : t + 1], context=step, cache=cache)
+        y, cache = stacks[0](x[:, t : t + 1], Context(), cache, at(t))
         np.testing.assert_allclose(np.array(y)[:, 0], np.array(whole)[:, t], atol=1e-5)
 
 
@@ -266,11 +271,9 @@ def test_positions_while_decoding(dtype):
     x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
     whole, _ = stack(x, context=Context())
     assert keras.backend.standardize_dtype(whole.dtype) == dtype.split("_")[-1]
-    context = Context(key_positions=ops.arange(4, dtype="int32"))
-    cache = stack.init_cache(2, 4, context)
+    cache = stack.init_cache(2, 4, Context())
     for t in range(4):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
-        y, cache = stack(x[:, t : t + 1], context=step, cache=cache)
+        y, cache = stack(x[:, t : t + 1], Context(), cache, at(t))
         np.testing.assert_allclose(
             np.array(ops.cast(y, "float32"))[:, 0],
             np.array(ops.cast(whole, "float32"))[:, t],
@@ -304,9 +307,7 @@ def test_post_norm():
         expected = norm(norm(expected + matrix @ expected) + 1)
     whole = np.array(compiled(stack)(x, context=Context())[0])
     np.testing.assert_allclose(whole, expected, atol=1e-5)
-    context = Context(key_positions=ops.arange(4, dtype="int32"))
-    cache = stack.init_cache(2, 4, context)
+    cache = stack.init_cache(2, 4, Context())
     for t in range(4):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
-        y, cache = stack(x[:, t : t + 1], context=step, cache=cache)
+        y, cache = stack(x[:, t : t + 1], Context(), cache, at(t))
         np.testing.assert_allclose(np.array(y)[:, 0], whole[:, t], atol=1e-5)

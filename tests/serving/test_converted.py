@@ -11,7 +11,14 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf import configuration, export
-from remixer_tf.layers import BlockTokenMLP, Context, LengthMixing, MoE, SwitchRouter
+from remixer_tf.layers import (
+    BlockTokenMLP,
+    Context,
+    DecodeState,
+    LengthMixing,
+    MoE,
+    SwitchRouter,
+)
 from remixer_tf.serving import converted, litert, onnx_runtime
 from remixer_tf.serving.token_graph import TokenGraph
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
@@ -69,7 +76,10 @@ def step(layer, x, mask):
     cache = layer.init_cache(1, LENGTH, Context())
     for place in range(2):
         y, cache = layer.decode_step(
-            x[:, place : place + 1], cache, Context(step=tf.constant(place))
+            x[:, place : place + 1],
+            cache,
+            Context(),
+            DecodeState(tf.constant(place), tf.range(LENGTH)),
         )
     return y
 

@@ -47,14 +47,14 @@ class MeanSoFar(Sublayer):
     def init_cache(self, batch_size, max_length, context):
         return {"sum": ops.zeros((batch_size, 1, self.scale.shape[0]))}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         total = cache["sum"] + x
-        count = ops.cast(context.step + 1, x.dtype)
+        count = ops.cast(state.step + 1, x.dtype)
         return self.scale * total / count, {"sum": total}
 
 
 class Forgets(MeanSoFar):
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         return self.scale * x, cache
 
 

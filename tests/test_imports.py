@@ -19,7 +19,7 @@ ORDER = [
     ["layers"],
     ["models"],
     ["decoding", "objectives", "optimizers"],
-    ["checkpoints", "data", "tasks"],
+    ["checkpoints", "data", "tasks", "testing"],
     ["engines"],
     ["training"],
     ["evaluation", "serving", "weights"],
@@ -53,6 +53,7 @@ ON_JAX = (
     "remixer_tf.engines.jax.",
     "remixer_tf.checkpoints.sharded",
     "remixer_tf.layers.jax_linear",
+    "remixer_tf.testing",
 )
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 

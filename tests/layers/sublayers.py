@@ -53,7 +53,7 @@ _GATED_MLPS = [
 
 
 def _variants():
-    """Yields (class, its arguments, what the harness is told beside `causal`)."""
+    """Yields (class, its arguments, arguments of `check_sublayer` but `causal`)."""
     heads = {"num_heads": 3, "d_kv": 4}
     for cls, relative_bias in itertools.product(
         (SelfAttention, BertSelfAttention), _BOOL
@@ -64,10 +64,10 @@ def _variants():
         yield PositionalAttention, {**heads, **causal}, {}
     yield CrossAttention, heads, {"causal": True, "reads_encoder": True}
     for cls in (FeedForward, GatedFeedForward, BertFeedForward):
-        yield cls, {"d_ff": 10}, {"mixes_tokens": False}
+        yield cls, {"d_ff": 10}, {"causal": True}
     for router in (BaseRouter, SwitchRouter):
         mixture = {"num_experts": 3, "d_ff": 10, "router": router, "gated": True}
-        yield MoE, mixture, {"mixes_tokens": False}
+        yield MoE, mixture, {"causal": True}
     for num_heads, toeplitz, softmax in itertools.product((1, 3), _BOOL, _BOOL):
         mixing = {"num_heads": num_heads, "toeplitz": toeplitz, "softmax": softmax}
         limit = {"max_length": 9}
@@ -91,7 +91,7 @@ def _variants():
             yield BlockTokenMLP, mixing, {"causal": True, "packs": False}
 
 
-# Name -> (factory, keyword arguments of `run_sublayer_test`).
+# Name -> (factory, keyword arguments of `check_sublayer`).
 SUBLAYERS = {
     f"{cls.__name__}({', '.join(f'{k}={v}' for k, v in arguments.items())})": (
         functools.partial(cls, **arguments),

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf import configuration, train
+from remixer_tf import configuration, testing, train
 from remixer_tf.evaluation.decoded import DecodedEvaluation
 from remixer_tf.layers import (
     FeedForward,
     SelfAttention,
     Sublayer,
-    checking,
 )
 from remixer_tf.models import DecoderOnly, EncoderDecoder, TransformerStack
 from remixer_tf.training.layer_checks import check_own_layers
@@ -38,7 +37,8 @@ class MeanSoFar(Sublayer):
 
     def build(self, input_shape):
         # As a gate of one's own may start: what is wrong is hidden by a zero.
-        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="zeros")
+        shape = (input_shape[-1],)
+        self.scale = self.add_weight(name="scale", shape=shape, initializer="zeros")
 
     def call(self, x, context, training=False):
         count = ops.arange(1, x.shape[1] + 1, dtype=x.dtype)[:, None]
@@ -139,7 +139,7 @@ def test_an_encoder_may_see_all():
 
 
 def test_layers_of_this_package_cost_nothing(monkeypatch):
-    monkeypatch.delattr(checking, "check_causal")
+    monkeypatch.delattr(testing, "Trial")
     attention = functools.partial(SelfAttention, 2, 4)
     check_own_layers(
         language_model(attention, ff=functools.partial(FeedForward, 8)), {}

@@ -31,7 +31,7 @@ ENCODERS = {
         "architectures/remixer.gin",
         ["RemixerBlock.toeplitz = True"],
     ),
-    "gMLP": ("architectures/gmlp.gin", ["GatedMLP.toeplitz = False"]),
+    "gMLP": ("architectures/gmlp.gin", ["SpatialGatingUnit.toeplitz = False"]),
     "gMLP, Toeplitz": ("architectures/gmlp.gin", []),
     "aMLP, Toeplitz": ("architectures/amlp.gin", []),
     "Mixer": ("architectures/mixer_encoder.gin", ["D_TOKENS = 512"]),

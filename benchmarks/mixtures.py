@@ -32,7 +32,7 @@ from remixer_tf.layers import (
     GShardRouter,
     HashRouter,
     MoE,
-    SparseGatedMLP,
+    SparseSpatialGate,
     SwitchRouter,
 )
 from remixer_tf.layers import mixture as mixtures
@@ -204,7 +204,8 @@ def print_spatial(rounds, experts, jit_compile):
     dense, flops = layer_step(GatedMLP(D_FF, **of_stack), jit_compile)
     print_row("(one gate)", "", "", "1.00", f"{flops / TOKENS / 1e6:.2f}")
     for routing, number in itertools.product(("deterministic", "partial"), experts):
-        layer = SparseGatedMLP(D_FF, number, routing, **of_stack)
+        gate = functools.partial(SparseSpatialGate, number, routing)
+        layer = GatedMLP(D_FF, gate, **of_stack)
         step, flops = layer_step(layer, jit_compile)
         times = measure({"dense": dense, "sparse": step}, rounds)
         print_row(

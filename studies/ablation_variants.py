@@ -34,7 +34,8 @@ class Group(NamedTuple):
 
 
 def _gmlp(paper, kind, d_ff):
-    bindings = [f"GatedMLP.variant = '{kind}'", f"D_FF = {d_ff}", "NUM_LAYERS = 6"]
+    variant = f"SpatialGatingUnit.variant = '{kind}'"
+    bindings = [variant, f"D_FF = {d_ff}", "NUM_LAYERS = 6"]
     return Variant(paper, "architectures/gmlp_mlm.gin", bindings)
 
 

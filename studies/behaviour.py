@@ -20,6 +20,7 @@ from remixer_tf.layers import (
     GatedMLP,
     LayerNorm,
     SelfAttention,
+    SpatialGatingUnit,
     TokenMixingMLP,
 )
 from remixer_tf.models import (
@@ -99,13 +100,10 @@ def twice(rng, number, length=16, num_tokens=16):
 
 def gmlp_from(stddev, bias):
     """A gMLP of four blocks; W is drawn with `stddev`, and b is `bias`."""
-    block = functools.partial(
-        GatedMLP,
-        d_ff=64,
-        max_length=16,
-        spatial_stddev=stddev,
-        spatial_bias_value=bias,
+    gate = functools.partial(
+        SpatialGatingUnit, spatial_stddev=stddev, spatial_bias_value=bias
     )
+    block = functools.partial(GatedMLP, d_ff=64, gate=gate, max_length=16)
     return make_model({"gmlp": block}, MaskedLMHead, 4, vocab_size=19)
 
 

@@ -54,7 +54,7 @@ MODELS = {
     "hash": _transformer("hash", perplexity=13.57, words=176),
     "smlp": _smlp("architectures/smlp.gin", perplexity=13.46, words=192),
     "smlp_partial": _smlp(
-        "architectures/smlp.gin", "SparseGatedMLP.routing = 'partial'"
+        "architectures/smlp.gin", "SparseSpatialGate.routing = 'partial'"
     ),
     "gmlp_tmoe": _smlp("architectures/gmlp_tmoe_lm.gin"),
 }

@@ -412,8 +412,11 @@ def _check_parameters(config):
         name = selector.rpartition(".")[2]
         if name not in ours and not _is_layer(gin.get_configurable(selector)):
             continue
-        known = sorted(_parameters(gin.get_configurable(selector)))
+        part = gin.get_configurable(selector)
+        known = sorted(_parameters(part))
         for parameter in bindings:
+            if new := getattr(part, "moved", {}).get(parameter):
+                raise UserError(f"{name}.{parameter} has a new name: {new}.")
             if parameter not in known:
                 raise UserError(unknown_parameter(name, parameter, known))
 

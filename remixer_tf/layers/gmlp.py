@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.layers.arguments import check_integers, check_numbers
+from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -189,82 +189,80 @@ class TinyAttention(BertSelfAttention):
 class GatedMLP(Sublayer):
     """gMLP's block (gMLP, Equation 1): `Y = s(act(X U + b_U)) V + b_V`.
 
-    s is the spatial gating unit; norm of X and residual are the `Block`'s. With a tiny
-    attention (aMLP), its output from X is added to what gates:
-    `Z_1 * (W LayerNorm(Z_2) + b + attention(X))` (gMLP, Figure 6).
+    s is the gate; norm of X and residual are the `Block`'s. With an attention (aMLP),
+    its output from X is added to what gates:
+    `Z_1 * (W LayerNorm(Z_2) + b + attention(X))` (gMLP, Figure 6). sMLP's spatial
+    experts are this block with a `SparseSpatialGate`.
 
     Args:
-        d_ff: int, channels of `X U`. V has half as many rows for variant "split".
-        variant, toeplitz, spatial_stddev, spatial_bias_value, num_heads, norm_epsilon:
-            see `SpatialGatingUnit`.
+        d_ff: int, channels of `X U`. V has half as many rows if the gate splits them.
+        gate: a factory that takes `name` and `dtype` and returns a
+            `SpatialGatingUnit`.
+        attention: a factory that takes `d_out`, `name` and `dtype` and returns a layer
+            such as `TinyAttention`; None for none.
         activation: str, see `get_activation`; the paper's BERT protocol has the exact
             gelu.
-        d_attention: int, width of the tiny attention; None is gMLP, without one.
-        attention_dropout_rate: float, on the tiny attention's weights, see
-            `SelfAttention`.
         max_length: int, the longest sequence, see `Sublayer`.
         causal: bool, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`.
 
     Raises:
-        ValueError: as `SpatialGatingUnit` does.
+        ValueError: as the gate does.
     """
 
     causal = None
     reorders_cache = False
+    moved = {  # gin's old names
+        **{
+            name: f"SpatialGatingUnit.{name}"
+            for name in (
+                "variant",
+                "toeplitz",
+                "spatial_stddev",
+                "spatial_bias_value",
+                "num_heads",
+                "norm_epsilon",
+            )
+        },
+        "d_attention": "TinyAttention.d_kv, with GatedMLP.attention = @TinyAttention",
+        "attention_dropout_rate": "TinyAttention.dropout_rate",
+    }
 
     def __init__(
         self,
         d_ff,
-        variant="split",
-        toeplitz=False,
-        spatial_stddev=None,
-        spatial_bias_value=None,
+        gate=SpatialGatingUnit,
+        attention=None,
         activation="gelu_exact",
-        d_attention=None,
-        num_heads=1,
-        norm_epsilon=1e-6,
-        attention_dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_integers(d_ff=d_ff)
-        if d_attention is not None:
-            check_integers(d_attention=d_attention)
+        check_factories(gate=gate)
         self.d_ff = d_ff
-        self.variant = variant
-        self.toeplitz = toeplitz
-        self.spatial_stddev = spatial_stddev
-        self.spatial_bias_value = spatial_bias_value
+        self.make_gate, self.make_attention = gate, attention
         self.activation = activation
-        self.d_attention = d_attention
-        self.num_heads = num_heads
-        self.norm_epsilon = norm_epsilon
-        self.attention_dropout_rate = attention_dropout_rate
         self.act = get_activation(activation)
         dtype = self.dtype_policy
-        self.gating = self._make_gating(name="gating", dtype=dtype)
-        self.width = d_ff // 2 if variant == "split" else d_ff
-        if d_attention is not None:
-            self.attention = TinyAttention(
-                self.width,
-                d_attention,
-                dropout_rate=attention_dropout_rate,
-                name="attention",
-                dtype=dtype,
-            )
+        self.gating = gate(name="gating", dtype=dtype)
+        self.width = d_ff // 2 if self.gating.variant == "split" else d_ff
+        self.attention = None
+        if attention is not None:
+            check_factories(attention=attention)
+            self.attention = attention(d_out=self.width, name="attention", dtype=dtype)
 
-    def _make_gating(self, **kwargs):
-        return SpatialGatingUnit(
-            self.variant,
-            self.toeplitz,
-            self.spatial_stddev,
-            self.spatial_bias_value,
-            self.num_heads,
-            self.norm_epsilon,
-            **kwargs,
-        )
+    @property
+    def first_scorable(self):
+        """See `Sublayer`: the gate's."""
+        return self.gating.first_scorable
+
+    def get_config(self):
+        # Keras' own has no place for a factory.
+        names = ("d_ff", "activation", "causal", "max_length")
+        config = {name: getattr(self, name) for name in names}
+        factories = {"gate": self.make_gate, "attention": self.make_attention}
+        return {**super().get_config(), **config, **factories}
 
     def build(self, input_shape):
         d_model = input_shape[-1]
@@ -274,13 +272,13 @@ class GatedMLP(Sublayer):
         self.wo = bert_dense("wo", self.width, d_model, dtype, axes=axes[::-1])  # V
         self.gating.join_stack(self.causal, self.max_length)
         self.gating.build((None, None, self.d_ff))
-        if self.d_attention is not None:
+        if self.attention is not None:
             self.attention.join_stack(self.causal, self.max_length)
             self.attention.build(input_shape)
 
     def call(self, x, context, training=False):
         attended = None
-        if self.d_attention is not None:
+        if self.attention is not None:
             attended = self.attention(x, context=context, training=training)
         z = self._project(x)
         return self.wo(self.gating(z, context=context, added=attended))
@@ -291,7 +289,7 @@ class GatedMLP(Sublayer):
         A device then has the same channels of both: columns of U move between devices,
         and not activations.
         """
-        if self.variant != "split" or not is_shared():
+        if self.gating.variant != "split" or not is_shared():
             return self.act(self.wi(x))
         kernel, bias = (
             share(self, "halves", ops.reshape(weight, (-1, 2, self.width)))
@@ -303,13 +301,13 @@ class GatedMLP(Sublayer):
 
     def init_cache(self, batch_size, max_length, context):
         cache = self.gating.init_cache(batch_size, max_length, context)
-        if self.d_attention is not None:
+        if self.attention is not None:
             cache |= self.attention.init_cache(batch_size, max_length, context)
         return cache
 
     def decode_step(self, x, cache, context, state):
         attended, keys = None, {}
-        if self.d_attention is not None:
+        if self.attention is not None:
             attended, keys = self.attention.decode_step(x, cache, context, state)
         z = self.act(self.wi(x))
         z, cache = self.gating.decode_step(z, cache, context, state, attended)

@@ -14,7 +14,7 @@ from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length
 from remixer_tf.layers.dispatch import take_rows
-from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
+from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
 # The share of a row that decides in partial routing; the rest is predicted.
@@ -51,8 +51,8 @@ class SparseSpatialGate(SpatialGatingUnit):
     Args:
         num_experts: int, N; it divides the channels of Z_2.
         routing: str, one of those above.
-        toeplitz, spatial_stddev, spatial_bias_value, max_length, causal: see
-            `SpatialGatingUnit`.
+        toeplitz, spatial_stddev, spatial_bias_value, norm_epsilon, max_length, causal:
+            see `SpatialGatingUnit`.
 
     Call arguments and returns: see `SpatialGatingUnit`, with the variant "split".
 
@@ -62,30 +62,26 @@ class SparseSpatialGate(SpatialGatingUnit):
             step, which has not read the positions that decide.
     """
 
-    def __init__(
-        self,
-        num_experts,
-        routing="deterministic",
-        toeplitz=False,
-        spatial_stddev=None,
-        spatial_bias_value=None,
-        **kwargs,
-    ):
+    def __init__(self, num_experts, routing="deterministic", **kwargs):
         check_integers(num_experts=num_experts)
+        for name in {"variant", "num_heads"} & set(kwargs):
+            raise ValueError(
+                f"SparseSpatialGate has no {name}: it splits the channels, and the "
+                f"experts share them. Received: {name}={kwargs[name]!r}. Set "
+                "num_experts, or take a SpatialGatingUnit."
+            )
         if routing not in ROUTINGS:
             raise ValueError(
                 f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
             )
-        super().__init__(
-            "split",
-            toeplitz,
-            spatial_stddev,
-            spatial_bias_value,
-            num_heads=num_experts,
-            **kwargs,
-        )
+        super().__init__(num_heads=num_experts, **kwargs)
         self.num_experts = num_experts
         self.routing = routing
+
+    @property
+    def first_scorable(self):
+        """See `Sublayer`: the positions that route the channels see each other."""
+        return self.num_deciding
 
     @property
     def num_deciding(self):
@@ -203,73 +199,3 @@ def _order_by_expert(experts, num_experts):
 
 def _mean(condition):
     return ops.mean(ops.cast(condition, "float32"))
-
-
-class SparseGatedMLP(GatedMLP):
-    """sMLP's sMoE: gMLP's block, gated by spatial experts (see `SparseSpatialGate`).
-
-    `Y = s(act(X U + b_U)) V + b_V`; norm of X and residual are the `Block`'s. The
-    projections U and V are dense (our reading).
-
-    Args:
-        d_ff: int, channels of `X U`; the experts share half of them.
-        num_experts, routing, toeplitz, spatial_stddev, spatial_bias_value: see
-            `SparseSpatialGate`.
-        activation, d_attention, norm_epsilon, attention_dropout_rate, max_length,
-            causal: see `GatedMLP`.
-
-    Call arguments and returns: see `Sublayer`.
-
-    Raises:
-        ValueError: as `SparseSpatialGate` does.
-    """
-
-    def __init__(
-        self,
-        d_ff,
-        num_experts,
-        routing="deterministic",
-        toeplitz=False,
-        spatial_stddev=None,
-        spatial_bias_value=None,
-        activation="gelu_exact",
-        d_attention=None,
-        norm_epsilon=1e-6,
-        attention_dropout_rate=0.0,
-        **kwargs,
-    ):
-        for name in {"variant", "num_heads"} & set(kwargs):
-            raise ValueError(
-                f"SparseGatedMLP has no {name}: its gate splits the channels, and the "
-                f"experts share them. Received: {name}={kwargs[name]!r}. Set "
-                "num_experts, or take a GatedMLP."
-            )
-        self.num_experts = num_experts
-        self.routing = routing
-        super().__init__(
-            d_ff,
-            toeplitz=toeplitz,
-            spatial_stddev=spatial_stddev,
-            spatial_bias_value=spatial_bias_value,
-            activation=activation,
-            d_attention=d_attention,
-            norm_epsilon=norm_epsilon,
-            attention_dropout_rate=attention_dropout_rate,
-            **kwargs,
-        )
-
-    @property
-    def first_scorable(self):
-        """See `Sublayer`: the positions that route the channels see each other."""
-        return self.gating.num_deciding
-
-    def _make_gating(self, **kwargs):
-        return SparseSpatialGate(
-            self.num_experts,
-            self.routing,
-            self.toeplitz,
-            self.spatial_stddev,
-            self.spatial_bias_value,
-            norm_epsilon=self.norm_epsilon,
-            **kwargs,
-        )

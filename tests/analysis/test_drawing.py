@@ -18,7 +18,13 @@ from remixer_tf import configuration, pictures, train
 from remixer_tf.analysis.drawing import Pictures
 from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.panels import draw_attention, draw_observations
-from remixer_tf.layers import Context, GatedMLP, LengthMixing
+from remixer_tf.layers import (
+    Context,
+    GatedMLP,
+    LengthMixing,
+    SpatialGatingUnit,
+    TinyAttention,
+)
 from remixer_tf.models import TransformerStack
 from tests.data.toy_tasks import rows, toy_task
 from tests.layers.harness import randomize
@@ -108,7 +114,11 @@ class Gated(keras.Model):
         gated = functools.partial(GatedMLP, d_ff=8)
         sublayers = {
             "full": gated,
-            "filter": functools.partial(gated, toeplitz=True, d_attention=2),
+            "filter": functools.partial(
+                gated,
+                gate=functools.partial(SpatialGatingUnit, toeplitz=True),
+                attention=functools.partial(TinyAttention, d_kv=2),
+            ),
         }
         self.stack = TransformerStack(
             sublayers, num_layers=2, max_length=8, name="encoder"

@@ -135,6 +135,18 @@ def test_of_a_run(binding, words, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("binding", "new"),
+    [
+        ("GatedMLP.toeplitz=False", "SpatialGatingUnit.toeplitz"),
+        ("GatedMLP.d_attention=8", "TinyAttention.d_kv"),
+    ],
+)
+def test_the_new_name_of_a_parameter(binding, new):
+    message = message_of(read, [MLM, f"--gin.{binding}"])
+    assert message.startswith(f"{binding.split('=')[0]} has a new name: {new}")
+
+
+@pytest.mark.parametrize(
     ("bindings", "name", "value"),
     [
         (["train_dataset.pack='yes'"], "train_dataset.pack", "'yes'"),

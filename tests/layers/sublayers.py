@@ -18,10 +18,21 @@ from remixer_tf.layers import (
     RemixerBlock,
     SelfAttention,
     SlidingTokenMLP,
-    SparseGatedMLP,
+    SparseSpatialGate,
+    SpatialGatingUnit,
     SwitchRouter,
+    TinyAttention,
     TokenMixingMLP,
 )
+
+
+class Named(functools.partial):
+    """A factory whose text is short."""
+
+    def __repr__(self):
+        options = ", ".join(f"{name}={value}" for name, value in self.keywords.items())
+        return f"{self.func.__name__}({options})"
+
 
 _CAUSAL = [{}, {"causal": True}]
 _BOOL = [False, True]
@@ -40,15 +51,22 @@ _REMIXERS = [
     {"composition": "gate"},
     {"composition": "gate", "alpha": "gated", "activation": "gelu_exact"},
 ]
-_GATED_MLPS = [
+_GATES = [
     {},
     {"toeplitz": True},
     {"variant": "multiplicative"},
     {"variant": "additive"},
     {"variant": "linear"},
     {"num_heads": 4},
-    {"d_attention": 4},
-    {"d_attention": 4, "variant": "additive", "toeplitz": True},
+]
+_GATED_MLPS = [
+    *({"gate": Named(SpatialGatingUnit, **gate)} for gate in _GATES),
+    {"gate": Named(SparseSpatialGate, num_experts=4)},
+    {"attention": Named(TinyAttention, d_kv=4)},
+    {
+        "attention": Named(TinyAttention, d_kv=4),
+        "gate": Named(SpatialGatingUnit, variant="additive", toeplitz=True),
+    },
 ]
 
 
@@ -79,8 +97,6 @@ def _variants():
         yield RemixerBlock, {**remixer, **causal, **limit}, limit
     for choice, causal in itertools.product(_GATED_MLPS, _CAUSAL):
         yield GatedMLP, {"d_ff": 16, **choice, **causal, **limit}, limit
-    for causal in _CAUSAL:
-        yield SparseGatedMLP, {"d_ff": 16, "num_experts": 4, **causal, **limit}, limit
     for gated in _BOOL:
         mixing = {"d_tokens": 10, "gated": gated}
         yield TokenMixingMLP, {**mixing, **limit}, {**limit, "packs": False}

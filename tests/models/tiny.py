@@ -23,8 +23,10 @@ from remixer_tf.layers import (
     RemixerBlock,
     RMSNorm,
     SelfAttention,
-    SparseGatedMLP,
+    SparseSpatialGate,
+    SpatialGatingUnit,
     SwitchRouter,
+    TinyAttention,
     TokenMixingMLP,
 )
 from remixer_tf.models import (
@@ -93,12 +95,14 @@ def tiny_model(
             dropout_rate=dropout_rate,
             **options,
         )
+        tiny_attention = functools.partial(
+            TinyAttention, d_kv=4, dropout_rate=dropout_rate
+        )
         gated_mlp = functools.partial(
             GatedMLP,
             d_ff=12,
-            toeplitz=True,
-            d_attention=4 if kind == "amlp" else None,
-            attention_dropout_rate=dropout_rate,
+            gate=functools.partial(SpatialGatingUnit, toeplitz=True),
+            attention=tiny_attention if kind == "amlp" else None,
         )
         if causal:
             token_mlp = functools.partial(BlockTokenMLP, 8, window=4, gated=True)
@@ -140,14 +144,16 @@ def tiny_model(
 
 def tiny_stack(kind, max_length=24, dropout_rate=0.0):
     """A factory of 2 layers of `bert`, `gmlp` or `amlp`; `cbow` has none."""
-    gated = {"d_ff": 12, "toeplitz": True}
+    gate = functools.partial(SpatialGatingUnit, toeplitz=True)
+    gated = functools.partial(GatedMLP, d_ff=12, gate=gate)
+    attention = functools.partial(TinyAttention, d_kv=4)
     sublayers = {
         "bert": {
             "self_attention": functools.partial(BertSelfAttention, num_heads=2, d_kv=4),
             "feed_forward": functools.partial(BertFeedForward, d_ff=12),
         },
-        "gmlp": {"gmlp": functools.partial(GatedMLP, **gated)},
-        "amlp": {"gmlp": functools.partial(GatedMLP, d_attention=4, **gated)},
+        "gmlp": {"gmlp": gated},
+        "amlp": {"gmlp": functools.partial(gated, attention=attention)},
         "cbow": {},
     }[kind]
     return functools.partial(
@@ -189,11 +195,10 @@ def tiny_mixture(
     }.get(kind, BaseRouter)
     experts = {"num_experts": 3, "d_ff": 12, "router": router, **experts}
     experts = {"token_experts": functools.partial(MoE, **experts)}
-    gate = {"d_ff": 12}
-    dense = {"gmlp": functools.partial(GatedMLP, **gate)}
+    dense = {"gmlp": functools.partial(GatedMLP, d_ff=12)}
     if kind == "smlp":
-        gate |= {"num_experts": 3, "routing": routing}
-        spatial = {"spatial_experts": functools.partial(SparseGatedMLP, **gate)}
+        gate = functools.partial(SparseSpatialGate, num_experts=3, routing=routing)
+        spatial = {"spatial_experts": functools.partial(GatedMLP, d_ff=12, gate=gate)}
         layers = [dense, {**experts, **spatial}]
     elif kind == "gmlp_tmoe":
         layers = [dense, {**experts, **dense}]

@@ -22,14 +22,13 @@ class BertSelfAttention(SelfAttention):
     from a `PositionEmbedding`, "BERT + rel pos" from `relative_bias`, which is then
     specific to layer and head.
 
-    Args, call arguments, returns and raises: see `SelfAttention`.
+    A preset of `SelfAttention`; the other arguments, call arguments, returns and
+    raises: see there.
     """
 
-    def _projection(self, name, d_in, d_out, variance, axes):
-        return bert_dense(name, d_in, d_out, self.dtype_policy, axes=axes)
-
-    def _query(self, x):
-        return super()._query(x) * self.d_kv**-0.5
+    def __init__(self, num_heads, d_kv, **kwargs):
+        options = {"use_bias": True, "scale_query": True, "stddev": 0.02, **kwargs}
+        super().__init__(num_heads, d_kv, **options)
 
 
 class PositionalAttention(BertSelfAttention):
@@ -50,8 +49,8 @@ class PositionalAttention(BertSelfAttention):
 
     reorders_cache = True
 
-    def __init__(self, num_heads, d_kv, dropout_rate=0.0, **kwargs):
-        super().__init__(num_heads, d_kv, dropout_rate, relative_bias=True, **kwargs)
+    def __init__(self, num_heads, d_kv, **kwargs):
+        super().__init__(num_heads, d_kv, relative_bias=True, **kwargs)
 
     def build(self, input_shape):
         d_model = input_shape[-1]

@@ -154,8 +154,9 @@ class SpatialGatingUnit(Sublayer):
 class TinyAttention(BertSelfAttention):
     """aMLP's single attention head beside the spatial gate (gMLP, Figure 6).
 
-    `softmax(Q K^T / sqrt(d_kv)) V W_o + b_o`, from d_model to d_out channels. W_o
-    starts at zero, so that the gate starts as without it (our choice).
+    `softmax(Q K^T / sqrt(d_kv)) V W_o + b_o`, from d_model to d_out channels, a preset
+    of `SelfAttention`. W_o starts at zero, so that the gate starts as without it (our
+    choice). The position bias of a stack is for other layers.
 
     Args:
         d_out: int, channels of the output.
@@ -163,27 +164,12 @@ class TinyAttention(BertSelfAttention):
         dropout_rate: float, see `SelfAttention`.
         causal: bool, see `SelfAttention`.
 
-    Call arguments and returns: see `SelfAttention`, but for the output's width. A
-    position bias in the context is for other layers.
+    Call arguments and returns: see `SelfAttention`, but for the output's width.
     """
 
-    def __init__(self, d_out, d_kv, dropout_rate=0.0, **kwargs):
-        super().__init__(1, d_kv, dropout_rate, **kwargs)
-        self.d_out = d_out
-
-    def _projection(self, name, d_in, d_out, variance, axes):
-        # One small head is never split.
-        if name != "out":
-            return super()._projection(name, d_in, d_out, variance, ("d_model", None))
-        axes = (None, "d_ff")
-        return bert_dense(name, d_in, self.d_out, self.dtype_policy, "zeros", axes)
-
-    def call(self, x, context, training=False):
-        return super().call(x, context._replace(position_bias=None), training)
-
-    def decode_step(self, x, cache, context, state):
-        context = context._replace(position_bias=None)
-        return super().decode_step(x, cache, context, state)
+    def __init__(self, d_out, d_kv, **kwargs):
+        options = {"d_out": d_out, "zero_out": True, "stack_bias": False, **kwargs}
+        super().__init__(1, d_kv, **options)
 
 
 class GatedMLP(Sublayer):

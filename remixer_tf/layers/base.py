@@ -115,7 +115,8 @@ class Sublayer(NamedAxes, keras.layers.Layer):
     def join_stack(self, causal, max_length):
         """Takes from a stack what the constructor left open.
 
-        The stack calls it, before `build`, for its sublayers and all layers in these.
+        The stack calls it for its sublayers and all layers in these. A sublayer calls
+        it for layers that it makes and builds in its own `build`.
 
         Args:
             causal, max_length: see the constructor.

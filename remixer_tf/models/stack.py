@@ -211,8 +211,9 @@ class TransformerStack(keras.layers.Layer):
     `{"self_attention": ..., "feed_forward": ...}`, Remixer's puts `"remixer"` in the
     feed-forward's place.
 
-    The stack tells `causal` and `max_length` to its layers, and to those that these
-    made in their constructors, see `Sublayer.join_stack`.
+    The stack tells `causal` and `max_length` to its layers, and to those in them, see
+    `Sublayer.join_stack`. Before `build` it tells those that were made in constructors,
+    after it the others.
 
     Args:
         sublayers: a dictionary from a sublayer's name to a factory that takes `name`
@@ -341,6 +342,7 @@ class TransformerStack(keras.layers.Layer):
         self.input_dropout.build()
         for block in self.blocks:
             block.build(input_shape)
+            self._tell(block.sublayer, block.name)  # Also those that it made just now.
         if self.final_norm is not None:
             self.final_norm.build(input_shape)
         self.output_dropout.build()

@@ -180,6 +180,22 @@ def test_a_stack_tells_its_layers_and_theirs_what_they_have_in_common(causal):
     assert stack.positions.embeddings.shape == (5, 6)
 
 
+def test_layers_made_in_build_do_not_leak():
+    class Own(Sublayer):
+        causal = None
+
+        def build(self, input_shape):
+            self.attention = SelfAttention(2, 3, name="attention")
+            self.attention.build(input_shape)
+
+        def call(self, x, context, training=False):
+            return self.attention(x, context=context)
+
+    stack = TransformerStack({"own": Own}, num_layers=1, causal=True)
+    stack.build((None, None, 6))
+    assert stack.blocks[0].sublayer.attention.causal is True
+
+
 @pytest.mark.parametrize(
     ("causal", "sublayers", "words"),
     [

@@ -214,17 +214,7 @@ def train(
 
 
 def _take_steps(start, schedule, evaluator, skipped, log, signal, lock, start_time):
-    """Takes the steps that are left, with all that happens between them.
-
-    Args:
-        start: the `Start` of the run, which is done.
-        schedule, evaluator, skipped, log, signal, lock: the run's `Schedule`,
-            `Evaluator`, `SkippedSteps`, `RunLog`, `StopSignal` and `RunLock`.
-        start_time: float, `time.perf_counter` when the run began in this process.
-
-    Returns:
-        dict, the contents of train_summary.json.
-    """
+    """Takes the steps that are left, and returns the summary."""
     engine, batches, checkpoints = start.engine, start.batches, start.checkpoints
     step, progress = start.step, start.progress
     totals = Totals(engine, batches, skipped, checkpoints.summary, start_time)

@@ -41,15 +41,10 @@ class Start:
         self._writes = engine.host.index == 0 and not dry_run
 
     def restore(self, initial_checkpoint, restart_data_at, undo):
-        """Sets the weights: of the run's own checkpoint, an initial one, or new ones.
+        """Sets the weights: the run's own, else initial ones, else new ones.
 
-        Args:
-            initial_checkpoint, restart_data_at: see `train`.
-            undo: a `contextlib.ExitStack`, closed where the start fails: it removes the
-                vocabularies of a run that starts from scratch.
-
-        Raises:
-            ValueError: the checkpoint or the vocabularies do not fit.
+        Where the start fails, `undo`, a `contextlib.ExitStack`, removes the
+        vocabularies of a run that starts from scratch.
         """
         host, model = self.engine.host, self.engine.model
         self.step = self.checkpoints.restore(restart_data_at, clean=not self._dry_run)
@@ -73,14 +68,7 @@ class Start:
         host.barrier()
 
     def nothing_to_do(self, evaluator):
-        """Runs evaluations that a kill left out, and says so if no steps are left.
-
-        Args:
-            evaluator: the run's `Evaluator`.
-
-        Returns:
-            bool, whether no steps are left.
-        """
+        """Runs evaluations that a kill left out. Returns whether no steps are left."""
         evaluator.check()
         if self._writes:
             remove_metrics_after(self._model_dir, self.step)
@@ -98,18 +86,9 @@ class Start:
         return True
 
     def describe(self, dtype_policy, layer_checks, decodes):
-        """Reads the first batch, and says what will run.
+        """Reads the first batch, says what will run, and returns the `Overview`.
 
-        Args:
-            dtype_policy, layer_checks: see `train`.
-            decodes: bool, whether an evaluation of this run decodes.
-
-        Returns:
-            the run's `Overview`.
-
-        Raises:
-            ValueError: the batch does not fit the model, or a layer of the user's own
-                is wrong.
+        Layers are asked for steps of decoding if an evaluation of the run `decodes`.
         """
         self.batches.read_first()
         batch = self.batches.first
@@ -125,14 +104,7 @@ class Start:
         return overview
 
     def write_configuration(self, configuration):
-        """Writes operative_config.gin, and says what has changed in it.
-
-        Args:
-            configuration: see `train`.
-
-        Returns:
-            the configuration as text, and the dictionary of hyperparameters.
-        """
+        """Writes operative_config.gin. Returns its text, and the hyperparameters."""
         if self._writes:
             remove_summary(self._model_dir)  # It would say that the run has ended.
         text, hyperparameters = configuration() if configuration else ("", {})

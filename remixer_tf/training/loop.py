@@ -151,14 +151,10 @@ def train(
         RunLock(model_dir, engine.host.index == 0 and not dry_run) as lock,
         ExitStack() as undo,  # What a start that fails has written.
     ):
-        host = engine.host
+        host, shard = engine.host, engine.host.shard_info
         keras.utils.set_random_seed(seed)
-        batches = TimedBatches(
-            dataset(
-                seed=seed, steps_per_call=steps_per_call, shard_info=host.shard_info
-            ),
-            engine,
-        )
+        data = dataset(seed=seed, steps_per_call=steps_per_call, shard_info=shard)
+        batches = TimedBatches(data, engine)
         engine.build(
             model,
             optimizer,
@@ -178,14 +174,7 @@ def train(
             host=host,
             checkpoint_format=engine.checkpoint_format,
         )
-        start = Start(
-            model_dir,
-            engine,
-            batches,
-            checkpoints,
-            train_steps=train_steps,
-            dry_run=dry_run,
-        )
+        start = Start(model_dir, engine, batches, checkpoints, train_steps, dry_run)
         start.restore(initial_checkpoint, restart_data_at, undo)
         evaluator = Evaluator(
             model_dir,

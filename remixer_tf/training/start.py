@@ -29,9 +29,7 @@ class Start:
         progress: the run's `Progress`.
     """
 
-    def __init__(
-        self, model_dir, engine, batches, checkpoints, *, train_steps, dry_run
-    ):
+    def __init__(self, model_dir, engine, batches, checkpoints, train_steps, dry_run):
         self._model_dir = model_dir
         self.engine = engine
         self.batches = batches

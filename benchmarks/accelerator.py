@@ -3,7 +3,7 @@
     KERAS_BACKEND=jax python -m benchmarks.accelerator [--tables=rates,models,...]
 
 Needs Keras, JAX and gin, and no TensorFlow. Steps are the engine's own
-(`remixer_tf.training.jax_step`). The tables:
+(`remixer_tf.engines.jax.step`). The tables:
 
     rates    bfloat16 matrix products and copies: the ceilings of this device
     models   T5.1.1 and Remixer, T5's pre-training lengths, several batches
@@ -46,17 +46,16 @@ from benchmarks.accelerator_measures import (
     median_seconds,
     not_measured,
     out_of_memory,
-    print_header,
-    print_row,
     random_batch,
     recompute_blocks,
     training,
 )
 from benchmarks.accelerator_sizes import FULL, OPTIONS, TINY, VOCAB_SIZE
+from benchmarks.measure import print_header, print_row
 from remixer_tf import layers, models
+from remixer_tf.engines.jax.flops import program_bytes
 from remixer_tf.layers import length_mixing
 from remixer_tf.objectives import losses
-from remixer_tf.training.jax_step import program_bytes
 
 
 def superbatch(sizes, steps, batch):
@@ -298,7 +297,10 @@ def print_mixing(sizes, batch=16):
         for backward in (False, True):
             for fft_from in (length + 1, 1):
                 layer = length_mixing.LengthMixing(
-                    length, toeplitz=True, name="mixing", dtype="mixed_bfloat16"
+                    toeplitz=True,
+                    max_length=length,
+                    name="mixing",
+                    dtype="mixed_bfloat16",
                 )
                 layer.build((None, None, sizes.channels))
                 shape = (batch, length, sizes.channels)

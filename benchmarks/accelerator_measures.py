@@ -10,16 +10,13 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from benchmarks.measure import print_row
+from remixer_tf.engines.jax.flops import product_flops, program_bytes
+from remixer_tf.engines.jax.step import JaxTrainStep, State
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import Block
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.jax_step import (
-    JaxTrainStep,
-    State,
-    product_flops,
-    program_bytes,
-)
 
 not_measured = []  # what was not, and why
 
@@ -152,15 +149,6 @@ def copy_rate(gigabytes, repeats=10):
     x = jnp.zeros(int(gigabytes * 2**30 / 4), jnp.float32)
     copy = jax.jit(lambda x: lax.fori_loop(0, repeats, lambda _, x: x + 1, x))
     return repeats * 2 * x.nbytes / median_seconds(copy, x, rounds=3)
-
-
-def print_row(*cells):
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
-
-def print_header(*cells):
-    print_row(*cells)
-    print("|---" * len(cells) + "|", flush=True)
 
 
 def leave_out(what, why):

@@ -18,15 +18,21 @@ import argparse
 import functools
 import json
 import os
-import statistics
 import subprocess
 import tempfile
-import time
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.export import text_task
+from benchmarks.measure import (
+    median,
+    print_header,
+    print_row,
+    ratio,
+    seconds,
+    take_turns,
+)
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
 from remixer_tf.weights.to_hugging_face import export_hugging_face
@@ -94,10 +100,8 @@ class Ours:
         )
         return graph.get_concrete_function()
 
-    def seconds(self, batch, beams):
-        start = time.perf_counter()
+    def decode(self, batch, beams):
         self._graph(batch, beams)().numpy()
-        return time.perf_counter() - start
 
 
 class Anchors:
@@ -115,9 +119,10 @@ class Anchors:
             raise RuntimeError(f"{python} could not run {_ANCHORS}: see above.")
         self.names = json.loads(line)
 
-    def seconds(self, name, batch, beams):
+    def decode(self, name, batch, beams):
         print(name, LENGTH, batch, beams, file=self._process.stdin, flush=True)
-        return float(self._process.stdout.readline())
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"{name} has ended; its message is above.")
 
     def close(self):
         self._process.stdin.close()
@@ -125,66 +130,67 @@ class Anchors:
 
 
 def print_cache(models, rounds=3):
-    print("| model | tokens/s with cache | without | cached/uncached | same tokens |")
-    print("|---" * 5 + "|")
+    print_header(
+        "model", "tokens/s with cache", "without", "cached/uncached", "same tokens"
+    )
     batch = random_inputs(8)
     for name, model in models.items():
-        functions = [
-            tf.function(lambda m=model: search(m, batch, 1)),
-            tf.function(lambda m=model: decode_without_cache(m, batch, LENGTH)),
-        ]
-        tokens = [function().numpy() for function in functions]
-        seconds = [[], []]
-        for _ in range(rounds):
-            for function, times in zip(functions, seconds, strict=True):
-                start = time.perf_counter()
-                function().numpy()
-                times.append(time.perf_counter() - start)
-        cached, uncached = (8 * LENGTH / statistics.median(t) for t in seconds)
-        print(
-            f"| {name} | {cached:.0f} | {uncached:.0f} "
-            f"| {cached / uncached:.1f} | {(tokens[0] == tokens[1]).mean():.1%} |",
-            flush=True,
+        graphs = {
+            "cached": tf.function(lambda m=model: search(m, batch, 1)),
+            "uncached": tf.function(
+                lambda m=model: decode_without_cache(m, batch, LENGTH)
+            ),
+        }
+        cached, uncached = (graph().numpy() for graph in graphs.values())
+        times = take_turns(
+            {key: lambda g=graph: g().numpy() for key, graph in graphs.items()}, rounds
+        )
+        print_row(
+            name,
+            *(f"{8 * LENGTH / median(times, key):.0f}" for key in graphs),
+            f"{ratio(times, 'uncached', 'cached'):.1f}",
+            f"{(cached == uncached).mean():.1%}",
         )
 
 
-def measure(contestants, batch, beams, seconds):
-    """The first call of each, and rounds: dictionaries, name -> seconds."""
-    first = {name: f(batch, beams) for name, f in contestants.items()}
-    rounds = []
-    while sum(sum(row.values()) for row in rounds) < seconds:
-        rounds.append({name: f(batch, beams) for name, f in contestants.items()})
-    return first, rounds
-
-
-def print_rates(contestants, batches, beam_sizes, seconds):
+def print_rates(contestants, batches, beam_sizes, at_least):
     """Prints tokens/s, and how many times another's that is.
 
     Args:
-        contestants: dictionary, name -> function of (batch, beams) that gives seconds.
+        contestants: dictionary of names to functions of (batch, beams).
         batches, beam_sizes: lists of ints.
-        seconds: float, see `measure`.
+        at_least: float, seconds that all rounds of a size take together.
     """
-    columns = ["batch", "beams", "who", "tokens/s", *GOALS, "first call (s)"]
-    print(f"\n| {' | '.join(columns)} |\n|---:|---:|---" + "|---:" * 5 + "|")
+    print_header("batch", "beams", "who", "tokens/s", *GOALS, "first call (s)")
     for beams in beam_sizes:
         for batch in batches:
-            first, rounds = measure(contestants, batch, beams, seconds)
-            for name in contestants:
-                rate = batch * LENGTH / statistics.median(row[name] for row in rounds)
-                ratios = [ratio(rounds, name, find(name)) for find in GOALS.values()]
-                print(
-                    f"| {batch} | {beams} | {name} | {rate:.0f} "
-                    f"| {' | '.join(ratios)} | {first[name]:.1f} |",
-                    flush=True,
+            turns = {
+                name: functools.partial(decode, batch, beams)
+                for name, decode in contestants.items()
+            }
+            first = {name: seconds(turn) for name, turn in turns.items()}
+            rounds = []
+            while sum(sum(times.values()) for times in rounds) < at_least:
+                rounds += take_turns(turns, 1)
+            for name in turns:
+                print_row(
+                    batch,
+                    beams,
+                    name,
+                    f"{batch * LENGTH / median(rounds, name):.0f}",
+                    *(
+                        times_as_fast(rounds, name, find(name))
+                        for find in GOALS.values()
+                    ),
+                    f"{first[name]:.1f}",
                 )
 
 
-def ratio(rounds, name, other):
-    """How many times as fast as another one is, a str; "" where that did not run."""
+def times_as_fast(rounds, name, other):
+    """How many times as fast as another, a str; "" where the other did not run."""
     if other not in rounds[0] or other == name:
         return ""
-    return f"{statistics.median(row[other] / row[name] for row in rounds):.2f}"
+    return f"{ratio(rounds, other, name):.2f}"
 
 
 def write_for_anchors(model, folder):
@@ -207,9 +213,7 @@ def main():
     if options.uncached:
         print_cache(models)
     contestants = {
-        f"{name}, XLA {'on' if jit_compile else 'off'}": Ours(
-            model, jit_compile
-        ).seconds
+        f"{name}, XLA {'on' if jit_compile else 'off'}": Ours(model, jit_compile).decode
         for jit_compile in (True, False)
         for name, model in models.items()
     }
@@ -218,7 +222,7 @@ def main():
             path = write_for_anchors(next(iter(models.values())), folder)
             anchors = Anchors(options.anchors, path)
             for name in anchors.names:
-                contestants[name] = functools.partial(anchors.seconds, name)
+                contestants[name] = functools.partial(anchors.decode, name)
         sizes = (
             [int(n) for n in x.split(",")] for x in (options.batches, options.beams)
         )

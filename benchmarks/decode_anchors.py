@@ -7,7 +7,6 @@ It imports nothing of this project, which need not be installed there. Lines com
 import json
 import os
 import sys
-import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # Others take turns.
 
@@ -102,9 +101,8 @@ def main(folder, length):
     for line in sys.stdin:
         name, inputs, batch, beams = line.split()
         ids = np.random.default_rng(0).integers(2, 32000, (int(batch), int(inputs)))
-        start = time.perf_counter()
         libraries[name].decode(ids, int(beams))
-        print(time.perf_counter() - start, flush=True)
+        print("done", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,15 @@ ratio is the median over the rounds.
 
 import argparse
 import math
-import statistics
-import time
 
 import gin
 import tensorflow as tf
 
+from benchmarks.measure import median, print_header, print_row, ratio, take_turns
 from remixer_tf import configuration
+from remixer_tf.engines.tensorflow.flops import matmul_flops
 from remixer_tf.layers import Context
 from remixer_tf.models.build import declare
-from remixer_tf.training.flops import matmul_flops
 
 LENGTHS, TOKENS, LAYERS = (128, 512, 2048), 2048, 4
 BASE = "T5.1.1"
@@ -32,7 +31,7 @@ ENCODERS = {
         "architectures/remixer.gin",
         ["RemixerBlock.toeplitz = True"],
     ),
-    "gMLP": ("architectures/gmlp.gin", ["GatedMLP.toeplitz = False"]),
+    "gMLP": ("architectures/gmlp.gin", ["SpatialGatingUnit.toeplitz = False"]),
     "gMLP, Toeplitz": ("architectures/gmlp.gin", []),
     "aMLP, Toeplitz": ("architectures/amlp.gin", []),
     "Mixer": ("architectures/mixer_encoder.gin", ["D_TOKENS = 512"]),
@@ -77,8 +76,9 @@ def make_step(encoder, x):
         gradients = tape.gradient(loss, [x, *values])
         return tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
 
-    step()
-    return step, matmul_flops(step.get_concrete_function())
+    step()  # compiles
+    flops = matmul_flops(step.get_concrete_function())
+    return lambda: step().numpy(), flops
 
 
 def main():
@@ -89,9 +89,15 @@ def main():
     parameters = count(BASE, 1, d_ff)
     widths = {name: equal_width(name, parameters) for name in ENCODERS}
     widths[BASE] = d_ff
-    print(
-        "| encoder | D_FF | length | parameters (M) | GFLOP/step | ms/step "
-        "| ratio to T5.1.1 | ratio to length 128 |\n" + "|---" * 8 + "|"
+    print_header(
+        "encoder",
+        "D_FF",
+        "length",
+        "parameters (M)",
+        "GFLOP/step",
+        "ms/step",
+        "ratio to T5.1.1",
+        "ratio to length 128",
     )
     shortest = {}
     for length in LENGTHS:
@@ -101,23 +107,20 @@ def main():
             x = tf.random.normal((TOKENS // length, length, 512))
             size = sum(math.prod(v.shape) for v in encoder.trainable_variables)
             made[name] = (*make_step(encoder, x), size)
-        times = {name: [] for name in made}
-        for _ in range(options.rounds):
-            for name, (step, *_) in made.items():
-                start = time.perf_counter()
-                step().numpy()
-                times[name].append(time.perf_counter() - start)
+        steps = {name: step for name, (step, *_) in made.items()}
+        times = take_turns(steps, options.rounds)
         for name, (_, flops, size) in made.items():
-            milliseconds = 1000 * statistics.median(times[name])
+            milliseconds = 1e3 * median(times, name)
             shortest.setdefault(name, milliseconds)
-            ratio = statistics.median(
-                a / b for a, b in zip(times[name], times[BASE], strict=True)
-            )
-            print(
-                f"| {name} | {widths[name]} | {length} | {size / 1e6:.2f} "
-                f"| {flops / 1e9:.0f} | {milliseconds:.0f} | {ratio:.2f} "
-                f"| {milliseconds / shortest[name]:.2f} |",
-                flush=True,
+            print_row(
+                name,
+                widths[name],
+                length,
+                f"{size / 1e6:.2f}",
+                f"{flops / 1e9:.0f}",
+                f"{milliseconds:.0f}",
+                f"{ratio(times, name, BASE):.2f}",
+                f"{milliseconds / shortest[name]:.2f}",
             )
 
 

@@ -7,11 +7,10 @@ softmax; and of one call with the gradients of its input and weights.
 """
 
 import argparse
-import statistics
-import time
 
 import tensorflow as tf
 
+from benchmarks.measure import median, print_header, print_row, take_turns
 from remixer_tf.layers import Context, LengthMixing, length_mixing
 
 BATCH, CHANNELS = 4, 512
@@ -38,13 +37,9 @@ def functions(layer, x, fft_from):
     return forward, backward
 
 
-def milliseconds(function, rounds):
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        tf.nest.map_structure(lambda t: t.numpy(), function())
-        times.append(1000 * (time.perf_counter() - start))
-    return statistics.median(times)
+def finished(function):
+    """The function, which returns when its tensors are computed."""
+    return lambda: tf.nest.map_structure(lambda t: t.numpy(), function())
 
 
 def main():
@@ -52,19 +47,21 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--causal", action="store_true")
     options = parser.parse_args()
-    print("| length | forward, dense | FFT | with backward, dense | FFT |   (ms)")
-    print("|---" * 5 + "|")
+    columns = ("forward, dense", "FFT", "with backward, dense", "with backward, FFT")
+    print_header("length", *(f"{column} (ms)" for column in columns))
     for length in LENGTHS:
         layer = LengthMixing(
-            length, toeplitz=True, causal=options.causal, name="mixing"
+            toeplitz=True, causal=options.causal, max_length=length, name="mixing"
         )
         layer.build((None, None, CHANNELS))
         x = tf.random.normal((BATCH, length, CHANNELS))
         dense = functions(layer, x, fft_from=length + 1)
         fft = functions(layer, x, fft_from=1)
-        row = [milliseconds(f, options.rounds) for f in (dense[0], fft[0])]
-        row += [milliseconds(f, options.rounds) for f in (dense[1], fft[1])]
-        print(f"| {length} | " + " | ".join(f"{ms:.1f}" for ms in row) + " |")
+        steps = zip(columns, (dense[0], fft[0], dense[1], fft[1]), strict=True)
+        times = take_turns(
+            {name: finished(step) for name, step in steps}, options.rounds
+        )
+        print_row(length, *(f"{1e3 * median(times, name):.1f}" for name in columns))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ block with one spatial gate.
 import argparse
 import functools
 import itertools
-import statistics
 import time
 
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.measure import median, print_header, print_row, ratio, take_turns
+from remixer_tf.engines.tensorflow.flops import matmul_flops
 from remixer_tf.layers import (
     BaseRouter,
     Context,
@@ -31,12 +32,11 @@ from remixer_tf.layers import (
     GShardRouter,
     HashRouter,
     MoE,
-    SparseGatedMLP,
+    SparseSpatialGate,
     SwitchRouter,
 )
 from remixer_tf.layers import mixture as mixtures
 from remixer_tf.layers.assignment import assign_balanced
-from remixer_tf.training.flops import matmul_flops
 
 ROWS, LENGTH, D_MODEL, D_FF, VOCAB_SIZE = 8, 512, 256, 1024, 1000
 TOKENS = ROWS * LENGTH
@@ -100,7 +100,7 @@ def part_steps(mixture, jit_compile):
         return routing.gates
 
     def compute(rows):
-        return mixture._apply_experts(rows, None, True)
+        return mixture._apply_experts(rows, None, [*mixture.wi, mixture.wo], True)
 
     ready = tf.random.normal((mixture.num_experts, rows, D_MODEL))
     return (
@@ -109,98 +109,111 @@ def part_steps(mixture, jit_compile):
     )
 
 
-def seconds(step):
-    """The processor's, of one thread: what a step takes if no other program runs."""
-    start = time.process_time()
-    tf.nest.flatten(step())[0].numpy()
-    return time.process_time() - start
+def measure(steps, rounds):
+    """`take_turns` on the clock of the processor.
+
+    With one thread, that is what a step takes if no other program runs.
+    """
+    finished = {
+        name: lambda step=step: tf.nest.flatten(step())[0].numpy()
+        for name, step in steps.items()
+    }
+    take_turns(finished, 1)  # compiles
+    return take_turns(finished, rounds, time.process_time)
+
+
+def milliseconds(rounds, name):
+    return f"{1e3 * median(rounds, name):.1f}"
 
 
 def print_assignment(rounds):
-    print("| tokens assigned | experts | ms | ms with XLA |\n|---:|---:|---:|---:|")
+    print_header("tokens assigned", "experts", "ms", "ms with XLA")
     for tokens in (1024, 4096, 16384):
         affinities = tf.random.normal((tokens // 1024, 1024, 16))
         mask = tf.ones(affinities.shape[:2], tf.int32)
-        cells = []
-        for jit_compile in (False, True):
-            assign = tf.function(assign_balanced, jit_compile=jit_compile)
-            assign(affinities, mask)
-            step = functools.partial(assign, affinities, mask)
-            times = [seconds(step) for _ in range(rounds)]
-            cells.append(f"{1e3 * statistics.median(times):.1f}")
-        print(f"| {tokens} | 16 | {' | '.join(cells)} |", flush=True)
+        steps = {
+            xla: functools.partial(
+                tf.function(assign_balanced, jit_compile=xla), affinities, mask
+            )
+            for xla in (False, True)
+        }
+        times = measure(steps, rounds)
+        print_row(tokens, 16, *(milliseconds(times, xla) for xla in steps))
 
 
 def print_evaluation(rounds):
     mixtures.FEW_TOKENS = 0  # Both ways, whichever the layer takes.
-    print("| tokens evaluated | experts | ms, dropless | ms, every expert |")
-    print("|---:" * 4 + "|")
+    print_header("tokens evaluated", "experts", "ms, dropless", "ms, every expert")
     for tokens, experts in itertools.product((1, 64, 4096), (4, 8, 16)):
         x = tf.random.normal((tokens, 1, D_MODEL))
-        steps = []
+        steps = {}
         for dispatch in ("gather", "dense"):
             layer = MoE(experts, D_FF, dispatch=dispatch)
             layer.build(x.shape)
-            step = tf.function(functools.partial(layer, x, context=Context()))
-            step()
-            steps.append(step)
-        times = [[seconds(step) for step in steps] for _ in range(rounds)]
-        cells = [f"{1e3 * ms:.1f}" for ms in np.median(times, axis=0)]
-        print(f"| {tokens} | {experts} | {' | '.join(cells)} |", flush=True)
+            steps[dispatch] = tf.function(
+                functools.partial(layer, x, context=Context())
+            )
+        times = measure(steps, rounds)
+        print_row(tokens, experts, *(milliseconds(times, name) for name in steps))
 
 
 def print_layers(rounds, experts, jit_compile):
-    print(
-        "| router | dispatch | experts | ms/step | ratio to dense | FLOPs/token (M) | "
-        "router | dispatch | experts |"
+    print_header(
+        "router",
+        "dispatch",
+        "experts",
+        "ms/step",
+        "ratio to dense",
+        "FLOPs/token (M)",
+        "router's share",
+        "dispatch's",
+        "experts'",
     )
-    print("|---|---|" + "---:|" * 7, flush=True)
     dense, flops = layer_step(FeedForward(D_FF, name="dense"), jit_compile)
-    print(f"| (dense) | | | | 1.00 | {flops / TOKENS / 1e6:.2f} | | | |", flush=True)
+    print_row("(dense)", "", "", "", "1.00", f"{flops / TOKENS / 1e6:.2f}", "", "", "")
     for name, router in ROUTERS.items():
         k = {"gshard": 2}.get(name, 1)
         # What these cost does not depend on the router.
         others = ("einsum", "dense") if name == "switch" else ()
-        for dispatch in ("gather", *others):
-            for number in experts:
-                if number < k or (dispatch == "dense" and number > 8):
-                    continue
-                mixture = MoE(
-                    number, D_FF // k, router, dispatch=dispatch, causal=False
-                )
-                step, flops = layer_step(mixture, jit_compile)
-                steps = [dense, step, *part_steps(mixture, jit_compile)]
-                for each in steps:
-                    seconds(each)  # compiles
-                times = [[seconds(each) for each in steps] for _ in range(rounds)]
-                ratio = statistics.median(row[1] / row[0] for row in times)
-                whole, route, compute = np.median(times, axis=0)[1:]
-                shares = (route, whole - route - compute, compute)
-                print(
-                    f"| {name} | {dispatch} | {number} | {1e3 * whole:.0f} "
-                    f"| {ratio:.2f} | {flops / TOKENS / 1e6:.2f} | "
-                    + " | ".join(f"{share / whole:.0%}" for share in shares)
-                    + " |",
-                    flush=True,
-                )
+        for dispatch, number in itertools.product(("gather", *others), experts):
+            if number < k or (dispatch == "dense" and number > 8):
+                continue
+            mixture = MoE(number, D_FF // k, router, dispatch=dispatch)
+            step, flops = layer_step(mixture, jit_compile)
+            route, compute = part_steps(mixture, jit_compile)
+            steps = {"dense": dense, "all": step, "route": route, "compute": compute}
+            times = measure(steps, rounds)
+            whole, *parts = (median(times, key) for key in ("all", "route", "compute"))
+            shares = (parts[0], whole - sum(parts), parts[1])
+            print_row(
+                name,
+                dispatch,
+                number,
+                f"{1e3 * whole:.0f}",
+                f"{ratio(times, 'all', 'dense'):.2f}",
+                f"{flops / TOKENS / 1e6:.2f}",
+                *(f"{share / whole:.0%}" for share in shares),
+            )
 
 
 def print_spatial(rounds, experts, jit_compile):
-    print("| spatial experts | number | ms/step | ratio to dense | FLOPs/token (M) |")
-    print("|---|" + "---:|" * 4)
-    dense, flops = layer_step(GatedMLP(D_FF, LENGTH, causal=True), jit_compile)
-    print(f"| (one gate) | | | 1.00 | {flops / TOKENS / 1e6:.2f} |", flush=True)
+    print_header(
+        "spatial experts", "number", "ms/step", "ratio to one gate", "FLOPs/token (M)"
+    )
+    of_stack = {"causal": True, "max_length": LENGTH}
+    dense, flops = layer_step(GatedMLP(D_FF, **of_stack), jit_compile)
+    print_row("(one gate)", "", "", "1.00", f"{flops / TOKENS / 1e6:.2f}")
     for routing, number in itertools.product(("deterministic", "partial"), experts):
-        layer = SparseGatedMLP(D_FF, LENGTH, number, routing, causal=True)
+        gate = functools.partial(SparseSpatialGate, number, routing)
+        layer = GatedMLP(D_FF, gate, **of_stack)
         step, flops = layer_step(layer, jit_compile)
-        for each in (dense, step):
-            seconds(each)  # compiles
-        times = [(seconds(dense), seconds(step)) for _ in range(rounds)]
-        ratio = statistics.median(sparse / one for one, sparse in times)
-        print(
-            f"| {routing} | {number} | {1e3 * np.median(times, axis=0)[1]:.0f} "
-            f"| {ratio:.2f} | {flops / TOKENS / 1e6:.2f} |",
-            flush=True,
+        times = measure({"dense": dense, "sparse": step}, rounds)
+        print_row(
+            routing,
+            number,
+            f"{1e3 * median(times, 'sparse'):.0f}",
+            f"{ratio(times, 'sparse', 'dense'):.2f}",
+            f"{flops / TOKENS / 1e6:.2f}",
         )
 
 

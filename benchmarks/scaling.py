@@ -18,6 +18,7 @@ import sys
 import tempfile
 
 from benchmarks import tiny_run
+from benchmarks.measure import print_header, print_row
 
 ARGUMENTS = [
     *tiny_run.ARGUMENTS,
@@ -72,8 +73,9 @@ def main():
     efficiency = statistics.median(
         b / (2 * a) for a, b in zip(rates[1], rates[2], strict=True)
     )
-    print("| processes | tokens/s | efficiency |\n|---|---:|---:|")
-    print(f"| 1 | {one:,.0f} | |\n| 2 | {two:,.0f} | {100 * efficiency:.0f}% |")
+    print_header("processes", "tokens/s", "efficiency")
+    print_row(1, f"{one:,.0f}", "")
+    print_row(2, f"{two:,.0f}", f"{efficiency:.0%}")
 
 
 if __name__ == "__main__":

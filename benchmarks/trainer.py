@@ -18,6 +18,7 @@ import io  # noqa: E402
 import tempfile  # noqa: E402
 
 from benchmarks import tiny_run  # noqa: E402
+from benchmarks.measure import print_header, print_row  # noqa: E402
 
 SECONDS = {}
 
@@ -56,17 +57,18 @@ def main():
     from remixer_tf.checkpoints import writing
     from remixer_tf.commands import run_command
     from remixer_tf.data import pipeline
-    from remixer_tf.training import overview, progress, run_log, tensorflow_engine
-    from remixer_tf.training import train_step as train_step_lib
+    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+    from remixer_tf.engines.tensorflow.step import TrainStep
+    from remixer_tf.training import overview, progress, run_log
 
     configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
     timed(configuration, "read_configuration", "gin files")
     timed(pipeline, "_count_examples", "making mini_cogs, counting over-long examples")
-    timed(tensorflow_engine.TensorFlowEngine, "build", "model and optimizer")
+    timed(TensorFlowEngine, "build", "model and optimizer")
     timed(overview.Overview, "__init__", "matmul rate")
     timed(overview.Overview, "text", "tracing")
-    timed(train_step_lib.TrainStep, "__call__", "step")
+    timed(TrainStep, "__call__", "step")
     timed(writing.Checkpoints, "save", "checkpoint, waited for")
     timed(writing.Checkpoints, "_write", "checkpoint, written aside")
     timed(run_log.RunLog, "scalars", "TensorBoard")
@@ -94,7 +96,7 @@ def main():
         with contextlib.redirect_stdout(Terminal()):
             run_command("train", arguments)
 
-    print("| before the first step | seconds |\n|---|---:|")
+    print_header("before the first step", "seconds")
     shown = (
         "imports",
         "gin files",
@@ -104,15 +106,15 @@ def main():
         "tracing",
     )
     for label in shown:
-        print(f"| {label} | {sum(SECONDS[label]):.1f} |")
-    print(f"| the first call, with compilation | {SECONDS['step'][0]:.1f} |")
+        print_row(label, f"{sum(SECONDS[label]):.1f}")
+    print_row("the first call, with compilation", f"{SECONDS['step'][0]:.1f}")
     rest = first[0] - sum(sum(SECONDS[label]) for label in shown) - SECONDS["step"][0]
-    print(f"| filling the shuffle buffer, and the rest | {rest:.1f} |")
-    print(f"| **in all** | **{first[0]:.1f}** |\n")
+    print_row("filling the shuffle buffer, and the rest", f"{rest:.1f}")
+    print_row("**in all**", f"**{first[0]:.1f}**")
 
     step = sum(SECONDS["step"][1:]) / len(SECONDS["step"][1:])
-    print(f"A step takes {1000 * step:.1f} ms.\n")
-    print("| each time | ms | share of a step |\n|---|---:|---:|")
+    print(f"\nA step takes {1000 * step:.1f} ms.\n")
+    print_header("each time", "ms", "share of a step")
     for label in (
         "checkpoint, waited for",
         "checkpoint, written aside",
@@ -122,7 +124,7 @@ def main():
         times = SECONDS[label]
         count = options.steps if label == "progress bar" else len(times)
         mean = sum(times) / count
-        print(f"| {label} | {1000 * mean:.1f} | {100 * mean / step:.1f}% |")
+        print_row(label, f"{1000 * mean:.1f}", f"{mean / step:.1%}")
 
 
 if __name__ == "__main__":

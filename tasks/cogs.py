@@ -60,7 +60,7 @@ def read_rows(split):
     """Returns the rows of a split: ("cogs: " + sentence, logical form, type).
 
     Raises:
-        FileNotFoundError, RuntimeError, ValueError: see `cogs_files`.
+        OSError, ValueError: see `cogs_files`.
     """
     return [
         (f"cogs: {sentence}", logical_form, type_)

@@ -18,7 +18,7 @@ import os
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import StorageError, UserError
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 
 SPLITS = ("train", "dev", "test", "gen")
@@ -70,7 +70,7 @@ def find_file(split):
 
     Raises:
         FileNotFoundError: the named folder does not exist or lacks the file.
-        RuntimeError: no folder is named, and the download failed.
+        OSError: no folder is named, and the download failed.
     """
     if data_folder.find() == (None, None):
         return download(split)
@@ -87,7 +87,7 @@ def download(split, url=URL):
         url: str with `{split}` in it, where the file lies.
 
     Raises:
-        RuntimeError: the file cannot be reached or its checksum is wrong. The message
+        OSError: the file cannot be reached or its checksum is wrong. The message
             tells both ways to provide COGS.
     """
     data_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
@@ -112,7 +112,7 @@ def download(split, url=URL):
         tf.io.gfile.rename(os.fspath(manager.download(url)), path, overwrite=True)
         return path
     except Exception as error:  # whatever the network, the disk or tfds raise
-        raise RuntimeError(
+        raise StorageError(
             f"COGS: no folder is named, and downloading {split}.tsv failed: {error}\n"
             "Either copy train.tsv, dev.tsv, test.tsv and gen.tsv from the folder data "
             "of https://github.com/najoungkim/COGS and name their folder with "

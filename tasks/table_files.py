@@ -177,7 +177,7 @@ def _json(text):
     for number, line in enumerate(split_lines(text), 1):
         try:
             row = json.loads(line, object_pairs_hook=_once_each)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not is_utf8(line):
             lines.append(Line(number, None, "invalid UTF-8"))

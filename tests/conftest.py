@@ -1,7 +1,8 @@
 """Every test starts from the same seeds; tests on real data run where there is some.
 
 Under `KERAS_BACKEND=jax` nothing here imports TensorFlow, files called `*_tf.py` are
-not collected, and the trainer's tests are slow unless they are marked `quick_on_jax`.
+not collected, and tests of engines and training are slow unless they are marked
+`quick_on_jax`.
 """
 
 import os
@@ -50,7 +51,7 @@ def pytest_report_header():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        slow = not ON_TENSORFLOW and item.path.parent.name == "training"
+        slow = not ON_TENSORFLOW and item.path.parent.name in ("engines", "training")
         if slow and not item.get_closest_marker("quick_on_jax"):
             item.add_marker(pytest.mark.slow)
     if REAL_DATA:

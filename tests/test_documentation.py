@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.layers import Context, MoE
+from remixer_tf.layers.axes import axes_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
@@ -18,7 +19,6 @@ PAGES = sorted(
     for path in (
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("benchmarks/*.md"),
     )
 )
 
@@ -26,6 +26,8 @@ PAGES = sorted(
 def exists(name):
     """Whether a dotted name is a module, or something that a module defines."""
     parts = name.split(".")
+    if parts[0] in ("benchmarks", "studies"):  # Commands, which change their process.
+        return ROOT.joinpath(*parts).with_suffix(".py").exists()
     for end in range(len(parts), 0, -1):
         try:
             found = importlib.import_module(".".join(parts[:end]))
@@ -42,7 +44,8 @@ def exists(name):
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_names_and_links(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    names = set(re.findall(r"\b(?:remixer_tf|benchmarks|tests)(?:\.[a-z_]\w*)+", text))
+    packages = "remixer_tf|benchmarks|studies|tests"
+    names = set(re.findall(rf"\b(?:{packages})(?:\.[a-z_]\w*)+", text))
     # What stands after a package's name and is no module: a file or a host.
     names = {name for name in names if not name.endswith((".gin", ".git", ".whl"))}
     assert [name for name in sorted(names) if not exists(name)] == []
@@ -50,7 +53,7 @@ def test_names_and_links(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
     assert [x for x in links if not (ROOT / page).parent.joinpath(x).exists()] == []
     # Files of this repository in backticks, such as `gin/runs/train.gin`.
-    files = re.findall(r"`((?:gin|tasks|tests|benchmarks|remixer_tf)/[\w./-]+)`", text)
+    files = re.findall(rf"`((?:gin|tasks|{packages})/[\w./-]+)`", text)
     assert [x for x in files if not (ROOT / x).exists()] == []
 
 
@@ -103,19 +106,36 @@ def test_a_router_of_your_own():
         np.testing.assert_allclose(tf.reduce_sum(y), loss, rtol=1e-4)
 
 
+def test_a_layer_of_your_own_on_a_mesh():
+    names = {}
+    exec(code_of("## A layer of one's own", "docs/guides/layouts.md"), names)
+    layer = names["Linear"]()
+    layer.build((None, None, 8))
+    assert axes_of(layer.kernel) == ("d_model", None)
+    assert layer(tf.ones((2, 3, 8)), context=Context()).shape == (2, 3, 8)
+
+
 def test_every_list_of_guides_has_them_all_in_one_order():
     def listed(page, beginning, end):
         text = (ROOT / page).read_text(encoding="utf-8")
         text = text.split(beginning)[1].split(end)[0]
         return re.findall(r"guides/(\w+)\.md", text)
 
-    guides = listed("mkdocs.yml", "  - Guides:", "  - Reference:")
+    guides = listed("mkdocs.yml", "  - Guides:", "  - Results:")
     assert sorted(guides) == sorted(x.stem for x in ROOT.glob("docs/guides/*.md"))
     assert listed("docs/index.md", "# remixer_tf", "| to | read |") == guides
     assert listed("README.md", "## Guides and reference", "\n## ") == guides
 
 
+def test_every_page_of_results_is_listed():
+    pages = {x.name for x in ROOT.glob("docs/results/*.md")} - {"index.md"}
+    index = (ROOT / "docs/results/index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((\w+\.md)\)", index)) == pages
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"results/(\w+\.md)", navigation)) - {"index.md"} == pages
+
+
 def test_every_package_has_a_page():
     folders = {path.parent.name for path in ROOT.glob("remixer_tf/*/__init__.py")}
     pages = {path.stem for path in ROOT.glob("docs/reference/*.md")}
-    assert pages == folders | {"tasks"}
+    assert pages == folders | {"tasks", "testing"}

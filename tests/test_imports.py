@@ -20,7 +20,8 @@ ORDER = [
     ["layers"],
     ["models"],
     ["decoding", "objectives", "optimizers"],
-    ["checkpoints", "data", "tasks"],
+    ["checkpoints", "data", "tasks", "testing"],
+    ["engines"],
     ["training"],
     ["evaluation", "serving", "weights"],
     ["analysis"],
@@ -34,10 +35,10 @@ KERAS_ONLY = {part for part, rank in RANK.items() if rank <= RANK["optimizers"]}
 USES_GIN = {part for part, rank in RANK.items() if rank >= RANK["configuration"]}
 USES_GIN.add("tasks")
 ON_JAX = (
-    "remixer_tf.training.jax_",
-    "remixer_tf.training.placement",
+    "remixer_tf.engines.jax.",
     "remixer_tf.checkpoints.sharded",
     "remixer_tf.layers.jax_linear",
+    "remixer_tf.testing",
 )
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 
@@ -153,9 +154,20 @@ def test_the_step_on_jax_needs_no_tensorflow():
     for path in ROOT.glob("benchmarks/accelerator*.py"):
         sources[f"benchmarks.{path.stem}"] = path.read_text(encoding="utf-8")
     found = imported_with("benchmarks.accelerator", sources)
-    assert {"remixer_tf.training.jax_step", "remixer_tf.layers.base", "jax"} <= found
+    assert {"remixer_tf.engines.jax.step", "remixer_tf.layers.base", "jax"} <= found
     assert not found & {"tensorflow", "seqio", "t5"}
-    assert "tensorflow" in imported_with("remixer_tf.training.jax_engine", sources)
+    assert "tensorflow" in imported_with("remixer_tf.engines.jax.engine", sources)
+
+
+def test_an_engine_knows_no_other_engine():
+    paths = ROOT.glob("remixer_tf/engines/*/engine.py")
+    folders = {f"remixer_tf.engines.{path.parent.name}." for path in paths}
+    assert len(folders) > 1
+    for module, source in modules().items():
+        for own in filter(module.startswith, folders):
+            others = tuple(folders - {own})
+            names = imported_names(module, source)
+            assert not [name for name in names if name.startswith(others)], module
 
 
 def test_imports_run_one_way():

@@ -54,9 +54,7 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def run(model_dir, *arguments, steps):
-    sizes = [*TINY, f"--gin.TRAIN_STEPS={steps}"]
-    if BERT[0] not in arguments:  # A Transformer has no longest sequence.
-        sizes.append("--gin.MAX_LENGTH=32")
+    sizes = [*TINY, f"--gin.TRAIN_STEPS={steps}", "--gin.MAX_LENGTH=32"]
     run_command("train", [f"--model_dir={model_dir}", *arguments, *sizes])
 
 

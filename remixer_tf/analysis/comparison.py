@@ -80,12 +80,16 @@ class Run:
         try:
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             self.missing.append(f"{name} is damaged: it does not count")
             return {}
-        return found
+        return {
+            name: value
+            for name, value in found.items()
+            if isinstance(value, (int, float)) and abs(value) < 1e30
+        }
 
 
 def _numbers(summary, best):
@@ -98,7 +102,7 @@ def _numbers(summary, best):
         if name in summary:
             yield name, summary[name]
         elif rate := summary.get(f"{unit}s_per_second"):  # of an earlier version
-            yield name, summary["flops_per_second"] / rate
+            yield name, summary.get("flops_per_second", 0) / rate
     for name in ("steps", "seconds", "steps_per_second"):
         if name in summary:
             yield name, summary[name]

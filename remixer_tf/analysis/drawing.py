@@ -19,10 +19,10 @@ from remixer_tf.data.images import eval_images
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
-from remixer_tf.training.backend_engine import engine_of
 
 
 def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
@@ -91,7 +91,7 @@ class _Pictures:
 
     def draw(self, model, step):
         """Returns the figures, by name; see `draw_page`."""
-        # Here, since matplotlib is slow to import and every command reads this file.
+        # Here, since matplotlib is slow to import and every binary reads this file.
         from remixer_tf.analysis.panels import draw_observations
 
         batch, source = self._examples(model)

@@ -3,18 +3,20 @@
 `remixer_tf.checkpoints.writing` writes them, and says what they are.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import tempfile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints import sharded
-from remixer_tf.checkpoints.damage import DamagedError, retried
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
+from remixer_tf.errors import MissingFileError, StorageError, UserError
 
 LEARNING_RATE = "learning_rate"  # an optimizer's variable that older ones hold
 
@@ -89,8 +91,18 @@ def checkpoint_path(directory, step):
 
 
 def available_steps(directory):
-    """Returns the sorted steps of the checkpoints in `directory`."""
-    names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
+    """Returns the sorted steps of the checkpoints in `directory`.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    try:
+        names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
+    except tf.errors.OpError as error:
+        raise StorageError(
+            f"{directory} cannot be listed: {first_line(error)}. Run the same command "
+            "again when it can be."
+        ) from error
     names = (name.rstrip("/") for name in names)  # Object stores list "5/".
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -121,13 +133,31 @@ def assign(folder, group, pairs):
     if sharded.is_sharded(folder):
         sharded.assign(folder, group, pairs)
         return
-    reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
-    for name, variable in pairs:
-        value = reader.get_tensor(tensor_name(group, name))
-        sharding = getattr(variable.value, "sharding", None)  # JAX's alone have one.
-        if sharding is not None:
-            value = sharded.spread(value, sharding, variable.dtype)
-        variable.assign(value)
+    with plain_path(folder) as place:
+        reader = tf.train.load_checkpoint(os.path.join(place, "state"))
+        for name, variable in pairs:
+            value = reader.get_tensor(tensor_name(group, name))
+            # JAX's alone have one.
+            sharding = getattr(variable.value, "sharding", None)
+            if sharding is not None:
+                value = sharded.spread(value, sharding, variable.dtype)
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def plain_path(folder):
+    """Yields the folder, under a name that TensorFlow does not take for a pattern.
+
+    It looks for the files of a checkpoint as if their path were one, and finds none in
+    a folder that is called lr[1e-3]. Such a folder is read through a link.
+    """
+    if "://" in str(folder) or not {*str(folder)} & {*"*?[\\"}:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as place:
+        link = os.path.join(place, "checkpoint")
+        os.symlink(os.path.abspath(folder), link)
+        yield link
 
 
 def named_variables(variables):
@@ -172,9 +202,10 @@ def check_whole(folder):
         OSError: see `retried`.
     """
     check_complete(folder)
-    for name in tf.io.gfile.listdir(folder):
-        if name.endswith(".index"):
-            _read_all(os.path.join(folder, name.removesuffix(".index")))
+    with plain_path(folder) as place:
+        for name in tf.io.gfile.listdir(place):
+            if name.endswith(".index"):
+                _read_all(os.path.join(place, name.removesuffix(".index")))
     if sharded.is_sharded(folder):
         sharded.check_checksums(folder)
 
@@ -234,7 +265,8 @@ def saved_shapes(folder):
     if sharded.is_sharded(folder):
         return sharded.saved_shapes(folder)
     shapes = {}
-    reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
+    with plain_path(folder) as place:
+        reader = tf.train.load_checkpoint(os.path.join(place, "state"))
     for key, shape in reader.get_variable_to_shape_map().items():
         group, *rest = key.split("/")
         if len(rest) == 3 and rest[1:] == [".ATTRIBUTES", "VARIABLE_VALUE"]:
@@ -335,7 +367,7 @@ def _best_step(model_dir):
     with tf.io.gfile.GFile(path) as file:
         try:
             return int(json.load(file)["step"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(
                 f"{path} is damaged: it names no step. Name one, as --step=1000. "
                 "Training writes the file again after its next evaluation."

@@ -4,6 +4,7 @@ A model reads the ids of another vocabulary without complaint, and answers nonse
 """
 
 import filecmp
+import glob
 import json
 import os
 import re
@@ -29,17 +30,37 @@ def remember_vocabularies(model_dir, vocabularies, continues):
         vocabularies: what `describe_vocabularies` gives.
         continues: bool, whether the run has weights already.
 
+    Returns:
+        list of str, the files that were not there before.
+
     Raises:
         ValueError: the run continues, and was trained with others.
     """
     if continues:
         check_vocabularies(model_dir, vocabularies)
+    before = _files(model_dir)
     written = {
         name: vocabulary | _copy_file(model_dir, vocabulary)
         for name, vocabulary in vocabularies.items()
     }
     with tf.io.gfile.GFile(_path(model_dir), "w") as file:
         json.dump(written, file, indent=2)
+    return sorted(_files(model_dir) - before)
+
+
+def forget_vocabularies(model_dir, files):
+    """Removes what `remember_vocabularies` has written, of a run that did not start."""
+    for file in files:
+        tf.io.gfile.remove(file)
+    folder = os.path.join(model_dir, FOLDER)
+    if tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
+        tf.io.gfile.rmtree(folder)
+
+
+def _files(model_dir):
+    copies = os.path.join(glob.escape(model_dir), FOLDER, "*")
+    path = _path(model_dir)
+    return {*tf.io.gfile.glob(copies), *([path] if tf.io.gfile.exists(path) else [])}
 
 
 def _copy_file(model_dir, vocabulary):
@@ -104,8 +125,7 @@ def check_vocabularies(model_dir, vocabularies):
                 model_dir,
             )
         return
-    with tf.io.gfile.GFile(_path(model_dir)) as file:
-        saved = json.load(file)
+    saved = _read(_path(model_dir))
     for name, of_run, of_task in compare_vocabularies(saved, vocabularies):
         raise UserError(
             f"The run {model_dir} was trained with another vocabulary of {name}.\n"
@@ -136,6 +156,20 @@ def compare_vocabularies(saved, given):
     for name in sorted(saved.keys() & given.keys()):
         if content(saved[name]) != content(given[name]):
             yield name, show(saved[name]), show(given[name])
+
+
+def _read(path):
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            saved = json.load(file)
+        except (ValueError, RecursionError):
+            saved = None
+    if not isinstance(saved, dict) or any(type(x) is not dict for x in saved.values()):
+        raise UserError(
+            f"{path} is damaged: it does not tell the vocabularies of the run. Remove "
+            "it if you know that the ones given are right."
+        )
+    return saved
 
 
 def _path(model_dir):

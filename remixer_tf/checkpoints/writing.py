@@ -39,6 +39,7 @@ from remixer_tf.checkpoints.reading import (
     is_random_state,
     named_variables,
     num_parts,
+    plain_path,
     saved_value,
     shorten,
 )
@@ -335,7 +336,13 @@ class Checkpoints:
         self._last_step = step
         if tf.io.gfile.exists(_summary_path(folder)):
             with tf.io.gfile.GFile(_summary_path(folder)) as file:
-                self.summary = json.load(file)
+                try:
+                    self.summary = dict(json.load(file))
+                except (ValueError, TypeError, RecursionError):
+                    logging.warning(
+                        "%s is damaged: seconds and FLOPs count from this step.",
+                        file.name,
+                    )
         return step
 
     def _restore_start(self):
@@ -393,8 +400,9 @@ class Checkpoints:
 
     def _restore_data(self, folder, step):
         """Goes to the checkpoint's position in the data; raises if it is in other."""
-        reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
-        saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
+        with plain_path(folder) as place:
+            reader = tf.train.load_checkpoint(os.path.join(place, "state"))
+            saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
         names = tf.io.gfile.listdir(folder)
         parts = num_parts(names)
         here = self._host.shard_info.num_shards
@@ -406,7 +414,18 @@ class Checkpoints:
             )
         else:
             try:
-                self._data.read(self._data_path(folder)).assert_consumed()
+                with plain_path(folder) as place:
+                    self._data.read(self._data_path(place)).assert_consumed()
+            except (
+                tf.errors.PermissionDeniedError,
+                tf.errors.ResourceExhaustedError,
+                tf.errors.UnavailableError,
+                tf.errors.UnknownError,
+            ) as error:
+                raise StorageError(
+                    f"The checkpoint {folder} cannot be read: {first_line(error)}. "
+                    "Run the same command again when its files can be read."
+                ) from error
             except (AssertionError, ValueError, tf.errors.OpError) as error:
                 message = str(getattr(error, "message", error))
                 reason = f" ({message.splitlines()[0]}) "

@@ -8,6 +8,7 @@ unknown and padding, and lengths that would do. --gin.TASK, --gin.VOCABULARY and
 import sys
 
 from remixer_tf import configuration
+from remixer_tf.checkpoints import paths
 from remixer_tf.errors import UserError
 
 
@@ -43,6 +44,7 @@ def run(options):
     if options.gin_file and options.model_dir:
         raise UserError("give --gin_file or --model_dir, not both.")
     configuration.read_configuration(options, ["runs/train.gin"], complete=False)
+    paths.start_from(paths.starts(), run=options.model_dir)
     dataset = configuration.get_value("train.dataset")
     given = {"max_examples": options.max_examples}
     if getattr(dataset, "__name__", None) == "image_dataset":

@@ -30,7 +30,7 @@ def run(options):
     configuration.read_configuration(options)
     from remixer_tf.data.errors import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
-    from remixer_tf.training.jax_engine import MissingDevicesError
+    from remixer_tf.engines.jax.engine import MissingDevicesError
 
     try:
         dry = vocabularies_for_a_while() if options.dry_run else nullcontext()
@@ -52,7 +52,7 @@ def run(options):
 def _each_device():
     """Says what each device would hold of a mesh that is not here."""
     from remixer_tf.configuration.layouts import configured_layout
-    from remixer_tf.training.layout_memory import declare_run, device_memory
+    from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
 
     names = ("model", "optimizer", "dtype_policy")
     run = declare_run(*(configuration.get_value(f"train.{name}") for name in names))

@@ -101,7 +101,9 @@ def read_text(source, name):
     """As `read_statements`, of an open file or a str, which errors call `name`."""
     try:
         parser = config_parser.ConfigParser(source, _AsWritten())
-        return [s for s in map(_statement, parser) if s is not None]
+        statements = [s for s in map(_statement, parser) if s is not None]
+        repr(statements)  # Fails of a huge integer, as who reads the values would.
+        return statements
     except SyntaxError as error:
         where = error.args[1]
         if not isinstance(source, str) and isinstance(where, tuple):

@@ -72,6 +72,9 @@ def check_names(bindings):
             continue
         part = _find(binding.selector, binding.place)
         known = sorted(parameters(part.wrapped))
+        if new := getattr(part.wrapped, "moved", {}).get(binding.parameter):
+            name = f"{part.name}.{binding.parameter}"
+            raise UserError(f"{name} has a new name: {new}.")
         # gin accepts every name for what takes **kwargs, as Keras' classes do.
         strict = part.name in _ours() or _is_layer(part.wrapped)
         if binding.parameter not in known and (strict or not _takes_any(part.wrapped)):
@@ -83,6 +86,7 @@ def check_names(bindings):
 
 def check_values(final):
     """Raises a UserError for values that cannot be what they are for."""
+    _check_loops(final)
     for name, binding in final.items():
         for string in binding.strings():
             if isinstance(string, Name) and string[0] == "%":
@@ -172,6 +176,19 @@ def _find(selector, place):
         f"gin knows no {selector!r}{place}.{nearest(selector, _ours())} Names from a "
         f"module of yours need an `import` line in the gin file.{reason}"
     )
+
+
+def _check_loops(final):
+    """Raises if a macro stands for itself, perhaps by others."""
+    uses = {f"%{n}": b.strings() for n, b in final.items() if not b.parameter}
+    for macro in uses:
+        seen, new = set(), {macro}
+        while new:
+            new = {used for name in new for used in uses.get(name, ())} - seen
+            seen |= new
+        if macro in seen:
+            name = macro[1:]
+            raise UserError(f"the macro {name} stands for itself. Give it a value.")
 
 
 def _check_macro(name, final):

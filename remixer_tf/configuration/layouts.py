@@ -1,7 +1,7 @@
 """How gin lays a run out on a mesh of devices."""
 
 from remixer_tf.configuration.gin_files import get_value
-from remixer_tf.training.layout import Layout
+from remixer_tf.engines.jax.layout import Layout
 
 
 def configured_layout():

@@ -12,6 +12,7 @@ _TRAINING = (
     "remixer_tf.data.epochs.",
     "remixer_tf.data.images.",
     "remixer_tf.data.pipeline.train_dataset",
+    "remixer_tf.engines.",
     "remixer_tf.evaluation.best.",
     "remixer_tf.evaluation.evaluate.",
     "remixer_tf.objectives.",

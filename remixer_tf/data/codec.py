@@ -90,11 +90,10 @@ class Codec(tf.Module):
         # A SavedModel holds what is an attribute here.
         self._tokenizers = [one.tf_tokenizer for one in known]
         self.files = sorted({one.sentencepiece_model_file for one in known})
-        self._with_eos = []
-        if not self.running_text:
-            self._with_eos = [name for name, one in features.items() if one.add_eos]
+        with_eos = [name for name, one in features.items() if one.add_eos]
+        self._with_eos = [] if self.running_text else with_eos
         after_trim = seqio.preprocessors.append_eos_after_trim
-        self._keep_eos = self._with_eos if _has(task, after_trim) else []
+        self._keep_eos = with_eos if _has(task, after_trim) else []
         self._trim_starts = trim == "start" or self.running_text
         self._keep_ends = self._trim_starts or _has(task, keep_end)
 

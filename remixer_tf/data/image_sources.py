@@ -9,7 +9,9 @@ A source has `name`, `class_names`, `num_examples(split)`, and
   example number `start` of this host on.
 """
 
+import contextlib
 import os
+from unittest import mock
 
 import seqio
 import tensorflow as tf
@@ -109,6 +111,26 @@ class ImageFolder:
         return paths, labels
 
 
+@contextlib.contextmanager
+def _known_features():
+    """Has TFDS import no module that the files of a dataset name, but its own."""
+    connector = tfds.features.FeatureConnector
+    find = connector.cls_from_name
+
+    def find_known(name):
+        own = name.startswith("tensorflow_datasets.")
+        if not own and name not in connector._registered_features:
+            raise UserError(
+                f"The dataset has a feature {name!r:.200}, which is not TensorFlow "
+                "Datasets' own. Import its module first, if you trust it: "
+                "--module_import=MODULE."
+            )
+        return find(name)
+
+    with mock.patch.object(connector, "cls_from_name", find_known):
+        yield
+
+
 class TfdsImages:
     """A dataset of TensorFlow Datasets that is prepared on this machine.
 
@@ -128,7 +150,8 @@ class TfdsImages:
         self.name = name.partition(":")[0].partition("/")[0]
         self.shuffle_buffer_size = shuffle_buffer_size
         try:
-            self._builder = tfds.builder(name, data_dir=data_dir)
+            with _known_features():
+                self._builder = tfds.builder(name, data_dir=data_dir)
         except tfds.core.registered.DatasetNotFoundError as error:
             raise UserError(
                 f"TensorFlow Datasets knows no dataset {name!r}: {error}"

@@ -13,7 +13,7 @@ from absl import logging
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
-from remixer_tf.errors import UserError
+from remixer_tf.errors import StorageError, UserError
 
 MODEL_TYPES = ("unigram", "bpe", "word")
 SPECIAL_PIECES = 3
@@ -86,6 +86,7 @@ def train_vocabulary(
     Raises:
         ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
             large for these texts; then the message says how many would do.
+        OSError: the file cannot be written.
     """
     if model_type not in MODEL_TYPES:
         raise UserError(
@@ -114,6 +115,11 @@ def train_vocabulary(
         )
     if os.path.isdir(output):
         raise UserError(f"output must be a file. Received the folder {output!r}.")
+    folder = there = os.path.dirname(os.path.abspath(output))
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there) or not os.access(there, os.W_OK):
+        raise StorageError(f"cannot write {output}: {there} is no folder to write in.")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -134,9 +140,12 @@ def train_vocabulary(
         )
     except RuntimeError as error:
         raise UserError(_explain(error, vocab_size, model_type)) from error
-    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-    with open(output, "wb") as file:
-        file.write(model.getvalue())
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(output, "wb") as file:
+            file.write(model.getvalue())
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}.") from None
     return sentencepiece_vocabulary(output)
 
 

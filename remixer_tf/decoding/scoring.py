@@ -35,7 +35,7 @@ def check_scores(model):
         raise UserError(
             f"This model cannot score whole texts: the first {first} positions of a "
             "row see each other. LossEvaluation tells the loss and perplexity of the "
-            "others. Score with SparseGatedMLP.routing = 'deterministic'."
+            "others. Score with SparseSpatialGate.routing = 'deterministic'."
         )
 
 

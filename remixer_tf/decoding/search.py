@@ -7,6 +7,7 @@ from keras import ops
 
 from remixer_tf.decoding.repetition import tokens_read
 from remixer_tf.errors import UserError
+from remixer_tf.layers.base import DecodeState
 
 FIRST_CACHE_LENGTH = 64
 
@@ -125,6 +126,7 @@ def decode(
     max_steps = prompt.shape[1] + max_length
     length = min(FIRST_CACHE_LENGTH, max_steps)
     context, cache = model.start_decoding(batch, length, beams)
+    cached = ops.arange(length, dtype="int32")
     numbers = ops.arange(beams, dtype="int32")
     steps = ops.arange(max_steps, dtype="int32")
 
@@ -132,11 +134,12 @@ def decode(
         return ops.logical_and(step < length, ops.any(hypotheses.running))
 
     def advance(step, last, hypotheses, nodes, state, writers, cache):
-        now = context._replace(step=step)
+        ancestry = None
         if branches:
-            ancestry = ops.one_hot(writers[:, :, :length], beams, axis=1)
-            now = now._replace(ancestry=ancestry[:, :, None])
-        logits, cache = model.decode_step(ops.reshape(last, (-1,)), cache, now)
+            ancestry = ops.one_hot(writers[:, :, :length], beams, axis=1)[:, :, None]
+        now = DecodeState(step, cached, ancestry)
+        last = ops.reshape(last, (-1,))
+        logits, cache = model.decode_step(last, cache, context, now)
         logits = ops.reshape(logits, (-1, beams, logits.shape[-1]))
         if repetition:
             read = tokens_read(prompt, prompt_lengths, hypotheses.tokens)
@@ -202,7 +205,8 @@ def decode(
     *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
     while length < max_steps:
         length = min(4 * length, max_steps)
-        context, cache = model.grow_cache(context, cache, length)
+        cache = model.grow_cache(context, cache, length)
+        cached = ops.arange(length, dtype="int32")
         *loop, cache = ops.while_loop(unfinished, advance, (*loop, cache))
     _, _, hypotheses, _, state, _ = loop
     return hypotheses, state

@@ -42,6 +42,7 @@ class DecodedEvaluation(TextEvaluation):
     """
 
     kind = "metrics"
+    decodes = True
     any_rows = True  # Inference's graph, for inference's answers.
 
     def __init__(

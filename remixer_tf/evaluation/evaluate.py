@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
+from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
-from remixer_tf.training.backend_engine import backend_engine
 from remixer_tf.training.checks import check_writable
 
 _POLL_SECONDS = 10

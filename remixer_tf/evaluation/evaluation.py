@@ -162,7 +162,7 @@ class Evaluation:
             if result.get("evaluation") == self.name
             and (part := (result["task"], result["split"])) in parts
             and (key := result.get("key"))
-            and key == self._key(part, model, key["checkpoint"], bindings)
+            and key == self._key(part, model, key.get("checkpoint"), bindings)
         ]
 
     def run(

@@ -116,31 +116,56 @@ def read_results(model_dir, kind="metrics"):
     # Not by a pattern: folders may have its characters in their names.
     walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
     folders = sorted(folder for folder, _, names in walk if f"{kind}.json" in names)
-    results = (_read_json(os.path.join(folder, f"{kind}.json")) for folder in folders)
+    paths = [os.path.join(folder, f"{kind}.json") for folder in folders]
+    results = [_read_result(model_dir, path) for path in paths]
     return [result for result in results if result]
 
 
 def read_result(model_dir, kind, identity):
     """Returns the result with this evaluation, task, split and step, None for none."""
     path = os.path.join(_result_folder(model_dir, identity), f"{kind}.json")
-    return _read_json(path) if tf.io.gfile.exists(path) else None
+    return _read_result(model_dir, path) if tf.io.gfile.exists(path) else None
 
 
 def read_records(model_dir, result, name="predictions.jsonl"):
-    """Returns what `write_examples` wrote of each example, a list of dictionaries."""
+    """Returns what `write_examples` wrote of each example, a list of dictionaries.
+
+    Raises:
+        OSError: the file is missing or damaged.
+    """
     path = os.path.join(_result_folder(model_dir, result), name)
-    with tf.io.gfile.GFile(path) as file:
-        return [json.loads(line) for line in file]
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return [json.loads(line) for line in file]
+    except (ValueError, RecursionError, tf.errors.OpError) as error:
+        raise StorageError(
+            f"{path} cannot be read: {getattr(error, 'message', error)}. "
+            "remixer_tf eval --force writes it again."
+        ) from None
 
 
-def _read_json(path):
-    """Returns what a file holds; one that is damaged is reported and is None."""
+def _read_result(model_dir, path):
+    """Returns the result of a file; one that is damaged is reported and is None.
+
+    Its names tell where it lies. Others, of a stranger, would lead out of the run.
+    """
     with tf.io.gfile.GFile(path) as file:
         try:
-            return json.load(file)
-        except ValueError:
-            logging.warning("%s is damaged and does not count.", path)
-            return None
+            result = json.load(file)
+            known = (
+                type(result["step"]) is int
+                and isinstance(result.get("key", {}), dict)
+                and _result_folder(model_dir, result) == os.path.dirname(path)
+                and all(
+                    isinstance(value, (int, float, str))
+                    for value in result["metrics"].values()
+                )
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            known = False
+    if not known:
+        logging.warning("%s is damaged and does not count.", path)
+    return result if known else None
 
 
 def result_names(result):

@@ -1,7 +1,7 @@
 """Keras layers of T5, Remixer and their relatives; keras.ops only."""
 
 from remixer_tf.layers.attention import CrossAttention, SelfAttention
-from remixer_tf.layers.base import Context, PositionWise, Sublayer
+from remixer_tf.layers.base import Context, DecodeState, PositionWise, Sublayer
 from remixer_tf.layers.bert import (
     BertFeedForward,
     BertSelfAttention,
@@ -9,7 +9,7 @@ from remixer_tf.layers.bert import (
 )
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.feed_forward import FeedForward, GatedFeedForward
-from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
+from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit, TinyAttention
 from remixer_tf.layers.learned_routers import (
     ExpertsChooseRouter,
     GShardRouter,
@@ -35,7 +35,7 @@ from remixer_tf.layers.routers import (
     Routing,
 )
 from remixer_tf.layers.sowing import capture, sow
-from remixer_tf.layers.sparse_gate import SparseGatedMLP, SparseSpatialGate
+from remixer_tf.layers.sparse_gate import SparseSpatialGate
 
 __all__ = [
     "BaseRouter",
@@ -44,6 +44,7 @@ __all__ = [
     "BlockTokenMLP",
     "Context",
     "CrossAttention",
+    "DecodeState",
     "Dropout",
     "ExpertsChooseRouter",
     "FeedForward",
@@ -66,11 +67,11 @@ __all__ = [
     "Routing",
     "SelfAttention",
     "SlidingTokenMLP",
-    "SparseGatedMLP",
     "SparseSpatialGate",
     "SpatialGatingUnit",
     "Sublayer",
     "SwitchRouter",
+    "TinyAttention",
     "TokenMixingMLP",
     "capture",
     "create_toeplitz_matrix",

@@ -1,4 +1,4 @@
-"""Multi-head attention, T5's way: no biases, no division by sqrt(d_kv)."""
+"""Multi-head attention; by default T5's way, without biases and 1 / sqrt(d_kv)."""
 
 import keras
 from keras import ops
@@ -22,19 +22,35 @@ from remixer_tf.layers.sowing import sow
 class _Attention(Sublayer):
     """`softmax(Q K^T + bias) V W_o`, with Q = X W_q, K = M W_k, V = M W_v.
 
-    The 1/sqrt(d_kv) of the usual form is inside the query's initialiser, as Mesh
+    In T5 the 1/sqrt(d_kv) of the usual form is inside the query's initialiser, as Mesh
     TensorFlow has it:
     q ~ N(0, 1/(d_model d_kv)), k, v ~ N(0, 1/d_model), o ~ N(0, 1/(heads d_kv)).
     The products Q K^T and the stack's position bias come in the compute dtype; their
-    sum, the mask and the softmax are float32.
+    sum, the mask and the softmax are float32. Arguments: see `SelfAttention`.
     """
 
-    def __init__(self, num_heads, d_kv, dropout_rate=0.0, **kwargs):
+    def __init__(
+        self,
+        num_heads,
+        d_kv,
+        dropout_rate=0.0,
+        use_bias=False,
+        scale_query=False,
+        stddev=None,
+        d_out=None,
+        zero_out=False,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         check_integers(num_heads=num_heads, d_kv=d_kv)
         self.num_heads = num_heads
         self.d_kv = d_kv
         self.dropout_rate = dropout_rate
+        self.use_bias = use_bias
+        self.scale_query = scale_query
+        self.stddev = stddev
+        self.d_out = d_out
+        self.zero_out = zero_out
         self.dropout = Dropout(
             dropout_rate, shared_axes=(2,), name="dropout", dtype=self.dtype_policy
         )
@@ -43,19 +59,29 @@ class _Attention(Sublayer):
         d_model = input_shape[-1]
         inner = self.num_heads * self.d_kv
         project = self._projection
-        self.query = project("query", d_model, inner, 1 / (d_model * self.d_kv))
-        self.key = project("key", d_model, inner, 1 / d_model)
-        self.value = project("value", d_model, inner, 1 / d_model)
-        self.out = project("out", inner, d_model, 1 / inner)
+        # A small attention into hidden units (`d_out`) is never split by heads.
+        into = ("d_model", None if self.d_out else "heads")
+        back = (into[1], "d_ff" if self.d_out else "d_model")
+        self.query = project("query", d_model, inner, 1 / (d_model * self.d_kv), into)
+        self.key = project("key", d_model, inner, 1 / d_model, into)
+        self.value = project("value", d_model, inner, 1 / d_model, into)
+        self.out = project("out", inner, self.d_out or d_model, 1 / inner, back)
         self.dropout.build()
 
-    def _projection(self, name, d_in, d_out, variance):
-        initializer = keras.initializers.RandomNormal(stddev=variance**0.5)
-        shape = (None, None, d_in)
-        return dense(name, shape, d_out, self.dtype_policy, initializer)
+    def _projection(self, name, d_in, d_out, variance, axes):
+        if name == "out" and self.zero_out:
+            initializer = "zeros"
+        elif self.stddev is None:
+            initializer = keras.initializers.RandomNormal(stddev=variance**0.5)
+        else:
+            initializer = keras.initializers.TruncatedNormal(stddev=self.stddev)
+        options = {"use_bias": self.use_bias, "axes": axes}
+        shape, dtype = (None, None, d_in), self.dtype_policy
+        return dense(name, shape, d_out, dtype, initializer, **options)
 
     def _query(self, x):
-        return self._split_heads(self.query(x))
+        query = self._split_heads(self.query(x))
+        return query * self.d_kv**-0.5 if self.scale_query else query
 
     def _split_heads(self, x):
         """`[batch, length, heads * d_kv]` to `[batch, heads, length, d_kv]`."""
@@ -105,15 +131,23 @@ def _sum_biases(*biases):
 
 
 class SelfAttention(_Attention):
-    """Multi-head self-attention with the context's position bias.
+    """Multi-head self-attention; by default T5's, with its stack's position bias.
 
     Args:
         num_heads: int.
         d_kv: int, width of a head.
-        causal: bool, whether a token sees only itself and earlier ones.
         dropout_rate: float, on the attention weights, one mask for all queries.
         relative_bias: bool, adds a `RelativePositionBias` of this layer's own. T5
             shares one among the layers of a stack instead: `context.position_bias`.
+        stack_bias: bool, whether to add `context.position_bias`, if there is one.
+        use_bias: bool, whether the four projections have biases.
+        scale_query: bool, whether Q is divided by sqrt(d_kv). T5 has that in Q's
+            initialiser.
+        stddev: float, the projections start truncated normal of this deviation. None:
+            T5's initialisers.
+        d_out: int, channels of the output; None is d_model, as sublayers have it.
+        zero_out: bool, whether W_o starts at zero.
+        causal: bool, whether a token sees only itself and earlier ones, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`. `context.padding_mask` hides padding
     keys, `context.segment_ids` other packed examples.
@@ -122,28 +156,31 @@ class SelfAttention(_Attention):
         ValueError: when decoding is asked of a layer that is not causal.
     """
 
+    causal = None
     reorders_cache = False
 
     def __init__(
         self,
         num_heads,
         d_kv,
-        causal=False,
         dropout_rate=0.0,
         relative_bias=False,
+        stack_bias=True,
         **kwargs,
     ):
         super().__init__(num_heads, d_kv, dropout_rate, **kwargs)
-        self.causal = causal
+        self.stack_bias = stack_bias
         self.relative_bias = relative_bias
         if relative_bias:
-            self.position_bias = RelativePositionBias(
-                num_heads, bidirectional=not causal, name="position_bias"
-            )
+            self.position_bias = RelativePositionBias(num_heads, name="position_bias")
 
     def build(self, input_shape):
         super().build(input_shape)
+        self._build_position_bias()
+
+    def _build_position_bias(self):
         if self.relative_bias:
+            self.position_bias.join_stack(self.causal, self.max_length)
             self.position_bias.build()
 
     def call(self, x, context, training=False):
@@ -165,40 +202,42 @@ class SelfAttention(_Attention):
         if context.segment_ids is not None:
             ids = context.segment_ids
             segments = _mask_bias(ops.equal(ids[:, :, None], ids[:, None, :]))[:, None]
-        shared = _sum_biases(own, context.position_bias, causal)
+        stack = context.position_bias if self.stack_bias else None
+        shared = _sum_biases(own, stack, causal)
         if shared is not None:
             shared = repeat(shared, batch_size)
         return _sum_biases(shared, padding, segments)
 
-    def _step_bias(self, context):
-        """What is added to the logits of position `context.step`."""
+    def _step_bias(self, context, state):
+        """What is added to the logits of position `state.step`."""
         own = None
         if self.relative_bias:
-            step = ops.reshape(context.step, (1,))
-            own = self.position_bias(step, context.key_positions)
-        seen = _mask_bias(context.key_positions <= context.step)[None, None, None]
-        return _sum_biases(own, context.position_bias, seen)
+            step = ops.reshape(state.step, (1,))
+            own = self.position_bias(step, state.key_positions)
+        seen = _mask_bias(state.key_positions <= state.step)[None, None, None]
+        stack = context.position_bias if self.stack_bias else None
+        return _sum_biases(own, stack, seen)
 
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
             raise UserError(
-                "Only causal self-attention can decode step by step. Received: "
-                f"causal=False in layer '{self.path}'. Set causal=True in decoders."
+                "Only causal self-attention can decode step by step. Received: layer "
+                f"'{self.path}', which is not causal. A decoder's stack makes it so."
             )
         shape = (batch_size, self.num_heads, max_length, self.d_kv)
         zeros = ops.zeros(shape, self.compute_dtype)
         return {"key": zeros, "value": zeros}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         key = self._split_heads(self.key(x))
         value = self._split_heads(self.value(x))
         cache = {
-            "key": update_cache(cache["key"], key, context),
-            "value": update_cache(cache["value"], value, context),
+            "key": update_cache(cache["key"], key, state),
+            "value": update_cache(cache["value"], value, state),
         }
-        bias = self._step_bias(context)
-        if context.ancestry is not None:
-            return self._attend_to_ancestors(x, cache, bias, context.ancestry), cache
+        bias = self._step_bias(context, state)
+        if state.ancestry is not None:
+            return self._attend_to_ancestors(x, cache, bias, state.ancestry), cache
         return self._attend(x, cache["key"], cache["value"], bias), cache
 
     def _attend_to_ancestors(self, x, cache, bias, ancestry):
@@ -220,6 +259,7 @@ class CrossAttention(_Attention):
         num_heads: int.
         d_kv: int, width of a head.
         dropout_rate: float, on the attention weights, one mask for all queries.
+        use_bias, scale_query, stddev, d_out, zero_out: see `SelfAttention`.
 
     Call arguments and returns: see `Sublayer`. While decoding, the keys and values of
     the encoded sequence are computed once, by `init_cache`.
@@ -243,7 +283,7 @@ class CrossAttention(_Attention):
         key, value = self._encoded_key_value(context)
         return {"key": key, "value": value}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         # Hypotheses of an example, which are successive rows, read the same keys: they
         # are so many positions of it.
         examples = ops.shape(cache["key"])[0]

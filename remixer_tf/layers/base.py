@@ -6,6 +6,8 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.axes import NamedAxes, build_named
 from remixer_tf.layers.products import Dense
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
@@ -15,6 +17,8 @@ MASKED = -1e9
 
 class Context(NamedTuple):
     """What a sublayer may read besides its input. Tensors and Nones only.
+
+    While decoding, all but the encoder's tensors are those of the one position.
 
     Attributes:
         padding_mask: int32 `[batch, length]`, 1 on real tokens; None where causality
@@ -26,13 +30,6 @@ class Context(NamedTuple):
         encoded_mask: int32 `[batch, encoded_length]`, 1 on real tokens.
         encoded_segment_ids: int32 `[batch, encoded_length]`, as `segment_ids`.
         position_bias: `[1, num_heads, length, kv_length]`, added to attention logits.
-        step: int32 scalar, the position being decoded. Set only while decoding.
-        key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
-            a decoding cache holds. Set only while decoding.
-        ancestry: float32 `[batch, hypotheses, 1, hypotheses, max_length]`, 1 where the
-            hypothesis of the second axis wrote the position of the last axis for that
-            of the fourth, else 0. Set only in a beam search, where hypotheses go on
-            from others; None: each wrote its own.
         tokens: int32 `[batch, length]`, the ids that entered the stack; `[batch, 1]`
             while decoding. None where there are none (images).
         token_mask: int32 `[batch, length]`, 1 on real tokens, also where
@@ -46,29 +43,54 @@ class Context(NamedTuple):
     encoded_mask: Any = None
     encoded_segment_ids: Any = None
     position_bias: Any = None
-    step: Any = None
-    key_positions: Any = None
-    ancestry: Any = None
     tokens: Any = None
     token_mask: Any = None
 
 
-class Sublayer(keras.layers.Layer):
+class DecodeState(NamedTuple):
+    """Where decoding step by step is.
+
+    Attributes:
+        step: int32 scalar, the position being decoded.
+        key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
+            the cache holds.
+        ancestry: float32 `[batch, hypotheses, 1, hypotheses, max_length]`, 1 where the
+            hypothesis of the second axis wrote the position of the last axis for that
+            of the fourth, else 0. None outside of a beam search, where each hypothesis
+            wrote its own.
+    """
+
+    step: Any
+    key_positions: Any
+    ancestry: Any = None
+
+
+class Sublayer(NamedAxes, keras.layers.Layer):
     """A shape-preserving layer, `[batch, length, d_model]` to the same.
 
     It holds no residual connection and no normalisation of its input: `Block` adds
-    both. Pass `context` by keyword (Keras wants tensors first).
+    both. Pass `context` by keyword (Keras wants tensors first). `add_weight` takes the
+    names of the weight's axes, see `NamedAxes`.
 
-    A sublayer of a decoder sets `causal`. To decode step by step it overrides
-    `decode_step`, and `init_cache` if it remembers anything. A sublayer that treats
-    each position by itself inherits `PositionWise`, and overrides neither.
+    Its class says in `causal` whether it may stand in a decoder. To decode step by
+    step it overrides `decode_step`, and `init_cache` if it remembers anything. A
+    sublayer that treats each position by itself inherits `PositionWise`, and overrides
+    neither.
+
+    Args:
+        causal: bool, whether no output may depend on a later token. None: as the stack
+            says that the layer joins; without a stack, False.
+        max_length: int, the longest sequence, for layers that need to know it. None: as
+            the stack says.
 
     Attributes:
-        causal: bool, whether no output depends on a later token.
+        causal: of the class, False if outputs depend on later tokens; True if they
+            never do; None if they do unless `self.causal` is true. Of a layer, a bool.
+        max_length: int or None, see the argument.
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
         reorders_cache: bool, whether a beam search has to put the cache's rows in the
-            order of its hypotheses. Not where `decode_step` reads `context.ancestry`,
+            order of its hypotheses. Not where `decode_step` reads `state.ancestry`,
             which spares moving the cache, or where rows are examples.
         first_scorable: int, the first position of a decoder whose output depends on no
             later token. Those before it get no loss and no score.
@@ -78,6 +100,37 @@ class Sublayer(keras.layers.Layer):
     depends_on_padding = False
     reorders_cache = True
     first_scorable = 0
+
+    def __init__(self, causal=None, max_length=None, **kwargs):
+        super().__init__(**kwargs)
+        if causal is not None and not isinstance(causal, bool):
+            raise UserError(
+                "causal must be True, False, or None for what the stack says. "
+                f"Received: causal={causal!r}"
+            )
+        if max_length is not None:
+            check_integers(max_length=max_length)
+        self.max_length = None
+        Sublayer.join_stack(self, causal, max_length)
+
+    def join_stack(self, causal, max_length):
+        """Takes from a stack what the constructor left open.
+
+        The stack calls it for its sublayers and all layers in these. A sublayer calls
+        it for layers that it makes and builds in its own `build`.
+
+        Args:
+            causal, max_length: see the constructor.
+
+        Raises:
+            ValueError: the constructor said something else, or the stack is causal and
+                the class is not.
+        """
+        if type(self).causal is None:
+            agree(self, causal=causal)
+        elif causal and not self.causal:
+            raise UserError(not_causal(self))
+        agree(self, max_length=max_length)
 
     def call(self, x, context, training=False):
         """Transforms a whole sequence.
@@ -112,13 +165,14 @@ class Sublayer(keras.layers.Layer):
             raise self._cannot_decode()
         return {}
 
-    def decode_step(self, x, cache, context):
-        """Transforms position `context.step`, given the earlier ones in `cache`.
+    def decode_step(self, x, cache, context, state):
+        """Transforms position `state.step`, given the earlier ones in `cache`.
 
         Args:
             x: float `[batch, 1, d_model]`.
             cache: what `init_cache` or the last `decode_step` returned.
-            context: a `Context` with `step` and `key_positions`.
+            context: a `Context`.
+            state: a `DecodeState`.
 
         Returns:
             float `[batch, 1, d_model]`, and the new cache.
@@ -144,12 +198,51 @@ class PositionWise(Sublayer):
 
     causal = True
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         return self(x, context=context), cache
 
 
-def update_cache(cached, x, context):
-    """Puts `x` at `context.step` of `cached`.
+def agree(layer, **facts):
+    """Sets attributes of a layer that are None; the others have to be equal already.
+
+    Raises:
+        ValueError: an attribute has another value.
+    """
+    for name, fact in facts.items():
+        own = getattr(layer, name)
+        if own is None:
+            setattr(layer, name, fact)
+        elif fact is not None and own != fact:
+            name = f"{type(layer).__name__}.{name}"
+            raise UserError(
+                f"{name} = {own} contradicts the layer's stack, for which it is "
+                f"{fact}. Leave {name} unset."
+            )
+
+
+def require_max_length(layer):
+    """Raises a ValueError unless a layer, in its `build`, knows its `max_length`."""
+    if layer.max_length is None:
+        raise UserError(
+            f"Layer '{layer.path}' needs max_length, the longest sequence. Set that of "
+            "its stack (in gin: TransformerStack.max_length = %MAX_LENGTH), or of the "
+            "layer if it has no stack."
+        )
+
+
+def not_causal(layer):
+    """Says what is wrong with a layer in a decoder that is not causal."""
+    return (
+        "a decoder's layers see no later tokens, and the class "
+        f"{type(layer).__name__} does not say that it hides them. Take another layer. "
+        "A class of your own inherits PositionWise if it treats each position by "
+        "itself; it sets causal = True if it always hides later tokens, and causal = "
+        "None if it does where self.causal is true."
+    )
+
+
+def update_cache(cached, x, state):
+    """Puts `x` at `state.step` of `cached`.
 
     Both are `[batch, heads, length, channels]`, x of length 1. The layout is that of
     the products that read the cache, which then need no transposition.
@@ -157,7 +250,7 @@ def update_cache(cached, x, context):
     A select and not a dynamic slice: it runs in a SavedModel server, on TPU and in
     TFLite alike, and costs no more than the read of the cache that follows.
     """
-    here = ops.equal(context.key_positions, context.step)
+    here = ops.equal(state.key_positions, state.step)
     here = here[None, None, :, None]
     return ops.where(here, ops.cast(x, cached.dtype), cached)
 
@@ -206,11 +299,12 @@ def get_activation(name):
         ) from None
 
 
-def dense(name, input_shape, units, dtype, initializer=None, **kwargs):
+def dense(name, input_shape, units, dtype, initializer=None, axes=None, **kwargs):
     """A built projection `[..., input_shape[-1]]` to `[..., units]`, without bias.
 
     Its initialiser is T5's unless another is given: truncated normal of variance
-    1/fan-in.
+    1/fan-in. `axes` names the kernel's, see `NamedAxes.add_weight`; a bias has the
+    second, but for d_model.
     """
     if initializer is None:
         initializer = keras.initializers.VarianceScaling(
@@ -218,5 +312,8 @@ def dense(name, input_shape, units, dtype, initializer=None, **kwargs):
         )
     kwargs = {"use_bias": False, "kernel_initializer": initializer, **kwargs}
     layer = Dense(units, dtype=dtype, name=name, **kwargs)
-    layer.build(input_shape)
+    names = {} if axes is None else {"kernel": axes}
+    if axes and layer.use_bias:
+        names["bias"] = tuple(None if x == "d_model" else x for x in axes[1:])
+    build_named(layer, input_shape, **names)
     return layer

@@ -8,10 +8,11 @@ from remixer_tf.layers.base import dense, update_cache
 from remixer_tf.layers.feed_forward import FeedForward
 
 
-def bert_dense(name, d_in, d_out, dtype, initializer=None):
+def bert_dense(name, d_in, d_out, dtype, initializer=None, axes=None):
     """A projection with bias; its kernel starts truncated normal, deviation 0.02."""
     initializer = initializer or keras.initializers.TruncatedNormal(stddev=0.02)
-    return dense(name, (None, None, d_in), d_out, dtype, initializer, use_bias=True)
+    shape = (None, None, d_in)
+    return dense(name, shape, d_out, dtype, initializer, axes, use_bias=True)
 
 
 class BertSelfAttention(SelfAttention):
@@ -21,14 +22,13 @@ class BertSelfAttention(SelfAttention):
     from a `PositionEmbedding`, "BERT + rel pos" from `relative_bias`, which is then
     specific to layer and head.
 
-    Args, call arguments, returns and raises: see `SelfAttention`.
+    A preset of `SelfAttention`; the other arguments, call arguments, returns and
+    raises: see there.
     """
 
-    def _projection(self, name, d_in, d_out, variance):
-        return bert_dense(name, d_in, d_out, self.dtype_policy)
-
-    def _query(self, x):
-        return super()._query(x) * self.d_kv**-0.5
+    def __init__(self, num_heads, d_kv, **kwargs):
+        options = {"use_bias": True, "scale_query": True, "stddev": 0.02, **kwargs}
+        super().__init__(num_heads, d_kv, **options)
 
 
 class PositionalAttention(BertSelfAttention):
@@ -41,25 +41,25 @@ class PositionalAttention(BertSelfAttention):
     Args:
         num_heads: int.
         d_kv: int, width of a head.
-        causal: bool, whether a token sees only itself and earlier ones.
         dropout_rate: float, on the attention weights, one mask for all queries.
+        causal: bool, see `SelfAttention`.
 
     Call arguments, returns and raises: see `SelfAttention`.
     """
 
     reorders_cache = True
 
-    def __init__(self, num_heads, d_kv, causal=False, dropout_rate=0.0, **kwargs):
-        super().__init__(
-            num_heads, d_kv, causal, dropout_rate, relative_bias=True, **kwargs
-        )
+    def __init__(self, num_heads, d_kv, **kwargs):
+        super().__init__(num_heads, d_kv, relative_bias=True, **kwargs)
 
     def build(self, input_shape):
         d_model = input_shape[-1]
         inner = self.num_heads * self.d_kv
-        self.value = bert_dense("value", d_model, inner, self.dtype_policy)
-        self.out = bert_dense("out", inner, d_model, self.dtype_policy)
-        self.position_bias.build()
+        dtype = self.dtype_policy
+        axes = ("d_model", "heads")
+        self.value = bert_dense("value", d_model, inner, dtype, axes=axes)
+        self.out = bert_dense("out", inner, d_model, dtype, axes=axes[::-1])
+        self._build_position_bias()
         self.dropout.build()
 
     def call(self, x, context, training=False):
@@ -70,10 +70,10 @@ class PositionalAttention(BertSelfAttention):
     def init_cache(self, batch_size, max_length, context):
         return {"value": super().init_cache(batch_size, max_length, context)["value"]}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         value = self._split_heads(self.value(x))
-        value = update_cache(cache["value"], value, context)
-        bias = self._step_bias(context)
+        value = update_cache(cache["value"], value, state)
+        bias = self._step_bias(context, state)
         return self._read(self._per_example(bias, value), value), {"value": value}
 
     @staticmethod
@@ -90,5 +90,5 @@ class BertFeedForward(FeedForward):
     def __init__(self, d_ff, activation="gelu_exact", dropout_rate=0.0, **kwargs):
         super().__init__(d_ff, activation, dropout_rate, **kwargs)
 
-    def _dense(self, name, d_in, d_out):
-        return bert_dense(name, d_in, d_out, self.dtype_policy)
+    def _dense(self, name, d_in, d_out, axes):
+        return bert_dense(name, d_in, d_out, self.dtype_policy, axes=axes)

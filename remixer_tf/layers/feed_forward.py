@@ -29,12 +29,12 @@ class FeedForward(PositionWise):
 
     def build(self, input_shape):
         d_model = input_shape[-1]
-        self.wi = self._dense("wi", d_model, self.d_ff)
-        self.wo = self._dense("wo", self.d_ff, d_model)
+        self.wi = self._dense("wi", d_model, self.d_ff, ("d_model", "d_ff"))
+        self.wo = self._dense("wo", self.d_ff, d_model, ("d_ff", "d_model"))
         self.dropout.build()
 
-    def _dense(self, name, d_in, d_out):
-        return dense(name, (None, None, d_in), d_out, self.dtype_policy)
+    def _dense(self, name, d_in, d_out, axes):
+        return dense(name, (None, None, d_in), d_out, self.dtype_policy, axes=axes)
 
     def call(self, x, context, training=False):
         return self.wo(self.dropout(self.act(self.wi(x)), training=training))
@@ -53,9 +53,9 @@ class GatedFeedForward(FeedForward):
 
     def build(self, input_shape):
         d_model = input_shape[-1]
-        self.wi_0 = self._dense("wi_0", d_model, self.d_ff)
-        self.wi_1 = self._dense("wi_1", d_model, self.d_ff)
-        self.wo = self._dense("wo", self.d_ff, d_model)
+        self.wi_0 = self._dense("wi_0", d_model, self.d_ff, ("d_model", "d_ff"))
+        self.wi_1 = self._dense("wi_1", d_model, self.d_ff, ("d_model", "d_ff"))
+        self.wo = self._dense("wo", self.d_ff, d_model, ("d_ff", "d_model"))
         self.dropout.build()
 
     def call(self, x, context, training=False):

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers, check_numbers
-from remixer_tf.layers.base import Sublayer, get_activation
+from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
+from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
@@ -24,7 +24,7 @@ VARIANTS = {
 }
 
 
-class SpatialGatingUnit(keras.layers.Layer):
+class SpatialGatingUnit(Sublayer):
     """Lets the other tokens gate the channels of each (gMLP, Equation 2).
 
     `f(A) = W LayerNorm(A) + b`, with W over positions, shared by all channels, and b
@@ -38,15 +38,15 @@ class SpatialGatingUnit(keras.layers.Layer):
     - linear: `f(Z)`.
 
     Args:
-        max_length: int, W is `max_length x max_length`.
         variant: str, one of those above.
         toeplitz: bool, W is a Toeplitz matrix (gMLP, appendix).
-        causal: bool, W sees no later token.
         spatial_stddev: float, W starts truncated normal of this deviation. None: 1e-6,
             or `max_length ** -0.5` in the linear variant.
         spatial_bias_value: float, b starts at it. None: 1 where f multiplies, else 0.
         num_heads: int, equal groups of channels, after the split.
         norm_epsilon: float, see `LayerNorm`.
+        max_length: int, W is `max_length x max_length`, see `Sublayer`.
+        causal: bool, W sees no later token, see `Sublayer`.
 
     Call arguments:
         z: float `[batch, length, channels]`; for "split" also a tuple of the halves.
@@ -61,12 +61,12 @@ class SpatialGatingUnit(keras.layers.Layer):
             `LengthMixing` does.
     """
 
+    causal = None
+
     def __init__(
         self,
-        max_length,
         variant="split",
         toeplitz=False,
-        causal=False,
         spatial_stddev=None,
         spatial_bias_value=None,
         num_heads=1,
@@ -78,10 +78,8 @@ class SpatialGatingUnit(keras.layers.Layer):
             raise UserError(
                 f"variant is one of {sorted(VARIANTS)}. Received: variant={variant!r}"
             )
-        self.max_length = max_length
         self.variant = variant
         self.toeplitz = toeplitz
-        self.causal = causal
         self.spatial_stddev = spatial_stddev
         self.spatial_bias_value = spatial_bias_value
         self.num_heads = num_heads
@@ -90,18 +88,14 @@ class SpatialGatingUnit(keras.layers.Layer):
         if spatial_stddev is not None:
             check_numbers(spatial_stddev=spatial_stddev)
             stddev = spatial_stddev
-        elif stddev is None:
-            stddev = max_length**-0.5
         if spatial_bias_value is not None:
             check_numbers(float("-inf"), spatial_bias_value=spatial_bias_value)
             bias = spatial_bias_value
         self.norm = LayerNorm(norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.mixing = LengthMixing(
-            max_length,
             num_heads,
             toeplitz=toeplitz,
             use_bias=True,
-            causal=causal,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=stddev),
             bias_initializer=keras.initializers.Constant(bias),
             name="mixing",
@@ -117,6 +111,10 @@ class SpatialGatingUnit(keras.layers.Layer):
                     f"Received: {width} channels in layer '{self.path}'"
                 )
             width //= 2
+        self.mixing.join_stack(self.causal, self.max_length)
+        if self.mixing.kernel_initializer.stddev is None:
+            require_max_length(self)
+            self.mixing.kernel_initializer.stddev = self.max_length**-0.5
         self.norm.build((None, None, width))
         self.mixing.build((None, None, width))
 
@@ -129,10 +127,10 @@ class SpatialGatingUnit(keras.layers.Layer):
         """See `Sublayer`: the cache holds the normalised channels that W mixes."""
         return self.mixing.init_cache(batch_size, max_length, context)
 
-    def decode_step(self, z, cache, context, added=None):
+    def decode_step(self, z, cache, context, state, added=None):
         """See `Sublayer`; z is `[batch, 1, channels]`."""
         z, gated = self._parts(z)
-        mixed, cache = self.mixing.decode_step(self.norm(gated), cache, context)
+        mixed, cache = self.mixing.decode_step(self.norm(gated), cache, context, state)
         return self._gate(z, mixed, added), cache
 
     def _parts(self, z):
@@ -157,132 +155,117 @@ class SpatialGatingUnit(keras.layers.Layer):
 class TinyAttention(BertSelfAttention):
     """aMLP's single attention head beside the spatial gate (gMLP, Figure 6).
 
-    `softmax(Q K^T / sqrt(d_kv)) V W_o + b_o`, from d_model to d_out channels. W_o
-    starts at zero, so that the gate starts as without it (our choice).
+    `softmax(Q K^T / sqrt(d_kv)) V W_o + b_o`, from d_model to d_out channels, a preset
+    of `SelfAttention`. W_o starts at zero, so that the gate starts as without it (our
+    choice). The position bias of a stack is for other layers.
 
     Args:
         d_out: int, channels of the output.
         d_kv: int, width of the head; 64 or 128 in the paper.
-        causal: bool, whether a token sees only itself and earlier ones.
         dropout_rate: float, see `SelfAttention`.
+        causal: bool, see `SelfAttention`.
 
-    Call arguments and returns: see `SelfAttention`, but for the output's width. A
-    position bias in the context is for other layers.
+    Call arguments and returns: see `SelfAttention`, but for the output's width.
     """
 
-    def __init__(self, d_out, d_kv, causal=False, dropout_rate=0.0, **kwargs):
-        super().__init__(1, d_kv, causal, dropout_rate, **kwargs)
-        self.d_out = d_out
-
-    def _projection(self, name, d_in, d_out, variance):
-        if name != "out":
-            return super()._projection(name, d_in, d_out, variance)
-        return bert_dense(name, d_in, self.d_out, self.dtype_policy, "zeros")
-
-    def call(self, x, context, training=False):
-        return super().call(x, context._replace(position_bias=None), training)
-
-    def decode_step(self, x, cache, context):
-        return super().decode_step(x, cache, context._replace(position_bias=None))
+    def __init__(self, d_out, d_kv, **kwargs):
+        options = {"d_out": d_out, "zero_out": True, "stack_bias": False, **kwargs}
+        super().__init__(1, d_kv, **options)
 
 
 class GatedMLP(Sublayer):
     """gMLP's block (gMLP, Equation 1): `Y = s(act(X U + b_U)) V + b_V`.
 
-    s is the spatial gating unit; norm of X and residual are the `Block`'s. With a tiny
-    attention (aMLP), its output from X is added to what gates:
-    `Z_1 * (W LayerNorm(Z_2) + b + attention(X))` (gMLP, Figure 6).
+    s is the gate; norm of X and residual are the `Block`'s. With an attention (aMLP),
+    its output from X is added to what gates:
+    `Z_1 * (W LayerNorm(Z_2) + b + attention(X))` (gMLP, Figure 6). sMLP's spatial
+    experts are this block with a `SparseSpatialGate`.
 
     Args:
-        d_ff: int, channels of `X U`. V has half as many rows for variant "split".
-        max_length: int, the longest sequence.
-        variant, toeplitz, causal, spatial_stddev, spatial_bias_value, num_heads,
-            norm_epsilon: see `SpatialGatingUnit`.
+        d_ff: int, channels of `X U`. V has half as many rows if the gate splits them.
+        gate: a factory that takes `name` and `dtype` and returns a
+            `SpatialGatingUnit`.
+        attention: a factory that takes `d_out`, `name` and `dtype` and returns a layer
+            such as `TinyAttention`; None for none.
         activation: str, see `get_activation`; the paper's BERT protocol has the exact
             gelu.
-        d_attention: int, width of the tiny attention; None is gMLP, without one.
-        attention_dropout_rate: float, on the tiny attention's weights, see
-            `SelfAttention`.
+        max_length: int, the longest sequence, see `Sublayer`.
+        causal: bool, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`.
 
     Raises:
-        ValueError: as `SpatialGatingUnit` does.
+        ValueError: as the gate does.
     """
 
+    causal = None
     reorders_cache = False
+    moved = {  # gin's old names
+        **{
+            name: f"SpatialGatingUnit.{name}"
+            for name in (
+                "variant",
+                "toeplitz",
+                "spatial_stddev",
+                "spatial_bias_value",
+                "num_heads",
+                "norm_epsilon",
+            )
+        },
+        "d_attention": "TinyAttention.d_kv, with GatedMLP.attention = @TinyAttention",
+        "attention_dropout_rate": "TinyAttention.dropout_rate",
+    }
 
     def __init__(
         self,
         d_ff,
-        max_length,
-        variant="split",
-        toeplitz=False,
-        causal=False,
-        spatial_stddev=None,
-        spatial_bias_value=None,
+        gate=SpatialGatingUnit,
+        attention=None,
         activation="gelu_exact",
-        d_attention=None,
-        num_heads=1,
-        norm_epsilon=1e-6,
-        attention_dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(d_ff=d_ff, max_length=max_length)
-        if d_attention is not None:
-            check_integers(d_attention=d_attention)
+        check_integers(d_ff=d_ff)
+        check_factories(gate=gate)
         self.d_ff = d_ff
-        self.max_length = max_length
-        self.variant = variant
-        self.toeplitz = toeplitz
-        self.causal = causal
-        self.spatial_stddev = spatial_stddev
-        self.spatial_bias_value = spatial_bias_value
+        self.make_gate, self.make_attention = gate, attention
         self.activation = activation
-        self.d_attention = d_attention
-        self.num_heads = num_heads
-        self.norm_epsilon = norm_epsilon
-        self.attention_dropout_rate = attention_dropout_rate
         self.act = get_activation(activation)
         dtype = self.dtype_policy
-        self.gating = self._make_gating(name="gating", dtype=dtype)
-        self.width = d_ff // 2 if variant == "split" else d_ff
-        if d_attention is not None:
-            self.attention = TinyAttention(
-                self.width,
-                d_attention,
-                causal,
-                dropout_rate=attention_dropout_rate,
-                name="attention",
-                dtype=dtype,
-            )
+        self.gating = gate(name="gating", dtype=dtype)
+        self.width = d_ff // 2 if self.gating.variant == "split" else d_ff
+        self.attention = None
+        if attention is not None:
+            check_factories(attention=attention)
+            self.attention = attention(d_out=self.width, name="attention", dtype=dtype)
 
-    def _make_gating(self, **kwargs):
-        return SpatialGatingUnit(
-            self.max_length,
-            self.variant,
-            self.toeplitz,
-            self.causal,
-            self.spatial_stddev,
-            self.spatial_bias_value,
-            self.num_heads,
-            self.norm_epsilon,
-            **kwargs,
-        )
+    @property
+    def first_scorable(self):
+        """See `Sublayer`: the gate's."""
+        return self.gating.first_scorable
+
+    def get_config(self):
+        # Keras' own has no place for a factory.
+        names = ("d_ff", "activation", "causal", "max_length")
+        config = {name: getattr(self, name) for name in names}
+        factories = {"gate": self.make_gate, "attention": self.make_attention}
+        return {**super().get_config(), **config, **factories}
 
     def build(self, input_shape):
         d_model = input_shape[-1]
         dtype = self.dtype_policy
-        self.wi = bert_dense("wi", d_model, self.d_ff, dtype)  # U
-        self.wo = bert_dense("wo", self.width, d_model, dtype)  # V
+        axes = ("d_model", "d_ff")
+        self.wi = bert_dense("wi", d_model, self.d_ff, dtype, axes=axes)  # U
+        self.wo = bert_dense("wo", self.width, d_model, dtype, axes=axes[::-1])  # V
+        self.gating.join_stack(self.causal, self.max_length)
         self.gating.build((None, None, self.d_ff))
-        if self.d_attention is not None:
+        if self.attention is not None:
+            self.attention.join_stack(self.causal, self.max_length)
             self.attention.build(input_shape)
 
     def call(self, x, context, training=False):
         attended = None
-        if self.d_attention is not None:
+        if self.attention is not None:
             attended = self.attention(x, context=context, training=training)
         z = self._project(x)
         return self.wo(self.gating(z, context=context, added=attended))
@@ -293,7 +276,7 @@ class GatedMLP(Sublayer):
         A device then has the same channels of both: columns of U move between devices,
         and not activations.
         """
-        if self.variant != "split" or not is_shared():
+        if self.gating.variant != "split" or not is_shared():
             return self.act(self.wi(x))
         kernel, bias = (
             share(self, "halves", ops.reshape(weight, (-1, 2, self.width)))
@@ -305,14 +288,14 @@ class GatedMLP(Sublayer):
 
     def init_cache(self, batch_size, max_length, context):
         cache = self.gating.init_cache(batch_size, max_length, context)
-        if self.d_attention is not None:
+        if self.attention is not None:
             cache |= self.attention.init_cache(batch_size, max_length, context)
         return cache
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         attended, keys = None, {}
-        if self.d_attention is not None:
-            attended, keys = self.attention.decode_step(x, cache, context)
+        if self.attention is not None:
+            attended, keys = self.attention.decode_step(x, cache, context, state)
         z = self.act(self.wi(x))
-        z, cache = self.gating.decode_step(z, cache, context, attended)
+        z, cache = self.gating.decode_step(z, cache, context, state, attended)
         return self.wo(z), {**cache, **keys}

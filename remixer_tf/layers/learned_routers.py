@@ -50,6 +50,7 @@ class LearnedRouter(Router):
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.num_experts),  # [d_model, num_experts]
+            axes=(None, None),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
         if self.draws:
@@ -211,8 +212,8 @@ class ExpertsChooseRouter(LearnedRouter):
     num_experts` tokens, rounded up, of its largest p_e among the n of a group, with p_e
     as the gate. A token may have many experts, or none. In evaluation a group is a row.
 
-    This is never causal: whether a token is chosen depends on all others. `MoE` refuses
-    it unless it is told that it need not be causal.
+    This is never causal: whether a token is chosen depends on all others. Decoders
+    refuse it.
 
     Args:
         num_experts, jitter, z_weight: see `LearnedRouter`.

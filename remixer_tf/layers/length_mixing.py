@@ -5,7 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import MASKED, Sublayer
+from remixer_tf.layers.base import MASKED, Sublayer, require_max_length
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.mixing_cache import make_mixing_cache, mix_step
 from remixer_tf.layers.products import mix
@@ -112,12 +112,10 @@ class LengthMixing(Sublayer):
     products without softmax and dropout are float32 convolutions by the FFT.
 
     Args:
-        max_length: int, the longest sequence.
         num_heads: int, matrices, over equal groups of consecutive channels.
         toeplitz: bool, `2 max_length - 1` weights a head for `max_length ** 2`.
         softmax: bool, rows of M sum to 1.
         use_bias: bool, adds b, one number per position and head.
-        causal: bool.
         renormalize: bool. False leaves the mass of padding keys missing from a row,
             as Mesh TensorFlow does; outputs then depend on the padded length.
         dropout_rate: float, elementwise on M after the softmax, inverted, one mask
@@ -125,6 +123,8 @@ class LengthMixing(Sublayer):
             from example to example, and so does the mask.
         kernel_initializer: of M's weights; default truncated normal of deviation 0.02.
         bias_initializer: of b.
+        max_length: int, the longest sequence, see `Sublayer`.
+        causal: bool, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`; any number of channels.
 
@@ -134,16 +134,15 @@ class LengthMixing(Sublayer):
             that is not causal.
     """
 
+    causal = None
     reorders_cache = False
 
     def __init__(
         self,
-        max_length,
         num_heads=1,
         toeplitz=False,
         softmax=False,
         use_bias=False,
-        causal=False,
         renormalize=True,
         dropout_rate=0.0,
         kernel_initializer=None,
@@ -151,13 +150,11 @@ class LengthMixing(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(max_length=max_length, num_heads=num_heads)
-        self.max_length = max_length
+        check_integers(num_heads=num_heads)
         self.num_heads = num_heads
         self.toeplitz = toeplitz
         self.softmax = softmax
         self.use_bias = use_bias
-        self.causal = causal
         self.renormalize = renormalize
         self.dropout_rate = dropout_rate
         self.kernel_initializer = (
@@ -170,6 +167,7 @@ class LengthMixing(Sublayer):
         self.dropout = Dropout(dropout_rate, name="dropout", dtype="float32")
 
     def build(self, input_shape):
+        require_max_length(self)
         self.width = input_shape[-1]
         if self.width % self.num_heads:
             raise UserError(
@@ -178,10 +176,12 @@ class LengthMixing(Sublayer):
                 f"width={self.width}"
             )
         n = self.max_length
+        weights = (2 * n - 1,) if self.toeplitz else (n, n)  # (n, n): target, source
+        several = self.num_heads > 1
         self.mixing_matrix = self.add_weight(
             name="mixing_matrix",
-            # [heads, 2n-1] or [heads, n, n] (target, source)
-            shape=(self.num_heads, *((2 * n - 1,) if self.toeplitz else (n, n))),
+            shape=(self.num_heads, *weights),  # [heads, 2n-1] or [heads, n, n]
+            axes=("mixing_heads", *(None for _ in weights)),
             initializer=self.kernel_initializer,
             autocast=False,
         )
@@ -189,7 +189,8 @@ class LengthMixing(Sublayer):
             self.spatial_bias = self.add_weight(
                 name="spatial_bias",
                 # [max_length], or [heads, max_length] of several
-                shape=(n,) if self.num_heads == 1 else (self.num_heads, n),
+                shape=(self.num_heads, n) if several else (n,),
+                axes=("mixing_heads", None) if several else (None,),
                 initializer=self.bias_initializer,
                 autocast=False,
             )
@@ -306,8 +307,8 @@ class LengthMixing(Sublayer):
     def init_cache(self, batch_size, max_length, context):
         if not self.causal:
             raise UserError(
-                "Only causal mixing can decode step by step. Received: causal=False "
-                f"in layer '{self.path}'. Set causal=True in decoders."
+                "Only causal mixing can decode step by step. Received: layer "
+                f"'{self.path}', which is not causal. A decoder's stack makes it so."
             )
         self._check_length(max_length)
         per_head = self.width // self.num_heads
@@ -315,17 +316,17 @@ class LengthMixing(Sublayer):
             batch_size, self.num_heads, per_head, max_length, self.compute_dtype
         )
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         x = self._split_heads(x)[:, 0]
         y, cache = mix_step(
-            x, cache, context, lambda targets: self._rows(targets, context)
+            x, cache, state, lambda targets: self._rows(targets, state.key_positions)
         )
         y = ops.reshape(y, (-1, 1, self.width))
-        return self._add_bias(y, lambda b: ops.take(b, context.step, axis=0)), cache
+        return self._add_bias(y, lambda b: ops.take(b, state.step, axis=0)), cache
 
-    def _rows(self, targets, context):
+    def _rows(self, targets, key_positions):
         """Causal rows of M over the cache: float32 `[heads, targets, length]`."""
-        keys = context.key_positions[None]
+        keys = key_positions[None]
         targets = ops.minimum(targets, self.max_length - 1)[:, None]
         weights = ops.convert_to_tensor(self.mixing_matrix)
         if self.toeplitz:

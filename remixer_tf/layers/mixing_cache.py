@@ -35,8 +35,8 @@ def make_mixing_cache(rows, heads, channels, length, dtype):
     }
 
 
-def mix_step(x, cache, context, matrix_rows):
-    """Mixes position `context.step` with those before it.
+def mix_step(x, cache, state, matrix_rows):
+    """Mixes position `state.step` with those before it.
 
     All hypotheses of an example and head are one matrix in the products, their places
     one after the other: `[examples * heads, hypotheses * places, channels]`. What is
@@ -46,7 +46,7 @@ def mix_step(x, cache, context, matrix_rows):
     Args:
         x: float `[rows, heads, channels]`.
         cache: see `make_mixing_cache`.
-        context: a `Context` with `step` and `key_positions`.
+        state: a `DecodeState`.
         matrix_rows: a function of int32 positions `[n]` that gives their rows of M,
             causal: float32 `[heads, n, length]`. Of positions beyond the last any.
 
@@ -55,14 +55,14 @@ def mix_step(x, cache, context, matrix_rows):
     """
     _, heads, channels = x.shape
     _, length, width = cache["inputs"].shape
-    ancestry = context.ancestry
+    ancestry = state.ancestry
     hypotheses = 1 if ancestry is None else ancestry.shape[1]
     inputs, window = (
         ops.reshape(cache[name], (-1, hypotheses * places, width))
         for name, places in (("inputs", length), ("window", 2 * WINDOW))
     )
-    place = context.step % WINDOW
-    start = context.step - place
+    place = state.step % WINDOW
+    start = state.step - place
     # A loop of at most one turn, and not a condition, which ONNX's converter breaks. In
     # there `turn` is 0: XLA makes ahead of the loop, at every step, what needs no turn.
     # Before the first step there is nothing to sum.
@@ -70,9 +70,9 @@ def mix_step(x, cache, context, matrix_rows):
         lambda turn, inputs, window: turn < 1,
         lambda turn, inputs, window: (
             turn + 1,
-            *_open_window(inputs, window, start + turn, context, matrix_rows),
+            *_open_window(inputs, window, start + turn, state, matrix_rows),
         ),
-        (ops.where(ops.equal(context.step, 0), 1, place), inputs, window),
+        (ops.where(ops.equal(state.step, 0), 1, place), inputs, window),
     )
     slots = ops.arange(2 * WINDOW, dtype="int32")
     x = ops.pad(x, [[0, 0], [0, 0], [0, width - channels]])
@@ -82,7 +82,7 @@ def mix_step(x, cache, context, matrix_rows):
     # The sums belong to who wrote the window's first position.
     positions = start + ops.maximum(slots - WINDOW, 0)
     positions = ops.minimum(positions, length - 1)
-    row = matrix_rows(ops.reshape(context.step, (1,)))
+    row = matrix_rows(ops.reshape(state.step, (1,)))
     written = ops.logical_and(slots >= WINDOW, slots <= WINDOW + place)
     row = ops.where(written, ops.take(row, positions, axis=2), 0.0)
     row = row + ops.cast(ops.equal(slots, place), row.dtype)
@@ -96,9 +96,9 @@ def mix_step(x, cache, context, matrix_rows):
     }
 
 
-def _open_window(inputs, window, start, context, matrix_rows):
+def _open_window(inputs, window, start, state, matrix_rows):
     """Moves the window's inputs to the others, and makes the next window's sums."""
-    keys = context.key_positions
+    keys = state.key_positions
     length, width = keys.shape[0], inputs.shape[2]
     hypotheses = inputs.shape[1] // length
     recent = ops.reshape(window, (-1, hypotheses, 2 * WINDOW, width))[:, :, WINDOW:]
@@ -107,7 +107,7 @@ def _open_window(inputs, window, start, context, matrix_rows):
     inputs = _write(inputs, moved, ops.logical_and(before, keys >= start - WINDOW))
     rows = matrix_rows(start + ops.arange(WINDOW, dtype="int32"))
     rows = rows * ops.cast(before, rows.dtype)
-    ahead = _product(rows, inputs, context.ancestry)
+    ahead = _product(rows, inputs, state.ancestry)
     ahead = ops.reshape(ahead, (-1, hypotheses, WINDOW, width))
     window = ops.concatenate([ahead, recent], axis=2)
     return inputs, ops.reshape(window, (-1, hypotheses * 2 * WINDOW, width))
@@ -145,7 +145,7 @@ def _product(matrix, x, ancestry):
     Args:
         matrix: float32 `[heads, targets, sources]`.
         x: float `[examples * heads, hypotheses * sources, width]`.
-        ancestry: None, of one hypothesis, or see `Context`, with sources for its
+        ancestry: None, of one hypothesis, or see `DecodeState`, with sources for its
             positions.
 
     Returns:

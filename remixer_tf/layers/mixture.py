@@ -75,15 +75,13 @@ class MoE(PositionWise):
         group_size: int, tokens of a group at most.
         dropout_rate: float, on the hidden units. Not shared by positions, as in
             `FeedForward`: an expert's rows are of many examples.
-        causal: bool, whether the router may see no later token in evaluation. True, so
-            that a decoder never takes a router that does; encoders may say False.
 
     Call arguments and returns: see `Sublayer`. Reads the context's `token_mask`, and
     `tokens` if the router does.
 
     Raises:
-        ValueError: a router that is not causal in a layer that is; a router that reads
-            tokens where there are none.
+        ValueError: a router that is not causal in a decoder; a router that reads tokens
+            where there are none.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class MoE(PositionWise):
         dispatch="gather",
         group_size=1024,
         dropout_rate=0.0,
-        causal=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -113,36 +110,37 @@ class MoE(PositionWise):
         self.dispatch = dispatch
         self.group_size = group_size
         self.dropout_rate = dropout_rate
-        self.causal = causal
         self.act = get_activation(activation)
         self.make_router = router
         self.router = router(num_experts=num_experts, name="router")
-        if causal and not self.router.causal:
+        self.causal = self.router.causal
+        self.dropout = Dropout(dropout_rate, name="dropout", dtype=self.dtype_policy)
+
+    def join_stack(self, causal, max_length):
+        if causal and not self.causal:
             raise UserError(
                 f"{type(self.router).__name__} lets a token's output depend on later "
-                f"tokens, and MoE '{self.name}' is causal, as decoders need. Take "
-                "another router there; in encoders set causal=False."
+                "tokens, which a decoder's layers do not see. Take another router."
             )
-        self.dropout = Dropout(dropout_rate, name="dropout", dtype=self.dtype_policy)
+        super().join_stack(causal, max_length)
 
     def get_config(self):
         # Keras' own has no place for a factory.
-        names = (
-            "num_experts d_ff activation gated dispatch group_size dropout_rate causal"
-        )
+        names = "num_experts d_ff activation gated dispatch group_size dropout_rate"
         config = {name: getattr(self, name) for name in names.split()}
         return {**super().get_config(), **config, "router": self.make_router}
 
     def build(self, input_shape):
         d_model = input_shape[-1]
-        into, out = (d_model, self.d_ff), (self.d_ff, d_model)
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
-        self.wi = [self._add_experts(name, into) for name in names]
-        self.wo = self._add_experts("wo", out)
+        into, out = (d_model, self.d_ff), (self.d_ff, d_model)
+        axes = ("d_model", "d_ff")
+        self.wi = [self._add_experts(name, into, axes) for name in names]
+        self.wo = self._add_experts("wo", out, axes[::-1])
         self.router.build(input_shape)
         self.dropout.build()
 
-    def _add_experts(self, name, shape):
+    def _add_experts(self, name, shape, axes):
         # As T5's: truncated normal of variance 1 / fan-in. Keras' own takes the experts
         # for a part of the fan. 0.87962566 is the deviation of a standard normal that
         # is cut at 2.
@@ -150,6 +148,7 @@ class MoE(PositionWise):
         return self.add_weight(
             name=name,
             shape=(self.num_experts, *shape),  # [num_experts, d_in, d_out]
+            axes=("experts", *axes),
             initializer=keras.initializers.TruncatedNormal(stddev=stddev),
             autocast=False,  # No copy of all of them.
         )

@@ -5,7 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
-from remixer_tf.layers.base import Sublayer, get_activation
+from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 
 
 class _TokenMLP(Sublayer):
@@ -37,17 +37,22 @@ class _TokenMLP(Sublayer):
             self.wi_bias = self.add_weight(
                 name="wi_bias",
                 shape=(self.d_tokens, 1),  # [d_tokens, 1 for the channels]
+                axes=(None, None),
                 initializer="zeros",
             )
             self.wo_bias = self.add_weight(
                 name="wo_bias",
                 shape=(*out_shape[:-1], 1),  # [output positions, 1]
+                axes=(None,) * len(out_shape),
                 initializer="zeros",
             )
 
     def _kernel(self, name, shape, fan_in):
         initializer = keras.initializers.TruncatedNormal(stddev=fan_in**-0.5)
-        return self.add_weight(name=name, shape=shape, initializer=initializer)
+        axes = (None,) * len(shape)
+        return self.add_weight(
+            name=name, shape=shape, axes=axes, initializer=initializer
+        )
 
     def _activate(self, hidden, units=lambda bias: bias):
         """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`.
@@ -84,9 +89,9 @@ class TokenMixingMLP(_TokenMLP):
 
     Args:
         d_tokens: int, hidden units (MLP-Mixer's D_S).
-        max_length: int, the longest sequence.
         gated: bool.
         activation: str, see `get_activation`.
+        max_length: int, the longest sequence, see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`. Padding tokens count as zeros.
 
@@ -95,12 +100,8 @@ class TokenMixingMLP(_TokenMLP):
             decoding.
     """
 
-    def __init__(self, d_tokens, max_length, gated=False, activation="gelu", **kwargs):
-        super().__init__(d_tokens, gated, activation, **kwargs)
-        check_integers(max_length=max_length)
-        self.max_length = max_length
-
     def build(self, input_shape):
+        require_max_length(self)
         self._build_weights(self.max_length, (self.max_length, self.d_tokens))
 
     def call(self, x, context, training=False):
@@ -170,7 +171,7 @@ class SlidingTokenMLP(_TokenMLP):
         shape = (batch_size, self.window, self.width)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         last = cache["inputs"]
         inputs = ops.concatenate([last[:, 1:], ops.cast(x, last.dtype)], axis=1)
         return self._mix(inputs[:, None]), {"inputs": inputs}
@@ -253,9 +254,9 @@ class BlockTokenMLP(_TokenMLP):
             "hidden": ops.zeros((batch_size, *hidden), self.compute_dtype),
         }
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         # What the last block left in the cache lies ahead, and so is hidden.
-        place, places = context.step % self.window, ops.arange(self.window)
+        place, places = state.step % self.window, ops.arange(self.window)
         here, seen = ops.equal(places, place), places <= place
 
         def own_group(weights):

@@ -3,8 +3,10 @@
 import keras
 from keras import ops
 
+from remixer_tf.layers.axes import NamedAxes
 
-class RMSNorm(keras.layers.Layer):
+
+class RMSNorm(NamedAxes, keras.layers.Layer):
     """Root-mean-square normalisation: `y = x / sqrt(mean(x^2) + eps) * scale`.
 
     T5's layer norm: no mean is subtracted, there is no bias (Zhang and Sennrich 2019,
@@ -28,6 +30,7 @@ class RMSNorm(keras.layers.Layer):
         self.scale = self.add_weight(
             name="scale",
             shape=(input_shape[-1],),  # [channels]
+            axes=(None,),
             initializer="ones",
             autocast=False,
         )
@@ -39,7 +42,7 @@ class RMSNorm(keras.layers.Layer):
         return ops.cast(x, self.compute_dtype)
 
 
-class LayerNorm(keras.layers.LayerNormalization):
+class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
     """Keras' layer normalization with an epsilon of 1e-6.
 
     `y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` over the channels, with
@@ -52,3 +55,6 @@ class LayerNorm(keras.layers.LayerNormalization):
 
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
+
+    def add_weight(self, **kwargs):
+        return super().add_weight(axes=(None,), **kwargs)  # [channels]

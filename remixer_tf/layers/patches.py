@@ -48,6 +48,7 @@ class PatchEmbedding(keras.layers.Layer):
             (None, None, inputs),
             self.d_model,
             self.dtype_policy,
+            axes=(None, "d_model"),
             use_bias=True,
         )
 

@@ -7,6 +7,8 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.axes import NamedAxes
+from remixer_tf.layers.base import agree
 from remixer_tf.layers.length_mixing import create_toeplitz_matrix
 
 
@@ -46,14 +48,15 @@ def relative_position_bucket(
     return bucket + ops.where(distance < max_exact, distance, large)
 
 
-class RelativePositionBias(keras.layers.Layer):
+class RelativePositionBias(NamedAxes, keras.layers.Layer):
     """A learned bias per head and bucket of distance, added to attention logits.
 
     One instance serves all layers of a stack (T5: `bias_shared`).
 
     Args:
         num_heads: int.
-        bidirectional: bool, True in an encoder, False in a causal decoder.
+        bidirectional: bool, whether keys ahead of a query have buckets too. None: in an
+            encoder yes, in a causal stack no; without a stack, yes.
         num_buckets: int.
         max_distance: int, more than the distances that have a bucket of their own: a
             quarter of the buckets if bidirectional, half of them otherwise.
@@ -63,28 +66,36 @@ class RelativePositionBias(keras.layers.Layer):
     """
 
     def __init__(
-        self, num_heads, bidirectional=True, num_buckets=32, max_distance=128, **kwargs
+        self, num_heads, bidirectional=None, num_buckets=32, max_distance=128, **kwargs
     ):
         super().__init__(**kwargs)
         check_integers(num_heads=num_heads, max_distance=max_distance)
-        check_integers(4 if bidirectional else 2, num_buckets=num_buckets)
-        exact = num_buckets // (4 if bidirectional else 2)
-        if max_distance <= exact:
-            raise UserError(
-                f"max_distance must be more than {exact}: so many distances have one "
-                "of the buckets each, and the others grow up to max_distance. "
-                f"Received: max_distance={max_distance}, num_buckets={num_buckets}, "
-                f"bidirectional={bidirectional}"
-            )
         self.num_heads = num_heads
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets
         self.max_distance = max_distance
 
+    def join_stack(self, causal, max_length):
+        """See `Sublayer`: a causal stack has no keys ahead of a query."""
+        agree(self, bidirectional=None if causal is None else not causal)
+
     def build(self, input_shape=None):
+        if self.bidirectional is None:
+            self.bidirectional = True
+        parts = 4 if self.bidirectional else 2
+        check_integers(parts, num_buckets=self.num_buckets)
+        exact = self.num_buckets // parts
+        if self.max_distance <= exact:
+            raise UserError(
+                f"max_distance must be more than {exact}: so many distances have one "
+                "of the buckets each, and the others grow up to max_distance. "
+                f"Received: max_distance={self.max_distance}, "
+                f"num_buckets={self.num_buckets}, bidirectional={self.bidirectional}"
+            )
         self.rel_embedding = self.add_weight(
             name="rel_embedding",
             shape=(self.num_heads, self.num_buckets),  # [heads, buckets]
+            axes=("heads", None),
             initializer="glorot_uniform",
             autocast=False,
         )

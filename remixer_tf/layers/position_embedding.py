@@ -5,18 +5,20 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.axes import NamedAxes
+from remixer_tf.layers.base import agree, require_max_length
 
 
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(NamedAxes, keras.layers.Layer):
     """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT, section 3).
 
     Args:
-        max_length: int, the longest sequence.
+        max_length: int, the longest sequence. None: as the stack says.
 
     Call arguments:
         x: float `[batch, length, d_model]`.
-        context: a `Context`. Packed examples count from 0 each, by `positions`;
-            while decoding, the position is `step`.
+        context: a `Context`. Packed examples count from 0 each, by `positions`.
+        state: None, or while decoding the `DecodeState`: the position is its `step`.
 
     Returns:
         float `[batch, length, d_model]`.
@@ -26,29 +28,35 @@ class PositionEmbedding(keras.layers.Layer):
             packed examples without positions.
     """
 
-    def __init__(self, max_length, **kwargs):
+    def __init__(self, max_length=None, **kwargs):
         super().__init__(**kwargs)
-        check_integers(max_length=max_length)
+        if max_length is not None:
+            check_integers(max_length=max_length)
         self.max_length = max_length
 
+    def join_stack(self, causal, max_length):
+        """See `Sublayer`."""
+        agree(self, max_length=max_length)
+
     def build(self, input_shape):
+        require_max_length(self)
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.max_length, input_shape[-1]),  # [max_length, d_model]
+            axes=(None, "d_model"),
             initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         )
 
-    def call(self, x, context):
-        decoding = context.step is not None
-        length = context.key_positions.shape[0] if decoding else x.shape[1]
+    def call(self, x, context, state=None):
+        length = x.shape[1] if state is None else state.key_positions.shape[0]
         if length > self.max_length:
             raise UserError(
                 f"A sequence of {length} tokens is longer than the position "
                 f"embeddings, made for max_length={self.max_length}. Shorten the "
                 "sequences or build the model with a larger max_length."
             )
-        if decoding:
-            return x + ops.take(self.embeddings, context.step, axis=0)
+        if state is not None:
+            return x + ops.take(self.embeddings, state.step, axis=0)
         if context.segment_ids is None:
             return x + self.embeddings[:length]
         if context.positions is None:

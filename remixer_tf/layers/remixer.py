@@ -38,14 +38,12 @@ class RemixerBlock(Sublayer):
     4. `Y = X_C W_3 + X'`
 
     Args:
-        max_length: int, H is `max_length x max_length`.
         width: int, channels of X'; None is d_model. W_1, W_2: d_model x width, W_3:
             width x d_model.
         residual: str, where step 4 adds X'. "output", as printed, adds it to Y, which
             needs a width of d_model. "hidden" is our reading for other widths:
             `Y = (X_C + X') W_3`.
         num_mixing_heads: int, matrices H over equal groups of channels.
-        causal: bool, H sees no later token (mask before the softmax).
         alpha: float in [0, 1], or "learned_scalar" or "learned_vector" (sigmoid of a
             weight that starts at 0), or "gated": `alpha = sigmoid(X' W_g + b_g)`.
         composition: X_C of step 3. "full"; "none", ablation 1, `X_C = X_S`;
@@ -57,6 +55,8 @@ class RemixerBlock(Sublayer):
         mixing_dropout_rate: float, dropout on softmax(H).
         dropout_rate: float, on what W_3 multiplies, one mask for all positions, as in
             T5's feed-forward layers.
+        max_length: int, H is `max_length x max_length`, see `Sublayer`.
+        causal: bool, H sees no later token (mask before the softmax), see `Sublayer`.
 
     Call arguments and returns: see `Sublayer`.
 
@@ -66,14 +66,13 @@ class RemixerBlock(Sublayer):
             `LengthMixing` does.
     """
 
+    causal = None
     reorders_cache = False
 
     def __init__(
         self,
-        max_length,
         width=None,
         num_mixing_heads=1,
-        causal=False,
         alpha=0.5,
         composition="full",
         activation="gelu",
@@ -85,7 +84,7 @@ class RemixerBlock(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(max_length=max_length, num_mixing_heads=num_mixing_heads)
+        check_integers(num_mixing_heads=num_mixing_heads)
         if width is not None:
             check_integers(width=width)
         if composition not in COMPOSITIONS:
@@ -110,10 +109,8 @@ class RemixerBlock(Sublayer):
                 f"residual is one of {sorted(RESIDUALS)}. Received: "
                 f"residual={residual!r}"
             )
-        self.max_length = max_length
         self.width = width
         self.num_mixing_heads = num_mixing_heads
-        self.causal = causal
         self.alpha = alpha
         self.composition = composition
         self.activation = activation
@@ -125,11 +122,9 @@ class RemixerBlock(Sublayer):
         self.compose = COMPOSITIONS[composition]
         self.act = get_activation(activation)
         self.mixing = LengthMixing(
-            max_length=max_length,
             num_heads=num_mixing_heads,
             toeplitz=toeplitz,
             softmax=True,
-            causal=causal,
             renormalize=renormalize,
             dropout_rate=mixing_dropout_rate,
             name="mixing",
@@ -150,15 +145,19 @@ class RemixerBlock(Sublayer):
             )
         hidden_shape = (None, None, width)
         dtype = self.dtype_policy
-        self.wi_0 = dense("wi_0", input_shape, width, dtype)  # W_1
-        self.wi_1 = dense("wi_1", input_shape, width, dtype)  # W_2
-        self.wo = dense("wo", hidden_shape, d_model, dtype)  # W_3
+        axes = ("d_model", "d_ff")
+        self.wi_0 = dense("wi_0", input_shape, width, dtype, axes=axes)  # W_1
+        self.wi_1 = dense("wi_1", input_shape, width, dtype, axes=axes)  # W_2
+        self.wo = dense("wo", hidden_shape, d_model, dtype, axes=axes[::-1])  # W_3
+        self.mixing.join_stack(self.causal, self.max_length)
         self.mixing.build(hidden_shape)
         self.dropout.build()
         if self.alpha in ("learned_scalar", "learned_vector"):
+            is_scalar = self.alpha == "learned_scalar"
             self.alpha_logit = self.add_weight(
                 name="alpha_logit",
-                shape=() if self.alpha == "learned_scalar" else (width,),
+                shape=() if is_scalar else (width,),
+                axes=() if is_scalar else ("d_ff",),
                 initializer="zeros",
                 autocast=False,
             )
@@ -175,9 +174,9 @@ class RemixerBlock(Sublayer):
     def init_cache(self, batch_size, max_length, context):
         return self.mixing.init_cache(batch_size, max_length, context)
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         hidden = self._hidden(x)
-        mixed, cache = self.mixing.decode_step(hidden, cache, context)
+        mixed, cache = self.mixing.decode_step(hidden, cache, context, state)
         return self._output(hidden, mixed), cache
 
     def _hidden(self, x):
@@ -212,5 +211,5 @@ class RemixerBlock(Sublayer):
 
     def _gate(self, name, shape):
         """`sigmoid(X' W_g + b_g)`, `[width, width]` and `[width]`."""
-        options = {"use_bias": True, "activation": "sigmoid"}
+        options = {"use_bias": True, "activation": "sigmoid", "axes": (None, "d_ff")}
         return dense(name, shape, shape[-1], self.dtype_policy, **options)

@@ -10,6 +10,7 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers, check_numbers
 from remixer_tf.layers.assignment import assign_balanced
+from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import largest
 from remixer_tf.layers.sowing import sow
 
@@ -33,7 +34,7 @@ class Routing(NamedTuple):
     logits: Any = None
 
 
-class Router(keras.layers.Layer):
+class Router(NamedAxes, keras.layers.Layer):
     """Chooses k experts for each token, in float32. A router of one's own derives here.
 
     It writes `call`, and `build` if it has weights; `MoE` does the rest: capacity,
@@ -116,6 +117,7 @@ class BaseRouter(Router):
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.num_experts),  # [d_model, num_experts]
+            axes=(None, None),
             initializer=keras.initializers.Orthogonal(gain=0.1),
         )
 
@@ -182,6 +184,7 @@ class HashRouter(Router):
         self.table = self.add_weight(
             name="table",
             shape=(self.vocab_size,),  # [vocab_size]
+            axes=(None,),
             initializer=lambda shape, dtype: ops.cast(self._draw_table(), dtype),
             trainable=False,
             autocast=False,

@@ -13,8 +13,9 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.assignment import assign_balanced
+from remixer_tf.layers.base import require_max_length
 from remixer_tf.layers.dispatch import take_rows
-from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit
+from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
 # The share of a row that decides in partial routing; the rest is predicted.
@@ -49,10 +50,10 @@ class SparseSpatialGate(SpatialGatingUnit):
     router, and the balance).
 
     Args:
-        max_length: int, each W is `max_length x max_length`.
         num_experts: int, N; it divides the channels of Z_2.
         routing: str, one of those above.
-        toeplitz, causal, spatial_stddev, spatial_bias_value: see `SpatialGatingUnit`.
+        toeplitz, spatial_stddev, spatial_bias_value, norm_epsilon, max_length, causal:
+            see `SpatialGatingUnit`.
 
     Call arguments and returns: see `SpatialGatingUnit`, with the variant "split".
 
@@ -62,35 +63,32 @@ class SparseSpatialGate(SpatialGatingUnit):
             step, which has not read the positions that decide.
     """
 
-    def __init__(
-        self,
-        max_length,
-        num_experts,
-        routing="deterministic",
-        toeplitz=False,
-        causal=False,
-        spatial_stddev=None,
-        spatial_bias_value=None,
-        **kwargs,
-    ):
-        check_integers(max_length=max_length, num_experts=num_experts)
+    def __init__(self, num_experts, routing="deterministic", **kwargs):
+        check_integers(num_experts=num_experts)
+        for name in {"variant", "num_heads"} & set(kwargs):
+            raise UserError(
+                f"SparseSpatialGate has no {name}: it splits the channels, and the "
+                f"experts share them. Received: {name}={kwargs[name]!r}. Set "
+                "num_experts, or take a SpatialGatingUnit."
+            )
         if routing not in ROUTINGS:
             raise UserError(
                 f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
             )
-        super().__init__(
-            max_length,
-            "split",
-            toeplitz,
-            causal,
-            spatial_stddev,
-            spatial_bias_value,
-            num_heads=num_experts,
-            **kwargs,
-        )
+        super().__init__(num_heads=num_experts, **kwargs)
         self.num_experts = num_experts
         self.routing = routing
-        self.num_deciding = count_first(max_length, ROUTINGS[routing])
+
+    @property
+    def first_scorable(self):
+        """See `Sublayer`: the positions that route the channels see each other."""
+        return self.num_deciding
+
+    @property
+    def num_deciding(self):
+        """How many positions route the channels."""
+        require_max_length(self)
+        return count_first(self.max_length, ROUTINGS[self.routing])
 
     def build(self, input_shape):
         width = input_shape[-1] // 2
@@ -105,6 +103,7 @@ class SparseSpatialGate(SpatialGatingUnit):
             self.router = self.add_weight(
                 name="router",
                 shape=(self.num_deciding, self.num_experts),
+                axes=(None, None),
                 initializer=keras.initializers.TruncatedNormal(stddev=0.02),
                 autocast=False,
             )
@@ -201,78 +200,3 @@ def _order_by_expert(experts, num_experts):
 
 def _mean(condition):
     return ops.mean(ops.cast(condition, "float32"))
-
-
-class SparseGatedMLP(GatedMLP):
-    """sMLP's sMoE: gMLP's block, gated by spatial experts (see `SparseSpatialGate`).
-
-    `Y = s(act(X U + b_U)) V + b_V`; norm of X and residual are the `Block`'s. The
-    projections U and V are dense (our reading).
-
-    Args:
-        d_ff: int, channels of `X U`; the experts share half of them.
-        max_length, num_experts, routing, toeplitz, causal, spatial_stddev,
-            spatial_bias_value: see `SparseSpatialGate`.
-        activation, d_attention, norm_epsilon, attention_dropout_rate: see `GatedMLP`.
-
-    Call arguments and returns: see `Sublayer`.
-
-    Raises:
-        ValueError: as `SparseSpatialGate` does.
-    """
-
-    def __init__(
-        self,
-        d_ff,
-        max_length,
-        num_experts,
-        routing="deterministic",
-        toeplitz=False,
-        causal=False,
-        spatial_stddev=None,
-        spatial_bias_value=None,
-        activation="gelu_exact",
-        d_attention=None,
-        norm_epsilon=1e-6,
-        attention_dropout_rate=0.0,
-        **kwargs,
-    ):
-        for name in {"variant", "num_heads"} & set(kwargs):
-            raise UserError(
-                f"SparseGatedMLP has no {name}: its gate splits the channels, and the "
-                f"experts share them. Received: {name}={kwargs[name]!r}. Set "
-                "num_experts, or take a GatedMLP."
-            )
-        self.num_experts = num_experts
-        self.routing = routing
-        super().__init__(
-            d_ff,
-            max_length,
-            toeplitz=toeplitz,
-            causal=causal,
-            spatial_stddev=spatial_stddev,
-            spatial_bias_value=spatial_bias_value,
-            activation=activation,
-            d_attention=d_attention,
-            norm_epsilon=norm_epsilon,
-            attention_dropout_rate=attention_dropout_rate,
-            **kwargs,
-        )
-
-    @property
-    def first_scorable(self):
-        """See `Sublayer`: the positions that route the channels see each other."""
-        return self.gating.num_deciding
-
-    def _make_gating(self, **kwargs):
-        return SparseSpatialGate(
-            self.max_length,
-            self.num_experts,
-            self.routing,
-            self.toeplitz,
-            self.causal,
-            self.spatial_stddev,
-            self.spatial_bias_value,
-            norm_epsilon=self.norm_epsilon,
-            **kwargs,
-        )

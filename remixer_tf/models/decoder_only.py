@@ -5,6 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.decoding_steps import DecodingSteps
@@ -17,8 +18,8 @@ class DecoderOnly(DecodingSteps, keras.Model):
     float32: `h E^T` with the embedding's E, or from a matrix of their own.
 
     Args:
-        decoder: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack` whose token mixing is causal.
+        decoder: a factory that takes `name`, `dtype` and `causal`, here True, and
+            returns a `TransformerStack`.
         vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding, and the input before
             the first token.
         d_model: int.
@@ -56,16 +57,21 @@ class DecoderOnly(DecodingSteps, keras.Model):
             name="token_embedding",
             dtype=self.dtype_policy,
         )
-        self.decoder = decoder(name="decoder", dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
 
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
-        self.token_embedding.build((None, None))  # [vocab_size, d_model]
-        self._build_decoder(shape)
+        # [vocab_size, d_model]
+        axes = ("vocab", "d_model")
+        build_named(self.token_embedding, (None, None), embeddings=axes)
+        self.decoder.build(shape)
         if not self.tied_logits:
             # [d_model, vocab_size]; float32 whatever the compute dtype
-            self.logits = dense("logits", shape, self.vocab_size, dtype="float32")
+            self.logits = dense(
+                "logits", shape, self.vocab_size, dtype="float32", axes=axes[::-1]
+            )
         self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):
@@ -114,4 +120,4 @@ class DecoderOnly(DecodingSteps, keras.Model):
         Args and returns: see `EncoderDecoder.start_decoding`.
         """
         rows = ops.shape(batch["encoder_input_tokens"])[0] * hypotheses
-        return self._empty_cache(Context(), rows, max_length)
+        return Context(), self.decoder.init_cache(rows, max_length, Context())

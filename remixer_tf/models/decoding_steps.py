@@ -2,8 +2,6 @@
 
 from keras import ops
 
-from remixer_tf.models.stack import TransformerStack
-
 
 class DecodingSteps:
     """Decoding with a cache, for a model with a `token_embedding` and a `decoder`.
@@ -11,12 +9,6 @@ class DecodingSteps:
     The model has `logits` too, a `TiedLogits` where its `tied_logits` is true, and adds
     `start_decoding` and `prompt`.
     """
-
-    def _build_decoder(self, shape):
-        """Builds the decoder, which has to be causal."""
-        if isinstance(self.decoder, TransformerStack):
-            self.decoder.check_causal()
-        self.decoder.build(shape)
 
     @property
     def first_scorable(self):
@@ -26,24 +18,28 @@ class DecodingSteps:
     def grow_cache(self, context, cache, max_length):
         """Pads a cache, to hold `max_length` tokens.
 
+        Args:
+            context, cache: from `start_decoding`, the cache from the last step.
+            max_length: int.
+
         Returns:
-            the `Context` and the cache, as `start_decoding` does.
+            the cache.
         """
-        context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
-        return context, self.decoder.grow_cache(cache, max_length, context)
+        return self.decoder.grow_cache(cache, max_length, context)
 
     def reorder_cache(self, cache, rows):
         """Puts a cache's rows in the order of hypotheses, see `TransformerStack`."""
         return self.decoder.reorder_cache(cache, rows)
 
-    def decode_step(self, tokens, cache, context):
+    def decode_step(self, tokens, cache, context, state):
         """Logits of the next token.
 
         Args:
             tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
-                decoder's input at `context.step`.
+                decoder's input at `state.step`.
             cache: from `start_decoding` or the last step.
-            context: a `Context` with `step`, and in a beam search with `ancestry`.
+            context: from `start_decoding`.
+            state: a `DecodeState`.
 
         Returns:
             float32 `[batch * hypotheses, vocab_size]`, and the new cache.
@@ -51,7 +47,7 @@ class DecodingSteps:
         tokens = tokens[:, None]
         context = context._replace(tokens=tokens)
         x = self.token_embedding(tokens)
-        x, cache = self.decoder(x, context=context, cache=cache)
+        x, cache = self.decoder(x, context=context, cache=cache, state=state)
         return self._compute_logits(x)[:, 0], cache
 
     def _read_targets(self, context, batch):
@@ -66,10 +62,6 @@ class DecodingSteps:
             tokens=batch["decoder_input_tokens"],
             token_mask=None if real is None else ops.cast(real > 0, "int32"),
         )
-
-    def _empty_cache(self, context, batch_size, max_length):
-        context = context._replace(key_positions=ops.arange(max_length, dtype="int32"))
-        return context, self.decoder.init_cache(batch_size, max_length, context)
 
     def _compute_logits(self, x):
         if self.tied_logits:

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.decoding_steps import DecodingSteps
@@ -17,9 +18,9 @@ class EncoderDecoder(DecodingSteps, keras.Model):
     (T5.1.0).
 
     Args:
-        encoder: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack`.
-        decoder: the same; its token mixing is causal.
+        encoder: a factory that takes `name`, `dtype` and `causal`, here False, and
+            returns a `TransformerStack`.
+        decoder: the same, with `causal` True.
         vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding.
         d_model: int.
         tied_logits: bool, logits from the embedding.
@@ -55,18 +56,23 @@ class EncoderDecoder(DecodingSteps, keras.Model):
             name="token_embedding",
             dtype=self.dtype_policy,
         )
-        self.encoder = encoder(name="encoder", dtype=self.dtype_policy)
-        self.decoder = decoder(name="decoder", dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
+        self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
 
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
-        self.token_embedding.build((None, None))  # [vocab_size, d_model]
+        # [vocab_size, d_model]
+        axes = ("vocab", "d_model")
+        build_named(self.token_embedding, (None, None), embeddings=axes)
         self.encoder.build(shape)
-        self._build_decoder(shape)
+        self.decoder.build(shape)
         if not self.tied_logits:
             # [d_model, vocab_size]; float32 whatever the compute dtype
-            self.logits = dense("logits", shape, self.vocab_size, dtype="float32")
+            self.logits = dense(
+                "logits", shape, self.vocab_size, dtype="float32", axes=axes[::-1]
+            )
         self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):
@@ -132,8 +138,8 @@ class EncoderDecoder(DecodingSteps, keras.Model):
             hypotheses: int, answers to each example that are written at the same time.
 
         Returns:
-            the decoder's `Context` (without `step`) and the cache.
+            the decoder's `Context` and the cache.
         """
         context = self.encode(batch)
         rows = ops.shape(context.encoded)[0] * hypotheses
-        return self._empty_cache(context, rows, max_length)
+        return context, self.decoder.init_cache(rows, max_length, context)

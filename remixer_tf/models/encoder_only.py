@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
 
 
@@ -15,8 +16,8 @@ class EncoderOnly(keras.Model):
     start as BERT's, truncated normal of deviation 0.02.
 
     Args:
-        encoder: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack`.
+        encoder: a factory that takes `name`, `dtype` and `causal`, here False, and
+            returns a `TransformerStack`.
         head: a factory that takes `name` and returns a head, see `models.heads`.
         vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding.
         d_model: int.
@@ -57,7 +58,8 @@ class EncoderOnly(keras.Model):
         self.token_embedding = self._embedding(vocab_size, "token_embedding")
         if num_token_types:
             self.type_embedding = self._embedding(num_token_types, "type_embedding")
-        self.encoder = encoder(name="encoder", dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
         self.head = head(name="head")
         self.num_classes = getattr(self.head, "num_classes", None)
 
@@ -78,9 +80,13 @@ class EncoderOnly(keras.Model):
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
-        self.token_embedding.build((None, None))  # [vocab_size, d_model]
+        # [vocab_size, d_model]
+        axes = ("vocab", "d_model")
+        build_named(self.token_embedding, (None, None), embeddings=axes)
         if self.num_token_types:
-            self.type_embedding.build((None, None))  # [num_token_types, d_model]
+            # [num_token_types, d_model]
+            axes = (None, "d_model")
+            build_named(self.type_embedding, (None, None), embeddings=axes)
         self.encoder.build(shape)
         self.head.build(shape)
         self.built = True

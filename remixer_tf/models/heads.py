@@ -5,6 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
 from remixer_tf.layers.embedding import TiedLogits
@@ -12,7 +13,7 @@ from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.pooling import MeanPooling
 
 
-class Head(keras.layers.Layer):
+class Head(NamedAxes, keras.layers.Layer):
     """From an encoder's output to logits.
 
     Call arguments:
@@ -64,13 +65,14 @@ class MaskedLMHead(Head):
     def build(self, input_shape):
         d_model = input_shape[-1]
         if self.mlm_transform:
-            self.transform = bert_dense("transform", d_model, d_model, "float32")
+            self.transform = _dense("transform", d_model, d_model)
             self.norm = LayerNorm(name="norm", dtype="float32")
             self.norm.build(input_shape)
         if self.bias_size is not None:
             self.bias = self.add_weight(
                 name="bias",
                 shape=(self.bias_size,),  # [vocab_size]
+                axes=("vocab",),
                 initializer="zeros",
             )
 
@@ -117,10 +119,10 @@ class ClassificationHead(Head):
     def build(self, input_shape):
         d_model = input_shape[-1]
         self._build_pooling(d_model)
-        self.classifier = bert_dense("classifier", d_model, self.num_classes, "float32")
+        self.classifier = _dense("classifier", d_model, self.num_classes)
 
     def _build_pooling(self, d_model):
-        self.pooler = bert_dense("pooler", d_model, d_model, "float32")
+        self.pooler = _dense("pooler", d_model, d_model)
 
     def _pool(self, x, context):
         return ops.tanh(self.pooler(x[:, 0]))
@@ -161,9 +163,13 @@ class SpanHead(Head):
     num_targets = 2
 
     def build(self, input_shape):
-        self.span = bert_dense("span", input_shape[-1], 2, "float32")
+        self.span = _dense("span", input_shape[-1], 2)
 
     def call(self, x, batch, context, embedding):
         padding = 1.0 - ops.cast(context.padding_mask, "float32")
         logits = ops.transpose(self.span(x), (0, 2, 1))
         return logits + padding[:, None] * MASKED
+
+
+def _dense(name, d_model, units):
+    return bert_dense(name, d_model, units, "float32", axes=("d_model", None))

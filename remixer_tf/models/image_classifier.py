@@ -5,6 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories, check_integers
+from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
 
@@ -22,7 +23,7 @@ def num_tokens(image_size, patch_size, pool="cls"):
     return (image_size // patch_size) ** 2 + (pool == "cls")
 
 
-class ImageClassifier(keras.Model):
+class ImageClassifier(NamedAxes, keras.Model):
     """Images in, logits of the classes out (gMLP, section 3).
 
     Patches become tokens, the stack mixes them, and of its normalised output
@@ -34,8 +35,8 @@ class ImageClassifier(keras.Model):
     Logits are float32.
 
     Args:
-        stack: a factory that takes `name` and `dtype` and returns a
-            `TransformerStack`.
+        stack: a factory that takes `name`, `dtype`, `causal`, here False, and
+            `max_length`, the number of tokens, and returns a `TransformerStack`.
         image_size: int, height and width in pixels.
         patch_size: int, side of a patch; it divides the image's.
         d_model: int.
@@ -79,7 +80,12 @@ class ImageClassifier(keras.Model):
         self.patch_embedding = PatchEmbedding(
             patch_size, d_model, name="patch_embedding", dtype=self.dtype_policy
         )
-        self.stack = stack(name="stack", dtype=self.dtype_policy)
+        self.stack = stack(
+            name="stack",
+            dtype=self.dtype_policy,
+            causal=False,
+            max_length=num_tokens(image_size, patch_size, pool),
+        )
 
     def build(self, input_shape=None):
         """Makes all variables; no data is needed."""
@@ -91,6 +97,7 @@ class ImageClassifier(keras.Model):
             self.class_token = self.add_weight(
                 name="class_token",
                 shape=(1, 1, self.d_model),
+                axes=(None, None, None),
                 # Not zeros: no position is added to it, and LayerNorm has no
                 # useful gradient at 0.
                 initializer=keras.initializers.TruncatedNormal(stddev=0.02),
@@ -100,12 +107,18 @@ class ImageClassifier(keras.Model):
                 shape,
                 self.d_model,
                 self.dtype_policy,
+                axes=("d_model", None),
                 activation="tanh",
                 use_bias=True,
             )
         # [d_model, num_classes]; float32 whatever the compute dtype
         self.logits = dense(
-            "logits", shape, self.num_classes, dtype="float32", use_bias=True
+            "logits",
+            shape,
+            self.num_classes,
+            dtype="float32",
+            axes=("d_model", None),
+            use_bias=True,
         )
         self.built = True
 

@@ -7,6 +7,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
+from remixer_tf.layers.base import not_causal
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 
@@ -63,8 +64,8 @@ class Block(keras.layers.Layer):
             )
         return cache
 
-    def decode_step(self, x, cache, context):
-        y, cache = self.sublayer.decode_step(self.norm(x), cache, context)
+    def decode_step(self, x, cache, context, state):
+        y, cache = self.sublayer.decode_step(self.norm(x), cache, context, state)
         return self._add(x, y), cache
 
     def _add(self, x, y, training=False):
@@ -90,8 +91,8 @@ class PostNormBlock(Block):
         y = self.sublayer(x, context=context, training=training)
         return self.norm(self._add(x, y, training))
 
-    def decode_step(self, x, cache, context):
-        y, cache = self.sublayer.decode_step(x, cache, context)
+    def decode_step(self, x, cache, context, state):
+        y, cache = self.sublayer.decode_step(x, cache, context, state)
         return self.norm(self._add(x, y)), cache
 
 
@@ -211,6 +212,10 @@ class TransformerStack(keras.layers.Layer):
     `{"self_attention": ..., "feed_forward": ...}`, Remixer's puts `"remixer"` in the
     feed-forward's place.
 
+    The stack tells `causal` and `max_length` to its layers, and to those in them, see
+    `Sublayer.join_stack`. Before `build` it tells those that were made in constructors,
+    after it the others.
+
     Args:
         sublayers: a dictionary from a sublayer's name to a factory that takes `name`
             and `dtype` and returns a new `Sublayer`; in their order in the layer. Where
@@ -226,17 +231,23 @@ class TransformerStack(keras.layers.Layer):
         survival_schedule: str, "constant", or "linear" from 1 in the first layer to
             `survival_probability` in the last.
         positions: a factory that takes `name` and `dtype` and returns a layer that
-            adds absolute positions to the input, such as `PositionEmbedding`, or None.
+            adds absolute positions to the input, called as `PositionEmbedding`, or
+            None.
         input_norm: bool, whether a norm comes before the first layer, after the
             positions (BERT).
         final_norm: bool, whether a norm comes after the last layer.
         block: a factory of the residual around each sublayer, `Block` or
             `PostNormBlock`.
+        causal: bool, whether no output may depend on a later token, as in a decoder.
+            Models say it: their decoders are causal.
+        max_length: int, the longest sequence, which layers such as `RemixerBlock` and
+            `PositionEmbedding` need to know; None where no layer does.
 
     Call arguments:
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.
         context: a `Context`.
         cache: None, or while decoding what `init_cache` or the last call returned.
+        state: None, or while decoding a `DecodeState`.
         training: bool.
 
     Returns:
@@ -256,22 +267,31 @@ class TransformerStack(keras.layers.Layer):
         input_norm=False,
         final_norm=True,
         block=Block,
+        causal=False,
+        max_length=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_integers(num_layers=num_layers)
+        if max_length is not None:
+            check_integers(max_length=max_length)
         check_numbers(survival_probability=survival_probability)
         check_factories(norm=norm, block=block)
         dtype = self.dtype_policy
+        self.causal = causal
+        self.max_length = max_length
         self.num_layers = num_layers
         survival = survival_by_layer(
             survival_probability, survival_schedule, num_layers
         )
-        self.positions = positions and positions(name="positions", dtype=dtype)
+        self.positions = self.position_bias = None
+        if positions is not None:
+            self.positions = positions(name="positions", dtype=dtype)
+            self._tell(self.positions, "positions")
         self.input_norm = norm(name="input_norm", dtype=dtype) if input_norm else None
         self.blocks = [
             block(
-                make_sublayer(sublayer, key, dtype),
+                self._make_sublayer(sublayer, key, f"layer_{layer}_{key}"),
                 norm(name="norm", dtype=dtype),
                 dropout_rate,
                 survival[layer],
@@ -281,7 +301,9 @@ class TransformerStack(keras.layers.Layer):
             for layer, members in enumerate(sublayers_by_layer(sublayers, num_layers))
             for key, sublayer in members.items()
         ]
-        self.position_bias = position_bias and position_bias(name="position_bias")
+        if position_bias is not None:
+            self.position_bias = position_bias(name="position_bias")
+            self._tell(self.position_bias, "position_bias")
         self.final_norm = norm(name="final_norm", dtype=dtype) if final_norm else None
         self.input_dropout, self.output_dropout = (
             Dropout(dropout_rate, shared_axes=(1,), name=name, dtype=dtype)
@@ -294,18 +316,21 @@ class TransformerStack(keras.layers.Layer):
         firsts = [getattr(block.sublayer, "first_scorable", 0) for block in self.blocks]
         return max(firsts, default=0)
 
-    def check_causal(self):
-        """Raises a ValueError unless all sublayers say that they are causal."""
-        for block in self.blocks:
-            if not getattr(block.sublayer, "causal", False):
-                name = type(block.sublayer).__name__
-                raise UserError(
-                    f"A decoder's layers see no later tokens. Received: layer "
-                    f"'{self.name}/{block.name}', a {name} that does not say it is "
-                    f"causal. Set {self.name}/{name}.causal = True if it has this "
-                    "argument, or take another layer. A layer of your own inherits "
-                    "PositionWise or sets causal = True in its class."
-                )
+    def _make_sublayer(self, factory, key, name):
+        sublayer = make_sublayer(factory, key, self.dtype_policy)
+        self._tell(sublayer, name)
+        if self.causal and not getattr(sublayer, "causal", False):
+            raise UserError(f"Layer '{self.name}/{name}': {not_causal(sublayer)}")
+        return sublayer
+
+    def _tell(self, layer, name):
+        """Tells a layer, and all those in it, what is common to the stack."""
+        try:
+            for part in layer._flatten_layers():
+                if hasattr(part, "join_stack"):
+                    part.join_stack(self.causal, self.max_length)
+        except ValueError as error:
+            raise UserError(f"Layer '{self.name}/{name}': {error}") from error
 
     def build(self, input_shape):
         self.d_model = input_shape[-1]
@@ -318,30 +343,31 @@ class TransformerStack(keras.layers.Layer):
         self.input_dropout.build()
         for block in self.blocks:
             block.build(input_shape)
+            self._tell(block.sublayer, block.name)  # Also those that it made just now.
         if self.final_norm is not None:
             self.final_norm.build(input_shape)
         self.output_dropout.build()
 
-    def call(self, x, context, cache=None, training=False):
+    def call(self, x, context, cache=None, state=None, training=False):
         if self.positions is not None:
-            x = self.positions(x, context=context)
+            x = self.positions(x, context=context, state=state)
         if self.input_norm is not None:
             x = self.input_norm(x)
         x = self.input_dropout(x, training=training)
         if self.position_bias is not None:
-            if cache is None:
+            if state is None:
                 bias = self.position_bias.whole(x.shape[1])
             else:
-                step = ops.reshape(context.step, (1,))
-                bias = self.position_bias(step, context.key_positions)
+                step = ops.reshape(state.step, (1,))
+                bias = self.position_bias(step, state.key_positions)
             context = context._replace(position_bias=bias)
         new_cache = {}
         for block in self.blocks:
-            if cache is None:
+            if state is None:
                 x = block(x, context=context, training=training)
             else:
                 x, new_cache[block.name] = block.decode_step(
-                    x, cache[block.name], context
+                    x, cache[block.name], context, state
                 )
         if self.final_norm is not None:
             x = self.final_norm(x)

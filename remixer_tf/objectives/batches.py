@@ -51,7 +51,7 @@ def scorable(batch, model):
         raise UserError(
             f"The first {first} positions of a row see each other, so they have no "
             f"loss, and rows of {length} tokens have no others. Train on longer rows, "
-            "or with SparseGatedMLP.routing = 'deterministic'."
+            "or with SparseSpatialGate.routing = 'deterministic'."
         )
     counts = ops.cast(ops.arange(length) >= first, weights.dtype)
     return {**batch, name: weights * counts}

@@ -13,13 +13,13 @@ def objective_and_sums(model, batch, weight, *, loss_fn, auxiliary_loss_weights,
         model: a built `keras.Model`, called in training.
         batch: dictionary of tensors, the part.
         weight: float32 scalar, the weight of the targets of all parts.
-        loss_fn, auxiliary_loss_weights: see `TrainStep`.
+        loss_fn, auxiliary_loss_weights: see `Engine.build`.
         share: float, one over the number of parts.
 
     Returns:
         (objective, sums): a float32 scalar, and a dictionary of float32 scalars and
         vectors: those of `loss_fn`, "auxiliary_loss", "auxiliary/NAME" and
-        "statistics/NAME", see `TrainStep`.
+        "statistics/NAME", see `Engine.step`.
     """
     outputs, auxiliary, statistics = call_with_reports(model, batch)
     sums = loss_fn(outputs, batch)
@@ -45,8 +45,9 @@ def unused_variables(paths):
             "none by `TransformerStack.position_bias = None`, or "
             "`encoder/TransformerStack.position_bias = None` of one stack."
         )
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return UserError(
         "The loss does not depend on these trainable variables: "
-        f"{', '.join(paths)}. Expected a gradient for each: use them in the "
+        f"{', '.join(paths[:5])}{more}. Expected a gradient for each: use them in the "
         f"model, or make them non-trainable.{hint}"
     )

@@ -2,7 +2,7 @@
 
 Keras' own optimizers and schedules (`keras.optimizers.AdamW` and the rest) stand
 beside these. Every gradient has to be dense before any of them sees it: see
-`remixer_tf.training.train_step`.
+`remixer_tf.engines.tensorflow.step`.
 """
 
 from remixer_tf.optimizers.adafactor import Adafactor

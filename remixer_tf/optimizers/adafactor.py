@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.layers.axes import axes_of, make_named
 
 _DTYPE = "float32"  # of the slots and of every intermediate result
 
@@ -67,8 +68,6 @@ class Adafactor(keras.optimizers.Optimizer):
     Raises:
         ValueError: at construction for an argument outside its range; in `build` for an
             expression of `unscaled_variables` that matches no variable.
-        TypeError: in `apply`, for a sparse gradient (TensorFlow's IndexedSlices): its
-            repeated ids have to be summed before they are squared.
     """
 
     def __init__(
@@ -148,25 +147,33 @@ class Adafactor(keras.optimizers.Optimizer):
         self._slots = []
         self._is_scaled = []
         for variable, path in zip(variables, paths, strict=True):
+            shape, names = variable.shape, axes_of(variable)
             self._slots.append(
                 {
-                    slot: self.add_variable(
-                        shape, dtype=_DTYPE, name=f"{path.replace('/', '_')}_{slot}"
+                    slot: make_named(
+                        self.add_variable,
+                        tuple(names[axis] for axis in axes),
+                        tuple(shape[axis] for axis in axes),
+                        dtype=_DTYPE,
+                        name=f"{path.replace('/', '_')}_{slot}",
                     )
-                    for slot, shape in self.slot_shapes(variable.shape).items()
+                    for slot, axes in self.slot_axes(shape).items()
                 }
             )
             unscaled = any(re.search(p, path) for p in self.unscaled_variables)
             self._is_scaled.append(self.multiply_by_parameter_scale and not unscaled)
 
+    def apply(self, grads, trainable_variables=None):
+        """Updates the variables, see Keras; sparse gradients are made dense.
+
+        An embedding's on TensorFlow are IndexedSlices: the slices of an id that is
+        there twice have to be summed before they are squared.
+        """
+        grads = [_dense(gradient) for gradient in grads]
+        super().apply(grads, trainable_variables)
+
     def update_step(self, gradient, variable, learning_rate):
         """Applies one dense gradient to its variable; called by `apply`."""
-        if hasattr(gradient, "indices"):
-            raise TypeError(
-                f"The gradient of {variable.name!r} is sparse "
-                f"({type(gradient).__name__}). Expected: a dense tensor. Call "
-                "`tf.convert_to_tensor` on each gradient before `optimizer.apply`."
-            )
         index = self._get_variable_index(variable)
         slots = self._slots[index]
         gradient = ops.cast(gradient, _DTYPE)
@@ -227,6 +234,12 @@ class Adafactor(keras.optimizers.Optimizer):
         return (
             (largest, second) if shape[second] >= self.min_dim_size_to_factor else None
         )
+
+
+def _dense(gradient):
+    if hasattr(gradient, "indices"):
+        return ops.zeros(gradient.shape, gradient.dtype) + gradient
+    return gradient
 
 
 def _rms(x):

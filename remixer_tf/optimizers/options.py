@@ -1,5 +1,7 @@
 """Options of Keras' optimizers that no train step here honours."""
 
+import keras
+
 from remixer_tf.errors import UserError
 
 # The value that asks for nothing, and what there is instead.
@@ -20,8 +22,14 @@ def check_optimizer(optimizer):
         optimizer: a `keras.optimizers.Optimizer`.
 
     Raises:
-        ValueError: it has such an option.
+        ValueError: it has such an option, or is a `LossScaleOptimizer`.
     """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        _, instead = _OPTIONS["loss_scale_factor"]
+        raise UserError(
+            f"An optimizer must not be a LossScaleOptimizer: {instead}. Received: "
+            f"a LossScaleOptimizer of {type(optimizer.inner_optimizer).__name__}"
+        )
     for name, (off, instead) in _OPTIONS.items():
         if (value := getattr(optimizer, name)) != off:
             raise UserError(

@@ -13,9 +13,9 @@ from remixer_tf.data.eval_batches import converter_for, read_examples
 from remixer_tf.data.lengths import count_over_length, has_split
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.decoding import check_writes, score
+from remixer_tf.engines.backend_engine import backend_engine, engine_of
 from remixer_tf.errors import UserError
 from remixer_tf.serving.text_to_text import build_for_run
-from remixer_tf.training.backend_engine import backend_engine, engine_of
 
 
 def text_scorer(

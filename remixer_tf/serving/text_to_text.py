@@ -17,12 +17,12 @@ from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode
+from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph
-from remixer_tf.training.backend_engine import backend_engine
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.engines.tensorflow.strategy import uses_xla
 from remixer_tf.serving.stored_weights import StoredWeights
-from remixer_tf.training.strategy import uses_xla
 
 
 class TokenGraph(tf.Module):

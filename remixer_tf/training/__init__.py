@@ -1,1 +1,1 @@
-"""Training: strategies, the train step, checkpoints, and the loop over them."""
+"""Training: the loop over an engine's steps, and its hooks."""

@@ -7,7 +7,19 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.errors import StorageError, UserError
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.arguments import check_integers, check_numbers
+
+
+def check_options(
+    *, keep_checkpoints, keep_period, seed, micro_batches, clip_norm, max_skipped_steps
+):
+    """Raises ValueError unless each is a number as `train` takes it."""
+    check_integers(keep_checkpoints=keep_checkpoints, micro_batches=micro_batches)
+    check_integers(0, seed=seed, max_skipped_steps=max_skipped_steps)
+    if keep_period is not None:
+        check_integers(keep_period=keep_period)
+    if clip_norm is not None:
+        check_numbers(clip_norm=clip_norm)
 
 
 def check_evaluations(evaluations, best):
@@ -21,17 +33,8 @@ def check_evaluations(evaluations, best):
         )
     if best is not None and not hasattr(best, "metric"):
         raise UserError(f"best must be None or @Best(). Received: best={best!r}")
-
-
-def check_periods(*, steps_per_call, **periods):
-    """Raises ValueError unless all numbers fit together."""
-    check_integers(steps_per_call=steps_per_call, **periods)
-    for name, value in periods.items():
-        if value % steps_per_call:
-            raise UserError(
-                f"{name}={value} is not a multiple of steps_per_call={steps_per_call}. "
-                "Steps are run in groups of steps_per_call: change one of the two."
-            )
+    if best is not None:
+        best.check(evaluations)
 
 
 def check_vocabulary_size(vocabularies, model):

@@ -13,7 +13,7 @@ class Evaluator:
         best: a `Best`, or None.
         checkpoints: the run's `Checkpoints`, told which step is best.
         progress: the run's `Progress`.
-        train_steps: int, the last step, at which all are due.
+        schedule: the run's `Schedule`. At its last step all are due.
         bindings: see `Evaluation.run`.
     """
 
@@ -25,7 +25,7 @@ class Evaluator:
         best,
         checkpoints,
         progress,
-        train_steps,
+        schedule,
         bindings=None,
     ):
         self._bindings = bindings
@@ -35,7 +35,7 @@ class Evaluator:
         self._best = best
         self._checkpoints = checkpoints
         self._progress = progress
-        self._train_steps = train_steps
+        self._schedule = schedule
 
     def check(self):
         """Raises ValueError if one of them could not run."""
@@ -47,7 +47,7 @@ class Evaluator:
         return [
             evaluation
             for evaluation in self._evaluations
-            if step and (step % evaluation.period == 0 or step == self._train_steps)
+            if step and self._schedule.due(step, evaluation.period)
         ]
 
     def run(self, step, resumed=False):

@@ -1,37 +1,36 @@
 """The training loop, top to bottom."""
 
-import json
 import os
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import keras
-import tensorflow as tf
 
-from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
-from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
-from remixer_tf.objectives.batches import targets_and_weights
-from remixer_tf.training.backend_engine import backend_engine
-from remixer_tf.training.changes import write_configuration
+from remixer_tf.engines.backend_engine import backend_engine
+from remixer_tf.layers.arguments import check_factories
 from remixer_tf.training.checks import (
     check_evaluations,
-    check_ids,
-    check_no_results,
-    check_periods,
-    check_vocabulary_size,
+    check_options,
     folder_of_run,
 )
 from remixer_tf.training.evaluator import Evaluator
-from remixer_tf.training.layer_checks import check_own_layers
-from remixer_tf.training.metrics_file import remove_metrics_after
-from remixer_tf.training.overview import Overview
-from remixer_tf.training.progress import Progress, format_seconds
+from remixer_tf.training.hooks import (
+    Evaluating,
+    Logging,
+    OwnFolder,
+    Saving,
+    Stopping,
+)
 from remixer_tf.training.run_lock import RunLock
 from remixer_tf.training.run_log import RunLog
-from remixer_tf.training.step_loop import StepLoop
-from remixer_tf.training.watch import FiniteWatch, StopSignal
+from remixer_tf.training.schedule import Schedule
+from remixer_tf.training.skipped_steps import SkippedSteps
+from remixer_tf.training.start import Start
+from remixer_tf.training.stop_signal import StopSignal
+from remixer_tf.training.timed_batches import TimedBatches
+from remixer_tf.training.totals import Totals
 
 
 def train(
@@ -91,7 +90,7 @@ def train(
         seed: of initial weights, dropout and data order.
         dtype_policy: 'float32' or 'mixed_bfloat16' (variables stay float32).
         engine: a factory of an `Engine`, which runs the model.
-        micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `TrainStep`.
+        micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `Engine.build`.
         max_skipped_steps: how many steps whose loss or gradient is not finite may be
             skipped; one more ends the run.
         initial_checkpoint: a function `initial_checkpoint(model)` that sets weights
@@ -126,42 +125,36 @@ def train(
         FloatingPointError: loss or gradient is not finite.
         OSError: a checkpoint could not be written, none could be read, or another run
             lives in `model_dir`.
-        SystemExit: SIGTERM came. Everything is saved; the code is `watch.PREEMPTED`.
+        SystemExit: SIGTERM came. Everything is saved. The exit code is
+            `stop_signal.PREEMPTED`.
         KeyboardInterrupt: Ctrl-C, or SIGINT, came. Everything is saved.
     """
     start_time = time.perf_counter()
+    schedule = Schedule(train_steps, steps_per_call, log_period, checkpoint_period)
     check_factories(model=model, optimizer=optimizer, dataset=dataset)
-    check_integers(keep_checkpoints=keep_checkpoints, micro_batches=micro_batches)
-    check_integers(0, seed=seed, max_skipped_steps=max_skipped_steps)
-    if keep_period is not None:
-        check_integers(keep_period=keep_period)
-    if clip_norm is not None:
-        check_numbers(clip_norm=clip_norm)
-    check_evaluations(evaluations, best)
-    if best is not None:
-        best.check(evaluations)
-    check_periods(
-        steps_per_call=steps_per_call,
-        train_steps=train_steps,
-        log_period=log_period,
-        checkpoint_period=checkpoint_period,
-        **{f"period of evaluation {i}": e.period for i, e in enumerate(evaluations)},
+    check_options(
+        keep_checkpoints=keep_checkpoints,
+        keep_period=keep_period,
+        seed=seed,
+        micro_batches=micro_batches,
+        clip_norm=clip_norm,
+        max_skipped_steps=max_skipped_steps,
     )
+    check_evaluations(evaluations, best)
+    schedule.check(evaluations)
     if not dry_run:
         remove_abandoned(os.path.dirname(os.path.abspath(model_dir)))
     with (
         nullcontext() if dry_run else folder_of_run(model_dir),
         nullcontext(engine()) as engine,  # First: several hosts connect here.
-        StopSignal() as signal,
+        StopSignal(alone=engine.host.count == 1) as signal,
         RunLock(model_dir, engine.host.index == 0 and not dry_run) as lock,
+        ExitStack() as undo,  # What a start that fails has written.
     ):
-        host = engine.host
-        # Data, model, optimizer.
+        host, shard = engine.host, engine.host.shard_info
         keras.utils.set_random_seed(seed)
-        data = dataset(
-            seed=seed, steps_per_call=steps_per_call, shard_info=host.shard_info
-        )
-        iterator = iter(data)
+        data = dataset(seed=seed, steps_per_call=steps_per_call, shard_info=shard)
+        batches = TimedBatches(data, engine)
         engine.build(
             model,
             optimizer,
@@ -171,128 +164,70 @@ def train(
             micro_batches=micro_batches,
             clip_norm=clip_norm,
         )
-
-        # State: the run's own checkpoint, else an initial one, else scratch.
         checkpoints = Checkpoints(
             model_dir,
             engine.variables,
             engine.values,
-            iterator,
+            batches.iterator,
             keep=keep_checkpoints,
             keep_period=keep_period,
             host=host,
             checkpoint_format=engine.checkpoint_format,
         )
-        step = checkpoints.restore(restart_data_at, clean=not dry_run)
-        progress = Progress(step, train_steps, silent=host.index > 0)
-        from_scratch = not step and not checkpoints.has_start
-        if from_scratch:
-            check_no_results(model_dir)
-            if initial_checkpoint:
-                progress.message(initial_checkpoint(engine.model))
-
-        vocabularies = getattr(data, "vocabularies", None)
-        check_vocabulary_size(vocabularies or {}, engine.model)
-        if vocabularies and host.index == 0 and not dry_run:
-            remember_vocabularies(model_dir, vocabularies, not from_scratch)
-        host.barrier()
+        start = Start(model_dir, engine, batches, checkpoints, train_steps, dry_run)
+        start.restore(initial_checkpoint, restart_data_at, undo)
         evaluator = Evaluator(
             model_dir,
             engine,
             evaluations,
             best,
             checkpoints,
-            progress,
-            train_steps,
+            start.progress,
+            schedule,
             evaluation_bindings,
         )
-        evaluator.check()
-        if host.index == 0 and not dry_run:
-            remove_metrics_after(model_dir, step)
-        stopped_early = not dry_run and evaluator.run(step, resumed=True)
-        summary_path = os.path.join(model_dir, "train_summary.json")
-        if step >= train_steps or stopped_early:
-            if host.index == 0 and not dry_run and not tf.io.gfile.exists(summary_path):
-                # A kill after the last step left it out.
-                _write_summary(summary_path, {"steps": step, **checkpoints.summary})
-            progress.message(
-                f"{model_dir} is at step {step} of {train_steps}"
-                f"{', stopped early' if stopped_early else ''}: nothing to do. Set "
-                f"more {'patience' if stopped_early else 'train_steps'} to go on."
-            )
+        if start.nothing_to_do(evaluator):
             return None
-
-        # What will run.
-        batch = next(iterator)
-        check_ids(batch, engine.model)
-        if layer_checks:
-            check_own_layers(engine.model, batch)
-        overview = Overview(engine, dtype_policy)
-        facts = (getattr(data, name, None) for name in ("over_length", "caches"))
-        progress.message(overview.text(batch, *facts))
-        if from_scratch:
-            progress.message(f"starting {model_dir} from scratch")
-        elif step == restart_data_at:
-            progress.message(f"continuing from step {step}; the data starts anew")
-        else:
-            progress.message(f"continuing from step {step}")
+        decodes = any(getattr(e, "decodes", False) for e in evaluations)
+        overview = start.describe(dtype_policy, layer_checks, decodes)
         if dry_run:
-            progress.message("dry run: nothing was trained or written")
             return None
-        if host.index == 0 and tf.io.gfile.exists(summary_path):
-            tf.io.gfile.remove(summary_path)  # Who sees it takes the run for ended.
-        text, hyperparameters = configuration() if configuration else ("", {})
-        if text and host.index == 0:
-            text = name_copies(text, model_dir)
-            if changes := write_configuration(model_dir, text, step):
-                progress.message(changes)
-
-        # Steps.
-        log = RunLog(
-            model_dir,
-            overview,
-            batch_size=(
-                targets_and_weights(batch)[0].shape[1] * host.shard_info.num_shards
-            ),
-            examples_per_epoch=examples_per_epoch,
-            enabled=host.index == 0,
+        undo.pop_all()
+        text, hyperparameters = start.write_configuration(configuration)
+        log = RunLog(model_dir, overview, batches.first, host, examples_per_epoch)
+        log.start(start.step, text, hyperparameters)
+        skipped = SkippedSteps(model_dir, max_skipped_steps, text, host)
+        return _take_steps(
+            start, schedule, evaluator, skipped, log, signal, lock, start_time
         )
-        log.start(step, text, hyperparameters)
-        watch = FiniteWatch(model_dir, max_skipped_steps, text, host)
-        with progress, log, checkpoints, signal.held():
-            loop = StepLoop(
-                engine,
-                iterator,
-                step,
-                train_steps=train_steps,
-                steps_per_call=steps_per_call,
-                log_period=log_period,
-                checkpoint_period=checkpoint_period,
-                progress=progress,
-                log=log,
-                watch=watch,
-                checkpoints=checkpoints,
-                evaluator=evaluator,
-                lock=lock,
-                signal=signal,
-                start_time=start_time,
-                parameters=overview.parameters,
-            )
-            stopped_early = loop.run(batch)
-        checkpoints.wait()
-        host.barrier()
-        summary = loop.summary()
-        if host.index == 0:
-            _write_summary(summary_path, summary)
-        progress.message(
-            f"{'stopped early' if stopped_early else 'trained'} at step {loop.step} "
-            f"after {format_seconds(summary['seconds'])}; checkpoints are in "
-            f"{model_dir}"
-        )
-        return summary
 
 
-def _write_summary(path, summary):
-    with tf.io.gfile.GFile(path + ".writing", "w") as file:
-        json.dump(summary, file, indent=2)
-    tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+def _take_steps(start, schedule, evaluator, skipped, log, signal, lock, start_time):
+    """Takes the steps that are left, and returns the summary."""
+    engine, batches, checkpoints = start.engine, start.batches, start.checkpoints
+    step, progress = start.step, start.progress
+    totals = Totals(engine, batches, skipped, checkpoints.summary, start_time)
+    saving = Saving(schedule, checkpoints, evaluator, totals, skipped)
+    evaluating = Evaluating(evaluator, signal, totals.speed)
+    hooks = [
+        skipped,
+        totals,
+        progress,
+        OwnFolder(checkpoints, lock),
+        Logging(schedule, engine, totals, skipped, progress, log),
+        Stopping(signal, skipped, saving, engine.host),
+        saving,
+        evaluating,
+    ]
+    with progress, log, checkpoints, signal.held():
+        while step < schedule.train_steps and not evaluating.stops_early:
+            batch = next(batches)
+            metrics = engine.step(batch, stop=signal.received is not None)
+            step += schedule.steps_per_call
+            for hook in hooks:
+                hook.after_call(step, batch, metrics)
+    checkpoints.wait()
+    engine.host.barrier()
+    summary = totals.summary(step)
+    start.finish(step, summary, evaluating.stops_early)
+    return summary

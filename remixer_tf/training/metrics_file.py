@@ -60,6 +60,6 @@ def _finite(value):
 def _step_of(line):
     """The step of a line; infinity for one that is not whole."""
     try:
-        return json.loads(line)["step"] if line.endswith("\n") else math.inf
-    except ValueError:
+        return int(json.loads(line)["step"]) if line.endswith("\n") else math.inf
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf

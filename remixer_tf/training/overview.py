@@ -33,7 +33,7 @@ class Overview:
         self._engine = engine
         self._policy = dtype_policy
         self._trainable = engine.model.trainable_variables
-        self.parameters = sum(math.prod(v.shape) for v in self._trainable)
+        self.parameters = count_parameters(engine.model)
         self.matmul_rate = engine.matmul_rate()
         self.peak_rate = engine.peak_rate()
 
@@ -89,3 +89,8 @@ class Overview:
             for v in self._trainable
         ]
         return "\n".join([*rows, f"| **all** | | **{self.parameters:,}** |"])
+
+
+def count_parameters(model):
+    """Returns the number of elements of all trainable variables of a `keras.Model`."""
+    return sum(math.prod(v.shape) for v in model.trainable_variables)

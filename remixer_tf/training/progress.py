@@ -55,6 +55,10 @@ class Progress:
         else:
             print(text, flush=True)
 
+    def after_call(self, step, batch, metrics):
+        """Moves the bar, as a hook."""
+        self.advance(step)
+
     def advance(self, step):
         """Moves the bar to `step`."""
         if self._bar:
@@ -113,6 +117,13 @@ class Speed:
         """Leaves out `seconds`, and the tokens or images that were read in them."""
         self._lap.seconds -= seconds
         self._lap.read -= read
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Leaves out the seconds that a block takes."""
+        start = time.perf_counter()
+        yield
+        self.skip(time.perf_counter() - start)
 
     def lap(self, read):
         """Ends a period in which so many tokens or images were read.

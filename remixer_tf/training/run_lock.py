@@ -103,14 +103,16 @@ class RunLock:
             file.write(json.dumps(self._me))
 
     def _read(self):
-        """Returns who holds the lock: {} if that is being written, None if nobody."""
+        """Returns who holds the lock: {} if it does not say, None if nobody."""
         try:
             with tf.io.gfile.GFile(self._path) as file:
-                return json.loads(file.read())
+                holder = json.loads(file.read())
         except tf.errors.NotFoundError:
             return None
-        except ValueError:
+        except (ValueError, RecursionError):  # It is being written, or damaged.
             return {}
+        known = isinstance(holder, dict) and {"host", "pid"} <= holder.keys()
+        return holder if known else {}
 
     def _lives(self, holder):
         # Who sees its ids. Containers may have one host's name, and each its own ids.

@@ -6,6 +6,7 @@ import resource
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.experts import imbalances
 from remixer_tf.training.metrics_file import append_metrics
 
@@ -16,20 +17,19 @@ class RunLog:
     Args:
         model_dir: folder of the run.
         overview: the run's `Overview`.
-        batch_size: int, the global batch.
-        examples_per_epoch: int, or None: epochs are not told then.
-        enabled: whether to write: one host does.
+        batch: the first superbatch, which tells the batch size.
+        host: the `Host` that this process is. The first one writes.
+        examples_per_epoch: int; None does not count epochs.
     """
 
-    def __init__(
-        self, model_dir, overview, batch_size, examples_per_epoch=None, enabled=True
-    ):
+    def __init__(self, model_dir, overview, batch, host, examples_per_epoch=None):
+        rows = targets_and_weights(batch)[0].shape[1]
         self._overview = overview
-        self._batch_size = batch_size
+        self._batch_size = rows * host.shard_info.num_shards
         self._examples_per_epoch = examples_per_epoch
-        self._model_dir = model_dir if enabled else None
+        self._model_dir = model_dir if host.index == 0 else None
         self._writer = tf.summary.create_noop_writer()
-        if enabled:
+        if self._model_dir:
             folder = os.path.join(model_dir, "tensorboard", "train")
             self._writer = tf.summary.create_file_writer(folder)
 

@@ -164,6 +164,7 @@ def write_generation(search, arguments, max_new_tokens):
 def describe_left_out(left_out):
     """Lines that name the settings which no search here does."""
     return [
-        f"  not carried over: {name[:60]} = {short(value)} of generation_config.json"
+        f"  not carried over: {repr(name[:60])[1:-1]} = {short(value)} of "
+        "generation_config.json"
         for name, value in left_out.items()
     ]

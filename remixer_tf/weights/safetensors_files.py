@@ -37,7 +37,11 @@ class SafetensorsFolder:
     def __init__(self, folder, converting):
         names = sorted(os.listdir(folder))
         if _INDEX in names:
-            weight_map = read_json(os.path.join(folder, _INDEX)).get("weight_map", {})
+            weight_map = read_json(os.path.join(folder, _INDEX)).get("weight_map")
+            if not isinstance(weight_map, dict) or any(
+                type(shard) is not str for shard in weight_map.values()
+            ):
+                raise UserError(f"{_INDEX} has no weight_map from arrays to files.")
             shards = sorted(set(weight_map.values()))
         elif _NAME in names:
             weight_map, shards = None, [_NAME]
@@ -80,7 +84,7 @@ def read_json(path):
     with open(path, encoding="utf-8") as file:
         try:
             content = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold a JSON object. Received: {content!r}")

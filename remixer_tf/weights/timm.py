@@ -72,7 +72,7 @@ def read_timm(folder):
         **_preprocessing(config.get("pretrained_cfg")),
     }
     if is_gmlp:
-        bindings["GatedMLP.norm_epsilon"] = _NORM_EPSILON
+        bindings["SpatialGatingUnit.norm_epsilon"] = _NORM_EPSILON
     else:
         bindings["D_TOKENS"] = shape(f"{first}.weight", 2)[0]
     return Source(

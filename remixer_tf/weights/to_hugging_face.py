@@ -183,19 +183,18 @@ def t5_model(sizes):
         activation=sizes.activation,
     )
 
-    def stack(num_layers, causal, **cross_attention):
+    def stack(num_layers, **cross_attention):
         return part(
             TransformerStack,
             num_layers=num_layers,
             sublayers={
-                "self_attention": part(SelfAttention, causal=causal, **heads),
+                "self_attention": part(SelfAttention, **heads),
                 **cross_attention,
                 "feed_forward": feed_forward,
             },
             position_bias=part(
                 RelativePositionBias,
                 num_heads=sizes.num_heads,
-                bidirectional=not causal,
                 num_buckets=sizes.num_buckets,
                 max_distance=sizes.max_distance,
             ),
@@ -204,11 +203,9 @@ def t5_model(sizes):
 
     model = part(
         EncoderDecoder,
-        encoder=stack(sizes.num_encoder_layers, causal=False),
+        encoder=stack(sizes.num_encoder_layers),
         decoder=stack(
-            sizes.num_decoder_layers,
-            causal=True,
-            cross_attention=part(CrossAttention, **heads),
+            sizes.num_decoder_layers, cross_attention=part(CrossAttention, **heads)
         ),
         vocab_size=sizes.vocab_size,
         d_model=sizes.d_model,

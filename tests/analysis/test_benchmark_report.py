@@ -44,3 +44,29 @@ def test_what_is_not_there(tmp_path):
     write_metrics(tmp_path, "super_glue_boolq_v102", "validation", 3, {"accuracy": 1.0})
     with pytest.raises(ValueError, match="of step 5. They are of steps 3"):
         run_command("report", [f"--model_dir={tmp_path}", "--step=5"])
+
+
+@pytest.mark.parametrize("up", ["", "../eval/a"])
+def test_a_strangers_result_leads_nowhere(tmp_path, up):
+    names = {"task": "super_glue_boolq_v102", "split": "test"}
+    lie = {"evaluation": up or str(tmp_path / "elsewhere"), **names}
+    path = tmp_path.joinpath("run", "eval", "a", *names.values(), "4")
+    for folder in (path, tmp_path.joinpath("elsewhere", *names.values(), "4")):
+        folder.mkdir(parents=True)
+        record = {"idx": 0, "prediction": "True", "target": "True"}
+        (folder / "predictions.jsonl").write_text(json.dumps(record))
+    result = {**lie, "step": 4, "metrics": {"accuracy": 1.0}}
+    (path / "metrics.json").write_text(json.dumps(result))
+    with pytest.raises(ValueError, match="no results of DecodedEvaluation"):
+        run_command("report", [f"--model_dir={tmp_path / 'run'}"])
+    assert not [*tmp_path.rglob("BoolQ.jsonl")]
+
+
+@pytest.mark.parametrize("text", [None, "{", "[" * 100_000])
+def test_predictions_that_cannot_be_read(tmp_path, text):
+    write_metrics(tmp_path, "super_glue_record_v102", "test", 4, {})
+    folder = tmp_path / "eval" / "super_glue_record_v102" / "test" / "4"
+    if text:
+        (folder / "predictions.jsonl").write_text(text)
+    with pytest.raises(OSError, match="predictions.jsonl cannot be read: .*--force"):
+        run_command("report", [f"--model_dir={tmp_path}"])

@@ -177,6 +177,35 @@ def test_a_damaged_best_json(runs, tmp_path, capsys, text):
     assert "step of the best checkpoint" not in shown
 
 
+DAMAGED = [
+    "[" * 100_000,
+    "[1]",
+    '{"task": "cogs", "split": "test", "metrics": {"loss": 1}}',
+    '{"task": "cogs", "split": "test", "step": "2000", "metrics": {"loss": 1}}',
+    '{"task": "cogs", "split": "test", "step": 2000, "metrics": {"loss": [1]}}',
+    '{"task": "cogs", "split": "test", "step": 2000, "metrics": [1]}',
+    '{"task": "cogs", "split": "dev", "step": 2000, "metrics": {"loss": 1}}',
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_result_does_not_count(runs, tmp_path, capsys, caplog, text):
+    folder = tmp_path / "done" / "eval" / "cogs" / "test" / "2000"
+    (folder / "loss.json").write_text(text)
+    run_command("compare", [runs[0]])
+    assert "0.25 at 1,000" in capsys.readouterr().out
+    assert "loss.json is damaged and does not count" in caplog.text
+
+
+def test_what_is_no_number_in_a_summary(runs, tmp_path, capsys):
+    summary = SUMMARY | {"steps": "many", "seconds": float("inf"), "parameters": None}
+    del summary["flops_per_second"]
+    (tmp_path / "done" / "train_summary.json").write_text(json.dumps(summary))
+    run_command("compare", [runs[0]])
+    shown = capsys.readouterr().out
+    assert "steps per second" in shown and "1,234,567" not in shown
+
+
 def test_what_is_no_run(runs, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=f"'{folder}' is not the folder of a run"):

@@ -14,10 +14,10 @@ import tensorflow as tf
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import count, count_activations
 from remixer_tf.commands import run_command
+from remixer_tf.engines.tensorflow.flops import matmul_flops, op_flops
 from remixer_tf.layers import Context, LengthMixing, MoE, SwitchRouter
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
-from remixer_tf.training.flops import matmul_flops, op_flops
 from tests.tiny_run import SIZES
 
 TINY = [
@@ -307,7 +307,7 @@ def test_errors_are_one_message(arguments, words):
 
 @pytest.mark.slow
 def test_a_wrong_name_ends_with_code_2():
-    command = [sys.executable, "-m", "remixer_tf", "costs", "--gin_file=none.gin"]
+    command = [sys.executable, "-m", "remixer_tf costs", "--gin_file=none.gin"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 2
     lines = [x for x in process.stderr.splitlines() if x.startswith("error: ")]

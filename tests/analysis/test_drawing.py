@@ -19,7 +19,13 @@ from remixer_tf.analysis.drawing import Pictures
 from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.panels import draw_attention, draw_observations
 from remixer_tf.commands import run_command
-from remixer_tf.layers import Context, GatedMLP, LengthMixing
+from remixer_tf.layers import (
+    Context,
+    GatedMLP,
+    LengthMixing,
+    SpatialGatingUnit,
+    TinyAttention,
+)
 from remixer_tf.models import TransformerStack
 from tests.data.toy_tasks import rows, toy_task
 from tests.layers.harness import randomize
@@ -106,14 +112,18 @@ class Gated(keras.Model):
 
     def __init__(self):
         super().__init__(name="gated")
-        sizes = {"d_ff": 8, "max_length": 8}
+        gated = functools.partial(GatedMLP, d_ff=8)
         sublayers = {
-            "full": functools.partial(GatedMLP, **sizes),
+            "full": gated,
             "filter": functools.partial(
-                GatedMLP, toeplitz=True, d_attention=2, **sizes
+                gated,
+                gate=functools.partial(SpatialGatingUnit, toeplitz=True),
+                attention=functools.partial(TinyAttention, d_kv=2),
             ),
         }
-        self.stack = TransformerStack(sublayers, num_layers=2, name="encoder")
+        self.stack = TransformerStack(
+            sublayers, num_layers=2, max_length=8, name="encoder"
+        )
 
     def build(self, input_shape=None):
         self.stack.build((None, None, 4))
@@ -217,7 +227,7 @@ def read_images(model_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
-def test_the_command_on_a_run(tiny_run, tmp_path, capsys):
+def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     gin.clear_config()
     tiny_run = shutil.copytree(tiny_run, tmp_path / "run")
     names = {"encoder_matrices", "decoder_matrices", "alpha"}

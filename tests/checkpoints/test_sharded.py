@@ -17,7 +17,7 @@ from remixer_tf.checkpoints.reading import (
     restore_model,
 )
 from remixer_tf.checkpoints.writing import Checkpoints
-from remixer_tf.training.jax_engine import JaxEngine
+from remixer_tf.engines.jax.engine import JaxEngine
 from tests.training import toy
 
 

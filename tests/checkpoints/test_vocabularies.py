@@ -47,6 +47,11 @@ def test_what_is_remembered(tmp_path, caplog):
 
     remember_vocabularies(str(tmp_path), vocabularies, 0)
     check_vocabularies(str(tmp_path), vocabularies)
+    for text in ("{", "[]", '{"inputs": 1}', "[" * 100_000):
+        (tmp_path / "damaged").mkdir(exist_ok=True)
+        (tmp_path / "damaged" / "vocabularies.json").write_text(text)
+        with pytest.raises(ValueError, match="vocabularies.json is damaged"):
+            check_vocabularies(str(tmp_path / "damaged"), vocabularies)
     check_vocabularies(str(tmp_path), {"labels": OTHER})  # nothing to compare
     with pytest.raises(ValueError, match=r"of targets.\n.* size 259, .*\n.* size 262"):
         check_vocabularies(str(tmp_path), {"targets": OTHER})

@@ -23,7 +23,7 @@ from remixer_tf.checkpoints.reading import (
     restore_model,
 )
 from remixer_tf.checkpoints.writing import write_weights
-from remixer_tf.training import engine
+from remixer_tf.engines import engine
 from tests.training import toy
 
 
@@ -93,6 +93,27 @@ def test_step_0_is_where_a_run_starts(tmp_path):
     # One variable of several, and nothing of the slots, which follow from them.
     assert len(str(error.value)) < 400 and str(error.value).count("\n") < 5
     assert "more" in str(error.value) and "optimizer variables" not in str(error.value)
+
+
+def test_a_run_may_be_called_like_a_pattern(tmp_path):
+    folder, model = tmp_path / "lr[1e-3]*", make_model()
+    checkpoints, _, iterator = make_checkpoints(folder, model)
+    next(iterator)
+    checkpoints.save(7)
+    checkpoints.wait()
+    following = next(iterator)
+    other = make_model(seed=1)
+    checkpoints, _, iterator = make_checkpoints(folder, other)
+    assert checkpoints.restore() == 7
+    for key, value in next(iterator).items():
+        np.testing.assert_array_equal(value, following[key])
+    evaluated = make_model(seed=2)
+    assert restore_model(str(folder), evaluated) == 7
+    for a, b, c in zip(
+        model.variables, other.variables, evaluated.variables, strict=True
+    ):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+        np.testing.assert_array_equal(a.numpy(), c.numpy())
 
 
 def test_nothing_to_restore_is_step_0(tmp_path):
@@ -207,6 +228,22 @@ def test_an_error_while_reading_is_no_damage(
 
     monkeypatch.setattr(damages.time, "sleep", mend)
     assert checkpoints.restore() == 2
+
+
+def test_an_error_while_reading_the_position_is_no_other_data(
+    run_of_two_steps, monkeypatch
+):
+    checkpoints, _, _ = make_checkpoints(run_of_two_steps, make_model())
+
+    def fail(*args):
+        raise tf.errors.UnknownError(None, None, "Stale file handle")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "read", fail)
+    with pytest.raises(OSError, match="cannot be read: Stale file handle. Run the s"):
+        checkpoints.restore()
+    monkeypatch.setattr(tf.io.gfile, "listdir", fail)
+    with pytest.raises(OSError, match="cannot be listed: Stale file handle. Run the s"):
+        available_steps(checkpoint_directory(run_of_two_steps))
 
 
 def test_the_first_host_chooses_the_step(run_of_two_steps):

@@ -230,7 +230,7 @@ def test_a_file_of_both_may_name_them_in_any_order(tmp_path):
 
 
 def test_a_users_file_may_set_what_nothing_reads_and_is_told(tmp_path, capsys):
-    text = "LERNING_RATE = 1.0\nMAX_LENGTH = 9\n"
+    text = "LERNING_RATE = 1.0\nWINDOW = 9\n"
     for name in ("mine.gin", "operative_config.gin"):  # A run's has all.
         (tmp_path / name).write_text(text)
     parse(f"--gin_file={MODEL},{RUN},{tmp_path}/mine.gin", WORDS)

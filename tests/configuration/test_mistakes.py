@@ -39,6 +39,15 @@ def message_of(function, *arguments, **options):
 
 
 @pytest.mark.parametrize(
+    "bindings", [["A=%A"], ["A=%B", "B=%A"], ["A=[%B]", "B={'b': %A}"]]
+)
+def test_of_macros_that_stand_for_themselves(bindings):
+    bindings = ["train.layer_checks=%A", *bindings]
+    message = message_of(read, [f"--gin.{binding}" for binding in bindings])
+    assert message == "the macro A stands for itself. Give it a value."
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["NUM_HEADS=0"], ["num_heads", "at least 1", "num_heads=0"]),
@@ -63,7 +72,10 @@ def message_of(function, *arguments, **options):
         ([REMIXER, "RemixerBlock.width=-1"], ["at least 1", "width=-1"]),
         ([REMIXER, "RemixerBlock.max_length='9'"], ["integer", "max_length='9'"]),
         ([MLM, "GatedMLP.d_ff=0"], ["at least 1", "d_ff=0"]),
-        ([MLM, "GatedMLP.max_length=None"], ["integer", "max_length=None"]),
+        ([MLM, "MAX_LENGTH='9'"], ["integer", "max_length='9'"]),
+        ([MLM, "MAX_LENGTH=None"], ["TransformerStack.max_length = %MAX_LENGTH"]),
+        (["SelfAttention.causal='no'"], ["True, False, or None", "causal='no'"]),
+        (["SelfAttention.causal=True"], ["encoder/layer_0", "= True contradicts"]),
         ([MLM, "EncoderOnly.num_token_types='2'"], ["num_token_types='2'"]),
         ([IMAGES, "ImageClassifier.patch_size=0"], ["at least 1", "patch_size=0"]),
         ([IMAGES, "ImageClassifier.num_classes='10'"], ["num_classes='10'"]),
@@ -130,12 +142,28 @@ def test_of_a_run(binding, words, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("binding", "new"),
+    [
+        ("GatedMLP.toeplitz=False", "SpatialGatingUnit.toeplitz"),
+        ("GatedMLP.d_attention=8", "TinyAttention.d_kv"),
+    ],
+)
+def test_the_new_name_of_a_parameter(binding, new):
+    message = message_of(read, [MLM, f"--gin.{binding}"])
+    assert message.startswith(f"{binding.split('=')[0]} has a new name: {new}")
+
+
+@pytest.mark.parametrize(
     ("bindings", "name", "value"),
     [
         (["train_dataset.pack='yes'"], "train_dataset.pack", "'yes'"),
         (["train.dry_run=0"], "train.dry_run", "0"),
-        (["SelfAttention.causal='no'"], "SelfAttention.causal", "'no'"),
-        (["encoder/SelfAttention.causal=None"], "SelfAttention.causal", "None"),
+        (["EncoderDecoder.tied_logits='no'"], "EncoderDecoder.tied_logits", "'no'"),
+        (
+            ["encoder/TransformerStack.final_norm=None"],
+            "TransformerStack.final_norm",
+            "None",
+        ),
         (["PACK=1", "train_dataset.pack=%PACK"], "train_dataset.pack", "1"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import restore_model
 from remixer_tf.commands import run_command
-from remixer_tf.models.build import build_model
+from remixer_tf.models.build import build_model, declare
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
 
@@ -45,6 +45,30 @@ def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
     assert restore_model(str(tmp_path), model) == 2
     (scale,) = (w for w in model.trainable_weights if w.path.endswith("/scale/scale"))
     np.testing.assert_array_equal(scale, np.full(16, 2.0))
+
+
+def test_what_earlier_runs_wrote_is_still_read():
+    """Their layers said one by one what the stack says now."""
+    of_layers = [
+        "TransformerStack.max_length = None",
+        "RemixerBlock.max_length = 64",
+        "decoder/RemixerBlock.causal = True",
+        "encoder/RemixerBlock.causal = False",
+        "encoder/SelfAttention.causal = False",
+        "decoder/SelfAttention.causal = True",
+        "encoder/RelativePositionBias.bidirectional = True",
+        "decoder/RelativePositionBias.bidirectional = False",
+        "MoE.causal = True",
+    ]
+    shapes = []
+    for bindings in (of_layers, ["MAX_LENGTH = 64"]):
+        gin.clear_config()
+        configuration.parse_gin(["models/switch_remixer_tiny.gin"], bindings)
+        make = configuration.get_value("train.model")
+        model = declare(lambda make=make: build_model(make, "float32"))
+        shapes.append({v.path: v.shape for v in model.variables})
+    assert shapes[0] == shapes[1]
+    assert (1, 64, 64) in shapes[0].values()
 
 
 def test_gin_configurable_on_a_layer_is_told(tmp_path, monkeypatch):

@@ -89,9 +89,25 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
     assert configuration.get_value("train.model") is not None
 
 
+def test_data_report_trains_no_vocabulary_where_a_run_says(tmp_path):
+    place = tmp_path / "elsewhere" / "words.model"
+    (tmp_path / "operative_config.gin").write_text(
+        "train.dataset = @train_dataset\ntrain_dataset.task = @get_task()\n"
+        "get_task.name = 'mini_cogs'\nget_task.vocabulary = @trained_vocabulary()\n"
+        f"trained_vocabulary.task = 'mini_cogs'\ntrained_vocabulary.path = '{place}'\n"
+        "trained_vocabulary.model_type = 'word'\n"
+    )
+    with pytest.raises(FileNotFoundError, match="There is no .*words.model"):
+        run_command("data_report", [f"--model_dir={tmp_path}"])
+    assert not place.parent.exists()
+
+
+HUGE = f"a = 0x{'9' * 5_000}"
+
+
 @pytest.mark.parametrize(
     "text",
-    ["a = [", "a = {[1]: 2}", "a = " + "[" * 3_000, "\xff = 1", "=", "a" * 2**21],
+    ["a = [", "a = {[1]: 2}", "a = " + "[" * 3_000, "\xff = 1", "=", "a" * 2**21, HUGE],
 )
 def test_a_damaged_configuration_is_one_line(tmp_path, text):
     (tmp_path / "operative_config.gin").write_bytes(text.encode("latin-1"))

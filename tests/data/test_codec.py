@@ -98,6 +98,23 @@ def test_all_read_what_training_reads(rule, form):
         np.testing.assert_array_equal(prompts, trained["encoder_input_tokens"])
 
 
+@pytest.mark.parametrize("last, longest", [(APPEND, "jklm"), (AFTER_TRIM, "jkl</s>")])
+def test_running_text_is_evaluated_as_it_is_trained(last, longest):
+    task = toy_task({"train": TEXTS, "dev": TEXTS}, last=last)
+    targets = {"targets": task.output_features["targets"]}
+    task = task.replace(output_features=targets)
+    options = {
+        "feature_lengths": {"targets": 4},
+        "feature_converter": FORMS["one"],
+        "batch_size": len(TEXTS),
+    }
+    (superbatch,) = train_dataset(task, shuffle=False, **options).take(1)
+    trained = {name: x[0].numpy() for name, x in superbatch.items()}
+    assert text_of(trained["decoder_target_tokens"][-1]) == longest
+    (evaluated,) = eval_dataset(task, split="dev", **options).as_numpy_iterator()
+    assert_same(evaluated, trained)
+
+
 def test_the_harness_takes_the_beginning_from_contexts():
     """Of a language model they have all the room that the targets leave."""
     for form, kept in (("two rows", "ghi"), ("one", "bcdefghi")):

@@ -1,6 +1,7 @@
 """Images: where they come from, what is random about them, and exact continuation."""
 
 import functools
+import json
 import os
 
 import keras
@@ -265,6 +266,20 @@ def test_folders_that_are_no_source(tmp_path):
         ImageFolder(str(tmp_path)).draw("train")
     with pytest.raises(ValueError, match="has no split 'dev'. It has: train"):
         ImageFolder(str(tmp_path)).read("dev")
+
+
+def test_tfds_imports_no_module_that_a_dataset_names(tmp_path, monkeypatch):
+    home = tmp_path / "foo" / "1.0.0"
+    home.mkdir(parents=True)
+    features = {"pythonClassName": "a_strangers.Image"}
+    (home / "features.json").write_text(json.dumps(features))
+    info = {"name": "foo", "version": "1.0.0", "fileFormat": "tfrecord"}
+    (home / "dataset_info.json").write_text(json.dumps(info))
+    (tmp_path / "a_strangers.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match="a feature 'a_strangers.Image'.*--module_imp"):
+        TfdsImages("foo", data_dir=str(tmp_path))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_tfds_that_cannot_be_read(tmp_path, prepared):

@@ -14,6 +14,7 @@ from remixer_tf.data.vocabulary_training import (
     trained_vocabulary,
     vocabularies_for_a_while,
 )
+from remixer_tf.errors import UserError
 from remixer_tf.tasks import mini_cogs_grammar
 
 TEXTS = ["the girl saw a dog", "the boy slept", "a girl slept near the tree"] * 5
@@ -140,6 +141,15 @@ def test_other_bad_arguments(tmp_path):
         train_vocabulary(TEXTS, str(tmp_path / "x.model"), 20, "char")
     with pytest.raises(ValueError, match="must be a file"):
         train_vocabulary(TEXTS, str(tmp_path), 20)
+
+
+@pytest.mark.parametrize("path", ["file/a.model", "full"])
+def test_where_nothing_can_be_written(tmp_path, path):
+    (tmp_path / "file").touch()
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=f"^cannot write .*{path}: ") as error:
+        train_vocabulary(["a b"], str(tmp_path / path), model_type="word")
+    assert isinstance(error.value, UserError)
 
 
 def test_long_texts_count_too(tmp_path):

@@ -41,12 +41,12 @@ class Recurrent:
         return Context(), {"state": state}
 
     def grow_cache(self, context, cache, max_length):
-        return context, cache
+        return cache
 
     def reorder_cache(self, cache, rows):
         return {"state": ops.take(cache["state"], rows, axis=0)}
 
-    def decode_step(self, tokens, cache, context):
+    def decode_step(self, tokens, cache, context, state):
         embedded = ops.take(ops.convert_to_tensor(EMBEDDING), tokens, axis=0)
         state = ops.tanh(ops.matmul(cache["state"], RECURRENT) + embedded)
         return ops.matmul(state, OUT), {"state": state}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from remixer_tf.layers import DecodeState
 from tests.layers.harness import randomize
 from tests.models.tiny import KINDS, STACKS, tiny_batch, tiny_decoder, tiny_model
 
@@ -11,10 +12,10 @@ def logits_step_by_step(model, batch):
     """The logits of `decoder_input_tokens`, one token after the other."""
     tokens = batch["decoder_input_tokens"]
     context, cache = model.start_decoding(batch, tokens.shape[1])
-    steps = []
+    keys, steps = np.arange(tokens.shape[1], dtype="int32"), []
     for step in range(tokens.shape[1]):
-        here = context._replace(step=np.int32(step))
-        logits, cache = model.decode_step(tokens[:, step], cache, here)
+        state = DecodeState(np.int32(step), keys)
+        logits, cache = model.decode_step(tokens[:, step], cache, context, state)
         steps.append(np.array(logits))
     return np.stack(steps, axis=1)
 

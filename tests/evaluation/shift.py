@@ -7,9 +7,9 @@ from keras import ops
 
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.decoding import Decoded
+from remixer_tf.engines.backend_engine import backend_engine
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.evaluation.decoded import DecodedEvaluation
-from remixer_tf.training.backend_engine import backend_engine
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
 from tests.data.toy_tasks import toy_task
 
 LENGTHS = {"inputs": 8, "targets": 12}

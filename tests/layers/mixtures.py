@@ -41,11 +41,8 @@ def context(mask=MASK, tokens=TOKENS):
 
 def mixture(router, group_size=12, **kwargs):
     """A built layer of random weights, large enough to tell experts apart."""
-    causal = router != "experts_choose"
     router = ROUTERS.get(router, router)
-    layer = MoE(
-        E, D_FF, router, group_size=group_size, causal=causal, name="moe", **kwargs
-    )
+    layer = MoE(E, D_FF, router, group_size=group_size, name="moe", **kwargs)
     layer.build((None, None, D))
     randomize(layer)
     return layer

@@ -18,10 +18,21 @@ from remixer_tf.layers import (
     RemixerBlock,
     SelfAttention,
     SlidingTokenMLP,
-    SparseGatedMLP,
+    SparseSpatialGate,
+    SpatialGatingUnit,
     SwitchRouter,
+    TinyAttention,
     TokenMixingMLP,
 )
+
+
+class Named(functools.partial):
+    """A factory whose text is short."""
+
+    def __repr__(self):
+        options = ", ".join(f"{name}={value}" for name, value in self.keywords.items())
+        return f"{self.func.__name__}({options})"
+
 
 _CAUSAL = [{}, {"causal": True}]
 _BOOL = [False, True]
@@ -40,20 +51,27 @@ _REMIXERS = [
     {"composition": "gate"},
     {"composition": "gate", "alpha": "gated", "activation": "gelu_exact"},
 ]
-_GATED_MLPS = [
+_GATES = [
     {},
     {"toeplitz": True},
     {"variant": "multiplicative"},
     {"variant": "additive"},
     {"variant": "linear"},
     {"num_heads": 4},
-    {"d_attention": 4},
-    {"d_attention": 4, "variant": "additive", "toeplitz": True},
+]
+_GATED_MLPS = [
+    *({"gate": Named(SpatialGatingUnit, **gate)} for gate in _GATES),
+    {"gate": Named(SparseSpatialGate, num_experts=4)},
+    {"attention": Named(TinyAttention, d_kv=4)},
+    {
+        "attention": Named(TinyAttention, d_kv=4),
+        "gate": Named(SpatialGatingUnit, variant="additive", toeplitz=True),
+    },
 ]
 
 
 def _variants():
-    """Yields (class, its arguments, what the harness is told beside `causal`)."""
+    """Yields (class, its arguments, arguments of `check_sublayer` but `causal`)."""
     heads = {"num_heads": 3, "d_kv": 4}
     for cls, relative_bias in itertools.product(
         (SelfAttention, BertSelfAttention), _BOOL
@@ -64,10 +82,10 @@ def _variants():
         yield PositionalAttention, {**heads, **causal}, {}
     yield CrossAttention, heads, {"causal": True, "reads_encoder": True}
     for cls in (FeedForward, GatedFeedForward, BertFeedForward):
-        yield cls, {"d_ff": 10}, {"mixes_tokens": False}
+        yield cls, {"d_ff": 10}, {"causal": True}
     for router in (BaseRouter, SwitchRouter):
         mixture = {"num_experts": 3, "d_ff": 10, "router": router, "gated": True}
-        yield MoE, mixture, {"mixes_tokens": False}
+        yield MoE, mixture, {"causal": True}
     for num_heads, toeplitz, softmax in itertools.product((1, 3), _BOOL, _BOOL):
         mixing = {"num_heads": num_heads, "toeplitz": toeplitz, "softmax": softmax}
         limit = {"max_length": 9}
@@ -79,8 +97,6 @@ def _variants():
         yield RemixerBlock, {**remixer, **causal, **limit}, limit
     for choice, causal in itertools.product(_GATED_MLPS, _CAUSAL):
         yield GatedMLP, {"d_ff": 16, **choice, **causal, **limit}, limit
-    for causal in _CAUSAL:
-        yield SparseGatedMLP, {"d_ff": 16, "num_experts": 4, **causal, **limit}, limit
     for gated in _BOOL:
         mixing = {"d_tokens": 10, "gated": gated}
         yield TokenMixingMLP, {**mixing, **limit}, {**limit, "packs": False}
@@ -91,7 +107,7 @@ def _variants():
             yield BlockTokenMLP, mixing, {"causal": True, "packs": False}
 
 
-# Name -> (factory, keyword arguments of `run_sublayer_test`).
+# Name -> (factory, keyword arguments of `check_sublayer`).
 SUBLAYERS = {
     f"{cls.__name__}({', '.join(f'{k}={v}' for k, v in arguments.items())})": (
         functools.partial(cls, **arguments),

@@ -140,7 +140,7 @@ def test_relative_position_bias(bidirectional):
 @pytest.mark.parametrize("bidirectional, exact", [(True, 8), (False, 16)])
 def test_distances_end_above_the_exact_buckets(bidirectional, exact):
     with pytest.raises(ValueError, match=f"max_distance must be more than {exact}"):
-        RelativePositionBias(3, bidirectional, max_distance=exact)
+        RelativePositionBias(3, bidirectional, max_distance=exact).build()
     layer = RelativePositionBias(3, bidirectional, max_distance=exact + 1)
     layer.build()
     assert np.isfinite(np.array(layer.whole(40))).all()

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import Context, GatedMLP, SpatialGatingUnit
+from remixer_tf.layers import Context, GatedMLP, SpatialGatingUnit, TinyAttention
 from tests.compiled import compiled
 from tests.layers.harness import DTYPES, assert_equals, randomize
+
+TINY = functools.partial(TinyAttention, d_kv=4)
 
 
 def gelu(x):
@@ -34,33 +36,34 @@ def numpy_gated_mlp(layer, x, mask):
     }
     n = x.shape[1]
     kernels = w["gating/mixing/mixing_matrix"]
-    if layer.toeplitz:
+    gate = layer.gating
+    if gate.toeplitz:
         rows, columns = np.mgrid[:n, :n]
         kernels = kernels[:, layer.max_length - 1 + columns - rows]
     biases = np.atleast_2d(w["gating/mixing/spatial_bias"])
     z = gelu(x @ w["wi/kernel"] + w["wi/bias"])
     gated = z
-    if layer.variant == "split":
+    if gate.variant == "split":
         z, gated = np.split(z, 2, axis=-1)
     gated = layer_norm(gated, w["gating/norm/gamma"], w["gating/norm/beta"])
     f = np.concatenate(
         [
             (kernel[:n, :n] * mask) @ group + bias[:n, None]
             for kernel, bias, group in zip(
-                kernels, biases, np.split(gated, layer.num_heads, axis=-1), strict=True
+                kernels, biases, np.split(gated, gate.num_heads, axis=-1), strict=True
             )
         ],
         axis=-1,
     )
-    if layer.d_attention:
+    if layer.attention:
         q, k, v = (
             x @ w[f"attention/{name}/kernel"] + w[f"attention/{name}/bias"]
             for name in ("query", "key", "value")
         )
-        logits = q @ k.transpose(0, 2, 1) / math.sqrt(layer.d_attention)
+        logits = q @ k.transpose(0, 2, 1) / math.sqrt(layer.attention.d_kv)
         read = softmax(np.where(mask, logits, -1e9)) @ v
         f = f + read @ w["attention/out/kernel"] + w["attention/out/bias"]
-    s = {"additive": z + f, "linear": f}.get(layer.variant, z * f)
+    s = {"additive": z + f, "linear": f}.get(gate.variant, z * f)
     return s @ w["wo/kernel"] + w["wo/bias"]
 
 
@@ -79,14 +82,13 @@ def numpy_gated_mlp(layer, x, mask):
     ],
 )
 def test_equations(variant, d_attention, num_heads, toeplitz, causal, dtype, tol):
+    gate = {"variant": variant, "toeplitz": toeplitz, "num_heads": num_heads}
     layer = GatedMLP(
         10,
+        functools.partial(SpatialGatingUnit, **gate),
+        d_attention and functools.partial(TinyAttention, d_kv=d_attention),
         max_length=8,
-        variant=variant,
-        toeplitz=toeplitz,
         causal=causal,
-        d_attention=d_attention,
-        num_heads=num_heads,
         name="gmlp",
         dtype=dtype,
     )
@@ -141,16 +143,8 @@ def test_initial_values_can_be_set(stddev, bias):
     assert (b == bias).all()
 
 
-def test_initial_values_reach_the_unit_of_the_block():
-    layer = GatedMLP(8, 64, spatial_stddev=0.2, spatial_bias_value=0.5, name="gmlp")
-    layer.build((None, None, 6))
-    mixing = layer.gating.mixing
-    assert ops.convert_to_numpy(mixing.mixing_matrix).std() > 0.1
-    assert (ops.convert_to_numpy(mixing.spatial_bias) == 0.5).all()
-
-
 def test_tiny_attention_starts_at_zero():
-    layer = GatedMLP(8, 8, d_attention=4, name="amlp")
+    layer = GatedMLP(8, attention=TINY, max_length=8, name="amlp")
     layer.build((None, None, 6))
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
     np.testing.assert_array_equal(np.array(layer.attention(x, context=Context())), 0)
@@ -161,7 +155,10 @@ def test_tiny_attention_starts_at_zero():
 def test_the_tiny_attention_drops_some_of_its_weights_in_training():
     """All queries look at all four keys alike, and each key's value is its number."""
     layer = GatedMLP(
-        4, 4, "linear", d_attention=4, attention_dropout_rate=0.25, name="amlp"
+        4,
+        functools.partial(SpatialGatingUnit, "linear"),
+        functools.partial(TinyAttention, d_kv=4, dropout_rate=0.25),
+        max_length=4,
     )
     layer.build((None, None, 4))
     layer.attention.query.kernel.assign(np.zeros((4, 4)))
@@ -177,7 +174,7 @@ def test_the_tiny_attention_drops_some_of_its_weights_in_training():
 
 
 def test_tiny_attention_leaves_the_position_bias_of_others_alone():
-    layer = GatedMLP(8, 8, d_attention=4, name="amlp")
+    layer = GatedMLP(8, attention=TINY, max_length=8, name="amlp")
     layer.build((None, None, 6))
     randomize(layer)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
@@ -190,9 +187,9 @@ def test_tiny_attention_leaves_the_position_bias_of_others_alone():
 
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="variant='halve'"):
-        SpatialGatingUnit(8, variant="halve")
+        SpatialGatingUnit(variant="halve")
     for name in ("spatial_stddev", "spatial_bias_value"):
         with pytest.raises(ValueError, match=f"number.*{name}=True"):
-            SpatialGatingUnit(8, **{name: True})
+            SpatialGatingUnit(**{name: True})
     with pytest.raises(ValueError, match="7 channels"):
         GatedMLP(7, max_length=8).build((None, None, 6))

@@ -82,9 +82,11 @@ def test_the_leaks_that_docstrings_tell_of(router):
     assert "causal" in type(layer.router).__doc__
 
 
-def test_a_causal_layer_refuses_experts_that_choose():
-    with pytest.raises(ValueError, match="ExpertsChooseRouter .* causal=False"):
-        MoE(E, 10, ROUTERS["experts_choose"])
+def test_a_decoder_refuses_experts_that_choose():
+    layer = mixture("experts_choose")
+    layer.join_stack(causal=False, max_length=None)
+    with pytest.raises(ValueError, match="ExpertsChooseRouter .* another router"):
+        layer.join_stack(causal=True, max_length=None)
 
 
 @pytest.mark.parametrize("dispatch", ["gather", "einsum"])

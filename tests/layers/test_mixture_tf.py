@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow.flops import peak_bytes, variable_bytes
 from remixer_tf.layers import Context, ExpertsChooseRouter, MoE, SwitchRouter
-from remixer_tf.training.flops import peak_bytes, variable_bytes
 from tests.layers.test_mixture import TOKENS, D, X, mixture
 
 
@@ -40,7 +40,7 @@ def test_where_experts_choose_no_tensor_has_them_twice():
     """`[groups, experts, tokens, capacity]` is the largest, by products too."""
     experts, tokens = 16, 64
     router = functools.partial(ExpertsChooseRouter, capacity_factor=1.0)
-    layer = MoE(experts, 8, router, dispatch="einsum", causal=False, name="moe")
+    layer = MoE(experts, 8, router, dispatch="einsum", name="moe")
     layer.build((None, None, 4))
     x = tf.ones((1, tokens, 4))
     function = tf.function(lambda: layer(x, Context(), training=True), autograph=False)

@@ -22,6 +22,9 @@ def gelu(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+LONGEST = {TokenMixingMLP: {"max_length": 8}, BlockTokenMLP: {"window": 8}}
+
+
 def make(cls, *args, **kwargs):
     layer = cls(*args, name="token_mlp", **kwargs)
     layer.build((None, None, 6))
@@ -44,7 +47,7 @@ def activated(w, x, units=slice(None)):
 @GATED
 @DTYPES
 def test_token_mixing_mlp(gated, dtype, tol):
-    layer, w, x = make(TokenMixingMLP, 10, 9, gated=gated, dtype=dtype)
+    layer, w, x = make(TokenMixingMLP, 10, max_length=9, gated=gated, dtype=dtype)
     mask = np.array([[1] * 8, [1] * 5 + [0] * 3], "int32")
     bias = 0 if gated else w["wo_bias"][:8]
     expected = [
@@ -103,7 +106,7 @@ def test_a_token_reaches_as_far_as_the_window_and_no_further():
 
 @pytest.mark.parametrize("cls", [TokenMixingMLP, BlockTokenMLP])
 def test_packed_examples_are_refused(cls):
-    layer, _, x = make(cls, 8, 8)
+    layer, _, x = make(cls, 8, **LONGEST[cls])
     with pytest.raises(ValueError, match="token_mlp.*packing off"):
         compiled(layer)(x, context=Context(segment_ids=np.ones((2, 8), "int32")))
 
@@ -111,6 +114,6 @@ def test_packed_examples_are_refused(cls):
 def test_errors():
     with pytest.raises(ValueError, match="d_tokens=8, window=3"):
         BlockTokenMLP(8, 3)
-    layer, _, _ = make(TokenMixingMLP, 8, 8)
+    layer, _, _ = make(TokenMixingMLP, 8, max_length=8)
     with pytest.raises(ValueError, match="token_mlp.*BlockTokenMLP"):
         layer.init_cache(2, 8, Context())

@@ -89,7 +89,7 @@ def test_equations(width, residual, alpha, composition, dtype, tol):
 @pytest.mark.parametrize("residual", ["output", "hidden"])
 def test_dropout_is_on_what_the_last_projection_reads(residual):
     """As T5's: one mask for all positions; what is kept is divided by 1 - p."""
-    layer = RemixerBlock(8, residual=residual, dropout_rate=0.25, name="remixer")
+    layer = RemixerBlock(max_length=8, residual=residual, dropout_rate=0.25)
     layer.build((None, None, 400))
     randomize(layer)
     layer.wo.kernel.assign(np.eye(400))  # Y shows what W_3 reads.
@@ -112,11 +112,11 @@ def test_dropout_is_on_what_the_last_projection_reads(residual):
 
 def test_learned_alpha_starts_at_one_half():
     options = {"width": 10, "residual": "hidden", "name": "remixer"}
-    layer = RemixerBlock(8, alpha="learned_vector", **options)
+    layer = RemixerBlock(max_length=8, alpha="learned_vector", **options)
     layer.build((None, None, 6))
     assert layer.alpha_logit.shape == (10,)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
-    constant = RemixerBlock(8, alpha=0.5, **options)
+    constant = RemixerBlock(max_length=8, alpha=0.5, **options)
     constant.build((None, None, 6))
     constant.set_weights([w for w in layer.get_weights() if w.shape != (10,)])
     np.testing.assert_allclose(

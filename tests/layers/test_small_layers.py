@@ -10,6 +10,7 @@ from keras import ops
 from remixer_tf.layers import (
     BertFeedForward,
     Context,
+    DecodeState,
     Dropout,
     FeedForward,
     GatedFeedForward,
@@ -157,8 +158,9 @@ def test_position_embedding(dtype, tol):
     layer, table = positions_layer(dtype=dtype)
     x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
 
-    def run(x, **fields):
-        return np.array(ops.cast(layer(x, context=Context(**fields)), "float32"))
+    def run(x, state=None, **fields):
+        y = layer(x, context=Context(**fields), state=state)
+        return np.array(ops.cast(y, "float32"))
 
     np.testing.assert_allclose(run(x), x + table[:5], atol=tol)
     positions = np.array([[0, 1, 2, 0, 1], [0, 1, 0, 1, 0]], "int32")
@@ -167,7 +169,7 @@ def test_position_embedding(dtype, tol):
     keys = ops.arange(5, dtype="int32")
     for t in range(5):
         step = ops.convert_to_tensor(t, "int32")
-        y = run(x[:, t : t + 1], step=step, key_positions=keys)
+        y = run(x[:, t : t + 1], DecodeState(step, keys))
         np.testing.assert_allclose(y, x[:, t : t + 1] + table[t], atol=tol)
 
 
@@ -177,8 +179,8 @@ def test_position_embedding_errors():
         layer(np.zeros((1, 9, 6), "float32"), context=Context())
     keys, step = ops.arange(9), ops.convert_to_tensor(0)
     with pytest.raises(ValueError, match="9 tokens .* max_length=8"):
-        context = Context(step=step, key_positions=keys)
-        layer(np.zeros((1, 1, 6), "float32"), context=context)
+        state = DecodeState(step, keys)
+        layer(np.zeros((1, 1, 6), "float32"), context=Context(), state=state)
     with pytest.raises(ValueError, match="segment_ids without positions"):
         context = Context(segment_ids=np.ones((1, 4), "int32"))
         layer(np.zeros((1, 4, 6), "float32"), context=context)

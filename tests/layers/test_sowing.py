@@ -71,7 +71,7 @@ def test_mixing_sows_the_layers_matrix(options):
 
 @pytest.mark.parametrize("alpha", [0.25, "learned_vector", "gated"])
 def test_remixer_sows_alpha(alpha):
-    layer = built(RemixerBlock(8, 4, residual="hidden", alpha=alpha, name="remixer"))
+    layer = built(RemixerBlock(4, residual="hidden", alpha=alpha, max_length=8))
     sown, _ = captured(layer)
     assert sown.keys() == {"mixing", "alpha"}
     if alpha == 0.25:

@@ -1,12 +1,14 @@
 """sMLP's spatial experts against NumPy, and what they see of the future."""
 
+import functools
+
 import numpy as np
 import pytest
 from keras import ops
 
 from remixer_tf.layers import (
     Context,
-    SparseGatedMLP,
+    GatedMLP,
     SparseSpatialGate,
     SpatialGatingUnit,
     sparse_gate,
@@ -20,7 +22,8 @@ LENGTH, CHANNELS, EXPERTS = 10, 24, 3  # twelve channels are gated, four by each
 
 
 def make(routing, max_length=LENGTH, cls=SparseSpatialGate, **kwargs):
-    layer = cls(max_length, EXPERTS, routing, causal=True, name="gate", **kwargs)
+    kwargs = {"max_length": max_length, "causal": True, "name": "gate", **kwargs}
+    layer = cls(EXPERTS, routing, **kwargs)
     layer.build((None, None, CHANNELS))
     randomize(layer)
     return layer
@@ -34,7 +37,7 @@ def inputs(seed=0):
 def test_deterministic_routing_is_a_spatial_gate_with_heads():
     layer = make("deterministic", spatial_stddev=0.1, spatial_bias_value=0.5)
     unit = SpatialGatingUnit(
-        LENGTH,
+        max_length=LENGTH,
         causal=True,
         num_heads=EXPERTS,
         spatial_stddev=0.1,
@@ -85,7 +88,7 @@ def test_equations(routing, deciding, padded):
 
 @pytest.mark.parametrize("routing", ["deterministic", "partial", "naive"])
 def test_a_fresh_gate_lets_its_input_through(routing):
-    layer = SparseSpatialGate(LENGTH, EXPERTS, routing, causal=True, name="gate")
+    layer = SparseSpatialGate(EXPERTS, routing, max_length=LENGTH, causal=True)
     layer.build((None, None, CHANNELS))
     z = inputs()
     y = np.array(compiled(layer)(z, context=Context()))
@@ -133,27 +136,23 @@ def test_the_router_learns(monkeypatch):
         np.testing.assert_allclose(gradients[name], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_block_passes_its_arguments_on():
-    layer = SparseGatedMLP(12, 8, 3, "partial", True, True, 0.1, 0.5, name="block")
+def test_a_block_with_spatial_experts():
+    gate = functools.partial(SparseSpatialGate, 3, "partial", spatial_bias_value=0.5)
+    layer = GatedMLP(12, gate, causal=True, max_length=8)
     layer.build((None, None, 6))
-    gate = layer.gating
-    assert isinstance(gate, SparseSpatialGate)
-    assert (gate.num_experts, gate.routing, gate.num_deciding) == (3, "partial", 2)
-    assert gate.mixing.toeplitz and gate.mixing.causal
-    assert ops.convert_to_numpy(gate.mixing.mixing_matrix).std() > 0.05
-    assert (ops.convert_to_numpy(gate.mixing.spatial_bias) == 0.5).all()
-    layer = SparseGatedMLP(12, 8, 3, norm_epsilon=0.1)
-    assert layer.gating.norm.epsilon == 0.1
-    for unread in ({"variant": "linear"}, {"num_heads": 2}):
-        with pytest.raises(ValueError, match=f"has no {next(iter(unread))}"):
-            SparseGatedMLP(12, 8, 3, **unread)
+    assert (layer.gating.num_deciding, layer.first_scorable) == (2, 2)
+    assert layer.gating.mixing.causal and layer.gating.mixing.num_heads == 3
+    assert (ops.convert_to_numpy(layer.gating.mixing.spatial_bias) == 0.5).all()
 
 
 def test_what_is_refused():
+    for unread in ({"variant": "linear"}, {"num_heads": 2}):
+        with pytest.raises(ValueError, match=f"has no {next(iter(unread))}"):
+            SparseSpatialGate(3, **unread)
     with pytest.raises(ValueError, match="routing='learned'"):
-        SparseSpatialGate(8, 2, "learned")
+        SparseSpatialGate(2, "learned")
     with pytest.raises(ValueError, match="num_experts=5, d_ff=24"):
-        SparseSpatialGate(8, 5).build((None, None, 24))
+        SparseSpatialGate(5, max_length=8).build((None, None, 24))
     layer = make("partial")
     with pytest.raises(ValueError, match="first 2 positions decide.*deterministic"):
         layer.init_cache(2, LENGTH, Context())

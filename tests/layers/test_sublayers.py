@@ -1,13 +1,59 @@
-"""Every sublayer under the harness, in each of its variants."""
+"""Every sublayer, in each of its variants, by the rules that hold for all of them."""
 
+import numpy as np
 import pytest
+from keras import ops
 
-from tests.compiled import slow_on_jax
-from tests.layers.harness import run_sublayer_test
+from remixer_tf.layers import Context
+from remixer_tf.testing import check_sublayer
+from tests.compiled import compiled, outputs_and_gradients, slow_on_jax
+from tests.layers.harness import D_MODEL, randomize
 from tests.layers.sublayers import ONE_OF_EACH_CLASS, SUBLAYERS
 
+EACH = pytest.mark.parametrize("name", slow_on_jax(SUBLAYERS, but=ONE_OF_EACH_CLASS))
 
-@pytest.mark.parametrize("name", slow_on_jax(SUBLAYERS, but=ONE_OF_EACH_CLASS))
+
+@EACH
 def test_sublayer(name):
     factory, rules = SUBLAYERS[name]
-    run_sublayer_test(factory, **rules)
+    check_sublayer(factory, d_model=D_MODEL, **rules)
+
+
+@EACH
+def test_what_holds_for_ours_alone(name):
+    """Configurations make copies, all weights matter, encoders look ahead."""
+    factory, rules = SUBLAYERS[name]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 7, D_MODEL)).astype("float32")
+    context = Context()
+    if "reads_encoder" in rules:
+        encoded = rng.normal(size=(2, 5, D_MODEL)).astype("float32")
+        context = Context(encoded=ops.convert_to_tensor(encoded))
+    layer = factory(name="sublayer")
+    copy = type(layer).from_config(layer.get_config())
+    for each in (layer, copy):
+        each.build((None, None, D_MODEL))
+    randomize(layer)
+    copy.set_weights(layer.get_weights())
+    call = compiled(layer)
+    y = np.array(call(x, context=context))
+    np.testing.assert_array_equal(np.array(compiled(copy)(x, context=context)), y)
+    assert [w.path for w in copy.weights] == [w.path for w in layer.weights]
+
+    _, gradients = outputs_and_gradients(
+        lambda: layer(ops.convert_to_tensor(x), context=context), layer
+    )
+    for path, gradient in gradients.items():
+        # A key's bias adds the same to all of a row's logits: its gradient is zero.
+        assert path.endswith("key/bias") or np.abs(gradient).max() > 0, path
+
+    if not rules["causal"]:
+        changed = np.concatenate([x[:, :-1], x[:, -1:] + 1], axis=1)
+        change = np.array(call(changed, context=context)) - y
+        assert np.abs(change[:, 0]).max() > 1e-4, "sees nothing ahead"
+
+    if longest := rules.get("max_length"):
+        too_long = np.zeros((2, longest + 1, D_MODEL), "float32")
+        with pytest.raises(ValueError, match=f"{longest + 1} tokens .*={longest}"):
+            call(too_long, context=context)
+        call(too_long[:, :longest], context=context)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import PositionWise, SelfAttention, Sublayer
+from remixer_tf.layers import DecodeState, PositionWise, SelfAttention, Sublayer
 from remixer_tf.models import (
     DecoderOnly,
     EncoderDecoder,
@@ -76,25 +76,27 @@ def test_what_writes_text(model_class):
     context, cache = model.start_decoding(BATCH, max_length=4, hypotheses=2)
     if model_class is EncoderDecoder:
         assert_saw(model.encoder, INPUTS, INPUTS > 0)
-    context, cache = model.grow_cache(context, cache, max_length=6)
+    cache = model.grow_cache(context, cache, max_length=6)
     last = np.arange(2, 8, dtype="int32")
-    step = context._replace(step=ops.convert_to_tensor(0, "int32"))
-    logits, _ = model.decode_step(ops.convert_to_tensor(last), cache, step)
+    state = DecodeState(ops.convert_to_tensor(0), ops.arange(6, dtype="int32"))
+    logits, _ = model.decode_step(ops.convert_to_tensor(last), cache, context, state)
     assert tuple(logits.shape) == (6, VOCAB_SIZE)
     assert_saw(model.decoder, last[:, None], None)
 
 
 @pytest.mark.parametrize("model_class", [EncoderDecoder, DecoderOnly])
-def test_a_decoder_refuses_layers_that_see_later_tokens(model_class):
-    def attention(causal):
-        sublayer = functools.partial(SelfAttention, 2, 4, causal=causal)
+def test_models_say_which_stack_is_causal(model_class):
+    def attention(**options):
+        sublayer = functools.partial(SelfAttention, 2, 4, **options)
         return functools.partial(TransformerStack, {"attention": sublayer}, 1)
 
-    encoder = [attention(False)] if model_class is EncoderDecoder else []
-    built(model_class(*encoder, attention(True), VOCAB_SIZE, 8))
-    words = "decoder/layer_0_attention.*decoder/SelfAttention.causal = True"
-    with pytest.raises(ValueError, match=words):
-        model_class(*encoder, attention(False), VOCAB_SIZE, 8).build()
+    encoder = [attention()] if model_class is EncoderDecoder else []
+    model = built(model_class(*encoder, attention(), VOCAB_SIZE, 8))
+    assert model.decoder.blocks[0].sublayer.causal is True
+    if encoder:
+        assert model.encoder.blocks[0].sublayer.causal is False
+    with pytest.raises(ValueError, match="'decoder/layer_0_attention'.*contradicts"):
+        model_class(*encoder, attention(causal=False), VOCAB_SIZE, 8)
 
 
 def test_a_layer_without_steps_does_not_decode_as_if_it_needed_none():

@@ -24,13 +24,10 @@ SIZE, PATCH, WIDTH, CLASSES = 8, 4, 6, 5
 
 def tiny_classifier(kind="gmlp", pool="cls", survival_probability=1.0, **kwargs):
     """A 2-layer classifier of 8 x 8 pixels, built."""
-    length = num_tokens(SIZE, PATCH, pool)
     sublayers = {
-        "gmlp": {"gmlp": functools.partial(GatedMLP, d_ff=8, max_length=length)},
+        "gmlp": {"gmlp": functools.partial(GatedMLP, d_ff=8)},
         "mixer": {
-            "token_mixing": functools.partial(
-                TokenMixingMLP, d_tokens=7, max_length=length
-            ),
+            "token_mixing": functools.partial(TokenMixingMLP, d_tokens=7),
             "feed_forward": functools.partial(BertFeedForward, d_ff=8),
         },
         "vit": {
@@ -143,7 +140,7 @@ def test_flops_of_gmlp_ti_by_hand():
     import tensorflow as tf
 
     from remixer_tf import configuration
-    from remixer_tf.training.flops import matmul_flops
+    from remixer_tf.engines.tensorflow.flops import matmul_flops
 
     configuration.parse_gin(["models/gmlp_ti.gin"], ["NUM_LAYERS = 2"])
     model = configuration.call("ImageClassifier")

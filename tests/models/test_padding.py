@@ -16,9 +16,13 @@ HEAD = functools.partial(ClassificationHead, 4)
 
 
 def remixer_encoder(vocab_size=VOCAB_SIZE, **kwargs):
-    block = functools.partial(RemixerBlock, max_length=24, **kwargs)
+    block = functools.partial(RemixerBlock, **kwargs)
     encoder = functools.partial(
-        TransformerStack, {"remixer": block}, num_layers=1, norm=RMSNorm
+        TransformerStack,
+        {"remixer": block},
+        num_layers=1,
+        norm=RMSNorm,
+        max_length=24,
     )
     model = EncoderOnly(encoder, HEAD, vocab_size, 8)
     model.build()

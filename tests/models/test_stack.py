@@ -9,13 +9,18 @@ from keras import ops
 
 from remixer_tf.layers import (
     Context,
+    DecodeState,
     FeedForward,
     LayerNorm,
     LengthMixing,
     PositionEmbedding,
     PositionWise,
+    RelativePositionBias,
+    RemixerBlock,
     RMSNorm,
     SelfAttention,
+    Sublayer,
+    TokenMixingMLP,
 )
 from remixer_tf.models import Block, PostNormBlock, TransformerStack
 from remixer_tf.models.stack import survival_by_layer
@@ -29,6 +34,12 @@ class Ones(PositionWise):
 
 def returns_none(self, batch_size, max_length, context):
     return None
+
+
+def at(step, length=4):
+    """A `DecodeState`."""
+    keys = ops.arange(length, dtype="int32")
+    return DecodeState(ops.convert_to_tensor(step, "int32"), keys)
 
 
 def own_init(self, name, dtype):
@@ -101,11 +112,11 @@ def test_the_schedule_reaches_the_blocks_and_states_have_stable_paths():
 
 def test_layers_may_differ():
     """A list, one dictionary a layer, and a function of the layer's number."""
-    attention = functools.partial(SelfAttention, num_heads=2, d_kv=3, causal=True)
+    attention = functools.partial(SelfAttention, num_heads=2, d_kv=3)
     dense = {"feed_forward": functools.partial(FeedForward, d_ff=5)}
     mixed = {"attention": attention, **dense}
     stacks = [
-        TransformerStack(sublayers, num_layers=3, name="stack")
+        TransformerStack(sublayers, num_layers=3, causal=True, name="stack")
         for sublayers in ([dense, dense, mixed], lambda i: mixed if i == 2 else dense)
     ]
     names = ["layer_0_feed_forward", "layer_1_feed_forward"]
@@ -121,13 +132,116 @@ def test_layers_may_differ():
     other = np.concatenate([x[:, :1] + [1, 2, 0, 0, 0, 0], x[:, 1:]], axis=1)
     changed, _ = stacks[0](other.astype("float32"), context=Context())
     assert np.abs(np.array(changed - whole)[:, 3]).max() > 1e-4
-    context = Context(key_positions=ops.arange(4, dtype="int32"))
-    cache = stacks[0].init_cache(2, 4, context)
+    cache = stacks[0].init_cache(2, 4, Context())
     assert [name for name, value in cache.items() if value] == ["layer_2_attention"]
     for t in range(4):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
-        y, cache = stacks[0](x[:, t : t + 1], context=step, cache=cache)
+        y, cache = stacks[0](x[:, t : t + 1], Context(), cache, at(t))
         np.testing.assert_allclose(np.array(y)[:, 0], np.array(whole)[:, t], atol=1e-5)
+
+
+def two_layers_in_one(causal=None, **mixing):
+    """A class whose `causal` is given, and that holds a `LengthMixing`."""
+
+    class Own(Sublayer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.mixing = LengthMixing(name="mixing", dtype=self.dtype_policy, **mixing)
+
+        def build(self, input_shape):
+            self.mixing.build(input_shape)
+
+        def call(self, x, context, training=False):
+            return self.mixing(x, context=context)
+
+    Own.causal = causal
+    return {"own": Own}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_stack_tells_its_layers_and_theirs_what_they_have_in_common(causal):
+    stack = TransformerStack(
+        {
+            "attention": functools.partial(SelfAttention, 2, 3, relative_bias=True),
+            "remixer": RemixerBlock,
+            **two_layers_in_one(),
+        },
+        num_layers=1,
+        position_bias=functools.partial(RelativePositionBias, 2),
+        positions=PositionEmbedding,
+        causal=causal,
+        max_length=5,
+    )
+    stack.build((None, None, 6))
+    attention, remixer, own = (block.sublayer for block in stack.blocks)
+    for layer in (attention, remixer, remixer.mixing, own, own.mixing):
+        assert (layer.causal, layer.max_length) == (causal, 5)
+    assert stack.position_bias.bidirectional == (not causal)
+    assert attention.position_bias.bidirectional == (not causal)
+    assert stack.positions.embeddings.shape == (5, 6)
+
+
+def test_layers_made_in_build_do_not_leak():
+    class Own(Sublayer):
+        causal = None
+
+        def build(self, input_shape):
+            self.attention = SelfAttention(2, 3, name="attention")
+            self.attention.build(input_shape)
+
+        def call(self, x, context, training=False):
+            return self.attention(x, context=context)
+
+    stack = TransformerStack({"own": Own}, num_layers=1, causal=True)
+    stack.build((None, None, 6))
+    assert stack.blocks[0].sublayer.attention.causal is True
+
+
+@pytest.mark.parametrize(
+    ("causal", "sublayers", "words"),
+    [
+        (True, two_layers_in_one(causal=False), "layer_0_own'.* Own does not say"),
+        (True, {"a": keras.layers.Identity}, "must take a context"),
+        (True, two_layers_in_one(), None),
+        (True, two_layers_in_one(causal=True), None),
+        (False, two_layers_in_one(causal=True), None),
+        (True, two_layers_in_one(**{"max_length": 4}), "max_length = 4 contradicts"),
+        (
+            True,
+            {"mixing": functools.partial(LengthMixing, causal=False)},
+            "'decoder/layer_0_mixing': LengthMixing.causal = False contradicts .* True",
+        ),
+        (
+            False,
+            {"mixing": functools.partial(LengthMixing, causal=True)},
+            "LengthMixing.causal = True contradicts .* False. Leave Len",
+        ),
+        (True, {"mlp": functools.partial(TokenMixingMLP, 3)}, "MLP does not say"),
+    ],
+)
+def test_what_contradicts_a_stack(causal, sublayers, words):
+    def make():
+        TransformerStack(
+            sublayers, num_layers=1, causal=causal, max_length=5, name="decoder"
+        )
+
+    if words is None:
+        make()
+    else:
+        with pytest.raises(ValueError, match=words):
+            make()
+
+
+@pytest.mark.parametrize("layer", [LengthMixing, RemixerBlock, PositionEmbedding])
+def test_a_layer_that_needs_the_longest_sequence_says_so(layer):
+    is_position = layer is PositionEmbedding
+    stack = TransformerStack(
+        {"ones": Ones} if is_position else {"mixing": layer},
+        num_layers=1,
+        positions=layer if is_position else None,
+        name="stack",
+    )
+    with pytest.raises(ValueError, match="'stack/.*TransformerStack.max_length = %MAX"):
+        stack.build((None, None, 4))
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -141,7 +255,8 @@ def test_positions_then_input_norm_then_the_layers():
         {"ones": Ones},
         num_layers=1,
         norm=LayerNorm,
-        positions=functools.partial(PositionEmbedding, max_length=5),
+        positions=PositionEmbedding,
+        max_length=5,
         input_norm=True,
         name="stack",
     )
@@ -164,18 +279,17 @@ def test_positions_while_decoding(dtype):
     stack = TransformerStack(
         {"ones": Ones},
         num_layers=1,
-        positions=functools.partial(PositionEmbedding, max_length=4),
+        positions=PositionEmbedding,
+        max_length=4,
         dtype=dtype,
         name="stack",
     )
     x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
     whole, _ = stack(x, context=Context())
     assert keras.backend.standardize_dtype(whole.dtype) == dtype.split("_")[-1]
-    context = Context(key_positions=ops.arange(4, dtype="int32"))
-    cache = stack.init_cache(2, 4, context)
+    cache = stack.init_cache(2, 4, Context())
     for t in range(4):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
-        y, cache = stack(x[:, t : t + 1], context=step, cache=cache)
+        y, cache = stack(x[:, t : t + 1], Context(), cache, at(t))
         np.testing.assert_allclose(
             np.array(ops.cast(y, "float32"))[:, 0],
             np.array(ops.cast(whole, "float32"))[:, t],
@@ -185,10 +299,11 @@ def test_positions_while_decoding(dtype):
 
 def test_post_norm():
     """norm(x + sublayer(x)), whole and step by step, and no norm after the last."""
-    mixing = functools.partial(LengthMixing, max_length=4, causal=True)
     stack = TransformerStack(
-        {"mixing": mixing, "ones": Ones},
+        {"mixing": LengthMixing, "ones": Ones},
         num_layers=2,
+        causal=True,
+        max_length=4,
         norm=LayerNorm,
         block=PostNormBlock,
         final_norm=False,
@@ -208,9 +323,7 @@ def test_post_norm():
         expected = norm(norm(expected + matrix @ expected) + 1)
     whole = np.array(compiled(stack)(x, context=Context())[0])
     np.testing.assert_allclose(whole, expected, atol=1e-5)
-    context = Context(key_positions=ops.arange(4, dtype="int32"))
-    cache = stack.init_cache(2, 4, context)
+    cache = stack.init_cache(2, 4, Context())
     for t in range(4):
-        step = context._replace(step=ops.convert_to_tensor(t, "int32"))
-        y, cache = stack(x[:, t : t + 1], context=step, cache=cache)
+        y, cache = stack(x[:, t : t + 1], Context(), cache, at(t))
         np.testing.assert_allclose(np.array(y)[:, 0], whole[:, t], atol=1e-5)

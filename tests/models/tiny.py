@@ -23,8 +23,10 @@ from remixer_tf.layers import (
     RemixerBlock,
     RMSNorm,
     SelfAttention,
-    SparseGatedMLP,
+    SparseSpatialGate,
+    SpatialGatingUnit,
     SwitchRouter,
+    TinyAttention,
     TokenMixingMLP,
 )
 from remixer_tf.models import (
@@ -84,31 +86,28 @@ def tiny_model(
 
     def stack(causal):
         attention = {"num_heads": 2, "d_kv": 4, "dropout_rate": dropout_rate}
-        limit = {"max_length": max_length}
-        self_attention = functools.partial(SelfAttention, causal=causal, **attention)
+        self_attention = functools.partial(SelfAttention, **attention)
         cross_attention = functools.partial(CrossAttention, **attention)
         remixer = functools.partial(
             RemixerBlock,
             width=12,
             residual="hidden",
-            causal=causal,
             dropout_rate=dropout_rate,
-            **limit,
             **options,
+        )
+        tiny_attention = functools.partial(
+            TinyAttention, d_kv=4, dropout_rate=dropout_rate
         )
         gated_mlp = functools.partial(
             GatedMLP,
             d_ff=12,
-            toeplitz=True,
-            causal=causal,
-            d_attention=4 if kind == "amlp" else None,
-            attention_dropout_rate=dropout_rate,
-            **limit,
+            gate=functools.partial(SpatialGatingUnit, toeplitz=True),
+            attention=tiny_attention if kind == "amlp" else None,
         )
         if causal:
             token_mlp = functools.partial(BlockTokenMLP, 8, window=4, gated=True)
         else:
-            token_mlp = functools.partial(TokenMixingMLP, 8, gated=True, **limit)
+            token_mlp = functools.partial(TokenMixingMLP, 8, gated=True)
         feed_forward = functools.partial(
             GatedFeedForward, d_ff=12, dropout_rate=dropout_rate
         )
@@ -127,9 +126,7 @@ def tiny_model(
             sublayers["remixer"] = remixer
         else:
             sublayers["feed_forward"] = feed_forward
-        position_bias = functools.partial(
-            RelativePositionBias, num_heads=2, bidirectional=not causal
-        )
+        position_bias = functools.partial(RelativePositionBias, num_heads=2)
         return functools.partial(
             TransformerStack,
             sublayers,
@@ -137,6 +134,7 @@ def tiny_model(
             position_bias=position_bias if attends else None,
             norm=LayerNorm if gmlp else RMSNorm,
             dropout_rate=dropout_rate,
+            max_length=max_length,
         )
 
     model = EncoderDecoder(stack(False), stack(True), vocab_size, d_model=8, **kwargs)
@@ -144,29 +142,29 @@ def tiny_model(
     return model
 
 
-def tiny_stack(kind, causal=False, max_length=24, dropout_rate=0.0):
+def tiny_stack(kind, max_length=24, dropout_rate=0.0):
     """A factory of 2 layers of `bert`, `gmlp` or `amlp`; `cbow` has none."""
-    gated = {"d_ff": 12, "max_length": max_length, "causal": causal, "toeplitz": True}
+    gate = functools.partial(SpatialGatingUnit, toeplitz=True)
+    gated = functools.partial(GatedMLP, d_ff=12, gate=gate)
+    attention = functools.partial(TinyAttention, d_kv=4)
     sublayers = {
         "bert": {
-            "self_attention": functools.partial(
-                BertSelfAttention, num_heads=2, d_kv=4, causal=causal
-            ),
+            "self_attention": functools.partial(BertSelfAttention, num_heads=2, d_kv=4),
             "feed_forward": functools.partial(BertFeedForward, d_ff=12),
         },
-        "gmlp": {"gmlp": functools.partial(GatedMLP, **gated)},
-        "amlp": {"gmlp": functools.partial(GatedMLP, d_attention=4, **gated)},
+        "gmlp": {"gmlp": gated},
+        "amlp": {"gmlp": functools.partial(gated, attention=attention)},
         "cbow": {},
     }[kind]
-    positions = functools.partial(PositionEmbedding, max_length=max_length)
     return functools.partial(
         TransformerStack,
         sublayers,
         num_layers=2,
         norm=LayerNorm,
-        positions=positions if kind == "bert" else None,
+        positions=PositionEmbedding if kind == "bert" else None,
         input_norm=True,
         dropout_rate=dropout_rate,
+        max_length=max_length,
     )
 
 
@@ -197,22 +195,21 @@ def tiny_mixture(
     }.get(kind, BaseRouter)
     experts = {"num_experts": 3, "d_ff": 12, "router": router, **experts}
     experts = {"token_experts": functools.partial(MoE, **experts)}
-    gate = {"d_ff": 12, "max_length": max_length, "causal": True}
-    dense = {"gmlp": functools.partial(GatedMLP, **gate)}
+    dense = {"gmlp": functools.partial(GatedMLP, d_ff=12)}
     if kind == "smlp":
-        gate |= {"num_experts": 3, "routing": routing}
-        spatial = {"spatial_experts": functools.partial(SparseGatedMLP, **gate)}
+        gate = functools.partial(SparseSpatialGate, num_experts=3, routing=routing)
+        spatial = {"spatial_experts": functools.partial(GatedMLP, d_ff=12, gate=gate)}
         layers = [dense, {**experts, **spatial}]
     elif kind == "gmlp_tmoe":
         layers = [dense, {**experts, **dense}]
     else:
-        attention = functools.partial(
-            BertSelfAttention, num_heads=2, d_kv=4, causal=True
-        )
+        attention = functools.partial(BertSelfAttention, num_heads=2, d_kv=4)
         feed_forward = {"feed_forward": functools.partial(BertFeedForward, d_ff=12)}
         attention = {"self_attention": attention}
         layers = [{**attention, **feed_forward}, {**attention, **experts}]
-    return functools.partial(TransformerStack, layers, num_layers=2, norm=LayerNorm)
+    return functools.partial(
+        TransformerStack, layers, num_layers=2, norm=LayerNorm, max_length=max_length
+    )
 
 
 def tiny_decoder(kind, vocab_size=VOCAB_SIZE, **kwargs):
@@ -220,7 +217,7 @@ def tiny_decoder(kind, vocab_size=VOCAB_SIZE, **kwargs):
     if kind in MIXTURES:
         stack = tiny_mixture(kind, vocab_size=vocab_size)
     else:
-        stack = tiny_stack(kind, causal=True)
+        stack = tiny_stack(kind)
     model = DecoderOnly(stack, vocab_size, 8, **kwargs)
     model.build()
     return model

@@ -12,13 +12,21 @@ import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
-from remixer_tf.layers import BlockTokenMLP, Context, LengthMixing, MoE, SwitchRouter
+from remixer_tf.layers import (
+    BlockTokenMLP,
+    Context,
+    DecodeState,
+    LengthMixing,
+    MoE,
+    SwitchRouter,
+)
 from remixer_tf.serving import converted, litert, onnx_runtime
 from remixer_tf.serving.token_graph import TokenGraph
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
 
 RUNTIMES = pytest.mark.parametrize("runtime", [litert, onnx_runtime])
 LENGTH, D_MODEL = 6, 8
+MIXING = {"max_length": LENGTH, "name": "mixing"}
 
 
 def randomized(model):
@@ -69,7 +77,10 @@ def step(layer, x, mask):
     cache = layer.init_cache(1, LENGTH, Context())
     for place in range(2):
         y, cache = layer.decode_step(
-            x[:, place : place + 1], cache, Context(step=tf.constant(place))
+            x[:, place : place + 1],
+            cache,
+            Context(),
+            DecodeState(tf.constant(place), tf.range(LENGTH)),
         )
     return y
 
@@ -87,7 +98,7 @@ def mixture():
 @pytest.mark.parametrize(
     "runtime, make, f",
     [
-        (litert, lambda: LengthMixing(LENGTH, softmax=True, name="mixing"), mix),
+        (litert, lambda: LengthMixing(softmax=True, **MIXING), mix),
         (litert, lambda: BlockTokenMLP(8, window=4, gated=True, name="mlp"), step),
         (litert, mixture, experts),
         (onnx_runtime, mixture, experts),

@@ -334,7 +334,7 @@ def test_an_encoder_says_classes_and_gives_vectors(vocabulary, tmp_path):
 def test_an_image_classifier_takes_images_in(tmp_path):
     stack = functools.partial(
         TransformerStack,
-        {"gmlp": functools.partial(GatedMLP, d_ff=12, max_length=5)},
+        {"gmlp": functools.partial(GatedMLP, d_ff=12)},
         num_layers=1,
     )
     model = ImageClassifier(stack, 16, 8, 8, num_classes=4)

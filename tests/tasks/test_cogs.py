@@ -207,7 +207,7 @@ def test_download_checks_and_keeps_the_file(server):
 
 def test_download_refuses_another_file(server):
     (server / "dev.tsv").write_text(DEV + "A row more .\tmore\tx\n")
-    with pytest.raises(RuntimeError, match="checksum") as error:
+    with pytest.raises(OSError, match="checksum") as error:
         cogs_files.download("dev", f"file://{server}/{{split}}.tsv")
     assert "REMIXER_TF_COGS_DIR" in str(error.value)
 
@@ -217,7 +217,7 @@ def test_without_folder_the_task_downloads_or_tells_both_ways(server, monkeypatc
         cogs_files.download, "__defaults__", (f"file://{server}/{{split}}.tsv",)
     )
     assert len(read("dev")) == 2
-    with pytest.raises(RuntimeError) as error:
+    with pytest.raises(OSError) as error:
         read("train")
     for text in ("train.tsv", "REMIXER_TF_COGS_DIR", "can be reached", str(server)):
         assert text in str(error.value)

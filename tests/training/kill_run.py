@@ -23,8 +23,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import numpy as np
 
-from remixer_tf.training.backend_engine import backend_engine
-from remixer_tf.training.jax_engine import JaxEngine
+from remixer_tf.engines.backend_engine import backend_engine
+from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.training.loop import train
 from tests.continuing import read_losses, read_weights
 from tests.training import toy

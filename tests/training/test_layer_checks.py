@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf import configuration
+from remixer_tf import configuration, testing
 from remixer_tf.commands import run_command
+from remixer_tf.evaluation.decoded import DecodedEvaluation
 from remixer_tf.layers import (
     FeedForward,
     SelfAttention,
     Sublayer,
-    checking,
 )
 from remixer_tf.models import DecoderOnly, EncoderDecoder, TransformerStack
 from remixer_tf.training.layer_checks import check_own_layers
@@ -38,7 +38,8 @@ class MeanSoFar(Sublayer):
 
     def build(self, input_shape):
         # As a gate of one's own may start: what is wrong is hidden by a zero.
-        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="zeros")
+        shape = (input_shape[-1],)
+        self.scale = self.add_weight(name="scale", shape=shape, initializer="zeros")
 
     def call(self, x, context, training=False):
         count = ops.arange(1, x.shape[1] + 1, dtype=x.dtype)[:, None]
@@ -47,14 +48,14 @@ class MeanSoFar(Sublayer):
     def init_cache(self, batch_size, max_length, context):
         return {"sum": ops.zeros((batch_size, 1, self.scale.shape[0]))}
 
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         total = cache["sum"] + x
-        count = ops.cast(context.step + 1, x.dtype)
+        count = ops.cast(state.step + 1, x.dtype)
         return self.scale * total / count, {"sum": total}
 
 
 class Forgets(MeanSoFar):
-    def decode_step(self, x, cache, context):
+    def decode_step(self, x, cache, context, state):
         return self.scale * x, cache
 
 
@@ -120,13 +121,18 @@ def test_layers_that_keep_the_rules_pass(own, batch):
     check_own_layers(language_model(own), batch)
 
 
+def test_a_run_that_decodes_asks_for_steps():
+    check_own_layers(language_model(MeanSoFar), UNPACKED, decodes=True)
+    with pytest.raises(ValueError, match="NoSteps has no decode_step.*layer_0_own"):
+        check_own_layers(language_model(NoSteps), UNPACKED, decodes=True)
+
+
 def test_an_encoder_may_see_all():
-    def stack(causal):
-        own = {} if causal else {"own": MeanOfAll}
-        attention = functools.partial(SelfAttention, 2, 4, causal=causal)
+    def stack(**own):
+        attention = functools.partial(SelfAttention, 2, 4)
         return functools.partial(TransformerStack, {"attention": attention, **own}, 1)
 
-    model = EncoderDecoder(stack(False), stack(True), 40, 8)
+    model = EncoderDecoder(stack(own=MeanOfAll), stack(), 40, 8)
     model.build()
     check_own_layers(model, UNPACKED)
     with pytest.raises(ValueError, match="encoder/layer_0_own.*mixes packed"):
@@ -134,17 +140,27 @@ def test_an_encoder_may_see_all():
 
 
 def test_layers_of_this_package_cost_nothing(monkeypatch):
-    monkeypatch.delattr(checking, "check_causal")
-    attention = functools.partial(SelfAttention, 2, 4, causal=True)
+    monkeypatch.delattr(testing, "Trial")
+    attention = functools.partial(SelfAttention, 2, 4)
     check_own_layers(
         language_model(attention, ff=functools.partial(FeedForward, 8)), {}
     )
 
 
-class OwnLayerModel(toy.ToyModel):
+class Decodes(DecodedEvaluation):
+    """One that is asked for nothing."""
+
     def __init__(self):
+        self.period = 1
+
+    def check(self, model_dir, others=()):
+        pass
+
+
+class OwnLayerModel(toy.ToyModel):
+    def __init__(self, own=MeanOfAll):
         super().__init__()
-        self.decoder = TransformerStack({"own": MeanOfAll}, 1, name="decoder")
+        self.decoder = TransformerStack({"own": own}, 1, name="decoder")
         self.decoder.trainable = False  # The loss does not read it.
 
     def build(self, input_shape=None):
@@ -164,6 +180,9 @@ def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
         "log_period": 1,
     }
     with pytest.raises(ValueError, match="MeanOfAll. sees later tokens"):
+        run(str(tmp_path / "a"), **options)
+    options |= {"evaluations": [Decodes()], "model": lambda: OwnLayerModel(NoSteps)}
+    with pytest.raises(ValueError, match="NoSteps has no decode_step"):
         run(str(tmp_path / "a"), **options)
     options |= {"dry_run": True, "layer_checks": False}
     assert run(str(tmp_path / "b"), **options) is None

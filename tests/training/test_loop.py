@@ -16,13 +16,13 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
+from remixer_tf.engines.backend_engine import backend_engine
+from remixer_tf.engines.jax.engine import JaxEngine
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.training import progress
-from remixer_tf.training.backend_engine import backend_engine
-from remixer_tf.training.jax_engine import JaxEngine
 from remixer_tf.training.loop import train
-from remixer_tf.training.tensorflow_engine import TensorFlowEngine
-from remixer_tf.training.watch import PREEMPTED, StopSignal
+from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
 from tests.training import toy
 
 ON_JAX = keras.backend.backend() == "jax"
@@ -187,6 +187,27 @@ def test_a_start_that_fails_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match="dtype"):
         run(tmp_path / "mine", 1, dtype_policy="float16")
     assert os.listdir(tmp_path) == ["mine"]
+
+    # The vocabularies are written before the model reads a batch.
+    def model():
+        model = toy.ToyModel()
+        model.vocab_size = 15
+        return model
+
+    def dataset(**options):
+        data = toy.toy_dataset(**options)
+        data.vocabularies = {
+            "targets": {"size": 15, "file": str(words), "sha256": "0" * 64}
+        }
+        return data
+
+    words = tmp_path / "mine" / "words.model"
+    words.write_bytes(b"words")
+    for folder in ("mine", "b"):
+        with pytest.raises(ValueError, match="token id 15"):
+            run(tmp_path / folder, 1, model=model, dataset=dataset)
+    assert os.listdir(tmp_path) == ["mine"]
+    assert os.listdir(tmp_path / "mine") == ["words.model"]
 
 
 def test_a_dry_run_leaves_a_live_run_alone(tmp_path):

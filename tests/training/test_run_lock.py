@@ -57,6 +57,8 @@ CONTAINER = {"host": "far", "machine": "another", "pid": 7, "started": "1"}
     [
         '{"host": "far", "pid": 7, "started": "1"}',
         "",
+        "[]",
+        '{"machine": "a"}',
         # Another container of this host's name, whose processes are not seen here.
         json.dumps(CONTAINER | {"host": socket.gethostname(), "pid": 2**22 - 1}),
     ],
@@ -73,7 +75,8 @@ def test_another_machine_holds_it_while_it_renews_it(tmp_path, monkeypatch, cont
 
     monkeypatch.setattr(run_lock.time, "sleep", renew)
     holder = json.loads(content or "null")
-    name = "Process {pid} on {host}".format(**holder) if holder else "Another process"
+    known = holder and "pid" in holder
+    name = "Process {pid} on {host}".format(**holder) if known else "Another process"
     with pytest.raises(OSError, match=f"^{name} trains in"), RunLock(tmp_path):
         pass
     assert sum(naps) == 10

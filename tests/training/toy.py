@@ -6,8 +6,8 @@ import tensorflow as tf
 from keras import ops
 
 from remixer_tf.checkpoints.writing import Checkpoints
+from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.layers import Dropout, sow
-from remixer_tf.training.backend_engine import backend_engine
 
 VOCAB_SIZE = 16
 

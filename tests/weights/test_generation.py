@@ -8,7 +8,12 @@ import pytest
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.decoding import T5Rules
-from remixer_tf.weights.generation import read_generation, write_generation
+from remixer_tf.weights.generation import (
+    describe_left_out,
+    read_generation,
+    write_generation,
+)
+from remixer_tf.weights.safetensors_files import SafetensorsFolder
 from tests.weights import numpy_t5, published
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -139,3 +144,16 @@ def test_arguments_of_a_scoped_search():
     found = configuration.get_arguments("text_to_text.decode_fn")
     assert found["beams"] == 7 and found["rules"].alpha == 0.6
     assert configuration.get_arguments("text_encoder.decode_fn") == {}
+
+
+def test_a_strangers_name_does_not_write_to_the_terminal():
+    (line,) = describe_left_out({"a\n\x1b[31m": 1})
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("names", [None, [], {"a": 1}, {"a": {}}])
+def test_an_index_that_names_no_files(tmp_path, names):
+    index = json.dumps({"weight_map": names})
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ValueError, match="has no weight_map from arrays to files"):
+        SafetensorsFolder(str(tmp_path), "")

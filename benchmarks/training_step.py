@@ -1,0 +1,167 @@
+"""Time of a training step: T5.1.1 and Remixer, on TensorFlow and on JAX, in one run.
+
+    python -m benchmarks.training_step [--models=t5_1_1_small,remixer_small]
+        [--dtypes=float32,mixed_bfloat16] [--rounds=5]
+
+Batch 4, lengths 512 and 114, Adafactor, no dropout; two steps in a call, whose time is
+divided by two. Each engine has a process. The processes of a model take turns, so that
+a noisy machine disturbs them alike; the ratio is the median over the rounds, to
+TensorFlow without XLA, which is the default on CPUs. "First call" is from an empty
+process, imports and compiling included, until two steps are done. "Share" is of the
+rate of JAX's float32 product of 1024 x 1024, measured once a model. On JAX glibc keeps
+freed memory, as the guide "From one CPU to a pod" advises.
+"""
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+
+from benchmarks.measure import median, print_header, print_row, ratio, take_turns
+
+BATCH, INPUTS, TARGETS, STEPS = 4, 512, 114, 2
+# name: file of gin/models, bindings
+MODELS = {
+    "t5_1_1_small": ("t5_1_1_small", []),
+    "remixer_small": ("remixer_small", []),
+    "remixer_small_equal": ("remixer_small", ["D_FF = 853"]),  # T5.1.1's parameters
+}
+# name: Keras' backend, arguments of TensorFlowEngine
+ENGINES = {
+    "TensorFlow": ("tensorflow", {"jit_compile": False}),
+    "TensorFlow, XLA": ("tensorflow", {"jit_compile": True}),
+    "JAX": ("jax", {}),
+}
+KEEP_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": "100000000000",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_ARENA_MAX": "1",
+}
+
+
+def serve(name, model, dtype):
+    """Takes two steps for each line that it reads, and answers with a line of JSON."""
+    import tensorflow as tf
+
+    from remixer_tf import configuration
+    from remixer_tf.analysis.costs import random_superbatch
+    from remixer_tf.engines.backend_engine import backend_engine
+    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+    from remixer_tf.objectives.losses import CrossEntropy
+    from remixer_tf.optimizers import Adafactor
+
+    file, bindings = MODELS[model]
+    configuration.parse_gin([f"models/{file}.gin"], bindings)
+    _, arguments = ENGINES[name]
+    engine = backend_engine(functools.partial(TensorFlowEngine, **arguments))
+    engine.build(
+        lambda: configuration.call("EncoderDecoder"),
+        lambda: Adafactor(1e-3),
+        dtype,
+        loss_fn=CrossEntropy(z_loss=1e-4),
+    )
+    spec = engine.model.batch_spec(BATCH, {"inputs": INPUTS, "targets": TARGETS})
+    batch = random_superbatch(spec, engine.model)
+    batch = {key: tf.repeat(value, STEPS, axis=0) for key, value in batch.items()}
+    for _ in sys.stdin:
+        float(engine.step(batch)["loss"])
+        print(json.dumps("done"), flush=True)
+    about = {"rate": engine.matmul_rate(), "flops": engine.cost(batch).flops}
+    print(json.dumps(about), flush=True)
+
+
+class Worker:
+    """A process of `serve`."""
+
+    def __init__(self, name, model, dtype):
+        backend, _ = ENGINES[name]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.training_step", f"--serve={name}"]
+            + [f"--models={model}", f"--dtypes={dtype}"],
+            env={
+                **os.environ,
+                "KERAS_BACKEND": backend,
+                **(KEEP_MEMORY if backend == "jax" else {}),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def step(self):
+        """Takes two steps."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def close(self):
+        """Ends the process; returns FLOPs of a step, and the rate of a product."""
+        self._process.stdin.close()
+        about = self._answer()
+        self._process.wait()
+        return about["flops"], about["rate"]
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("A process has ended; its message is above.")
+        return json.loads(line)
+
+
+def print_rows(model, dtype, rounds):
+    """Measures a model on all engines and prints a row for each."""
+    workers, first = {}, {}
+    for name in ENGINES:
+        start = time.perf_counter()
+        workers[name] = Worker(name, model, dtype)
+        workers[name].step()
+        first[name] = time.perf_counter() - start
+    times = take_turns({name: w.step for name, w in workers.items()}, rounds)
+    about = {name: worker.close() for name, worker in workers.items()}
+    _, rate = about["JAX"]
+    for name, (flops, _) in about.items():
+        seconds = median(times, name) / STEPS
+        print_row(
+            model,
+            dtype,
+            name,
+            f"{1e3 * seconds:.0f}",
+            f"{BATCH * (INPUTS + TARGETS) / seconds:.0f}",
+            f"{flops / 1e9:.1f}",
+            f"{flops / seconds / rate:.0%}",
+            f"{ratio(times, name, 'TensorFlow'):.2f}",
+            f"{first[name]:.1f}",
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="t5_1_1_small,remixer_small")
+    parser.add_argument("--dtypes", default="float32")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--serve", choices=ENGINES, help="for the command's own use")
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.models, options.dtypes)
+        return
+    print_header(
+        "model",
+        "dtype",
+        "engine",
+        "ms/step",
+        "tokens/s",
+        "GFLOP/step",
+        "share of matmul rate",
+        "ratio to TensorFlow",
+        "first call (s)",
+    )
+    for model in options.models.split(","):
+        for dtype in options.dtypes.split(","):
+            print_rows(model, dtype, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

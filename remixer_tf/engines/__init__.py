@@ -1,0 +1,1 @@
+"""What runs a model: one folder an engine, on TensorFlow or on JAX."""

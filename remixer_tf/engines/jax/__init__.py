@@ -1,0 +1,1 @@
+"""The engine on JAX, which distributes over a mesh of devices."""

@@ -1,0 +1,361 @@
+"""The engine on JAX: one compiled program on the devices of a mesh."""
+
+import contextlib
+import math
+import os
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from remixer_tf.checkpoints.host import Host
+from remixer_tf.engines.device_rates import peak_rate
+from remixer_tf.engines.engine import Cost, Engine
+from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_bytes
+from remixer_tf.engines.jax.layout import Layout
+from remixer_tf.engines.jax.placement import placed, shared
+from remixer_tf.engines.jax.processes import connect, gather, put, this_host
+from remixer_tf.engines.jax.step import (
+    JaxTrainStep,
+    State,
+    global_norm,
+)
+from remixer_tf.errors import UserError
+from remixer_tf.models.build import build_model
+from remixer_tf.objectives.batches import targets_and_weights
+
+CHECKPOINT_FORMATS = ("tensorflow", "orbax")
+
+if keras.backend.backend() == "jax":
+    # TensorFlow reads the data, and would take the memory of all GPUs. Here, since it
+    # can be told only before it starts.
+    tf.config.set_visible_devices([], "GPU")
+
+
+class JaxEngine(Engine):
+    """Runs a model by JAX, several steps in one program on a mesh of devices.
+
+    Mesh and rules change where numbers are, and not which ones are computed, but for
+    rounding: a batch is the global one, and dropout's masks are the same.
+
+    Args:
+        mesh_shape, layout_rules: str, see `Layout`. With "" one device has all.
+        compilation_cache_dir: folder in which compiled programs are kept for later
+            runs; None for JAX_COMPILATION_CACHE_DIR of the environment, if it is set.
+        checkpoint_format: 'tensorflow', for which each host gathers the whole state and
+            the first writes, or 'orbax', for which each device's part is written from
+            where it is. Both are read on any mesh and either engine.
+        distributed: dictionary of what `connect` takes, of several processes that train
+            together; None for this process alone.
+        barrier_seconds: how long a process waits for the others where all meet, before
+            and after checkpoints and evaluations.
+
+    Raises:
+        MissingProcessesError: not all processes have come in time.
+        ValueError: Keras runs on another library, there are fewer devices than the mesh
+            has, an unknown format, or what `Layout`, `connect` and `data_shards` raise.
+    """
+
+    def __init__(
+        self,
+        mesh_shape="",
+        layout_rules="",
+        compilation_cache_dir=None,
+        checkpoint_format="tensorflow",
+        distributed=None,
+        barrier_seconds=600,
+    ):
+        if checkpoint_format not in CHECKPOINT_FORMATS:
+            raise UserError(
+                f"JaxEngine.checkpoint_format is one of {CHECKPOINT_FORMATS}. "
+                f"Received: {checkpoint_format!r}"
+            )
+        self.checkpoint_format = checkpoint_format
+        if keras.backend.backend() != "jax":
+            raise UserError(
+                "JaxEngine needs Keras on JAX, and it runs on "
+                f"{keras.backend.backend()}. Set the variable KERAS_BACKEND=jax, or "
+                "--gin.train.engine=@backend_engine, which chooses."
+            )
+        if compilation_cache_dir is not None:
+            jax.config.update("jax_compilation_cache_dir", compilation_cache_dir)
+        self._layout = Layout(mesh_shape, layout_rules)
+        self.num_replicas = self._layout.num_batch_parts
+        axes = self._layout.axes or {"data": 1}
+        if distributed is None:
+            self.host = Host()
+            self._mesh = make_mesh(axes, jax.local_devices())
+        else:
+            connect(**distributed)
+            self._mesh = make_mesh(axes, jax.devices())
+            self.host = this_host(self._of_batch(), self.num_replicas, barrier_seconds)
+        self._everywhere = self._sharding()
+        self._programs = {}  # shapes of a superbatch -> program, Cost
+
+    def build(
+        self, model, optimizer, dtype_policy, *, micro_batches=1, **options
+    ):  # See `Engine`.
+        self.build_model(model, dtype_policy)
+        with placed(lambda scalar: self._everywhere):
+            self.optimizer = optimizer()
+        self._micro_batches = micro_batches
+        self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
+        of_slot = self._layout.slot_partition(self.model, self.optimizer)
+        with placed(lambda slot: self._sharding(*of_slot(slot))):
+            self._train_step = JaxTrainStep(
+                self.model,
+                self.optimizer,
+                micro_batches=micro_batches,
+                constrain=lambda part: jax.lax.with_sharding_constraint(
+                    part, self._of_batch()
+                ),
+                **options,
+            )
+        # Here, so that rules which do not fit are told before anything is read.
+        self._of_state = self._state_shardings()
+
+    def build_model(self, model, dtype_policy):
+        # Each variable is split when it is made: no device ever holds all of them.
+        with placed(self._of_new):
+            self.model = build_model(model, dtype_policy)
+
+    def step(self, superbatch, stop=False):
+        program, _ = self.program(superbatch)
+        state = self._state()
+        state, sums = program(*self._arguments(state, superbatch, stop))
+        for variables, values in zip(self._train_step.variables(), state, strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        # This process's own, with which it can reckon alone.
+        return jax.tree.map(lambda value: value.addressable_data(0), sums)
+
+    def _state(self):
+        """The `State` as it is in Keras' variables."""
+        return State(
+            *(
+                [variable.value for variable in group]
+                for group in self._train_step.variables()
+            )
+        )
+
+    def _arguments(self, state, superbatch, stop):
+        """What the program takes, on the devices."""
+        stop = np.full(self._mesh.local_mesh.size, stop, "float32")
+        of_parts = jax.make_array_from_process_local_data
+        rows = self._of_batch(1)
+        return (
+            put(state, self._of_state),
+            {key: of_parts(rows, np.asarray(x)) for key, x in superbatch.items()},
+            of_parts(self._sharding(self._mesh.axis_names), stop),
+        )
+
+    def _sharding(self, *axes):
+        """How the devices share an array whose dimensions are split over these axes."""
+        return NamedSharding(self._mesh, PartitionSpec(*axes))
+
+    def _of_batch(self, leading_axes=0):
+        """How the devices share a batch, its rows after so many axes."""
+        rows = self._layout.batch_axes or None
+        return self._sharding(*[None] * leading_axes, rows)
+
+    def _of_new(self, variable):
+        """How they share a variable of the model that Keras is making."""
+        try:
+            axes = self._layout.partition(variable)
+        except ValueError:  # Told when the model is whole, and its heads are known.
+            axes = ()
+        return self._sharding(*axes)
+
+    def _of_variables(self):
+        """How they share the model's variables, {path: sharding}."""
+        partitions = self._layout.partitions(self.model)
+        return {path: self._sharding(*axes) for path, axes in partitions.items()}
+
+    def _shared_tensors(self):
+        """How they share what layers compute, {expression of its path: sharding}.
+
+        Where a rule splits weights over the batch's axis too (fully sharded
+        parameters), the compiler gathers the weights then, and not the batch.
+        """
+        if self._mesh.size == 1:
+            return {}
+        batch, experts = self._layout.batch_axes, self._layout.axis("experts")
+        others = tuple(axis for axis in batch if axis != experts)
+        return {
+            # Of a stack's sublayers.
+            r".*/layer_\d+_[^/]+/output": self._of_batch(),
+            # Of mixtures of experts: [groups, ..], then [experts, rows of groups, ..].
+            ".*/groups": self._of_batch(),
+            ".*/rows_of_groups": self._of_batch(1),
+            ".*/rows_of_experts": self._sharding(experts, others or None),
+            # Of gMLP's projection: [d_model, 2, half of d_ff].
+            ".*/halves": self._sharding(None, None, self._layout.axis("d_ff")),
+        }
+
+    def _state_shardings(self):
+        """How they share the `State`."""
+        of_variables = self._of_variables()
+        trainable, non_trainable, _ = self._train_step.variables()
+        slots = self._layout.slot_partitions(self.model, self.optimizer)
+        return State(
+            [of_variables[variable.path] for variable in trainable],
+            [of_variables[variable.path] for variable in non_trainable],
+            [self._sharding(*axes) for axes in slots],
+        )
+
+    def program(self, superbatch):
+        """Returns the compiled program for data of these shapes, and its `Cost`."""
+        shapes = tuple((k, tuple(v.shape)) for k, v in sorted(superbatch.items()))
+        if shapes not in self._programs:
+            steps, rows = targets_and_weights(superbatch)[0].shape[:2]
+            self._check_rows(
+                rows * self.host.shard_info.num_shards, self._micro_batches
+            )
+
+            def train_steps(*arguments):  # The program's name, in profiles.
+                return self._train_step(*arguments)
+
+            program = jax.jit(
+                train_steps,
+                donate_argnums=0,
+                out_shardings=(self._of_state, self._everywhere),
+            )
+            arguments = self._arguments(self._state(), superbatch, False)
+            with shared(self._shared_tensors()):
+                traced = program.trace(*arguments)
+            compiled = traced.lower().compile()
+            cost = Cost(
+                flops=product_flops(traced.jaxpr.jaxpr) // steps // self.host.count,
+                bytes=program_bytes(compiled),
+            )
+            self._programs[shapes] = compiled, cost
+        return self._programs[shapes]
+
+    def _check_rows(self, rows, micro_batches=1):
+        parts = self.num_replicas * micro_batches
+        if rows % parts:
+            raise UserError(
+                f"A batch of {rows} examples does not divide among {self.num_replicas} "
+                f"replicas of {micro_batches} micro-batch(es). Set a batch size that "
+                f"is a multiple of {parts}."
+            )
+
+    def compile(self, function, any_rows=False):
+        variables, most = self.model.variables, 0
+        shardings = list(self._of_variables().values())
+
+        @jax.jit
+        def program(values, batch):
+            with keras.StatelessScope(zip(variables, values, strict=True)):
+                return function(batch)
+
+        def call(batch):
+            nonlocal most
+            rows = len(next(iter(batch.values())))
+            self._check_rows(rows)
+            # Fewer rows than before are filled up: shapes are static here, and each
+            # is compiled anew.
+            most = max(most, rows) if any_rows else rows
+            batch = {
+                key: np.pad(x, [(0, most - rows)] + [(0, 0)] * (np.ndim(x) - 1))
+                for key, x in batch.items()
+            }
+            values = put([v.value for v in variables], shardings)
+            batch = put(batch, dict.fromkeys(batch, self._of_batch()))
+            with shared(self._shared_tensors()):
+                results = program(values, batch)
+            return jax.tree.map(lambda x: gather(x)[:rows], results)
+
+        return call
+
+    @contextlib.contextmanager
+    def whole_model(self):
+        if self.host.count == 1:
+            yield self.model
+            return
+        whole = [(v, self.to_numpy(v)) for v in self.model.variables]
+        with keras.StatelessScope(whole):
+            yield self.model
+
+    def to_numpy(self, variable):
+        return gather(variable.value)
+
+    def parameter_norm(self):
+        return float(gather(jax.jit(global_norm)(self._state().trainable)))
+
+    def cost(self, superbatch):
+        return self.program(superbatch)[1]
+
+    def matmul_rate(self):
+        devices = self._mesh.local_mesh.size
+        return devices * matmul_rate(self._compute_dtype)
+
+    def peak_rate(self):
+        devices = self._mesh.local_mesh.devices
+        rate = peak_rate(devices.flat[0].device_kind, self._compute_dtype)
+        return rate and rate * devices.size
+
+    def devices(self):
+        devices = self._mesh.local_mesh.devices.flat
+        mesh = ",".join(f"{axis}:{size}" for axis, size in self._mesh.shape.items())
+        return f"{len(devices)} {devices[0].device_kind}(s), JAX, mesh {mesh}"
+
+    def memory(self):
+        return {
+            f"{device.platform}_{device.local_hardware_id}_memory": stats[
+                "peak_bytes_in_use"
+            ]
+            / 1e9
+            for device, stats in self._memory_stats()
+        }
+
+    def memory_limit(self):
+        limits = [stats["bytes_limit"] for _, stats in self._memory_stats()]
+        if limits:
+            return sum(limits)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _memory_stats(self):
+        """Yields (device, its dictionary); CPUs have none."""
+        for device in self._mesh.local_mesh.devices.flat:
+            if stats := device.memory_stats():
+                yield device, stats
+
+
+class MissingDevicesError(UserError):
+    """A mesh has more devices than there are."""
+
+
+def make_mesh(axes, there):
+    """Returns the mesh of the first devices, of axes {name: size}.
+
+    Args:
+        axes: dictionary of ints.
+        there: list of devices. If they are of several processes, it takes all of them.
+
+    Raises:
+        MissingDevicesError: there are too few devices.
+        ValueError: there are too many.
+    """
+    needed = math.prod(axes.values())
+    processes = {device.process_index for device in there}
+    if needed < len(there) and len(processes) > 1:
+        raise UserError(
+            f"The mesh {axes} has {needed} device(s), and the {len(processes)} "
+            f"processes have {len(there)}. Choose a JaxEngine.mesh_shape of all of "
+            "them, or set JaxEngine.distributed=None for this process alone."
+        )
+    if needed > len(there):
+        raise MissingDevicesError(
+            f"The mesh {axes} has {needed} devices, and here are {len(there)}, of "
+            f"{there[0].device_kind}. Choose another JaxEngine.mesh_shape. (CPUs count "
+            "as so many with XLA_FLAGS=--xla_force_host_platform_device_count=N.)"
+        )
+    return jax.make_mesh(
+        tuple(axes.values()),
+        tuple(axes),
+        (AxisType.Auto,) * len(axes),
+        devices=there[:needed],
+    )

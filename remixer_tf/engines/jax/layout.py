@@ -1,0 +1,204 @@
+"""How a model's variables are split over a mesh of devices, in Mesh TensorFlow's words.
+
+Source: Shazeer et al. 2018, "Mesh-TensorFlow: Deep Learning for Supercomputers",
+section 3.
+"""
+
+import math
+import re
+
+from remixer_tf.errors import UserError
+from remixer_tf.layers.axes import DIMENSIONS, axes_of
+
+
+class Layout:
+    """A mesh of devices, and the rules by which tensors are split over it.
+
+    Names and numbers stand apart by ":", pairs by any of " ,.;". A dimension without a
+    rule, or with a rule to an axis that the mesh does not have, is whole on every
+    device. "batch" alone may have several rules: it is split over all their axes.
+
+    With "d_model:data", where "batch:data" too, every device keeps a part of each
+    matrix (ZeRO's third stage). The compiler gathers the matrices where they are used
+    only if the outputs of blocks are held to `batch_axes`, as the engine does;
+    otherwise it splits the products instead, and the data parallelism is gone.
+
+    Args:
+        mesh_shape: str, sizes of the mesh's axes, such as "data:4,model:2"; "" is one
+            device.
+        layout_rules: str, such as "batch:data,d_ff:model,heads:model,vocab:model".
+            The names of dimensions are those of `remixer_tf.layers.axes.DIMENSIONS`.
+
+    Attributes:
+        axes: dictionary of ints, the mesh's axes in their order, and their sizes.
+        num_devices: int, their product.
+        batch_axes: tuple of str, the axes that a batch is split over.
+        num_batch_parts: int, the product of their sizes.
+
+    Raises:
+        ValueError: malformed text, an axis or a rule told twice, a size that is no
+            positive integer, a dimension that does not exist, or an axis of several
+            devices that splits nothing.
+    """
+
+    def __init__(self, mesh_shape="", layout_rules=""):
+        self.axes = {}
+        for axis, size in _pairs("mesh_shape", mesh_shape, "data:4,model:2"):
+            if not re.fullmatch("[1-9][0-9]*", size):
+                raise UserError(
+                    "The size of a mesh axis is a positive integer. Received: "
+                    f"{axis}:{size} in mesh_shape={mesh_shape!r}"
+                )
+            if axis in self.axes:
+                raise UserError(
+                    f"mesh_shape tells the axis {axis!r} twice. Received: "
+                    f"mesh_shape={mesh_shape!r}"
+                )
+            self.axes[axis] = int(size)
+        rules = {}  # dimension -> axes
+        for name, axis in _pairs("layout_rules", layout_rules, "batch:data,d_ff:model"):
+            if name not in DIMENSIONS:
+                raise UserError(
+                    f"layout_rules name a dimension {name!r}, which no tensor has. "
+                    f"There are: {', '.join(DIMENSIONS)}. Received: "
+                    f"layout_rules={layout_rules!r}"
+                )
+            if axis in rules.get(name, ()) or (name in rules and name != "batch"):
+                raise UserError(
+                    f"layout_rules have two rules for {name!r}; one axis can split it. "
+                    f"Received: layout_rules={layout_rules!r}"
+                )
+            rules.setdefault(name, []).append(axis)
+        rules = {
+            name: [axis for axis in axes if axis in self.axes]
+            for name, axes in rules.items()
+        }
+        self.num_devices = math.prod(self.axes.values())
+        self.batch_axes = tuple(rules.pop("batch", ()))
+        self.num_batch_parts = math.prod(self.axes[axis] for axis in self.batch_axes)
+        self._axis_of = {name: axes[0] for name, axes in rules.items() if axes}
+        used = {*self.batch_axes, *self._axis_of.values()}
+        for axis, size in self.axes.items():
+            if size > 1 and axis not in used:
+                raise UserError(
+                    f"The mesh axis {axis!r} of {size} devices splits nothing: each of "
+                    f"them would do the same. Add a rule such as batch:{axis}, or "
+                    f"leave out the axis. Received: mesh_shape={mesh_shape!r}, "
+                    f"layout_rules={layout_rules!r}"
+                )
+
+    def axis(self, dimension):
+        """Returns the mesh axis that splits a dimension other than "batch", or None."""
+        return self._axis_of.get(dimension)
+
+    def partition(self, variable, num_heads=None):
+        """Says over which mesh axis each dimension of a variable is split.
+
+        Args:
+            variable: a `keras.Variable`, whose dimensions `axes_of` names.
+            num_heads: int, of the attention whose variable it is: of `[d_model,
+                num_heads * d_kv]` whole heads are split. None where there is none.
+
+        Returns:
+            tuple of str, an axis or None for each dimension.
+
+        Raises:
+            ValueError: an axis does not divide a dimension, or would split two of them.
+        """
+        path, names = variable.path, axes_of(variable)
+        partition = tuple(self._axis_of.get(name) for name in names)
+        for name, size, axis in zip(names, variable.shape, partition, strict=True):
+            if axis is None:
+                continue
+            if name == "heads" and num_heads is not None:
+                size = num_heads
+            if size % self.axes[axis]:
+                raise UserError(
+                    f"The rule {name}:{axis} splits {name}={size} of {path} over "
+                    f"{self.axes[axis]} devices, which do not divide it. Choose "
+                    "another size in mesh_shape, or leave out the rule."
+                )
+            if partition.count(axis) > 1:
+                both = [n for n, a in zip(names, partition, strict=True) if a == axis]
+                raise UserError(
+                    f"The rules {' and '.join(f'{n}:{axis}' for n in both)} split two "
+                    f"dimensions of {path} over one mesh axis. Give one of them "
+                    "another axis, or leave it out."
+                )
+        return partition
+
+    def partitions(self, model):
+        """Returns {path: `partition`} of all variables of a built Keras model.
+
+        Raises:
+            ValueError: see `partition`; or an axis splits none of them, nor the batch.
+        """
+        num_heads = {}
+        for layer in model._flatten_layers(include_self=False):
+            if hasattr(layer, "num_heads") and hasattr(layer, "d_kv"):
+                num_heads |= {v.path: layer.num_heads for v in layer.variables}
+        partitions = {
+            v.path: self.partition(v, num_heads.get(v.path)) for v in model.variables
+        }
+        used = {*self.batch_axes, *(a for axes in partitions.values() for a in axes)}
+        for name, axis in self._axis_of.items():
+            if self.axes[axis] > 1 and axis not in used:
+                raise UserError(
+                    f"The mesh axis {axis!r} of {self.axes[axis]} devices splits "
+                    "nothing: each of them would do the same. Its rule is "
+                    f"{name}:{axis}, and no variable of this model has the dimension "
+                    f"{name!r}. Add a rule such as batch:{axis}, or leave out the axis."
+                )
+        return partitions
+
+    def slot_partition(self, model, optimizer):
+        """Says how the optimizer's variables are split: as the model's that they serve.
+
+        Args:
+            model: a built `keras.Model`.
+            optimizer: a `keras.optimizers.Optimizer` of the model's trainable
+                variables. A slot of another shape than its variable is split by names
+                of its own, as `Adafactor` gives its rows and columns (`make_named`).
+
+        Returns:
+            a function of one of `optimizer.variables`, or of one that is being made. It
+            returns a tuple, see `partition`.
+
+        Raises:
+            ValueError: see `partition`.
+        """
+        if not self._axis_of:
+            return lambda slot: (None,) * len(slot.shape)
+        partitions = self.partitions(model)
+        # Keras names a slot after its variable: "<path with _ for />_<slot>".
+        owners = {v.path.replace("/", "_"): v for v in model.trainable_variables}
+        return lambda slot: self._slot(slot, owners, partitions)
+
+    def slot_partitions(self, model, optimizer):
+        """Returns the list of `slot_partition` of all `optimizer.variables`."""
+        of_slot = self.slot_partition(model, optimizer)
+        return [of_slot(slot) for slot in optimizer.variables]
+
+    def _slot(self, slot, owners, partitions):
+        name = slot.path.rpartition("/")[2]
+        # The longest: "..._wi_0_momentum" is of "..._wi_0" and not of "..._wi".
+        owner = max(
+            (o for o in owners if name.startswith(f"{o}_")), key=len, default=""
+        )
+        if owner and tuple(slot.shape) == tuple(owners[owner].shape):
+            return partitions[owners[owner].path]
+        return self.partition(slot)
+
+
+def _pairs(argument, text, example):
+    """Yields the pairs of "a:b,c:d"."""
+    if not isinstance(text, str):
+        raise UserError(f"{argument} is a text such as {example!r}. Received: {text!r}")
+    for pair in re.findall(r"[^\s,.;]+", text):
+        names = pair.split(":")
+        if len(names) != 2 or not all(re.fullmatch(r"\w+", name) for name in names):
+            raise UserError(
+                f"{argument} is a list of pairs such as {example!r}. Received: "
+                f"{pair!r} in {argument}={text!r}"
+            )
+        yield names

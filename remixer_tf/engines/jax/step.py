@@ -1,0 +1,212 @@
+"""The train step on JAX, a pure function. It needs no TensorFlow."""
+
+from typing import NamedTuple
+
+import jax
+import keras
+from jax import lax
+from jax import numpy as jnp
+
+from remixer_tf.objectives.batches import (
+    count_throughput,
+    scorable,
+    targets_and_weights,
+)
+from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.objective import objective_and_sums, unused_variables
+from remixer_tf.optimizers.options import check_optimizer
+
+
+class State(NamedTuple):
+    """What a step changes, lists of arrays in the order of Keras' variables.
+
+    Attributes:
+        trainable, non_trainable: the model's. Random states are of the latter.
+        optimizer: slots and the count of iterations.
+    """
+
+    trainable: list
+    non_trainable: list
+    optimizer: list
+
+
+class JaxTrainStep:
+    """Several optimizer steps as a function of a state, to be compiled as a whole.
+
+    Objective, clipping, micro-batches, skipped steps and sums are those of
+    `Engine.step`. The batch is the global one, whatever the devices that share it. The
+    parts of which auxiliary losses and statistics are means are the micro-batches
+    alone, and the same dropout masks are drawn on any number of devices.
+
+    A step that is skipped moves the states of random generators on, as on TensorFlow,
+    and nothing else.
+
+    Args:
+        model: a built `keras.Model`.
+        optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet.
+        loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `Engine.build`.
+        constrain: a function of a micro-batch, a dictionary of arrays [rows, ...], that
+            says how devices share it; None where one has all.
+
+    Call arguments:
+        state: `State`.
+        superbatch: dictionary of arrays [steps, batch, ...].
+        stop: float32 array [devices], over 0 where a host wants all to stop.
+
+    Returns of a call:
+        the new `State`, and the dictionary of sums.
+    """
+
+    def __init__(
+        self,
+        model,
+        optimizer,
+        *,
+        loss_fn=None,
+        auxiliary_loss_weights=None,
+        micro_batches=1,
+        clip_norm=None,
+        constrain=None,
+    ):
+        check_optimizer(optimizer)
+        self._model = model
+        self._optimizer = optimizer
+        self._loss_fn = loss_fn or CrossEntropy()
+        self._auxiliary_loss_weights = auxiliary_loss_weights or {}
+        self._micro_batches = micro_batches
+        self._clip_norm = clip_norm
+        self._constrain = constrain or (lambda part: part)
+        optimizer.build(model.trainable_variables)
+
+    def variables(self):
+        """Returns the `State` of Keras variables, for their values and paths."""
+        return State(
+            self._model.trainable_variables,
+            self._model.non_trainable_variables,
+            self._optimizer.variables,
+        )
+
+    def __call__(self, state, superbatch, stop):
+        state, sums = lax.scan(self._step, State(*state), superbatch)
+        sums = {key: jnp.sum(value, axis=0) for key, value in sums.items()}
+        return state, {**sums, "stop": jnp.sum(stop)}
+
+    def _step(self, state, batch):
+        """One step, for `lax.scan`."""
+        batch = scorable(batch, self._model)
+        _, weights = targets_and_weights(batch)
+        weight = jnp.sum(weights.astype("float32"))
+        slots = zip(self._optimizer.variables, state.optimizer, strict=True)
+        with keras.StatelessScope(slots):
+            learning_rate = jnp.asarray(self._optimizer.learning_rate, "float32")
+        sums, gradients, non_trainable = self._accumulate(state, batch, weight)
+        norm = global_norm(gradients)
+        if self._clip_norm is not None:
+            scale = self._clip_norm / jnp.maximum(norm, self._clip_norm)
+            gradients = [gradient * scale for gradient in gradients]
+        trainable, optimizer = self._optimizer.stateless_apply(
+            state.optimizer, gradients, state.trainable
+        )
+        finite = jnp.isfinite(norm) & jnp.isfinite(sums["objective"])
+        updated = finite & (weight > 0)
+
+        def keep(new, old):
+            return jax.tree.map(lambda n, o: jnp.where(updated, n, o), new, old)
+
+        sums |= {
+            "weight": weight,
+            "tokens": count_throughput(batch),
+            "learning_rate": learning_rate,
+            "gradient_norm": norm,
+        }
+        sums = {key: jnp.where(updated, value, 0.0) for key, value in sums.items()}
+        sums |= {
+            "steps": jnp.float32(1),
+            "updates": updated.astype("float32"),
+            "skipped": 1 - finite.astype("float32"),
+        }
+        state = State(
+            keep(trainable, state.trainable),
+            non_trainable,
+            keep(optimizer, state.optimizer),
+        )
+        return state, sums
+
+    def _accumulate(self, state, batch, weight):
+        """Returns sums and gradients of all micro-batches, and the random states."""
+        if self._micro_batches == 1:
+            return self._part(state.trainable, state.non_trainable, batch, weight)
+        parts = {
+            key: value.reshape(self._micro_batches, -1, *value.shape[1:])
+            for key, value in batch.items()
+        }
+
+        def add(carry, part):
+            totals, non_trainable = carry
+            part = self._constrain(part)
+            sums, gradients, non_trainable = self._part(
+                state.trainable, non_trainable, part, weight
+            )
+            totals = jax.tree.map(jnp.add, totals, gradients)
+            return (totals, non_trainable), sums
+
+        zeros = [jnp.zeros_like(value) for value in state.trainable]
+        carry = zeros, state.non_trainable
+        (gradients, non_trainable), sums = lax.scan(add, carry, parts)
+        sums = {key: jnp.sum(value, axis=0) for key, value in sums.items()}
+        return sums, gradients, non_trainable
+
+    def _part(self, trainable, non_trainable, batch, weight):
+        """Returns sums, gradients and random states of one part of the batch."""
+        variables, reached = self.variables(), set()
+
+        def objective(trainable):
+            trainable = [
+                _note(value, reached, variable.path)
+                for value, variable in zip(trainable, variables.trainable, strict=True)
+            ]
+            mapping = [
+                *zip(variables.trainable, trainable, strict=True),
+                *zip(variables.non_trainable, non_trainable, strict=True),
+            ]
+            with keras.StatelessScope(mapping, collect_losses=True) as scope:
+                value, sums = objective_and_sums(
+                    self._model,
+                    batch,
+                    weight,
+                    loss_fn=self._loss_fn,
+                    auxiliary_loss_weights=self._auxiliary_loss_weights,
+                    share=1.0 / self._micro_batches,
+                )
+            states = [scope.get_current_value(v) for v in variables.non_trainable]
+            return value, (sums, states)
+
+        gradient = jax.grad(objective, has_aux=True)
+        gradients, (sums, states) = gradient(trainable)
+        unused = [v.path for v in variables.trainable if v.path not in reached]
+        if unused:
+            raise unused_variables(unused)
+        return sums, gradients, states
+
+
+def global_norm(arrays):
+    """Returns the Euclidean norm of all elements, a float32 scalar."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x.astype("float32"))) for x in arrays))
+
+
+def _note(value, reached, name):
+    """The value; while a gradient is traced, notes the name if one reaches it.
+
+    jax.grad gives zeros where there is none.
+    """
+
+    @jax.custom_vjp
+    def identity(value):
+        return value
+
+    def backward(_, gradient):
+        reached.add(name)
+        return (gradient,)
+
+    identity.defvjp(lambda value: (value, None), backward)
+    return identity(value)

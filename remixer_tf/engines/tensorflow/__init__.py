@@ -1,0 +1,1 @@
+"""The engine on TensorFlow, which distributes by `tf.distribute`."""

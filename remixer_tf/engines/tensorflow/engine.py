@@ -1,0 +1,133 @@
+"""The engine on TensorFlow: `tf.distribute` around a `tf.function`."""
+
+import os
+
+import keras
+import tensorflow as tf
+
+from remixer_tf.engines.device_rates import peak_rate
+from remixer_tf.engines.engine import Cost, Engine
+from remixer_tf.engines.tensorflow.flops import (
+    matmul_flops,
+    matmul_rate,
+    peak_bytes,
+    variable_bytes,
+)
+from remixer_tf.engines.tensorflow.replicas import compile_on_replicas
+from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.strategy import get_host, get_strategy, uses_xla
+from remixer_tf.errors import UserError
+from remixer_tf.models.build import build_model
+from remixer_tf.objectives.batches import targets_and_weights
+
+
+class TensorFlowEngine(Engine):
+    """Runs a model under a `tf.distribute` strategy.
+
+    Args:
+        strategy: str, see `get_strategy`.
+        jit_compile: whether XLA compiles forward and backward, and what evaluations
+            compute; None for on GPUs. (A TPU compiles whatever it is given.)
+
+    Raises:
+        ValueError: Keras runs on another library.
+        ValueError, OSError: see `get_strategy`.
+    """
+
+    def __init__(self, strategy="single", jit_compile=None):
+        if (backend := keras.backend.backend()) != "tensorflow":
+            raise UserError(
+                "TensorFlowEngine needs Keras on TensorFlow, and it runs on "
+                f"{backend}. Unset KERAS_BACKEND, or let @backend_engine choose: set "
+                "--gin.train.engine and --gin.evaluate.engine to it."
+            )
+        self._strategy = get_strategy(strategy)
+        self._jit_compile = uses_xla(jit_compile)
+        self.host = get_host(self._strategy)
+        self.num_replicas = self._strategy.num_replicas_in_sync
+        self._costs = {}
+
+    def build(
+        self, model, optimizer, dtype_policy, *, micro_batches=1, **options
+    ):  # See `Engine`.
+        self.build_model(model, dtype_policy)
+        with self._strategy.scope():
+            self.optimizer = optimizer()
+        self._micro_batches = micro_batches
+        self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
+        self._train_step = TrainStep(
+            self.model,
+            self.optimizer,
+            self._strategy,
+            jit_compile=self._jit_compile,
+            micro_batches=micro_batches,
+            **options,
+        )
+
+    def build_model(self, model, dtype_policy):
+        with self._strategy.scope():
+            self.model = build_model(model, dtype_policy)
+
+    def step(self, superbatch, stop=False):
+        return self._train_step(superbatch, stop=stop)
+
+    def compile(self, function, any_rows=False):
+        return compile_on_replicas(
+            function, self._strategy, self._jit_compile, any_rows
+        )
+
+    def parameter_norm(self):
+        variables = [variable.value for variable in self.model.trainable_variables]
+        return float(tf.linalg.global_norm(variables))
+
+    def cost(self, superbatch):
+        shapes = tuple(tuple(value.shape) for value in superbatch.values())
+        if shapes not in self._costs:
+            function = self._train_step.get_concrete_function(superbatch)
+            steps = targets_and_weights(superbatch)[0].shape[0]
+            variables = [*self.model.variables, *self.optimizer.variables]
+            gradients = variable_bytes(self.model.trainable_variables)
+            alive = peak_bytes(function) / (self.num_replicas // self.host.count)
+            self._costs[shapes] = Cost(
+                flops=matmul_flops(function) // steps,
+                bytes=variable_bytes(variables) + gradients + alive,
+            )
+        return self._costs[shapes]
+
+    def matmul_rate(self):
+        rate = matmul_rate(seconds=0.5, dtype=self._compute_dtype)
+        return rate * self._devices_of_host()
+
+    def peak_rate(self):
+        gpus = tf.config.list_physical_devices("GPU")
+        about = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        rate = peak_rate(about.get("device_name", ""), self._compute_dtype)
+        return rate and rate * self._devices_of_host()
+
+    def _devices_of_host(self):
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        return min(self.num_replicas // self.host.count, max(gpus, 1))
+
+    def devices(self):
+        devices = tf.config.list_logical_devices("GPU") or [
+            d
+            for d in tf.config.list_logical_devices()
+            if d.device_type in ("CPU", "TPU")
+        ]
+        xla = "on" if self._jit_compile else "off"
+        return f"{len(devices)} {devices[0].device_type}(s), XLA {xla}"
+
+    def memory(self):
+        return {
+            f"gpu_{i}_memory": tf.config.experimental.get_memory_info(gpu.name)["peak"]
+            / 1e9
+            for i, gpu in enumerate(tf.config.list_logical_devices("GPU"))
+        }
+
+    def memory_limit(self):
+        if tf.config.list_physical_devices("GPU"):
+            return None  # TensorFlow does not tell what a GPU has.
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (ValueError, OSError):
+            return None

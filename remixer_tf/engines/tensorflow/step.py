@@ -1,0 +1,275 @@
+"""The train step: forward, backward, all-reduce, update."""
+
+import contextlib
+
+import tensorflow as tf
+
+from remixer_tf.engines.tensorflow.replicas import split_rows
+from remixer_tf.engines.tensorflow.strategy import (
+    get_host,
+    take_reduced_gradients,
+    uses_xla,
+)
+from remixer_tf.errors import UserError
+from remixer_tf.layers.dropout import replica
+from remixer_tf.objectives.batches import (
+    count_throughput,
+    scorable,
+    targets_and_weights,
+)
+from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.objective import objective_and_sums, unused_variables
+from remixer_tf.optimizers.options import check_optimizer
+
+
+class TrainStep:
+    """Several optimizer steps in one `tf.function` call, on any strategy.
+
+    `Engine.step` says what a call takes, computes and returns. The objective is the
+    mean over all real target tokens of the global batch, whichever replica they fall
+    to. Auxiliary losses are means over the parts, so that each counts once whatever
+    their number is.
+
+    The whole batch of a host goes to each of its replicas, and replica r of R takes
+    the rows r * batch / R ... (r + 1) * batch / R, so that one and R replicas compute
+    the same numbers. Only forward and backward run under XLA: a strategy's
+    collectives and the update of mirrored variables cannot be compiled with them.
+    Gradients are made dense before the optimizer sees them, since Keras'
+    optimizers square each slice of a sparse gradient, and not their sum. They are
+    clipped after the all-reduce, by their norm as one device would have it.
+
+    Args:
+        model: a built `keras.Model`, `model(batch, training=True)` giving what
+            `loss_fn` takes.
+        optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet,
+            and its `apply` no longer adds up the gradients of replicas.
+        strategy: the strategy under whose scope both were made.
+        loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `Engine.build`.
+        jit_compile: whether XLA compiles forward and backward; None for on GPUs.
+    """
+
+    def __init__(
+        self,
+        model,
+        optimizer,
+        strategy,
+        *,
+        loss_fn=None,
+        auxiliary_loss_weights=None,
+        micro_batches=1,
+        clip_norm=None,
+        jit_compile=None,
+    ):
+        check_optimizer(optimizer)
+        self._model = model
+        self._optimizer = optimizer
+        self._strategy = strategy
+        self._loss_fn = loss_fn or CrossEntropy()
+        self._auxiliary_loss_weights = auxiliary_loss_weights or {}
+        self.micro_batches = micro_batches
+        self._clip_norm = clip_norm
+        self._num_replicas = strategy.num_replicas_in_sync
+        self._local_replicas = self._num_replicas // get_host(strategy).count
+        self.jit_compile = uses_xla(jit_compile)
+        self._gradients = tf.function(
+            self._forward_backward, jit_compile=self.jit_compile, autograph=False
+        )
+        self._run_steps = tf.function(self._loop, autograph=False)
+        self._shapes = {}  # of the sums, known when the model has been traced
+        if not optimizer.built:
+            with strategy.scope():
+                optimizer.build(model.trainable_variables)
+        take_reduced_gradients(optimizer)
+
+    def __call__(self, superbatch, stop=False):
+        return self._run_steps(self._split(superbatch), tf.constant(float(stop)))
+
+    def get_concrete_function(self, superbatch):
+        """Returns the traced function that a call on data of these shapes runs."""
+        return self._run_steps.get_concrete_function(
+            self._split(superbatch), tf.constant(0.0)
+        )
+
+    def _split(self, superbatch):
+        """Each replica's part of it."""
+        batch_size = targets_and_weights(superbatch)[0].shape[1]
+        parts = self._local_replicas * self.micro_batches
+        if batch_size % parts:
+            raise UserError(
+                f"A batch of {batch_size} examples does not divide among "
+                f"{self._local_replicas} replicas of {self.micro_batches} "
+                f"micro-batch(es). Set a batch size that is a multiple of {parts}."
+            )
+        return split_rows(superbatch, self._strategy, axis=1)
+
+    def _loop(self, superbatch, stop):
+        """Runs one step for each index of the leading axis and adds the sums up."""
+
+        def step(index, sums):
+            learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
+            per_replica, norm, gradients = self._strategy.run(
+                self._reduced_gradients, (superbatch, index, stop)
+            )
+            new = self._strategy.reduce("SUM", per_replica, axis=None)
+            new = _unpack(new, self._shapes)
+            norm = self._strategy.experimental_local_results(norm)[0]
+            finite = tf.math.is_finite(norm) & tf.math.is_finite(new["objective"])
+
+            def update():
+                self._strategy.run(self._apply, (gradients,))
+                return tf.constant(1.0)
+
+            # Around `run`: inside, an optimizer cannot be called conditionally.
+            updates = tf.cond(
+                finite & (new["weight"] > 0), update, lambda: tf.constant(0.0)
+            )
+            new |= {"learning_rate": learning_rate, "gradient_norm": norm}
+            new = {
+                key: value if key == "stop" else tf.where(updates > 0, value, 0.0)
+                for key, value in new.items()
+            }
+            new |= {
+                "steps": tf.constant(1.0),
+                "updates": updates,
+                "skipped": 1.0 - tf.cast(finite, tf.float32),
+            }
+            return {key: sums[key] + new[key] for key in sums} if sums else new
+
+        targets, _ = targets_and_weights(superbatch)
+        num_steps = self._strategy.experimental_local_results(targets)[0].shape[0]
+        if num_steps == 1:
+            return step(0, {})
+        self._strategy.run(self._trace, (superbatch,))
+        _, sums = tf.while_loop(
+            lambda index, _: index < num_steps,
+            lambda index, sums: (index + 1, step(index, sums)),
+            (
+                tf.constant(0),
+                {key: tf.zeros(shape) for key, shape in self._shapes.items()}
+                | {key: tf.constant(0.0) for key in _OF_STEP},
+            ),
+            maximum_iterations=num_steps,
+        )
+        return sums
+
+    def _trace(self, superbatch):
+        """Notes names and shapes of the sums, which a loop needs to know beforehand."""
+        batch, replica_id = self._batch_at(superbatch, 0)
+        sums, _ = self._traced_part(batch, replica_id).structured_outputs
+        self._shapes = {key: sums[key].shape for key in sorted(sums)}
+        self._shapes |= dict.fromkeys(_OF_REPLICA, tf.TensorShape([]))
+
+    def _traced_part(self, batch, replica_id):
+        """Returns `_gradients`, traced for one micro-batch of a replica's batch."""
+        specs = {
+            key: tf.TensorSpec(
+                [value.shape[0] // self.micro_batches, *value.shape[1:]], value.dtype
+            )
+            for key, value in batch.items()
+        }
+        weight = tf.TensorSpec([], tf.float32)
+        return self._gradients.get_concrete_function(specs, weight, replica_id)
+
+    def _batch_at(self, superbatch, index):
+        """Returns a batch of the replica that calls, and the replica's index."""
+        context = tf.distribute.get_replica_context()
+        batch = {key: value[index] for key, value in superbatch.items()}
+        replica_id = tf.convert_to_tensor(context.replica_id_in_sync_group)
+        return scorable(batch, self._model), replica_id
+
+    def _reduced_gradients(self, superbatch, index, stop):
+        """One replica's sums, and the norm and gradients of all replicas together."""
+        context = tf.distribute.get_replica_context()
+        batch, replica_id = self._batch_at(superbatch, index)
+        _, weights = targets_and_weights(batch)
+        local_weight = tf.reduce_sum(tf.cast(weights, tf.float32))
+        weight = context.all_reduce("SUM", local_weight)
+        sums, gradients = self._accumulate(batch, weight, replica_id)
+        gradients = context.all_reduce("SUM", gradients)
+        norm = tf.linalg.global_norm(gradients)
+        if self._clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
+        sums |= {
+            "weight": local_weight,
+            "tokens": count_throughput(batch),
+            "stop": stop,
+        }
+        self._shapes = {key: sums[key].shape for key in sorted(sums)}
+        # One vector, so that the replicas' sums need one reduction.
+        return _pack(sums), norm, gradients
+
+    def _accumulate(self, batch, weight, replica_id):
+        """Returns the loss sums and gradients of all micro-batches, added up."""
+        if self.micro_batches == 1:
+            return self._gradients(batch, weight, replica_id)
+        traced = self._traced_part(batch, replica_id)
+        parts = {
+            key: tf.reshape(value, [self.micro_batches, -1, *value.shape[1:]])
+            for key, value in batch.items()
+        }
+
+        def part(index):
+            rows = {key: value[index] for key, value in parts.items()}
+            return traced(rows, weight, replica_id)
+
+        _, sums, gradients = tf.while_loop(
+            lambda index, *_: index < self.micro_batches,
+            lambda index, *totals: (
+                index + 1,
+                *tf.nest.map_structure(tf.add, totals, part(index)),
+            ),
+            (
+                tf.constant(0),
+                *tf.nest.map_structure(
+                    lambda output: tf.zeros(output.shape), traced.structured_outputs
+                ),
+            ),
+            maximum_iterations=self.micro_batches,
+        )
+        return sums, gradients
+
+    def _apply(self, gradients):
+        self._optimizer.apply(gradients, self._model.trainable_variables)
+
+    def _forward_backward(self, batch, weight, replica_id):
+        """Returns the sums and dense gradients of one part of the batch."""
+        several = self._num_replicas > 1
+        masks = replica(replica_id) if several else contextlib.nullcontext()
+        variables = [v.value for v in self._model.trainable_variables]
+        share = 1.0 / (self._num_replicas * self.micro_batches)
+        with tf.GradientTape() as tape, masks:
+            objective, sums = objective_and_sums(
+                self._model,
+                batch,
+                weight,
+                loss_fn=self._loss_fn,
+                auxiliary_loss_weights=self._auxiliary_loss_weights,
+                share=share,
+            )
+        gradients = tape.gradient(objective, variables)
+        unused = [
+            variable.path
+            for variable, gradient in zip(
+                self._model.trainable_variables, gradients, strict=True
+            )
+            if gradient is None
+        ]
+        if unused:
+            raise unused_variables(unused)
+        return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+_OF_REPLICA = ("weight", "tokens", "stop")
+_OF_STEP = ("gradient_norm", "learning_rate", "steps", "updates", "skipped")
+
+
+def _pack(sums):
+    """Joins a dictionary of scalars and vectors to one vector, sorted by key."""
+    return tf.concat([tf.reshape(sums[key], [-1]) for key in sorted(sums)], axis=0)
+
+
+def _unpack(vector, shapes):
+    """Returns the dictionary that `_pack` has joined, of {key: shape}."""
+    keys = sorted(shapes)
+    parts = tf.split(vector, [shapes[key].num_elements() for key in keys])
+    return {k: tf.reshape(x, shapes[k]) for k, x in zip(keys, parts, strict=True)}

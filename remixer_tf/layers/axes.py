@@ -1,0 +1,151 @@
+"""Names of the axes of variables, given where a variable is made.
+
+A layout splits variables over a mesh of devices by these names. A variable without
+names is whole on every device.
+
+Source: Mesh TensorFlow's named dimensions (Shazeer et al. 2018, "Mesh-TensorFlow: Deep
+Learning for Supercomputers", section 3); flaxformer's `param_with_axes`.
+"""
+
+import contextlib
+import contextvars
+
+from remixer_tf.errors import UserError
+
+# Names and what they mean. A module of one's own may add to them.
+DIMENSIONS = {
+    "batch": "the examples of a batch",
+    "d_model": "the width of the residual stream",
+    "d_ff": "the hidden units of feed-forward layers, gMLP and Remixer blocks",
+    "heads": "the heads of an attention, with their queries, keys and values",
+    "vocab": "the pieces of the vocabulary",
+    "experts": "the experts of a mixture (`MoE`)",
+    "mixing_heads": "the matrices of a static mixing: heads, or sMLP's spatial experts",
+    "ensemble": "nothing here; T5's released rules name it",
+}
+
+# The axes of the variables that Keras is making, a function of the variable's name.
+_being_made = contextvars.ContextVar("being_made", default=lambda name: None)
+
+
+def axes_of(variable):
+    """Returns the names of a variable's axes.
+
+    Args:
+        variable: a `keras.Variable`. It may be one that Keras is making, whose value
+            does not exist yet.
+
+    Returns:
+        tuple of str, with None for an axis that is never split. All are None if the
+        variable has no names.
+    """
+    axes = getattr(variable, "axes", None) or _being_made.get()(variable.name)
+    return axes or (None,) * len(variable.shape)
+
+
+class NamedAxes:
+    """Mixin for layers: `add_weight` takes the names of the weight's axes.
+
+    It stands before Keras' class:
+
+        class MyNorm(NamedAxes, keras.layers.Layer):
+            def build(self, input_shape):
+                self.scale = self.add_weight(shape=input_shape[-1:], axes=(None,))
+
+    `Sublayer` and the other layers of this package have it.
+    """
+
+    def add_weight(self, *args, axes=None, **kwargs):
+        """Makes a weight.
+
+        Args:
+            *args, **kwargs: see `keras.layers.Layer.add_weight`.
+            axes: tuple with a name of `DIMENSIONS` for each axis, or None for an axis
+                that is never split: it is small, the devices do not divide it, or it
+                is the d_model of a vector, which would be gathered at every use and
+                save nothing. Of `[d_model, d_model]` only one axis has the name.
+                Without the argument, no axis is split.
+
+        Returns:
+            a `keras.Variable`.
+
+        Raises:
+            ValueError: an unknown name, or another number of names than axes.
+        """
+        add_weight = super().add_weight
+        if axes is None:
+            return add_weight(*args, **kwargs)
+        return make_named(add_weight, axes, *args, **kwargs)
+
+
+def make_named(make, axes, *args, **kwargs):
+    """Makes a variable whose axes have names: `make(*args, **kwargs)`.
+
+    Args:
+        make: a function that makes one variable, such as the `add_variable` of a
+            `keras.optimizers.Optimizer`.
+        axes: tuple, see `NamedAxes.add_weight`.
+        *args, **kwargs: arguments of `make`.
+
+    Returns:
+        the `keras.Variable`.
+
+    Raises:
+        ValueError: see `NamedAxes.add_weight`.
+    """
+    with _making(lambda name: axes):
+        variable = make(*args, **kwargs)
+    return _name(variable, axes)
+
+
+def build_named(layer, input_shape, **axes):
+    """Builds one of Keras' own layers and names the axes of its weights.
+
+    For example `build_named(dense, (None, 8), kernel=("d_model", "d_ff"))`. A layer
+    that is built otherwise has weights without names.
+
+    Args:
+        layer: a `keras.layers.Layer` that is not built.
+        input_shape: tuple, the argument of its `build`.
+        **axes: tuples, those of each weight by its name; see `NamedAxes.add_weight`.
+
+    Raises:
+        ValueError: see `NamedAxes.add_weight`; or the layer has no weight of a name.
+    """
+    with _making(axes.get):
+        layer.build(input_shape)
+    for name in axes:
+        weights = [variable for variable in layer.variables if variable.name == name]
+        if not weights:
+            raise UserError(
+                f"Layer '{layer.path}' has no weight {name!r}, whose axes are named. "
+                f"It has: {', '.join(variable.name for variable in layer.variables)}"
+            )
+        for variable in weights:
+            _name(variable, axes[name])
+
+
+@contextlib.contextmanager
+def _making(axes):
+    """Tells `axes_of` the names while Keras makes variables and places them."""
+    token = _being_made.set(axes)
+    try:
+        yield
+    finally:
+        _being_made.reset(token)
+
+
+def _name(variable, axes):
+    known = {None, *DIMENSIONS}
+    if not isinstance(axes, tuple) or not known.issuperset(axes):
+        raise UserError(
+            f"axes is a tuple of names among {', '.join(DIMENSIONS)}, or None for an "
+            f"axis that is never split. Received: axes={axes!r} for {variable.path}"
+        )
+    if len(axes) != len(variable.shape):
+        raise UserError(
+            f"axes has a name, or None, for each axis. Received: axes={axes!r} for "
+            f"{variable.path}, of shape {list(variable.shape)}"
+        )
+    variable.axes = axes
+    return variable

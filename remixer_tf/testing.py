@@ -1,0 +1,453 @@
+"""Tests of a sublayer, ours or a user's own, by the rules that hold for all of them."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from remixer_tf.errors import UserError
+from remixer_tf.layers import Context, DecodeState
+from remixer_tf.models import TransformerStack
+
+BATCH_SIZE, ENCODER_LENGTH, VOCAB_SIZE = 2, 6, 100
+
+
+def check_sublayer(
+    factory,
+    causal=False,
+    max_length=None,
+    d_model=12,
+    length=7,
+    reads_encoder=False,
+    packs=True,
+    decodes=True,
+    tolerance=2e-5,
+):
+    """Tests a sublayer, with random weights and inputs, on Keras' current backend.
+
+    - It returns the shape it received, in float32 and in mixed_bfloat16.
+    - Padding changes no output on real tokens, unless it says `depends_on_padding`.
+    - Examples packed in a row give what they give alone.
+    - In a decoder, no output depends on a later token, and decoding step by step gives
+      what a call on the whole sequence gives.
+    - A new layer with its weights, by their paths, gives the same outputs.
+    - Gradients reach all weights and are finite.
+
+    ```python
+    from remixer_tf.layers import PositionWise
+    from remixer_tf.testing import check_sublayer
+
+
+    class Scale(PositionWise):
+        def build(self, input_shape):
+            self.scale = self.add_weight(name="scale", shape=input_shape[-1:])
+
+        def call(self, x, context, training=False):
+            return x * self.scale
+
+
+    check_sublayer(Scale, causal=True)
+    ```
+
+    Args:
+        factory: a function of `name` and `dtype` that returns a new sublayer without
+            dropout, as `TransformerStack.sublayers` has it.
+        causal: bool, whether to test it as in a decoder.
+        max_length: int, the stack's, see `TransformerStack`; at least `length`.
+        d_model: int, channels of the inputs.
+        length: int, of the sequences, at least 4.
+        reads_encoder: bool, whether it reads `context.encoded`.
+        packs: bool. False is for a layer that refuses packed rows, with a ValueError.
+        decodes: bool. False is for a layer that is never asked to decode.
+        tolerance: float, by how much outputs that are equal in theory may differ, times
+            the largest of them or 1.
+
+    Raises:
+        ValueError: a rule does not hold. The message names the layer, and the position
+            or weight.
+    """
+
+    def make(dtype):
+        stack = TransformerStack(
+            {"sublayer": factory},
+            num_layers=1,
+            causal=causal,
+            max_length=max_length,
+            dtype=dtype,
+        )
+        layer = stack.blocks[0].sublayer
+        layer.build((None, None, d_model))
+        return layer
+
+    layer = make("float32")
+    rng = np.random.default_rng(0)
+    for weight, value in random_values(layer.trainable_variables, rng):
+        weight.assign(value)
+    trial = Trial(
+        layer,
+        d_model,
+        length,
+        reads_encoder=reads_encoder,
+        tolerance=tolerance,
+        jit=compiled,
+    )
+    trial.check_shape()
+    if causal:
+        trial.check_causal()
+    if causal and decodes:
+        trial.check_decoding()
+    trial.check_padding()
+    if packs:
+        trial.check_packing()
+    else:
+        trial.check_refuses_packing()
+    trial.check_gradients()
+    trial.check_copy(make("float32"), tolerance=0.0)
+    trial.check_copy(make("mixed_bfloat16"), tolerance=0.05)
+
+
+class Trial:
+    """A built sublayer, and what it is tried on.
+
+    Args:
+        layer: a built `Sublayer`.
+        d_model, length, reads_encoder, tolerance: see `check_sublayer`.
+        vocab_size: int, of the ids in `Context.tokens`.
+        position_bias: a `RelativePositionBias` of the layer's stack, or None.
+        jit: a function of a function and the layer whose weights it reads, see
+            `compiled`.
+    """
+
+    def __init__(
+        self,
+        layer,
+        d_model,
+        length,
+        reads_encoder=False,
+        vocab_size=VOCAB_SIZE,
+        position_bias=None,
+        tolerance=2e-5,
+        jit=lambda function, layer: function,
+    ):
+        rng = np.random.default_rng(1)
+        self.layer = layer
+        self.x, self.others = (_normal(rng, length, d_model) for _ in range(2))
+        self.encoded = _normal(rng, ENCODER_LENGTH, d_model) if reads_encoder else None
+        self.vocab_size = vocab_size
+        self.position_bias = position_bias
+        self.tolerance = tolerance
+        self.jit = jit
+        self.call = jit(layer, layer)
+        self.name = f"Layer '{layer.path}' ({type(layer).__name__})"
+
+    def context(self, x, **fields):
+        """The `Context` of inputs x, of `fields` and what all calls have."""
+        if self.encoded is not None:
+            fields.setdefault("encoded", self.encoded)
+            mask = np.ones(fields["encoded"].shape[:2], "int32")
+            fields.setdefault("encoded_mask", mask)
+        # An id for each input, so that they change and move together.
+        ids = 1 + 1000 * np.abs(x[..., 0]) % (self.vocab_size - 1)
+        mask = fields.get("padding_mask")
+        fields["tokens"] = ids.astype("int32")
+        fields["token_mask"] = np.ones(x.shape[:2], "int32") if mask is None else mask
+        fields = {name: ops.convert_to_tensor(value) for name, value in fields.items()}
+        if self.position_bias is not None:
+            fields["position_bias"] = self.position_bias.whole(x.shape[1])
+        return Context(**fields)
+
+    def run(self, x, **fields):
+        """The outputs of inputs x, float32 array; `fields` are those of a `Context`."""
+        return _array(
+            self.call(ops.convert_to_tensor(x), context=self.context(x, **fields))
+        )
+
+    def check_shape(self):
+        y = self.run(self.x)
+        if y.shape != self.x.shape:
+            raise UserError(
+                f"{self.name} returns the shape {y.shape} for {self.x.shape}. A "
+                "sublayer returns the shape it received."
+            )
+        self._same(y, y, f"{self.name} returns what is not finite at position {{}}.")
+
+    def check_padding(self):
+        """Real tokens have the same outputs with much padding, with little and none."""
+        if self.layer.depends_on_padding:
+            return
+        x, real = self.x, self.x.shape[1] - 3
+        mask = np.ones(x.shape[:2], "int32")
+        mask[:, real:] = 0
+        alone = self.run(x[:, :real])
+        for length in (real + 1, x.shape[1]):
+            padded = self.run(x[:, :length], padding_mask=mask[:, :length])
+            self._same(
+                padded[:, :real],
+                alone,
+                f"{self.name} reads padding: its output at position {{}} changes with "
+                "the padding behind it. Leave out what context.padding_mask says is "
+                "padding.",
+            )
+        if self.encoded is not None:
+            mask = np.ones(self.encoded.shape[:2], "int32")
+            mask[:, -2:] = 0
+            self._same(
+                self.run(x, encoded_mask=mask),
+                self.run(x, encoded=self.encoded[:, :-2]),
+                f"{self.name} reads the encoder's padding: its output at position {{}} "
+                "changes with it. Leave out what context.encoded_mask says is padding.",
+            )
+
+    def check_causal(self):
+        """Changes later tokens, on which no output may depend.
+
+        Positions before `first_scorable` may see each other.
+        """
+        y, first = self.run(self.x), self.layer.first_scorable
+        for t in range(first + 1, self.x.shape[1]):
+            changed = np.concatenate([self.x[:, :t], self.others[:, t:]], axis=1)
+            self._same(
+                self.run(changed)[:, first:t],
+                y[:, first:t],
+                f"{self.name} sees later tokens: its output at position {{}} changes "
+                f"with the tokens from position {t} on. A decoder with it is trained "
+                "on the answers. An output of a causal layer depends on its own and "
+                "earlier positions alone.",
+                first,
+            )
+
+    def check_decoding(self):
+        """Decodes step by step, which gives what a call on the whole gives."""
+        x, y, layer = self.x, self.run(self.x), self.layer
+        decode_step = self.jit(layer.decode_step, layer)
+        keys = ops.arange(x.shape[1], dtype="int32")
+        cache = layer.init_cache(x.shape[0], x.shape[1], self.context(x))
+        for t in range(x.shape[1]):
+            x_t, context = x[:, t : t + 1], self.context(x[:, t : t + 1])
+            if self.position_bias is not None:
+                bias = self.position_bias(keys[t : t + 1], keys)
+                context = context._replace(position_bias=bias)
+            state = DecodeState(ops.convert_to_tensor(t, "int32"), keys)
+            y_t, cache = decode_step(ops.convert_to_tensor(x_t), cache, context, state)
+            self._same(
+                _array(y_t),
+                y[:, t : t + 1],
+                f"{self.name} decodes otherwise than it trains: at position {{}}, "
+                "decode_step gives another output than a call on the whole sequence. "
+                "Keep in the cache what an output needs of earlier positions.",
+                t,
+                np.abs(y).max(),
+            )
+
+    def check_packing(self):
+        """Packs two examples and padding in a row: they give what they give alone."""
+        (row, fields), *examples = self._packed()
+        packed = self.run(row, **fields)
+        for start, stop, fields in examples:
+            self._same(
+                packed[:, start:stop],
+                self.run(self.x[:, start:stop], **fields),
+                f"{self.name} mixes packed examples: its output at position {{}} of a "
+                "packed row is not that of the example alone. Use context.segment_ids "
+                "and context.positions, or train with packing off "
+                "(train_dataset.pack = False).",
+                start,
+            )
+
+    def check_refuses_packing(self):
+        """A packed row is an error."""
+        (row, fields), *_ = self._packed()
+        try:
+            self.run(row, **fields)
+        except ValueError:
+            return
+        raise UserError(
+            f"{self.name} does not refuse packed rows. If it cannot keep examples "
+            "apart, raise a ValueError where context.segment_ids is not None."
+        )
+
+    def _packed(self):
+        """A packed row and its fields; then each example's start, end and fields."""
+        batch, length = self.x.shape[:2]
+        half, end = length // 2, length - 1  # The last position is padding.
+        ids = np.array([[1] * half + [2] * (end - half) + [0]] * batch, "int32")
+        positions = [[*range(half), *range(end - half), 0]] * batch
+        fields = {
+            "segment_ids": ids,
+            "positions": np.array(positions, "int32"),
+            "padding_mask": (ids > 0).astype("int32"),
+        }
+        alone = [{}, {}]
+        if self.encoded is not None:
+            middle = ENCODER_LENGTH // 2
+            of_encoded = np.arange(ENCODER_LENGTH)[None].repeat(batch, 0) >= middle
+            fields["encoded_segment_ids"] = of_encoded.astype("int32") + 1
+            parts = self.encoded[:, :middle], self.encoded[:, middle:]
+            alone = [{"encoded": part} for part in parts]
+        return (self.x, fields), (0, half, alone[0]), (half, end, alone[1])
+
+    def check_gradients(self):
+        """They reach all weights, and are finite."""
+        x, context = ops.convert_to_tensor(self.x), self.context(self.x)
+        _, gradients = outputs_and_gradients(
+            lambda: self.layer(x, context=context), self.layer
+        )
+        for path, gradient in gradients.items():
+            if gradient is None:
+                raise UserError(f"{self.name}: no gradient reaches the weight {path}.")
+            if not np.isfinite(gradient).all():
+                raise UserError(
+                    f"{self.name}: the gradient of the weight {path} is not finite."
+                )
+
+    def check_copy(self, copy, tolerance):
+        """Another layer with the weights, by their paths, gives the same.
+
+        Args:
+            copy: a built layer, in any precision.
+            tolerance: as `Trial`'s.
+        """
+        values = {weight.path: weight for weight in self.layer.weights}
+        paths = [weight.path for weight in copy.weights]
+        if sorted(values) != sorted(paths) or len(values) < len(self.layer.weights):
+            raise UserError(
+                f"{self.name}: the weights of two such layers have other paths, by "
+                "which checkpoints know them, or some have the same path: "
+                f"{sorted(values)} and {sorted(paths)}. Give each weight and layer a "
+                "name of its own."
+            )
+        for weight in copy.weights:
+            if weight.trainable and weight.dtype != "float32":
+                raise UserError(
+                    f"{self.name}: the weight {weight.path} is {weight.dtype} under "
+                    f"{copy.dtype_policy.name}. Weights are float32."
+                )
+            weight.assign(values[weight.path])
+        x, context = ops.convert_to_tensor(self.x), self.context(self.x)
+        y = self.jit(copy, copy)(x, context=context)
+        dtype = keras.backend.standardize_dtype(y.dtype)
+        if dtype != copy.compute_dtype:
+            raise UserError(
+                f"{self.name} returns {dtype} under {copy.dtype_policy.name}. Cast to "
+                "self.compute_dtype."
+            )
+        self._same(
+            _array(y),
+            self.run(self.x),
+            f"{self.name}: a layer of the same weights, under "
+            f"{copy.dtype_policy.name}, gives another output at position {{}}.",
+            tolerance=tolerance,
+        )
+
+    def _same(self, y, expected, words, start=0, largest=None, tolerance=None):
+        """Raises a ValueError with the first position where outputs differ.
+
+        Args:
+            y, expected: float32 arrays `[batch, length, d_model]`. NaN equals nothing.
+            words: str, what is wrong, with {} for the position.
+            start: int, the position of the first output.
+            largest: float, of all outputs; None: of `expected`.
+            tolerance: float; None is the trial's.
+        """
+        tolerance = self.tolerance if tolerance is None else tolerance
+        largest = np.abs(expected).max() if largest is None else largest
+        errors = np.abs(y - expected).max(axis=(0, 2))
+        wrong = ~(errors <= tolerance * max(1.0, largest))
+        if wrong.any():
+            raise UserError(words.format(start + int(wrong.argmax())))
+
+
+def random_values(weights, rng):
+    """Yields weights with values of a size that products keep; none is 0 or 1.
+
+    Args:
+        weights: list of `keras.Variable`.
+        rng: a `numpy.random.Generator`.
+    """
+    for weight in weights:
+        fan_in = np.prod(weight.shape[:-1]) if len(weight.shape) > 1 else 4
+        value = rng.normal(size=weight.shape, scale=fan_in**-0.5).astype("float32")
+        yield weight, ops.convert_to_tensor(value, weight.dtype)
+
+
+def compiled(function, layer=None):
+    """Compiles on JAX what `function` makes of arrays; on TensorFlow, leaves it.
+
+    Without jit, JAX compiles every operation by itself, once for each shape: a tiny
+    model takes five times as long. The program reads the layer's variables as they are
+    at each call, and assigns to them what it changed (the states of random numbers).
+
+    Args:
+        function: a function of nests of arrays, or a layer.
+        layer: the layer whose variables it reads; without one, `function`.
+
+    Returns:
+        a function of the same arguments.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return function
+    import jax
+
+    layer = layer or function
+
+    @jax.jit
+    def program(values, args, kwargs):
+        states = zip(layer.variables, values, strict=True)
+        with keras.StatelessScope(states) as scope:
+            outputs = function(*args, **kwargs)
+        return outputs, [
+            scope.get_current_value(state) for state in layer.non_trainable_variables
+        ]
+
+    def call(*args, **kwargs):
+        values = [variable.value for variable in layer.variables]
+        outputs, states = program(values, args, kwargs)
+        for variable, value in zip(layer.non_trainable_variables, states, strict=True):
+            variable.assign(value)
+        return outputs
+
+    return call
+
+
+def outputs_and_gradients(function, layer):
+    """Differentiates a sum over the outputs of `function()` by the layer's weights.
+
+    Each output counts as y / (1 + |y|), so that masked logits of -1e9 do not drown the
+    others.
+
+    Args:
+        function: a function of no arguments to an array.
+        layer: the layer that it calls.
+
+    Returns:
+        `(outputs, {path: gradient})`, NumPy arrays. Where none reaches a weight,
+        TensorFlow says None, JAX zero.
+    """
+    weights = layer.trainable_variables
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            outputs = function()
+            loss = ops.sum(ops.softsign(outputs))
+        gradients = tape.gradient(loss, [weight.value for weight in weights])
+    else:
+        import jax
+
+        def loss_of(values):
+            with keras.StatelessScope(zip(weights, values, strict=True)):
+                outputs = function()
+            return ops.sum(ops.softsign(outputs)), outputs
+
+        gradient_of = jax.jit(jax.grad(loss_of, has_aux=True))
+        gradients, outputs = gradient_of([weight.value for weight in weights])
+    arrays = [g if g is None else ops.convert_to_numpy(g) for g in gradients]
+    names = [weight.path for weight in weights]
+    return ops.convert_to_numpy(outputs), dict(zip(names, arrays, strict=True))
+
+
+def _normal(rng, length, d_model):
+    return rng.normal(size=(BATCH_SIZE, length, d_model)).astype("float32")
+
+
+def _array(y):
+    return ops.convert_to_numpy(ops.cast(y, "float32"))

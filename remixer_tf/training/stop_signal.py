@@ -1,0 +1,92 @@
+"""Ending a run by a signal, with nothing lost."""
+
+import contextlib
+import signal
+import threading
+
+_KEPT = "nothing is lost. The same command goes on."
+PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
+
+
+class StopSignal:
+    """Ends a run at SIGTERM, which takes a machine away, and at SIGINT (Ctrl-C).
+
+    At once, but where steps would be lost: there it is noted, for the loop to save
+    first. Use it as a context manager around the run.
+
+    Args:
+        alone: bool, whether no other process trains with this one.
+
+    Attributes:
+        alone: bool.
+        received: the number of the signal, or None.
+    """
+
+    def __init__(self, alone=True):
+        self.alone = alone
+        self.received = None
+        self._held = False
+        self._previous = {}
+        self._message = None
+
+    def __enter__(self):
+        # Else the program handles signals itself.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._message:
+            print(self._message, flush=True)
+
+    @contextlib.contextmanager
+    def held(self):
+        """Notes signals in this block. Its end is where nothing is left to save."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    @contextlib.contextmanager
+    def let_through(self):
+        """Ends the run at once in this block of a `held` one, as nothing is lost.
+
+        Not if other processes would wait for this one.
+        """
+        if not self.alone:
+            yield
+            return
+        self._held = False
+        try:
+            if self.received:
+                self.leave(_KEPT)
+            yield
+        finally:
+            self._held = True
+
+    def leave(self, what):
+        """Ends the run.
+
+        Args:
+            what: str, what has been saved.
+
+        Raises:
+            KeyboardInterrupt: SIGINT came.
+            SystemExit: SIGTERM came, here or to another process.
+        """
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt(f"Ctrl-C: {what}")
+        self._message = f"SIGTERM: {what}"
+        raise SystemExit(PREEMPTED)
+
+    def _note(self, number, frame):
+        again = self.received == number == signal.SIGINT
+        self.received = number
+        if again:
+            self.leave("it came twice: steps since the last checkpoint are lost.")
+        if not self._held:
+            self.leave(_KEPT)

@@ -1,0 +1,118 @@
+"""The sums over a run's steps, and its summary."""
+
+import json
+import os
+import time
+
+import tensorflow as tf
+
+from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
+from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.training.overview import count_parameters
+from remixer_tf.training.progress import Speed
+
+
+class Totals:
+    """Adds up metrics, FLOPs and time, over a log period and over the run.
+
+    Args:
+        engine: the built `Engine`.
+        batches: the run's `TimedBatches`.
+        skipped: the run's `SkippedSteps`.
+        earlier: dictionary, the summary at the step that the run resumed from, or {}.
+        start_time: float, `time.perf_counter` when the run began in this process.
+
+    Attributes:
+        speed: the `Speed` of the steps.
+    """
+
+    def __init__(self, engine, batches, skipped, earlier, start_time):
+        self._unit = throughput_unit(batches.first)  # "tokens" or "images"
+        self.speed = Speed(self._unit)
+        self._engine = engine
+        self._batches = batches
+        self._skipped = skipped
+        self._earlier = earlier
+        self._start_time = start_time
+        self._steps = self._flops = self._read = 0  # in this process
+        self._sums = None  # since the last log line
+        self._values = {}  # of the last log line
+
+    def after_call(self, step, batch, metrics):
+        """Adds a call's metrics, FLOPs and time."""
+        steps = targets_and_weights(batch)[0].shape[0]
+        flops = self._engine.cost(batch).flops * steps
+        self._steps += steps
+        self._flops += flops
+        if self._batches.new_shapes:  # Compiling does not count.
+            seconds = time.perf_counter() - self._batches.start
+            self.speed.skip(seconds, float(metrics["tokens"]))
+        else:
+            self.speed.step(steps, flops, self._batches.waited)
+        if self._sums:
+            metrics = {key: self._sums[key] + value for key, value in metrics.items()}
+        self._sums = metrics
+
+    def end_period(self):
+        """Returns the values of the steps since the last call of this method.
+
+        Returns:
+            dictionary, see `summarize_steps` and `Speed.lap`.
+        """
+        read = float(self._sums["tokens"])
+        self._read += read
+        self._values = summarize_steps(self._sums) | self.speed.lap(read)
+        self._sums = None
+        return self._values
+
+    def summary(self, step):
+        """Returns what train_summary.json says at this step, a dictionary.
+
+        Seconds, FLOPs, skipped steps and what was read count all processes that led to
+        this step, one after the other. Rates and loss are those of this process. A run
+        on several hosts counts the FLOPs of all hosts.
+        """
+        earlier, values, read = self._earlier, self._values, self._read
+        if self._sums:
+            values = summarize_steps(self._sums)
+            read += float(self._sums["tokens"])
+        flops = self._flops * self._engine.host.count + earlier.get("flops", 0)
+        read += earlier.get(self._unit, 0)
+        steps = self._steps + earlier.get("counted_steps", 0)
+        seconds = time.perf_counter() - self._start_time + earlier.get("seconds", 0)
+        return {
+            "parameters": count_parameters(self._engine.model),
+            "steps": step,
+            "counted_steps": steps,  # Fewer if earlier ones did not count them.
+            self._unit: read,
+            "flops": flops,
+            "flops_per_step": flops / steps,
+            f"flops_per_{self._unit.removesuffix('s')}": flops / read,
+            **{
+                name: values[name]
+                for name in ("objective", "loss", "accuracy")
+                if name in values
+            },
+            **self.speed.mean(),
+            "skipped_steps": self._skipped.count + earlier.get("skipped_steps", 0),
+            "seconds": seconds,
+        }
+
+
+def write_summary(model_dir, summary, replace=True):
+    """Writes train_summary.json, or leaves the one that is there."""
+    path = _path(model_dir)
+    if replace or not tf.io.gfile.exists(path):
+        with tf.io.gfile.GFile(path + ".writing", "w") as file:
+            json.dump(summary, file, indent=2)
+        tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+
+
+def remove_summary(model_dir):
+    """Removes train_summary.json, which says that a run has ended."""
+    if tf.io.gfile.exists(_path(model_dir)):
+        tf.io.gfile.remove(_path(model_dir))
+
+
+def _path(model_dir):
+    return os.path.join(model_dir, "train_summary.json")

@@ -1,0 +1,92 @@
+"""How much of a T5.1.1's function a Remixer starts with.
+
+    python -m studies.from_t5 --t5=RUN --gin_file=models/remixer_tiny.gin ...
+
+RUN is a run of ours, trained or imported; the gin files and `--gin` bindings are those
+of a Remixer's run on the same task. Prints the loss per target token on batches of the
+task: of the T5, and of the Remixer before its first step, with and without what
+`runs/from_t5_1_1.gin` sets beside the matrices it takes.
+"""
+
+import sys
+
+import numpy as np
+
+from remixer_tf import configuration
+from remixer_tf.checkpoints.reading import restore_model
+from remixer_tf.commands import errors_in_one_line
+from remixer_tf.models.build import build_model
+from remixer_tf.objectives.losses import cross_entropy
+
+FROM_T5 = "runs/from_t5_1_1.gin"
+# Name, bindings after those of the gin file.
+STARTS = (
+    (
+        "Remixer, H as initialised, alpha 0.5",
+        ["InitialCheckpoint.fresh = []", "RemixerBlock.alpha = 0.5"],
+    ),
+    ("Remixer, softmax(H) near 1, alpha 0.5", ["RemixerBlock.alpha = 0.5"]),
+    (f"Remixer, {FROM_T5}", []),
+    (
+        "Remixer, H of gain 6, alpha 0.02",
+        [
+            "identity_mixing.gain = 6.0",
+            "InitialCheckpoint.fresh = [('mixing_matrix$', @identity_mixing), "
+            "('alpha_logit$', -4.0)]",
+        ],
+    ),
+)
+
+
+def add_arguments(parser):
+    configuration.add_common(parser, needs_run=False)
+    parser.add_argument("--t5", required=True, metavar="RUN")
+
+
+def main(arguments):
+    options = configuration.parse_command_line(
+        arguments,
+        "Compares losses at the start.",
+        add_arguments,
+    )
+    configuration.parse_gin([f"{options.t5}/operative_config.gin"], [])
+    t5 = build_model(configuration.get_value("train.model"), "float32")
+    restore_model(options.t5, t5)
+    print("| model | loss | nats above T5's |\n|---|---|---|")
+    of_t5 = None
+    for name, bindings in (("T5.1.1", None), *STARTS):
+        model = t5
+        if bindings is not None:
+            path = f"INITIAL_CHECKPOINT = {options.t5!r}"
+            configuration.parse_gin(
+                [*options.gin_file, FROM_T5],
+                [*options.gin_bindings, path, *bindings],
+                options.gin_search_paths,
+            )
+            model = build_model(configuration.get_value("train.model"), "float32")
+            configuration.get_value("train.initial_checkpoint")(model)
+        loss = _loss(model)
+        of_t5 = loss if of_t5 is None else of_t5
+        print(f"| {name} | {loss:.4f} | {loss - of_t5:+.4f} |", flush=True)
+
+
+def _loss(model, batches=20):
+    """The loss per token on the first batches of the configuration's training data."""
+    data = configuration.get_value("train.dataset")(
+        seed=1, steps_per_call=1, shard_info=None
+    )
+    sums = np.zeros(2)
+    for batch in data.take(batches):
+        batch = {key: value[0] for key, value in batch.items()}
+        values = cross_entropy(
+            model(batch),
+            batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"],
+        )
+        sums += [float(values["loss"]), float(values["weight"])]
+    return sums[0] / sums[1]
+
+
+if __name__ == "__main__":
+    with errors_in_one_line():
+        main(sys.argv[1:])

@@ -1,0 +1,132 @@
+"""sMLP against dense models and mixtures of experts, at equal FLOPs and at equal time.
+
+    python -m studies.smlp --text=FOLDER --output=FOLDER [--workers=2]
+    python -m studies.smlp --text=FOLDER --output=FOLDER --time
+
+Every model (`studies/smlp_models.py`) learns the text in bytes
+(`gin/runs/smlp_comparison.gin`) with equal FLOPs per token, for the same steps, over
+the same batches, under the same schedule, from three seeds, and is scored on the last
+80% of the positions of the same validation rows. A finished run leaves
+`FOLDER/<model>-<seed>.json`; the same command goes on where it was stopped.
+
+`--time` trains nothing: in one process and one thread, models take turns at training
+steps, and `FOLDER/step_times.json` keeps the processor time of each. The time axis is
+steps times the median of a model, so that a shared machine does not draw the curves.
+The command without it then prints tables and answers, and draws `FOLDER/smlp.png`.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import statistics
+import sys
+import time
+
+from studies import runs
+from studies.smlp_models import MODELS
+from studies.smlp_report import Comparison
+
+RUN_FILE = "runs/smlp_comparison.gin"
+_STEPS = 5  # of a round
+
+
+def make_step(model, bindings):
+    """Makes a model and what trains it on one batch of random bytes.
+
+    Returns:
+        (function without arguments that takes a step, FLOPs per token of the step's
+        matrix products, forward and backward).
+    """
+    import keras
+    import tensorflow as tf
+
+    from remixer_tf import configuration
+    from remixer_tf.analysis.costs import random_superbatch
+    from remixer_tf.engines.tensorflow.flops import matmul_flops
+    from remixer_tf.engines.tensorflow.step import TrainStep
+    from remixer_tf.models.build import build_model
+
+    configuration.parse_gin([model.file, RUN_FILE], [*model.bindings, *bindings])
+    value = configuration.get_value
+    keras.utils.set_random_seed(0)
+    made = build_model(value("train.model"), "float32")
+    step = TrainStep(
+        made,
+        value("train.optimizer")(),
+        tf.distribute.get_strategy(),
+        jit_compile=value("TensorFlowEngine.jit_compile"),
+    )
+    rows = value("train_dataset.batch_size")
+    lengths = value("train_dataset.feature_lengths")
+    batch = random_superbatch(made.batch_spec(rows, lengths), made)
+    flops = matmul_flops(step.get_concrete_function(batch))
+    return lambda: float(step(batch)["loss"]), flops / (rows * lengths["targets"])
+
+
+def time_steps(names, bindings, rounds):
+    """Times training steps of models that take turns.
+
+    It is the processor's time: with one thread, what a step takes if no other program
+    runs.
+
+    Returns:
+        dictionary, see `Comparison`.
+    """
+    steps, times = {}, {}
+    for name in names:
+        steps[name], flops = make_step(MODELS[name], bindings)
+        times[name] = {"flops_per_token": flops, "seconds": []}
+    for step in steps.values():  # Compiled now: making a model drops what was.
+        step()
+    for _ in range(rounds):
+        for name, step in steps.items():
+            start = time.process_time()
+            for _ in range(_STEPS):
+                step()
+            times[name]["seconds"].append((time.process_time() - start) / _STEPS)
+    return times
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    runs.add_arguments(parser)
+    parser.add_argument(
+        "--time", action="store_true", help="time steps instead of training"
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="of --time")
+    options = parser.parse_args(arguments)
+    os.makedirs(options.output, exist_ok=True)
+    path = os.path.join(options.output, "step_times.json")
+    if options.time:
+        runs.use_one_thread()
+        times = time_steps(
+            [name for name in MODELS if re.search(options.variants, name)],
+            options.gin,
+            options.rounds,
+        )
+        with open(path, "w") as file:
+            json.dump(times, file, indent=2)
+        for name, found in times.items():
+            milliseconds = 1000 * statistics.median(found["seconds"])
+            print(f"{name}: {milliseconds:.1f} ms a step")
+        return
+    results = runs.train_all(MODELS, RUN_FILE, options, runs.text_files(options.text))
+    if not os.path.exists(path):
+        print(f"{path} is missing: run the command with --time for the report.")
+        return
+    with open(path) as file:
+        comparison = Comparison(results, json.load(file))
+    for part in (comparison.table(), comparison.loads(), comparison.answers()):
+        print(part)
+    comparison.draw(os.path.join(options.output, "smlp.png"))
+    unigram = runs.unigram_loss(options.text)
+    print(
+        "A model of the bytes' frequencies alone has a perplexity of "
+        f"{math.exp(unigram):.2f}."
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

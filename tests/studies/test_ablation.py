@@ -1,0 +1,117 @@
+"""The ablation command: two variants for four steps, and its tables."""
+
+import math
+
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.models.build import declare
+from studies import ablation, runs
+from studies.ablation_variants import GROUPS, VARIANTS
+from tests.tiny_run import write_text
+
+TINY = [
+    "TRAIN_STEPS = 4",
+    "WARMUP_STEPS = 1",
+    "BATCH_SIZE = 2",
+    "D_MODEL = 16",
+    "train.steps_per_call = 2",
+    "train.log_period = 4",
+    "train.checkpoint_period = 4",
+]
+
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+def test_neighbours_follow_the_paper():
+    gmlp, remixer = GROUPS
+    assert ablation.neighbours(gmlp) == [
+        ("transformer_relative", "gmlp_split"),
+        ("gmlp_split", "gmlp_multiplicative"),
+        ("gmlp_multiplicative", "gmlp_additive"),
+        ("gmlp_additive", "gmlp_linear"),
+        ("gmlp_linear", "mlp_mixer"),
+        ("mlp_mixer", "transformer_minus_attention"),
+    ]
+    # Table 5's "gating" has two readings; the last two variants have no number.
+    assert ablation.neighbours(remixer) == [
+        ("remixer_full", "remixer_alpha_gated"),
+        ("remixer_full", "remixer_gate"),
+        ("remixer_alpha_gated", "remixer_none"),
+        ("remixer_gate", "remixer_none"),
+    ]
+
+
+def test_report_of_made_up_runs():
+    def made_up(*losses):
+        return [{"loss": x, "parameters": 1234, "seconds": 9.6} for x in losses]
+
+    results = {
+        "gmlp_split": made_up(2.0, 2.1, 2.2),
+        "gmlp_multiplicative": made_up(1.0, 1.1, 1.2),
+        "gmlp_additive": made_up(1.1, 1.2, 1.3),
+    }
+    text = ablation.report(GROUPS[0], results)
+    assert "| gmlp_split | 1 | 4.35 | 3 | 2.1000 ± 0.1000 | 3 | 1,234 | 10 |" in text
+    assert "| gmlp_additive | 3 | 4.97 | 2 | 1.2000 ± 0.1000 | 3 |" in text
+    assert text.splitlines()[-2:] == [
+        "- gmlp_split better than gmlp_multiplicative: contradicted (gap -1.0000, "
+        "-10.0 deviations).",
+        "- gmlp_multiplicative better than gmlp_additive: a tie (gap +0.1000, "
+        "+1.0 deviations).",
+    ]
+
+
+def configured_encoder():
+    model = configuration.call("EncoderOnly")
+    model.build()
+    return model
+
+
+def test_gmlp_variants_have_equal_parameters():
+    counts = []
+    for variant in GROUPS[0].variants.values():
+        configuration.parse_gin(
+            [variant.file, "runs/ablation.gin"], [*variant.bindings, "SEED = 0"]
+        )
+        variables = declare(configured_encoder).trainable_variables
+        counts.append(sum(math.prod(v.shape) for v in variables))
+    assert max(counts) / min(counts) < 1.03
+
+
+@pytest.mark.slow
+def test_command(tmp_path, capfd):
+    text = write_text(tmp_path / "text")
+    output = tmp_path / "output"
+    output.mkdir()
+    names = ["gmlp_split", "remixer_none"]
+    # In this process: it has TensorFlow already.
+    results = {
+        name: runs.train(
+            runs.Run(
+                f"{name}-0",
+                VARIANTS[name].file,
+                "runs/ablation.gin",
+                [*VARIANTS[name].bindings, *TINY, "SEED = 0"],
+                runs.text_files(text),
+                str(output),
+            )
+        )
+        for name in names
+    }
+    assert all(r["steps"] == 4 and 3 < r["loss"] < 7 for r in results.values())
+    assert results["gmlp_split"]["loss"] != results["remixer_none"]["loss"]
+
+    # Workers find the runs done.
+    arguments = [f"--text={text}", f"--output={output}", "--workers=2", "--seeds=1"]
+    arguments += ["--variants=split|none", *(f"--gin={binding}" for binding in TINY)]
+    capfd.readouterr()
+    ablation.main(arguments)
+    printed = capfd.readouterr().out
+    for name in names:
+        assert f"| {name} |" in printed
+        assert f"| {results[name]['loss']:.4f} | 1 |" in printed
+    assert "frequencies alone has a loss of 2." in printed
+    with pytest.raises(RuntimeError, match="other settings.*Set another --output"):
+        ablation.main([*arguments, "--gin=LEARNING_RATE = 1.0"])

@@ -1,0 +1,27 @@
+"""What tells the runs of studies apart."""
+
+import math
+import statistics
+
+import pytest
+
+from studies import runs
+
+
+def test_verdict_is_in_deviations_of_one_run():
+    # Both deviations are 0.1, and so is the pooled one.
+    low, high = [1.0, 1.1, 1.2], [1.25, 1.35, 1.45]
+    assert runs.verdict(low, high) == ("supported", pytest.approx(2.5))
+    assert runs.verdict(high, low) == ("contradicted", pytest.approx(-2.5))
+    near = [1.29, 1.39, 1.49]
+    assert runs.verdict(high, near) == ("a tie", pytest.approx(0.4))
+    # Deviations of 0.1 and 0.3: pooled sqrt(0.05), a gap of 0.4 is below two of it.
+    wide = [1.2, 1.5, 1.8]
+    expected = 0.4 / math.sqrt((statistics.variance(low) + 0.3**2) / 2)
+    assert runs.verdict(low, wide) == ("a tie", pytest.approx(expected))
+
+
+def test_verdict_without_deviations():
+    assert runs.verdict([1.0, 1.0], [1.5, 1.5])[0] == "supported"
+    assert runs.verdict([1.0, 1.0], [1.0, 1.0]) == ("a tie", 0)
+    assert runs.verdict([1.0], [2.0, 2.1])[0] == "undecided"

@@ -1,0 +1,106 @@
+"""`check_sublayer` names what is wrong with a layer of a user's own."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.layers import FeedForward, PositionWise, Sublayer
+from remixer_tf.testing import check_sublayer
+from tests.training.test_layer_checks import (
+    Forgets,
+    MeanOfAll,
+    MeanSoFar,
+    NoSteps,
+)
+
+pytestmark = pytest.mark.quick_on_jax
+
+
+class MeanInExample(MeanSoFar):
+    """The mean of the tokens of an example so far."""
+
+    def call(self, x, context, training=False):
+        seen = ops.tri(x.shape[1])[None]
+        if context.segment_ids is not None:
+            ids = context.segment_ids
+            same = ops.equal(ids[:, :, None], ids[:, None, :])
+            seen = seen * ops.cast(same, seen.dtype)
+        mean = seen / ops.sum(seen, axis=-1, keepdims=True)
+        return self.scale * ops.matmul(ops.cast(mean, x.dtype), x)
+
+
+class MeanWithoutSteps(MeanInExample):
+    init_cache, decode_step = Sublayer.init_cache, Sublayer.decode_step
+
+
+class Unnamed(PositionWise):
+    """The names of its weights differ from layer to layer."""
+
+    number = 0
+
+    def build(self, input_shape):
+        Unnamed.number += 1
+        self.scale = self.add_weight(name=f"scale_{self.number}", shape=(1,))
+
+    def call(self, x, context, training=False):
+        return x * self.scale
+
+
+class Detached(PositionWise):
+    def build(self, input_shape):
+        self.scale = self.add_weight(name="scale", shape=(1,))
+
+    def call(self, x, context, training=False):
+        return x * ops.stop_gradient(self.scale)
+
+
+class InFloat32(PositionWise):
+    def call(self, x, context, training=False):
+        return ops.cast(x, "float32")
+
+
+class Cut(PositionWise):
+    def call(self, x, context, training=False):
+        return x[:, 1:]
+
+
+class NotANumber(PositionWise):
+    def call(self, x, context, training=False):
+        here = ops.equal(ops.arange(x.shape[1]), 2)[:, None]
+        return ops.where(here, ops.cast(np.nan, x.dtype), x)
+
+
+def test_layers_that_keep_the_rules_pass():
+    check_sublayer(MeanInExample, causal=True)
+    check_sublayer(MeanWithoutSteps, causal=True, decodes=False)
+    check_sublayer(functools.partial(FeedForward, 8))
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "words"),
+    [
+        (MeanOfAll, {"causal": True}, "sees later.* position 0 .* position 1 on"),
+        (NoSteps, {"causal": True}, "NoSteps has no decode_step"),
+        (Forgets, {"causal": True}, "decodes otherwise.* at position 1, decode_step"),
+        (MeanSoFar, {"causal": True}, "mixes packed examples.* position 3 of a"),
+        (MeanOfAll, {}, "reads padding.* position 0 changes"),
+        (functools.partial(FeedForward, 8), {"packs": False}, "does not refuse"),
+        (Unnamed, {}, "other paths.*scale_1.*scale_2"),
+        (InFloat32, {}, "InFloat32. returns float32 under mixed_bfloat16"),
+        (Cut, {}, r"returns the shape \(2, 6, 12\) for \(2, 7, 12\)"),
+        (NotANumber, {}, "not finite at position 2"),
+    ],
+)
+def test_a_layer_that_breaks_a_rule_is_named(factory, options, words):
+    with pytest.raises(ValueError, match=words) as error:
+        check_sublayer(factory, **options)
+    assert "sublayer" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="zeros on JAX")
+def test_a_weight_without_gradient_is_named():
+    with pytest.raises(ValueError, match="no gradient reaches .* sublayer/scale"):
+        check_sublayer(Detached)

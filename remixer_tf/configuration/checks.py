@@ -103,6 +103,40 @@ def check_values(final):
             )
 
 
+def check_circles(config):
+    """Raises a UserError for a part that has itself among its parameters.
+
+    Args:
+        config: {(scope, selector): {parameter: value}}, as gin holds it.
+    """
+
+    def uses(key):
+        # A reference without a scope keeps that of the call.
+        scope, selector = key
+        parts = scope.split("/") if scope else []
+        bindings = {}
+        for end in range(len(parts) + 1):
+            bindings |= config.get(("/".join(parts[:end]), selector), {})
+        keys = (part.config_key for part in gin.config.iterate_references(bindings))
+        return {(name or scope, used) for name, used in keys}
+
+    used, new = {}, config.keys()
+    while new:
+        used |= {key: uses(key) for key in new}
+        new = set().union(*(used[key] for key in new)) - used.keys()
+    for scope, selector in used:
+        seen, new = set(), {(scope, selector)}
+        while new:
+            new = set().union(*(used[key] for key in new)) - seen
+            seen |= new
+        if (scope, selector) in seen:
+            name = f"{scope}/{selector.rpartition('.')[2]}".removeprefix("/")
+            raise UserError(
+                f"@{name} has itself among its parameters, perhaps by others. Give "
+                "one of them another value."
+            )
+
+
 def how_to_set(name):
     """Returns a sentence on how to set a macro or a parameter."""
     return f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."

@@ -88,6 +88,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
             gin.parse_config(lines + [f"{b.name} = {b.value!r}" for b in group])
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
+    checks.check_circles(gin.config._CONFIG)
     _set_required(final, complete)
     gin.finalize()
     starts = get_value("relative_paths.folders", ["."])

@@ -48,6 +48,30 @@ def test_of_macros_that_stand_for_themselves(bindings):
 
 
 @pytest.mark.parametrize(
+    ("bindings", "name"),
+    [
+        (["EncoderDecoder.encoder=@EncoderDecoder()"], "EncoderDecoder"),
+        (
+            ["TransformerStack.sublayers={'a': @b/TransformerStack}"],
+            "b/TransformerStack",
+        ),
+        (["train.model=@train()"], "train"),
+        (["train.seed=@a/text_scorer()", "text_scorer.step=@train()"], "a/text_scorer"),
+    ],
+)
+def test_of_what_refers_to_itself(bindings, name):
+    message = message_of(read, [f"--gin.{binding}" for binding in bindings])
+    assert message == (
+        f"@{name} has itself among its parameters, perhaps by others. Give one of them "
+        "another value."
+    )
+
+
+def test_what_a_scope_sets_otherwise_does_not_refer_to_itself():
+    read(["--gin.train.seed=@a/train()", "--gin.a/train.seed=3"])
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["NUM_HEADS=0"], ["num_heads", "at least 1", "num_heads=0"]),

@@ -1,6 +1,7 @@
 """Answering or scoring lines of a file, of standard input, or of a terminal."""
 
 import contextlib
+import io
 import itertools
 import math
 import os
@@ -143,18 +144,37 @@ def open_output(path):
     regular = os.path.isfile(path) or not os.path.exists(path)
     temporary = f"{path}.{os.getpid()}.tmp" if regular else path  # else a device
     try:
-        file = open(temporary, "wb")
+        file = _NamedFile(temporary, path)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}.") from None
     try:
-        with file:
-            yield file
+        with io.BufferedWriter(file) as buffered:
+            yield buffered
         if regular:
             os.replace(temporary, path)
     except BaseException:
         if regular:
             os.unlink(temporary)
         raise
+
+
+class _NamedFile(io.FileIO):
+    """A file to write to, whose errors name it.
+
+    Args:
+        path: str.
+        name: str, of the file in messages.
+    """
+
+    def __init__(self, path, name):
+        super().__init__(path, "w")
+        self._name = name
+
+    def write(self, content):
+        try:
+            return super().write(content)
+        except OSError as error:
+            raise OSError(f"cannot write {self._name}: {error.strerror}.") from None
 
 
 def prompt(terminal):

@@ -136,6 +136,14 @@ def test_output_appears_whole_or_not_at_all(tmp_path):
     assert not os.path.isfile(os.devnull)
 
 
+def test_a_full_disk_names_the_file():
+    for content in (b"x", b"x" * 100_000):  # It is written at the end, or before.
+        with pytest.raises(OSError, match="cannot write /dev/full: No space") as error:
+            with open_output("/dev/full") as output:
+                output.write(content)
+        assert configuration.is_users_error(error.value)
+
+
 def test_errors(tmp_path):
     with pytest.raises(OSError, match="cannot read .*none.txt: No such"):
         open_input(str(tmp_path / "none.txt"))

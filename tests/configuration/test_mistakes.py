@@ -71,6 +71,15 @@ def test_what_a_scope_sets_otherwise_does_not_refer_to_itself():
     read(["--gin.train.seed=@a/train()", "--gin.a/train.seed=3"])
 
 
+@pytest.mark.parametrize("text", ["include 'own.gin'", f"A = {'[' * 5000}"])
+def test_of_a_file_that_is_nested_too_deep(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.gin").write_text(text)
+    message = message_of(read, ["--gin_file=own.gin"])
+    words = ("too deep", "too many nested", "own.gin includes include it")
+    assert any(word in message for word in words), message
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

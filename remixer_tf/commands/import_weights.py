@@ -31,6 +31,7 @@ def add_arguments(parser):
 
 def run(options):
     configuration.load_tensorflow()
+    configuration.load_tensorflow()
     from remixer_tf.checkpoints.name_table import name_table
     from remixer_tf.data.pipeline import get_task
     from remixer_tf.data.vocabularies import describe_vocabularies

@@ -42,3 +42,9 @@ def nearest(name, names):
     by_lower = {known.lower(): known for known in sorted(names)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
     return f" Nearest: {', '.join(by_lower[n] for n in close)}." if close else ""
+
+
+def printable(text):
+    """Returns text with control characters, which a stranger's names have, as escapes."""
+    shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    return "".join(shown)

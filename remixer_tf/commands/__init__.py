@@ -9,7 +9,7 @@ import importlib
 import re
 import sys
 
-from remixer_tf.errors import UserError, nearest
+from remixer_tf.errors import UserError, nearest, printable
 
 COMMANDS = (
     "train",
@@ -90,7 +90,7 @@ def errors_in_one_line():
         message = error.message if user else _of_machine(error)
         if message is None:
             raise
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {printable(message)}", file=sys.stderr)
         sys.exit(2)
 
 

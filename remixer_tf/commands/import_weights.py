@@ -9,7 +9,7 @@ import os
 import tempfile
 
 from remixer_tf import configuration
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, printable
 
 
 def add_arguments(parser):
@@ -30,7 +30,6 @@ def add_arguments(parser):
 
 
 def run(options):
-    configuration.load_tensorflow()
     configuration.load_tensorflow()
     from remixer_tf.checkpoints.name_table import name_table
     from remixer_tf.data.pipeline import get_task
@@ -79,7 +78,7 @@ def run(options):
     print(name_table(taken))
     for name, reason in source.skipped.items():
         if name in source.shapes:
-            print(f"  left out: {name}, {reason}")
+            print(printable(f"  left out: {name}, {reason}"))
     for line in describe_left_out(source.generation.left_out):
         print(line)
     print(

@@ -6,6 +6,7 @@ import os
 from safetensors import SafetensorError, safe_open
 
 from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.weights.values import short
 
 _NAME = "model.safetensors"
 _INDEX = f"{_NAME}.index.json"
@@ -87,7 +88,7 @@ def read_json(path):
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} must hold a JSON object. Received: {content!r}")
+        raise UserError(f"{path} must hold a JSON object. Received: {short(content)}")
     return content
 
 

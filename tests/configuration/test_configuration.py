@@ -355,6 +355,11 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
     assert message.startswith("error: No task or mixture is registered")
     assert "In call to configurable" not in message
 
+    with pytest.raises(SystemExit), errors_in_one_line():
+        raise UserError("a stranger's \x1b[31m\r\x9b, in\ntwo lines")
+    message = capsys.readouterr().err
+    assert message == "error: a stranger's \\x1b[31m\\r\\x9b, in\ntwo lines\n"
+
     with pytest.raises(TypeError), errors_in_one_line():
         os.path.join(1)
     with pytest.raises(ValueError), errors_in_one_line():

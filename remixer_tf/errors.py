@@ -45,6 +45,6 @@ def nearest(name, names):
 
 
 def printable(text):
-    """Returns text with control characters, which a stranger's names have, as escapes."""
+    """Returns text with its control characters as escapes: names may have them."""
     shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
     return "".join(shown)

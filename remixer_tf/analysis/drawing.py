@@ -23,6 +23,7 @@ from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
+from remixer_tf.training.checks import check_writable
 
 
 def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
@@ -40,9 +41,12 @@ def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="floa
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
+        OSError: nothing can be written to the folder.
         ValueError: the checkpoint is of another model; what `Pictures.draw_page`
             raises.
     """
+    if tf.io.gfile.isdir(model_dir):
+        check_writable(model_dir)
     model = build_model(model, dtype_policy)
     step = reading.restore_model(model_dir, model, step)
     return pictures.draw_page(model_dir, model, step)

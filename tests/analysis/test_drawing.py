@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from remixer_tf import configuration
-from remixer_tf.analysis.drawing import Pictures
+from remixer_tf.analysis.drawing import Pictures, draw_checkpoint
 from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.panels import draw_attention, draw_observations
 from remixer_tf.commands import run_command
@@ -271,6 +271,14 @@ class Plain(keras.Model):
 
     def call(self, batch, training=False):
         return ops.one_hot(batch["decoder_input_tokens"], 4)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work():
+    def model():
+        raise AssertionError("work was done")
+
+    with pytest.raises(OSError, match="Nothing can be written to --model_dir /proc/"):
+        draw_checkpoint("/proc/self", model, None)
 
 
 @pytest.mark.slow

@@ -356,7 +356,7 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
     assert "In call to configurable" not in message
 
     with pytest.raises(SystemExit), errors_in_one_line():
-        raise UserError("a stranger's \x1b[31m\r\x9b, in\ntwo lines")
+        raise configuration.UserError("a stranger's \x1b[31m\r\x9b, in\ntwo lines")
     message = capsys.readouterr().err
     assert message == "error: a stranger's \\x1b[31m\\r\\x9b, in\ntwo lines\n"
 

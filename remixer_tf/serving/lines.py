@@ -174,7 +174,7 @@ class _NamedFile(io.FileIO):
         try:
             return super().write(content)
         except OSError as error:
-            raise OSError(f"cannot write {self._name}: {error.strerror}.") from None
+            raise StorageError(f"cannot write {self._name}: {error.strerror}.") from None
 
 
 def prompt(terminal):

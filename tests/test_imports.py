@@ -24,6 +24,7 @@ ORDER = [
     ["engines"],
     ["training"],
     ["evaluation", "serving", "weights"],
+    ["run"],
     ["analysis"],
     ["configuration"],
     ["harness"],

@@ -270,10 +270,9 @@ def _listed_files(state):
     Raises:
         ValueError: the file is no such list, or names a file that is elsewhere.
     """
+    text = read_text(state)
     try:
-        names = [
-            part["filename"] for part in json.loads(read_text(state))["_data_files"]
-        ]
+        names = [part["filename"] for part in json.loads(text)["_data_files"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{state!r} is not what `Dataset.save_to_disk` writes: {error!r}."

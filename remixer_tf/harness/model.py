@@ -290,7 +290,9 @@ class HarnessModel(LM):
         rows = sorted(rows, key=lambda row: -len(row[1]))
         number = max(map(len, places.values())) if search.temperature else 1
         eos_id = codec.vocabulary("targets").eos_id
-        decode = tf.function(search.decoder(scorer.model, eos_id, number))
+        decode = tf.function(
+            search.decoder(scorer.model, eos_id, number), autograph=False
+        )
         for start in range(0, len(rows), self._batch_size):
             some = rows[start : start + self._batch_size]
             length = quarters(len(some[0][1]), room) if codec.one_row else room

@@ -174,7 +174,8 @@ class _NamedFile(io.FileIO):
         try:
             return super().write(content)
         except OSError as error:
-            raise StorageError(f"cannot write {self._name}: {error.strerror}.") from None
+            message = f"cannot write {self._name}: {error.strerror}."
+            raise StorageError(message) from None
 
 
 def prompt(terminal):

@@ -307,7 +307,7 @@ def test_errors_are_one_message(arguments, words):
 
 @pytest.mark.slow
 def test_a_wrong_name_ends_with_code_2():
-    command = [sys.executable, "-m", "remixer_tf costs", "--gin_file=none.gin"]
+    command = [sys.executable, "-m", "remixer_tf", "costs", "--gin_file=none.gin"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 2
     lines = [x for x in process.stderr.splitlines() if x.startswith("error: ")]

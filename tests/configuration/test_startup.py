@@ -42,7 +42,7 @@ def test_what_is_told_while_it_loads_is_kept(tmp_path):
 
 
 def test_import_weights_says_no_more(tmp_path):
-    command = [sys.executable, "-m", "remixer_tf.import_weights"]
+    command = [sys.executable, "-m", "remixer_tf", "import_weights"]
     command += [f"--from={tmp_path}/none", f"--model_dir={tmp_path}/run"]
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -141,7 +141,7 @@ def test_a_full_disk_names_the_file():
         with pytest.raises(OSError, match="cannot write /dev/full: No space") as error:
             with open_output("/dev/full") as output:
                 output.write(content)
-        assert configuration.is_users_error(error.value)
+        assert isinstance(error.value, configuration.UserError)
 
 
 def test_errors(tmp_path):

@@ -22,7 +22,7 @@ def configured_model():
 def test_models_have_equal_parameters():
     counts = {}
     for name, model in MODELS.items():
-        bindings = [*model.bindings, "VOCABULARY_FILE = None"]
+        bindings = [*model.bindings, "VOCABULARY_FILE = None", "VOCAB_SIZE = 896"]
         configuration.parse_gin([model.file, cogs.RUN_FILE], bindings)
         variables = declare(configured_model).trainable_variables
         counts[name] = sum(math.prod(v.shape) for v in variables)

@@ -71,6 +71,8 @@ def connect(
         jax.distributed.initialize(
             *names, initialization_timeout=initialization_timeout, **options
         )
+    except MissingProcessesError:
+        raise
     except (TypeError, ValueError) as error:
         raise UserError(
             f"The processes cannot be connected: {error} Expected: "

@@ -28,6 +28,8 @@ def add_arguments(parser):
 
 def run(options):
     configuration.read_configuration(options)
+    import keras
+
     from remixer_tf.data.errors import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
     from remixer_tf.engines.jax.engine import MissingDevicesError
@@ -35,6 +37,9 @@ def run(options):
     try:
         dry = vocabularies_for_a_while() if options.dry_run else nullcontext()
         with dry, data_errors():
+            engine = configuration.get_value("Run.engine")
+            if options.dry_run and engine and keras.backend.backend() == "jax":
+                engine()  # Missing devices come first; no vocabulary is needed yet.
             configuration.call(
                 "train",
                 configuration.call("Run"),
@@ -55,9 +60,8 @@ def _each_device():
     from remixer_tf.configuration.layouts import configured_layout
     from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
 
-    run = configuration.call("Run")
-    optimizer = configuration.get_value("train.optimizer")
-    declared = declare_run(run.model, optimizer, run.dtype_policy)
+    names = ("Run.model", "train.optimizer", "Run.dtype_policy")
+    declared = declare_run(*(configuration.get_value(name) for name in names))
     layout = configured_layout()
     return (
         f"dry run: here are fewer than the {layout.num_devices} devices of the mesh "

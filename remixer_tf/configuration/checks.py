@@ -124,17 +124,13 @@ def check_circles(config):
     while new:
         used |= {key: uses(key) for key in new}
         new = set().union(*(used[key] for key in new)) - used.keys()
-    for scope, selector in used:
-        seen, new = set(), {(scope, selector)}
-        while new:
-            new = set().union(*(used[key] for key in new)) - seen
-            seen |= new
-        if (scope, selector) in seen:
-            name = f"{scope}/{selector.rpartition('.')[2]}".removeprefix("/")
-            raise UserError(
-                f"@{name} has itself among its parameters, perhaps by others. Give "
-                "one of them another value."
-            )
+    if circle := _find_circle(used):
+        scope, selector = circle
+        name = f"{scope}/{selector.rpartition('.')[2]}".removeprefix("/")
+        raise UserError(
+            f"@{name} has itself among its parameters, perhaps by others. Give one of "
+            "them another value."
+        )
 
 
 def how_to_set(name):
@@ -215,14 +211,20 @@ def _find(selector, place):
 def _check_loops(final):
     """Raises if a macro stands for itself, perhaps by others."""
     uses = {f"%{n}": b.strings() for n, b in final.items() if not b.parameter}
-    for macro in uses:
-        seen, new = set(), {macro}
+    if macro := _find_circle(uses):
+        raise UserError(f"the macro {macro[1:]} stands for itself. Give it a value.")
+
+
+def _find_circle(uses):
+    """Returns the first key of {key: keys that it uses} that leads back to itself."""
+    for first in uses:
+        seen, new = set(), {first}
         while new:
-            new = {used for name in new for used in uses.get(name, ())} - seen
+            new = {used for key in new for used in uses.get(key, ())} - seen
             seen |= new
-        if macro in seen:
-            name = macro[1:]
-            raise UserError(f"the macro {name} stands for itself. Give it a value.")
+        if first in seen:
+            return first
+    return None
 
 
 def _check_macro(name, final):

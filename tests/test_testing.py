@@ -11,6 +11,7 @@ from remixer_tf.layers import FeedForward, PositionWise, Sublayer
 from remixer_tf.testing import check_sublayer
 from tests.training.test_layer_checks import (
     Forgets,
+    MeanInSegment,
     MeanOfAll,
     MeanSoFar,
     NoSteps,
@@ -19,20 +20,7 @@ from tests.training.test_layer_checks import (
 pytestmark = pytest.mark.quick_on_jax
 
 
-class MeanInExample(MeanSoFar):
-    """The mean of the tokens of an example so far."""
-
-    def call(self, x, context, training=False):
-        seen = ops.tri(x.shape[1])[None]
-        if context.segment_ids is not None:
-            ids = context.segment_ids
-            same = ops.equal(ids[:, :, None], ids[:, None, :])
-            seen = seen * ops.cast(same, seen.dtype)
-        mean = seen / ops.sum(seen, axis=-1, keepdims=True)
-        return self.scale * ops.matmul(ops.cast(mean, x.dtype), x)
-
-
-class MeanWithoutSteps(MeanInExample):
+class MeanWithoutSteps(MeanInSegment):
     init_cache, decode_step = Sublayer.init_cache, Sublayer.decode_step
 
 
@@ -74,7 +62,7 @@ class NotANumber(PositionWise):
 
 
 def test_layers_that_keep_the_rules_pass():
-    check_sublayer(MeanInExample, causal=True)
+    check_sublayer(MeanInSegment, causal=True)
     check_sublayer(MeanWithoutSteps, causal=True, decodes=False)
     check_sublayer(functools.partial(FeedForward, 8))
 

@@ -74,8 +74,8 @@ class MeanInSegment(MeanSoFar):
             ids = context.segment_ids
             same = ops.equal(ids[:, :, None], ids[:, None, :])
             seen = seen * ops.cast(same, seen.dtype)
-        mean = ops.matmul(seen / ops.sum(seen, axis=-1, keepdims=True), x)
-        return self.scale * mean
+        mean = seen / ops.sum(seen, axis=-1, keepdims=True)
+        return self.scale * ops.matmul(ops.cast(mean, x.dtype), x)
 
 
 class Wrapped(FeedForward):

@@ -18,7 +18,9 @@ def project(x, kernel):
     moves dY, and multiplies at half the rate of `X^T dY`. Both are the same sum.
 
     Chosen for: JAX on CPUs.
-    Gain: PROJECT_GAIN
+    Gain: with `scores`, a third of T5.1.1 small's step, from 1.64 to about 1.1 of
+    TensorFlow's time (`python -m benchmarks.training_step`, 2 cores of an AMD EPYC,
+    2026-11-23).
 
     Args:
         x: float `[..., d_in]`.

@@ -123,7 +123,7 @@ def _imported(published, run):
     with contextlib.redirect_stdout(None):
         run_command("import_weights", arguments)
     configuration.parse_gin([os.path.join(run, "operative_config.gin")], [])
-    model = build_model(configuration.get_value("train.model"), "float32")
+    model = build_model(configuration.get_value("Run.model"), "float32")
     restore_model(run, model)
     return model
 

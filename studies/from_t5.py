@@ -50,7 +50,7 @@ def main(arguments):
         add_arguments,
     )
     configuration.parse_gin([f"{options.t5}/operative_config.gin"], [])
-    t5 = build_model(configuration.get_value("train.model"), "float32")
+    t5 = build_model(configuration.get_value("Run.model"), "float32")
     restore_model(options.t5, t5)
     print("| model | loss | nats above T5's |\n|---|---|---|")
     of_t5 = None
@@ -63,7 +63,7 @@ def main(arguments):
                 [*options.gin_bindings, path, *bindings],
                 options.gin_search_paths,
             )
-            model = build_model(configuration.get_value("train.model"), "float32")
+            model = build_model(configuration.get_value("Run.model"), "float32")
             configuration.get_value("train.initial_checkpoint")(model)
         loss = _loss(model)
         of_t5 = loss if of_t5 is None else of_t5

@@ -51,7 +51,7 @@ def make_step(model, bindings):
     configuration.parse_gin([model.file, RUN_FILE], [*model.bindings, *bindings])
     value = configuration.get_value
     keras.utils.set_random_seed(0)
-    made = build_model(value("train.model"), "float32")
+    made = build_model(value("Run.model"), "float32")
     step = TrainStep(
         made,
         value("train.optimizer")(),

@@ -138,4 +138,4 @@ def test_every_page_of_results_is_listed():
 def test_every_package_has_a_page():
     folders = {path.parent.name for path in ROOT.glob("remixer_tf/*/__init__.py")}
     pages = {path.stem for path in ROOT.glob("docs/reference/*.md")}
-    assert pages == folders | {"tasks", "testing"}
+    assert pages == folders | {"run", "tasks", "testing"}

@@ -25,6 +25,7 @@ ORDER = [
     ["engines"],
     ["training"],
     ["evaluation", "serving", "weights"],
+    ["run"],
     ["analysis"],
     ["configuration"],
     ["harness"],

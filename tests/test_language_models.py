@@ -67,7 +67,7 @@ def weights(model_dir):
     """The variables of the newest checkpoint, {path: array}."""
     configuration.parse_gin([str(model_dir / "operative_config.gin")], [])
     model = build_model(
-        lambda: configuration.call(gin.query_parameter("train.model").selector),
+        lambda: configuration.call(gin.query_parameter("Run.model").selector),
         "float32",
     )
     reading.restore_model(str(model_dir), model, None)
@@ -118,7 +118,7 @@ def test_pictures_of_attention_in_a_pair_of_texts(mlm_run, tmp_path):
     assert drawn == {
         *("index.html", "encoder_matrices.png", "encoder_text_attention.png")
     }
-    model = build_model(configuration.get_value("evaluate.model"), "float32")
+    model = build_model(configuration.get_value("Run.model"), "float32")
     drawer = configuration.call("Pictures", period=1, text=["two", "ten"])
     axis = drawer.draw(model, 1)["encoder_text_attention"].axes[0]
     names = ["[CLS]", *"two", "[SEP]", *"ten", "[SEP]"]
@@ -320,8 +320,8 @@ def test_a_language_model_of_raw_text_chooses_and_is_scored(texts, copa, tmp_pat
         [
             *options,
             "--split=validation",
-            "--gin.text_scorer.task='copa_choices_lm'",
-            "--gin.text_scorer.feature_lengths={'inputs': 20, 'targets': 12}",
+            "--gin.Run.task='copa_choices_lm'",
+            "--gin.Run.feature_lengths={'inputs': 20, 'targets': 12}",
         ],
     )
     (path,) = (model_dir / "eval").rglob("scores.jsonl")

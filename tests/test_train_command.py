@@ -82,7 +82,7 @@ def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
         ([str(tmp_path / "operative_config.gin")], []),
     ):
         configuration.parse_gin(files, bindings)
-        model = gin.query_parameter("evaluate.model").scoped_configurable_fn()
+        model = gin.query_parameter("Run.model").scoped_configurable_fn()
         model.build()
         assert restore_model(tmp_path, model) == 4
         logits.append(model(batch).numpy())

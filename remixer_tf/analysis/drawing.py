@@ -16,25 +16,23 @@ from remixer_tf.data.classification import join_texts
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import batch_examples, converter_for, eval_dataset
 from remixer_tf.data.images import eval_images
-from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.splits import default_splits
+from remixer_tf.evaluation.splits import data_of, default_splits
 from remixer_tf.models.build import build_model
 from remixer_tf.training.checks import check_writable
 
 
-def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="float32"):
+def draw_checkpoint(run, model_dir, pictures, *, step=None):
     """Draws a checkpoint of a run.
 
     Args:
+        run: a `Run`, whose model and precision count.
         model_dir: folder of the run.
-        model: a factory, as in `train`.
         pictures: a `Pictures`.
         step: int, the step of the checkpoint; None for the newest, "best" for the best.
-        dtype_policy: 'float32' or 'mixed_bfloat16'.
 
     Returns:
         the path of the page.
@@ -47,7 +45,7 @@ def draw_checkpoint(model_dir, model, pictures, *, step=None, dtype_policy="floa
     """
     if tf.io.gfile.isdir(model_dir):
         check_writable(model_dir)
-    model = build_model(model, dtype_policy)
+    model = build_model(run.model, run.dtype_policy)
     step = reading.restore_model(model_dir, model, step)
     return pictures.draw_page(model_dir, model, step)
 
@@ -149,8 +147,9 @@ class Pictures(_Pictures):
 
     Args:
         task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is
-            drawn).
+            drawn); None for the run's.
         period: int, steps between drawings; the last step is always drawn.
+        run: a `Run`, whose task, vocabulary and lengths count where none are given.
         feature_lengths: dictionary of ints; longer features are cut.
         batch_size: int, the number of examples.
         split: str; None for the first whose name does not start with "train".
@@ -167,10 +166,11 @@ class Pictures(_Pictures):
 
     def __init__(
         self,
-        task,
+        task=None,
         *,
         period,
-        feature_lengths,
+        run=None,
+        feature_lengths=None,
         batch_size=16,
         split=None,
         vocabulary=None,
@@ -178,7 +178,8 @@ class Pictures(_Pictures):
         feature_converter=None,
     ):
         self.period = period
-        self._task = seqio.get_subtasks(get_task(task, vocabulary))[0]
+        task, feature_lengths = data_of(run, task, vocabulary, feature_lengths)
+        self._task = seqio.get_subtasks(task)[0]
         self._split = split or next(iter(default_splits(self._task)), None)
         if self._split is None:
             raise UserError(

@@ -110,7 +110,7 @@ def _of_machine(error):
     return (
         f"out of memory: {what}. Take a smaller batch (BATCH_SIZE) or "
         "shorter lengths. Training also takes less with more train.micro_batches, "
-        "train.dtype_policy = 'mixed_bfloat16', or more devices."
+        "Run.dtype_policy = 'mixed_bfloat16', or more devices."
     )
 
 

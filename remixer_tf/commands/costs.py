@@ -106,10 +106,10 @@ def _profile(file, options):
         complete=False,
         modules=options.module_import,
     )
-    model = configuration.get_value("train.model")
+    model = configuration.get_value("Run.model")
     if model is None:
         raise UserError(
-            f"{file} names no model. Expected: a model file, which binds train.model, "
+            f"{file} names no model. Expected: a model file, which binds Run.model, "
             "such as models/t5_1_1_base.gin."
         )
     row = configuration.call("PaperRow")
@@ -124,7 +124,7 @@ def _profile(file, options):
             "inputs": batch["input_length"],
             "targets": batch["target_length"],
         },
-        "dtype_policy": configuration.get_value("train.dtype_policy", "float32"),
+        "dtype_policy": configuration.get_value("Run.dtype_policy", "float32"),
     }
     optimizer = configuration.get_value("train.optimizer", Adafactor)
     layout = configured_layout()

@@ -22,8 +22,9 @@ def run(options):
     configuration.read_run(options, devices="configured")
     configuration.call(
         "evaluate",
+        configuration.call("Run"),
         options.model_dir,
         step=options.step,
-        bindings=configuration.evaluation_bindings("evaluate"),
+        bindings=configuration.evaluation_bindings(),
         force=options.force,
     )

@@ -7,14 +7,15 @@ ONNX Runtime. Without --gin_file, the configuration is the one that training wro
 --model_dir.
 """
 
+import dataclasses
 import os
 
 from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
 FORMATS = ("saved_model", "huggingface", "litert", "onnx")
-# What a model is for. infer asks the last of all models, encoders too.
-KINDS = ("text_encoder", "image_to_class", "text_to_text")
+# What exports a model of a class; other models write text.
+KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
 
 def add_arguments(parser):
@@ -88,10 +89,13 @@ def run(options):
 
 
 def _saved_model(options, folder):
-    kinds = [kind for kind in KINDS if configuration.is_set(f"{kind}.model")]
-    kind = kinds[0] if kinds else "text_to_text"
+    run = configuration.call("Run")
     model, _ = configuration.call(
-        kind, options.model_dir, step=options.step, weights=options.weights
+        _kind(run.model),
+        run,
+        options.model_dir,
+        step=options.step,
+        weights=options.weights,
     )
     from remixer_tf.serving import saved_model
 
@@ -109,37 +113,40 @@ def _saved_model(options, folder):
     print(f"{size:.1f} MB, weights in {options.weights}")
 
 
+def _kind(model):
+    """Says which function exports what a factory makes: a class or one below it."""
+    names = (c.__name__ for c in getattr(model, "__mro__", ()))
+    return next((KINDS[name] for name in names if name in KINDS), "text_to_text")
+
+
 def _hugging_face(options, folder):
     from remixer_tf.checkpoints.reading import restore_model
-    from remixer_tf.data.pipeline import get_task
     from remixer_tf.models.build import build_model
     from remixer_tf.weights.generation import write_generation
     from remixer_tf.weights.to_hugging_face import export_hugging_face
 
-    model = configuration.get_value("train.model")
-    task = configuration.get_value("text_to_text.task")
-    if model is None or task is None:
+    names = "Run.model", "Run.task"
+    if any(configuration.get_value(name) is None for name in names):
         raise UserError(
-            "the configuration names no model and task of text (train.model, "
-            "text_to_text.task). Add the files of the run with --gin_file."
+            "the configuration names no model and task of text (Run.model, Run.task). "
+            "Add the files of the run with --gin_file."
         )
-    task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
-    model = build_model(model, "float32")
+    run = configuration.call("Run")
+    model = build_model(run.model, "float32")
     restore_model(options.model_dir, model, options.step)
     search = configuration.get_value("text_to_text.decode_fn")
-    lengths = configuration.get_value("text_to_text.feature_lengths")
+    length = run.feature_lengths["targets"]
     generation, left_out = write_generation(
         search.__name__ if search else "greedy_decode",
         configuration.get_arguments("text_to_text.decode_fn"),
-        configuration.get_value("text_to_text.max_decode_length", lengths["targets"]),
+        configuration.get_value("text_to_text.max_decode_length", length),
     )
-    export_hugging_face(model, task, folder, generation)
+    export_hugging_face(model, run.get_task(), folder, generation)
     for line in left_out:
         print(f"transformers has no {line}")
 
 
 def _tokens(options, folder):
-    from remixer_tf.data.pipeline import get_task
     from remixer_tf.serving.converted import check_runtime, export_tokens
 
     runtime = options.format
@@ -152,14 +159,13 @@ def _tokens(options, folder):
             "--gin.text_to_text.decode_fn=@greedy_decode, or export a SavedModel."
         )
     # Neither runtime computes in bfloat16 on all processors.
-    precision = {"dtype_policy": "float32", "weights": "float32"}
-    for name, value in precision.items():
-        given = configuration.get_value(f"text_to_text.{name}", value)
-        if given != value:
+    run = configuration.call("Run")
+    weights = configuration.get_value("text_to_text.weights", "float32")
+    for name, given in (("dtype_policy", run.dtype_policy), ("weights", weights)):
+        if given != "float32":
             print(f"{name} is {given} in the run, and float32 in this file")
+    run = dataclasses.replace(run, dtype_policy="float32")
     model, _ = configuration.call(
-        "text_to_text", options.model_dir, step=options.step, **precision
+        "text_to_text", run, options.model_dir, step=options.step, weights="float32"
     )
-    task = configuration.get_value("text_to_text.task")
-    task = get_task(task, configuration.get_value("text_to_text.vocabulary"))
-    export_tokens(model.tokens, task, runtime, folder)
+    export_tokens(model.tokens, run.get_task(), runtime, folder)

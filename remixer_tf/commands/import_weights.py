@@ -32,7 +32,6 @@ def add_arguments(parser):
 def run(options):
     configuration.load_tensorflow()
     from remixer_tf.checkpoints.name_table import name_table
-    from remixer_tf.data.pipeline import get_task
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.models.build import build_model
     from remixer_tf.weights import formats
@@ -63,12 +62,11 @@ def run(options):
             options.gin_search_paths,
             modules=options.module_import,
         )
-    model = build_model(configuration.get_value("train.model"), "float32")
+    run = configuration.call("Run")
+    model = build_model(run.model, "float32")
     vocabularies = {}
     if of_text:
-        task = configuration.get_value("text_to_text.task")
-        vocabulary = configuration.get_value("text_to_text.vocabulary")
-        vocabularies = describe_vocabularies(get_task(task, vocabulary))
+        vocabularies = describe_vocabularies(run.get_task())
         imported_run.check_vocabulary_fits(vocabularies, model.vocab_size)
     taken = take(model, source)
     imported_run.write_run(

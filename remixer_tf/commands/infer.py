@@ -47,7 +47,10 @@ def run(options):
 
     with open_input(options.input) as lines, open_output(options.output) as output:
         model, _ = configuration.call(
-            "text_to_text", options.model_dir, step=options.step
+            "text_to_text",
+            configuration.call("Run"),
+            options.model_dir,
+            step=options.step,
         )
         terminal = lines.isatty()
         if terminal:

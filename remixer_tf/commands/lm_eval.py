@@ -74,7 +74,10 @@ def run(options):
         )
     with open_output(options.output or os.devnull) as output:
         scorer, step = configuration.call(
-            "text_scorer", options.model_dir, step=options.step
+            "text_scorer",
+            configuration.call("Run"),
+            options.model_dir,
+            step=options.step,
         )
         results = simple_evaluate(
             model=HarnessModel(scorer, options.batch_size),

@@ -24,11 +24,10 @@ def add_arguments(parser):
 def run(options):
     configuration.read_run(options)
     images = configuration.is_set("ImagePictures.source")
-    model = configuration.get_value("evaluate.model")
-    if model is None:
+    if not configuration.is_set("Run.model"):
         raise UserError(
-            "the configuration names no model to draw (evaluate.model). Add the "
-            "model file of the run with --gin_file."
+            "the configuration names no model to draw (Run.model). Add the model file "
+            "of the run with --gin_file."
         )
     given = {}
     if images and options.text:
@@ -38,12 +37,11 @@ def run(options):
     from remixer_tf.analysis.drawing import draw_checkpoint
 
     page = draw_checkpoint(
+        configuration.call("Run"),
         options.model_dir,
-        model,
         configuration.call(
             "ImagePictures" if images else "Pictures", period=1, **given
         ),
         step=options.step,
-        dtype_policy=configuration.get_value("evaluate.dtype_policy", "float32"),
     )
     print(page)

@@ -20,8 +20,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--split",
         metavar="NAME",
-        help="score this split of the run's task (or of --gin.text_scorer.task) "
-        "instead",
+        help="score this split of the run's task (or of --gin.Run.task) instead",
     )
     parser.add_argument(
         "--stride",
@@ -63,7 +62,10 @@ def run(options):
         lines.open_output(options.output) as output,
     ):
         scorer, _ = configuration.call(
-            "text_scorer", options.model_dir, step=options.step
+            "text_scorer",
+            configuration.call("Run"),
+            options.model_dir,
+            step=options.step,
         )
         if options.stride:
             text = file.read()

@@ -37,9 +37,10 @@ def run(options):
         with dry, data_errors():
             configuration.call(
                 "train",
+                configuration.call("Run"),
                 options.model_dir,
                 configuration=lambda: _configuration(options.model_dir),
-                evaluation_bindings=configuration.evaluation_bindings("train"),
+                evaluation_bindings=configuration.evaluation_bindings(),
                 dry_run=options.dry_run,
                 layer_checks=not options.no_layer_checks,
             )
@@ -54,12 +55,13 @@ def _each_device():
     from remixer_tf.configuration.layouts import configured_layout
     from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
 
-    names = ("model", "optimizer", "dtype_policy")
-    run = declare_run(*(configuration.get_value(f"train.{name}") for name in names))
+    run = configuration.call("Run")
+    optimizer = configuration.get_value("train.optimizer")
+    declared = declare_run(run.model, optimizer, run.dtype_policy)
     layout = configured_layout()
     return (
         f"dry run: here are fewer than the {layout.num_devices} devices of the mesh "
-        f"{layout.axes}. Each would hold {device_memory(layout, *run)}, and "
+        f"{layout.axes}. Each would hold {device_memory(layout, *declared)}, and "
         "activations. Nothing was trained or written."
     )
 

@@ -19,7 +19,7 @@ def check_order(bindings):
     for binding in bindings:
         name, file = binding.name, binding.file
         of_run = files.get("train.dataset", file)
-        if name == "train.model" and name not in files and of_run != file:
+        if name == "Run.model" and name not in files and of_run != file:
             raise UserError(
                 f"{file} says what the model is, and comes after a file that says how "
                 "it is trained, whose VOCAB_SIZE and others it would set back. Name "
@@ -275,7 +275,7 @@ def _needs_brackets(part):
 
     schedule = keras.optimizers.schedules.LearningRateSchedule
     schedules = inspect.isclass(part.wrapped) and issubclass(part.wrapped, schedule)
-    return schedules or part.name in ("CrossEntropy", "InitialCheckpoint")
+    return schedules or part.name in ("CrossEntropy", "InitialCheckpoint", "Run")
 
 
 def _takes_any(function):

@@ -61,6 +61,7 @@ NAMES = {
     "remixer_tf.evaluation.loss": ("ImageEvaluation", "LossEvaluation"),
     "remixer_tf.evaluation.scored": ("ScoredEvaluation",),
     "remixer_tf.checkpoints.initial": ("InitialCheckpoint", "identity_mixing"),
+    "remixer_tf.run": ("Run",),
     "remixer_tf.training.loop": ("train",),
     "remixer_tf.engines.backend_engine": ("backend_engine",),
     "remixer_tf.engines.jax.engine": ("JaxEngine",),

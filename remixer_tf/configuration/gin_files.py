@@ -24,6 +24,7 @@ from remixer_tf.configuration.bindings import (
     read_text,
 )
 from remixer_tf.configuration.configurables import PACKAGES, configurables
+from remixer_tf.configuration.old_names import with_new_names
 from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.errors import UserError
 
@@ -66,6 +67,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
             not set.
     """
     statements = read_all(files, bindings, ["", *search_paths, gin_folder()])
+    statements = with_new_names(statements)
     imports = [s for s in statements if isinstance(s, Import)]
     imports[:0] = [Import(m, f"import {m}", None, "") for m in modules]
     given = [s for s in statements if isinstance(s, Binding)]
@@ -166,7 +168,7 @@ def call(name, /, *args, **kwargs):
 
 
 def get_value(name, default=None):
-    """Returns what gin binds to `name`, such as "train.model", or `default`.
+    """Returns what gin binds to `name`, such as "Run.model", or `default`.
 
     As a function that is called with the binding receives it: macros resolved, a
     `@reference` as the function it names, a `@reference()` called.

@@ -24,19 +24,17 @@ _TRAINING = (
     "remixer_tf.data.vocabulary_training.",
 )
 _EVALUATION = "remixer_tf.evaluation."
+_HOW = ("dtype_policy", "engine")  # A result's settings have the first.
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 
-def evaluation_bindings(caller):
+def evaluation_bindings():
     """Returns all bindings that may change what an evaluation computes.
 
     These are all but those of training alone: of functions in `_TRAINING`, and of
     parameters that say which results there are, and when. Macros are written out. A
     binding that says what holds without it is left out: the configuration that training
     wrote spells defaults.
-
-    Args:
-        caller: "train" or "evaluate", whose `model` is evaluated.
 
     Returns:
         dictionary of bindings to their values as text.
@@ -47,9 +45,8 @@ def evaluation_bindings(caller):
         if selector == "gin.macro":
             continue
         for name, value in bindings.items():
-            if f"{selector}.{name}".endswith(f".{caller}.model"):
-                found["model"] = _text(value)
-            left_out = name in _WHICH_AND_WHEN if _EVALUATION in selector else False
+            left_out = _EVALUATION in selector and name in _WHICH_AND_WHEN
+            left_out |= selector == "remixer_tf.run.Run" and name in _HOW
             if left_out or selector.startswith(_TRAINING):
                 continue
             value = _text(value)

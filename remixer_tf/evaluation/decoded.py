@@ -29,7 +29,7 @@ class DecodedEvaluation(TextEvaluation):
     compared whole. A split that was asked for and has no labels gets predictions only.
 
     Args:
-        task, feature_lengths, batch_size, splits, vocabulary, max_examples,
+        task, run, feature_lengths, batch_size, splits, vocabulary, max_examples,
             feature_converter: see `TextEvaluation`.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.

@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.training.checks import check_writable
 
@@ -16,28 +15,23 @@ _POLL_SECONDS = 10
 
 
 def evaluate(
+    run,
     model_dir,
-    model,
     evaluations,
     *,
     step=None,
-    dtype_policy="float32",
-    engine=backend_engine,
     bindings=None,
     force=False,
 ):
     """Runs evaluations on checkpoints of a run, except those with a known result.
 
     Args:
+        run: a `Run`. The replicas of its engine share each batch.
         model_dir: folder of the run.
-        model: a factory, as in `train`: `model()` is a `keras.Model`, and its `build()`
-            makes all variables.
         evaluations: list of `Evaluation`s.
         step: int, the step of the checkpoint; None for the newest, "best" for the one
             that training found best, "each" for each one, as it appears, until
             training has ended. Several hosts need a number.
-        dtype_policy: "float32" or "mixed_bfloat16".
-        engine: a factory of an `Engine`, whose replicas share each batch.
         bindings: dictionary of str, what else can change a result, see
             `Evaluation.run`; None for nothing.
         force: bool, whether to evaluate again what has a result.
@@ -53,7 +47,7 @@ def evaluate(
     """
     for evaluation in evaluations:
         evaluation.check(model_dir, evaluations)
-    engine = engine()
+    engine = run.engine()
     if engine.host.count > 1 and not isinstance(step, int):
         raise UserError(
             f"step={step!r} lets each of the {engine.host.count} processes choose, and "
@@ -63,7 +57,7 @@ def evaluate(
         check_writable(model_dir)
     # Several processes begin with the same weights, as they share them.
     keras.utils.set_random_seed(0)
-    engine.build_model(model, dtype_policy)
+    engine.build_model(run.model, run.dtype_policy)
     results, directory = None, reading.checkpoint_directory(model_dir)
     for wanted in wait_for_each(model_dir) if step == "each" else [step]:
         restored = reading.restore_model(model_dir, engine.model, wanted)

@@ -21,7 +21,7 @@ from remixer_tf.data.lengths import (
     count_over_length,
     has_split,
 )
-from remixer_tf.data.pipeline import check_split, get_task
+from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.metrics import compute_metrics, metrics_of
@@ -34,7 +34,12 @@ from remixer_tf.evaluation.results import (
     write_examples,
     write_result,
 )
-from remixer_tf.evaluation.splits import default_splits, first_examples, have_labels
+from remixer_tf.evaluation.splits import (
+    data_of,
+    default_splits,
+    first_examples,
+    have_labels,
+)
 from remixer_tf.layers.arguments import check_integers
 
 
@@ -284,7 +289,8 @@ class TextEvaluation(Evaluation):
 
     Args:
         task: registered name, `seqio.Task` or `seqio.Mixture`, whose tasks are
-            evaluated one by one.
+            evaluated one by one; None for the run's.
+        run: a `Run`, whose task, vocabulary and lengths count where none are given.
         feature_lengths: dictionary of ints, as in training; longer inputs are trimmed.
         batch_size: int, on all replicas.
         splits: list of str, also slices as `validation[:100]` of TensorFlow Datasets;
@@ -301,9 +307,10 @@ class TextEvaluation(Evaluation):
 
     def __init__(
         self,
-        task,
+        task=None,
         *,
-        feature_lengths,
+        run=None,
+        feature_lengths=None,
         batch_size=64,
         splits=None,
         vocabulary=None,
@@ -312,11 +319,12 @@ class TextEvaluation(Evaluation):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        task, feature_lengths = data_of(run, task, vocabulary, feature_lengths)
         check_feature_lengths(feature_lengths, feature_converter)
         check_integers(batch_size=batch_size)
         if max_examples is not None:
             check_integers(max_examples=max_examples)
-        self.task = get_task(task, vocabulary)
+        self.task = task
         self.vocabularies = describe_vocabularies(self.task)
         self.feature_lengths = dict(feature_lengths)
         self.batch_size = batch_size

@@ -57,7 +57,7 @@ class LossEvaluation(_Loss, TextEvaluation):
     """Loss and accuracy per target token: `<task>/<split>/{loss,accuracy,...}`.
 
     Args:
-        task, feature_lengths, batch_size, splits, vocabulary, max_examples: see
+        task, run, feature_lengths, batch_size, splits, vocabulary, max_examples: see
             `TextEvaluation`. Longer inputs and targets are counted, reported and
             trimmed.
         feature_converter: a `seqio.FeatureConverter` class; None for the model's own,

@@ -23,7 +23,7 @@ class ScoredEvaluation(TextEvaluation):
     counted, reported and trimmed.
 
     Args:
-        task, feature_lengths, batch_size, splits, vocabulary, max_examples: see
+        task, run, feature_lengths, batch_size, splits, vocabulary, max_examples: see
             `TextEvaluation`. A language model reads rows of inputs and targets
             together.
         feature_converter: a `seqio.FeatureConverter` class; None for the one that fits

@@ -4,10 +4,33 @@ import numpy as np
 import seqio
 
 from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.errors import UserError
 
 _FIRST = 16  # examples that tell whether a split has labels
 # What T5's tasks write for the label -1 of a test set, STS-B's and that of plain text.
 _NO_LABEL = (b"<unk>", b"-1.0", b"-1")
+
+
+def data_of(run, task=None, vocabulary=None, feature_lengths=None):
+    """Returns a task and lengths: those given, else those of a run.
+
+    Args:
+        run: a `Run`; None where task and lengths are given.
+        task: None, or registered name, `seqio.Task` or `seqio.Mixture`. It gets the
+            run's vocabulary too, unless one is given.
+        vocabulary, feature_lengths: None, or as in `Run`.
+
+    Returns:
+        the `seqio.Task` or `seqio.Mixture`, and dictionary of ints.
+    """
+    if run is None:
+        if task is None or feature_lengths is None:
+            raise UserError("an evaluation needs a run, or a task and feature_lengths.")
+        return get_task(task, vocabulary), feature_lengths
+    task = run.get_task() if task is None else task
+    lengths = run.feature_lengths if feature_lengths is None else feature_lengths
+    return get_task(task, vocabulary or run.vocabulary), lengths
 
 
 def default_splits(task):

@@ -87,7 +87,10 @@ class HarnessModel(LM):
         )
         configuration.read_run(options)
         scorer, _ = configuration.call(
-            "text_scorer", options.model_dir, step=options.step
+            "text_scorer",
+            configuration.call("Run"),
+            options.model_dir,
+            step=options.step,
         )
         return cls(scorer, batch_size)
 
@@ -217,7 +220,7 @@ class HarnessModel(LM):
         if longest > most:
             raise UserError(
                 f"A continuation has {longest} tokens, and the model is set to read "
-                f"{most} at most: text_scorer.feature_lengths = {lengths}. Raise them "
+                f"{most} at most: Run.feature_lengths = {lengths}. Raise them "
                 "if the model can read more."
             )
         rooms = [

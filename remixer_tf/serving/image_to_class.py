@@ -2,10 +2,8 @@
 
 import tensorflow as tf
 
-from remixer_tf.checkpoints import reading
 from remixer_tf.data.image_files import count_pixels, decode_image
 from remixer_tf.data.seeds import Seeds
-from remixer_tf.models.build import build_model
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.text_encoder import class_answers
@@ -14,19 +12,12 @@ from remixer_tf.serving.text_encoder import class_answers
 MAX_PIXELS = 2**24
 
 
-def image_to_class(
-    model_dir,
-    model,
-    transforms,
-    *,
-    step=None,
-    dtype_policy="float32",
-    weights="float32",
-):
+def image_to_class(run, model_dir, transforms, *, step=None, weights="float32"):
     """Restores a checkpoint of a run as an `ImageToClass`.
 
     Args:
-        model_dir, model, step, dtype_policy, weights: see `text_to_text`.
+        run: a `Run` of an `ImageClassifier`.
+        model_dir, step, weights: see `text_to_text`.
         transforms: list of functions, see `ImageToClass`.
 
     Returns:
@@ -36,9 +27,8 @@ def image_to_class(
         FileNotFoundError: there is no such checkpoint.
         ValueError: the checkpoint is of another model.
     """
-    model = build_model(model, dtype_policy)
-    step = reading.restore_model(model_dir, model, step)
-    return ImageToClass(model, transforms, weights), step
+    engine, step = run.restore(model_dir, step)
+    return ImageToClass(engine.model, transforms, weights), step
 
 
 class ImageToClass(tf.Module):

@@ -3,7 +3,6 @@
 import tensorflow as tf
 from keras import ops
 
-from remixer_tf.checkpoints import reading
 from remixer_tf.data.classification import ClassNames, join_ids
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.vocabularies import special_ids
@@ -11,20 +10,9 @@ from remixer_tf.errors import UserError
 from remixer_tf.models import EncoderOnly
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
-from remixer_tf.serving.text_to_text import build_for_run
 
 
-def text_encoder(
-    model_dir,
-    model,
-    task,
-    *,
-    feature_lengths,
-    step=None,
-    dtype_policy="float32",
-    vocabulary=None,
-    weights="float32",
-):
+def text_encoder(run, model_dir, *, step=None, weights="float32"):
     """Restores a checkpoint of a run as a `TextEncoder`.
 
     Args: see `text_to_text`.
@@ -37,9 +25,9 @@ def text_encoder(
         ValueError: the checkpoint is of another model or vocabulary, or what
             `TextEncoder` raises.
     """
-    engine, task = build_for_run(model_dir, model, task, dtype_policy, vocabulary)
-    step = reading.restore_model(model_dir, engine.model, step)
-    return TextEncoder(engine.model, task, feature_lengths["inputs"], weights), step
+    engine, step = run.restore(model_dir, step)
+    task, length = run.get_task(), run.feature_lengths["inputs"]
+    return TextEncoder(engine.model, task, length, weights), step
 
 
 class TextEncoder(tf.Module):

@@ -7,34 +7,21 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.checkpoints import reading
 from remixer_tf.data.codec import Codec, ragged
 from remixer_tf.data.eval_batches import converter_for, read_examples
 from remixer_tf.data.lengths import count_over_length, has_split
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.decoding import check_writes, score
-from remixer_tf.engines.backend_engine import backend_engine, engine_of
+from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
-from remixer_tf.serving.text_to_text import build_for_run
 
 
-def text_scorer(
-    model_dir,
-    model,
-    task,
-    *,
-    feature_lengths,
-    step=None,
-    dtype_policy="float32",
-    vocabulary=None,
-    engine=backend_engine,
-):
+def text_scorer(run, model_dir, *, step=None):
     """Restores a checkpoint of a run as a `TextScorer`.
 
     Args:
-        model_dir, model, task, step, dtype_policy, vocabulary, engine: see
-            `text_to_text`.
-        feature_lengths: dictionary of ints, see `TextScorer`.
+        run: a `Run` of text, whose model writes.
+        model_dir, step: see `text_to_text`.
 
     Returns:
         the `TextScorer`, and the checkpoint's step, an int.
@@ -44,11 +31,9 @@ def text_scorer(
         ValueError: the checkpoint is of another model or vocabulary, the engine is of
             several processes, or what `TextScorer` raises.
     """
-    engine, task = build_for_run(
-        model_dir, model, task, dtype_policy, vocabulary, engine
-    )
-    scorer = TextScorer(engine.model, task, feature_lengths, engine)
-    return scorer, reading.restore_model(model_dir, engine.model, step)
+    engine, step = run.restore(model_dir, step, check_writes)
+    task, lengths = run.get_task(), run.feature_lengths
+    return TextScorer(engine.model, task, lengths, engine), step
 
 
 class TextScorer:

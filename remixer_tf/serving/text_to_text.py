@@ -10,14 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.checkpoints import reading
-from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
-from remixer_tf.data.pipeline import get_task
-from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode
-from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.serving.saved_model import Signatures
@@ -28,32 +23,23 @@ _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 
 
 def text_to_text(
+    run,
     model_dir,
-    model,
-    task,
     *,
-    feature_lengths,
     step=None,
-    dtype_policy="float32",
-    vocabulary=None,
     max_decode_length=None,
     decode_fn=greedy_decode,
     skip_special_tokens=False,
     weights="float32",
     jit_compile=None,
-    engine=backend_engine,
 ):
     """Restores a checkpoint of a run as a `TextToText`.
 
     Args:
+        run: a `Run` of text. Only TensorFlow's engine on one device gives what can be
+            exported.
         model_dir: folder of the run.
-        model: a factory, as in `train`: `model()` is a `keras.Model`, and its `build()`
-            makes all variables.
-        task: registered name, `seqio.Task` or `seqio.Mixture`.
-        feature_lengths: dictionary of ints, as in training.
         step: int, the step of the checkpoint; None for the newest.
-        dtype_policy: "float32" or "mixed_bfloat16".
-        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
             Where a task has targets alone, as raw text, prompt and answer share that
             length, half of it each unless this says otherwise.
@@ -61,8 +47,6 @@ def text_to_text(
         skip_special_tokens: bool, whether answers leave out <extra_id_0> and its kin.
         weights: str, the type that an export stores them in, see `StoredWeights`.
         jit_compile: see `TokenGraph`. An export keeps it.
-        engine: a factory of an `Engine`, whose devices hold the model. Only
-            TensorFlow's on one device gives what can be exported.
 
     Returns:
         the `TextToText`, and the checkpoint's step, an int.
@@ -73,17 +57,13 @@ def text_to_text(
             no text, the task is unknown or has no targets, `max_decode_length` leaves
             no room for a prompt, or the engine is of several processes.
     """
-    engine, task = build_for_run(
-        model_dir, model, task, dtype_policy, vocabulary, engine
-    )
-    check_writes(engine.model)
-    step = reading.restore_model(model_dir, engine.model, step)
+    engine, step = run.restore(model_dir, step, check_writes)
     one_graph = keras.backend.backend() == "tensorflow" and engine.num_replicas == 1
     kind = TextToText if one_graph else functools.partial(TextThroughArrays, engine)
     answer = kind(
         engine.model,
-        task,
-        feature_lengths=feature_lengths,
+        run.get_task(),
+        feature_lengths=run.feature_lengths,
         max_decode_length=max_decode_length,
         decode_fn=decode_fn,
         skip_special_tokens=skip_special_tokens,
@@ -91,32 +71,6 @@ def text_to_text(
         jit_compile=jit_compile,
     )
     return answer, step
-
-
-def build_for_run(
-    model_dir, model, task, dtype_policy, vocabulary, engine=backend_engine
-):
-    """Builds a model of text, to be restored from a run.
-
-    Args: see `text_to_text`.
-
-    Returns:
-        the `Engine` with the built model, and the `seqio.Task` or `seqio.Mixture`.
-
-    Raises:
-        ValueError: the run has another vocabulary, the task is unknown, or the engine
-            is of several processes.
-    """
-    task = get_task(task, vocabulary)
-    check_vocabularies(model_dir, describe_vocabularies(task))
-    engine = engine()
-    if engine.host.count > 1:
-        raise UserError(
-            "One process reads and writes texts. Its engine is of "
-            f"{engine.host.count}: choose the devices of one."
-        )
-    engine.build_model(model, dtype_policy)
-    return engine, task
 
 
 def _lengths(task, feature_lengths, max_decode_length):

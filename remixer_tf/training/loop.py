@@ -8,7 +8,6 @@ import keras
 
 from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
-from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.layers.arguments import check_factories
 from remixer_tf.training.checks import (
     check_evaluations,
@@ -34,8 +33,8 @@ from remixer_tf.training.totals import Totals
 
 
 def train(
+    run,
     model_dir,
-    model,
     optimizer,
     dataset,
     *,
@@ -46,8 +45,6 @@ def train(
     keep_checkpoints=3,
     keep_period=None,
     seed=0,
-    dtype_policy="float32",
-    engine=backend_engine,
     micro_batches=1,
     clip_norm=None,
     max_skipped_steps=0,
@@ -72,9 +69,8 @@ def train(
     eval, best.json, and train_summary.json at the end.
 
     Args:
+        run: a `Run`, whose model, precision and engine count.
         model_dir: folder of the run, made if it is missing. All hosts share it.
-        model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
-            variables.
         optimizer: a factory of a `keras.optimizers.Optimizer`.
         dataset: a factory: `dataset(seed=, steps_per_call=, shard_info=)` is an endless
             `tf.data.Dataset` of dicts of [steps_per_call, batch, ...], as the model and
@@ -88,8 +84,6 @@ def train(
         keep_checkpoints: how many of the newest checkpoints stay.
         keep_period: checkpoints of steps that it divides stay for good; None for none.
         seed: of initial weights, dropout and data order.
-        dtype_policy: 'float32' or 'mixed_bfloat16' (variables stay float32).
-        engine: a factory of an `Engine`, which runs the model.
         micro_batches, clip_norm, loss_fn, auxiliary_loss_weights: see `Engine.build`.
         max_skipped_steps: how many steps whose loss or gradient is not finite may be
             skipped; one more ends the run.
@@ -131,7 +125,7 @@ def train(
     """
     start_time = time.perf_counter()
     schedule = Schedule(train_steps, steps_per_call, log_period, checkpoint_period)
-    check_factories(model=model, optimizer=optimizer, dataset=dataset)
+    check_factories(model=run.model, optimizer=optimizer, dataset=dataset)
     check_options(
         keep_checkpoints=keep_checkpoints,
         keep_period=keep_period,
@@ -146,7 +140,7 @@ def train(
         remove_abandoned(os.path.dirname(os.path.abspath(model_dir)))
     with (
         nullcontext() if dry_run else folder_of_run(model_dir),
-        nullcontext(engine()) as engine,  # First: several hosts connect here.
+        nullcontext(run.engine()) as engine,  # First: several hosts connect here.
         StopSignal(alone=engine.host.count == 1) as signal,
         RunLock(model_dir, engine.host.index == 0 and not dry_run) as lock,
         ExitStack() as undo,  # What a start that fails has written.
@@ -156,9 +150,9 @@ def train(
         data = dataset(seed=seed, steps_per_call=steps_per_call, shard_info=shard)
         batches = TimedBatches(data, engine)
         engine.build(
-            model,
+            run.model,
             optimizer,
-            dtype_policy,
+            run.dtype_policy,
             loss_fn=loss_fn,
             auxiliary_loss_weights=auxiliary_loss_weights,
             micro_batches=micro_batches,
@@ -189,7 +183,7 @@ def train(
         if start.nothing_to_do(evaluator):
             return None
         decodes = any(getattr(e, "decodes", False) for e in evaluations)
-        overview = start.describe(dtype_policy, layer_checks, decodes)
+        overview = start.describe(run.dtype_policy, layer_checks, decodes)
         if dry_run:
             return None
         undo.pop_all()

@@ -82,7 +82,7 @@ def count_row(name, target_length):
     """The `Profile` of a row of Remixer's Table 1 at full size, and its `PaperRow`."""
     configuration.parse_gin([f"papers/remixer/table1/{name}.gin"], [], complete=False)
     profile = count(
-        configuration.get_value("train.model"),
+        configuration.get_value("Run.model"),
         Adafactor,
         batch_size=128,
         feature_lengths={"inputs": 512, "targets": target_length},
@@ -216,7 +216,7 @@ def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
     configuration.parse_gin(
         ["models/remixer_tiny.gin"], ["DROPOUT_RATE=0.1", *bindings]
     )
-    model = configuration.get_value("train.model")
+    model = configuration.get_value("Run.model")
     real = build_model(model, dtype_policy)
     real_optimizer = optimizer()
     real_optimizer.build(real.trainable_variables)
@@ -290,7 +290,7 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
         (["--gin_file=models/t5_1_1_bse.gin"], ["t5_1_1_bse.gin", "t5_1_1_base.gin"]),
         (["--table=remixer/tabel1"], ["'remixer/tabel1'", "Nearest: remixer/table1"]),
         (["--gin_file=runs/from_t5_1_1.gin", "--gin.INITIAL_CHECKPOINT='x'"],
-         ["names no model", "train.model"]),
+         ["names no model", "Run.model"]),
         ([], ["nothing to count", "--gin_file"]),
         (["--gin_file=models/t5_1_1_base.gin", "--format=xml"], ["xml", "markdown"]),
         (["--gin_file=models/remixer_tiny.gin", *TINY, "--input_length=300"],

@@ -27,6 +27,7 @@ from remixer_tf.layers import (
     TinyAttention,
 )
 from remixer_tf.models import TransformerStack
+from remixer_tf.run import Run
 from tests.data.toy_tasks import rows, toy_task
 from tests.layers.harness import randomize
 from tests.models.test_image_classifier import random_images, tiny_classifier
@@ -278,7 +279,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work():
         raise AssertionError("work was done")
 
     with pytest.raises(OSError, match="Nothing can be written to --model_dir /proc/"):
-        draw_checkpoint("/proc/self", model, None)
+        draw_checkpoint(Run(model), "/proc/self", None)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def count_model(name, *bindings):
         [f"models/{name}.gin"], ["VOCAB_SIZE = 259", *bindings], complete=False
     )
     lengths = {"inputs": LENGTH, "targets": LENGTH}
-    model = configuration.get_value("train.model")
+    model = configuration.get_value("Run.model")
     return count(model, Adafactor, batch_size=ROWS, feature_lengths=lengths).total
 
 

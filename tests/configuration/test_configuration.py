@@ -74,7 +74,7 @@ def test_runs_go_with_models(model, run):
     files = [f"--gin_file=models/{model}.gin", f"--gin_file=runs/{run}.gin"]
     parse(*files, WORDS)
     assert gin.query_parameter("TASK/gin.macro.value") == run
-    for name in ("train.model", "train.optimizer", "train.dataset", "get_task.name"):
+    for name in ("Run.model", "train.optimizer", "train.dataset", "get_task.name"):
         gin.query_parameter(name)
 
 
@@ -138,7 +138,7 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
         (["--gin_file=runs/mini_cog.gin"], ["runs/mini_cog.gin", "runs/mini_cogs.gin"]),
         (["--gin.trian.seed=1"], ["'trian'", "Nearest: train"]),
         (["--gin.train.optimizer=@Adafacto"], ["'Adafacto'", "Nearest: Adafactor"]),
-        (["--gin.train.model=@EncodrDecoder()"], ["'EncodrDecoder'", "EncoderDecoder"]),
+        (["--gin.Run.model=@EncodrDecoder()"], ["'EncodrDecoder'", "EncoderDecoder"]),
         (["--gin.train.train_step=1"], ["'train_step'", "Nearest: train_steps"]),
         (["--gin.EncoderDecoder.d_modl=1"], ["'d_modl'", "Nearest: d_model"]),
         (["--gin.AdamW.wieght_decay=1"], ["'wieght_decay'", "Nearest: weight_decay"]),
@@ -223,7 +223,7 @@ def test_a_model_file_after_a_run_file(tmp_path):
 def test_a_file_of_both_may_name_them_in_any_order(tmp_path):
     """As what training wrote does."""
     (tmp_path / "a.gin").write_text(
-        "train.dataset = @train_dataset\ntrain.model = @EncoderDecoder\n"
+        "train.dataset = @train_dataset\nRun.model = @EncoderDecoder\n"
     )
     parse(f"--gin_file={tmp_path}/a.gin")
     parse(f"--gin_file={tmp_path}/a.gin,{MODEL}", "--gin_file=runs/imported.gin", WORDS)
@@ -296,7 +296,7 @@ def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     written = configuration.configuration_str()
     (tmp_path / "operative_config.gin").write_text(written)
     run_command("train", [f"--model_dir={tmp_path}", "--gin.TRAIN_STEPS=70"])
-    assert trained == [("train", str(tmp_path))]
+    assert trained == [("Run",), ("train", None, str(tmp_path))]
     assert configuration.get_value("train.train_steps") == 70
     assert configuration.get_value("get_task.name") == "mini_cogs"
     with pytest.raises(configuration.UserError, match="--gin_file=runs/mini_cogs.gin"):
@@ -313,7 +313,10 @@ def test_call_names_what_is_missing():
     with pytest.raises(
         configuration.UserError, match="train needs a value for 'optimizer"
     ):
-        configuration.call("train", "run")
+        configuration.call("train", configuration.call("Run"), "folder")
+    with pytest.raises(configuration.UserError, match="Run needs a value for 'model'"):
+        parse()
+        configuration.call("Run")
 
 
 def test_a_bug_is_not_explained_away():

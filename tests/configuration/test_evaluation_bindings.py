@@ -12,9 +12,9 @@ BEAMS = ["DecodedEvaluation.decode_fn = @beam_search"]
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
-def bindings(*more, files=FILES, caller="train"):
+def bindings(*more, files=FILES):
     configuration.parse_gin(files, [*SMALL, *more])
-    return configuration.evaluation_bindings(caller)
+    return configuration.evaluation_bindings()
 
 
 def test_training_alone_does_not_count():
@@ -22,6 +22,7 @@ def test_training_alone_does_not_count():
     for more in (
         ["TRAIN_STEPS = 7"],
         ["LEARNING_RATE = 3.0", "SEED = 9"],
+        ["Run.engine = @a/backend_engine"],
         [
             "train.evaluations = [@LossEvaluation()]",
             "LossEvaluation.period = 3",
@@ -34,7 +35,6 @@ def test_training_alone_does_not_count():
         ["VOCABULARY_FILE = 'a copy'"],
     ):
         assert bindings(*more) == one, more
-    assert bindings(caller="evaluate") == one
 
 
 def test_what_can_change_a_result_counts():
@@ -50,7 +50,9 @@ def test_what_can_change_a_result_counts():
             [*BEAMS, "beam_search.beams = %BEAMS", "BEAMS = 2"],
             ["DecodedEvaluation.decode_fn = @a/beam_search"],
             ["DecodedEvaluation.decode_fn = @a/beam_search", "a/beam_search.beams = 3"],
-            ["train.model = @a/EncoderDecoder"],
+            ["Run.model = @a/EncoderDecoder"],
+            ["Run.task = 'cogs'"],
+            ["a/LossEvaluation.task = 'cogs'"],
         )
     ]
     assert len(set(map(str, found))) == len(found)
@@ -63,11 +65,11 @@ def test_what_can_change_a_result_counts():
 def test_what_training_wrote_says_the_same(tmp_path):
     one = bindings("train.evaluations = [@a/LossEvaluation()]")
     configuration.get_value("train.evaluations")
-    configuration.get_value("train.model")().build()
+    configuration.get_value("Run.model")().build()
     path = tmp_path / "operative_config.gin"
     text = configuration.configuration_str()
     assert "EncoderDecoder.tied_logits = False" in text  # Defaults are spelled.
     path.write_text(text)
     gin.clear_config()
     configuration.parse_gin([str(path)], [])
-    assert configuration.evaluation_bindings("evaluate") == one
+    assert configuration.evaluation_bindings() == one

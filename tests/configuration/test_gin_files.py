@@ -97,22 +97,22 @@ TINY = str(pathlib.Path(__file__).parents[1] / "testdata" / "tiny.gin")
 
 
 def configured_model():
-    """The model that the gin files read name as train.model."""
-    return configuration.call(gin.query_parameter("train.model").selector)
+    """The model that the gin files read name as Run.model."""
+    return configuration.call(gin.query_parameter("Run.model").selector)
 
 
 def model_bindings():
-    """What gin binds of the model, from what `train.model` refers to on; a tuple.
+    """What gin binds of the model, from what `Run.model` refers to on; a tuple.
 
     Files with the same bindings make the same model.
     """
     statements = re.findall(
         r"^([\w/]+)(\.\w+)? =(.*(?:\n[^\w#\n].*)*)", gin.config_str(), re.MULTILINE
     )
-    names, found = {"train"}, set()
+    names, found = {"Run"}, set()
     while names:
         of_names = {x for x in statements if x[0].split("/")[-1] in names} - found
-        if names == {"train"}:
+        if names == {"Run"}:
             of_names = {x for x in of_names if x[1] == ".model"}
         found |= of_names
         values = " ".join(value for *_, value in of_names)

@@ -55,7 +55,7 @@ def test_of_macros_that_stand_for_themselves(bindings):
             ["TransformerStack.sublayers={'a': @b/TransformerStack}"],
             "b/TransformerStack",
         ),
-        (["train.model=@train()"], "train"),
+        (["train.best=@train()"], "train"),
         (["train.seed=@a/text_scorer()", "text_scorer.step=@train()"], "a/text_scorer"),
     ],
 )
@@ -117,7 +117,7 @@ def test_of_a_file_that_is_nested_too_deep(tmp_path, monkeypatch, text):
 def test_of_a_model(arguments, words):
     *files, binding = arguments
     read([*(files or ["--gin_file=models/t5_1_1_tiny.gin"]), f"--gin.{binding}"])
-    model = configuration.get_value("train.model")
+    model = configuration.get_value("Run.model")
     message = message_of(build_model, model, "float32")
     for word in words:
         assert word in message, message
@@ -148,7 +148,6 @@ def test_of_a_model(arguments, words):
         ("VOCABULARY='bytes'", ["@byte_vocabulary()", "'bytes'"]),
         ("VOCABULARY=3", ["seqio.Vocabulary", "Received: 3"]),
         ("TASK=3", ["name of a registered one", "Received: 3"]),
-        ("train.model=3", ["model", "@NAME", "model=3"]),
         ("TRAIN_STEPS='100'", ["train_steps", "integer", "train_steps='100'"]),
         ("SEED='a'", ["seed", "integer", "seed='a'"]),
         ("train.micro_batches=0", ["at least 1", "micro_batches=0"]),
@@ -169,9 +168,21 @@ def test_of_a_run(binding, words, tmp_path):
     evaluations = "[@DecodedEvaluation(), @LossEvaluation()]"
     path += [f"--gin.train.evaluations={evaluations}"] * ("Evaluation." in binding)
     read([*BYTES, *SIZES, *TINY, *path, f"--gin.{binding}"])
-    message = message_of(configuration.call, "train", str(tmp_path), dry_run=True)
+    message = message_of(train, str(tmp_path), dry_run=True)
     for word in words:
         assert word in message, message
+
+
+def test_of_what_is_no_model(tmp_path):
+    files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
+    bytes_ = ["--gin.VOCABULARY=@byte_vocabulary()", "--gin.VOCABULARY_FILE=None"]
+    read([*files, *bytes_, "--gin.Run.model=3"])
+    message = message_of(train, str(tmp_path))
+    assert "@NAME" in message and "model=3" in message
+
+
+def train(*args, **kwargs):
+    return configuration.call("train", configuration.call("Run"), *args, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +227,7 @@ def test_what_is_no_boolean(bindings, name, value):
 def test_of_a_vocabulary(binding, words, tmp_path):
     files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
     read([*files, f"--gin.{binding}"])
-    message = message_of(configuration.call, "train", str(tmp_path))
+    message = message_of(train, str(tmp_path))
     for word in words:
         assert word in message, message
 

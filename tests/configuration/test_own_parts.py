@@ -41,7 +41,7 @@ def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
     # What training wrote names the module too. Two steps at a rate of 0 change nothing.
     gin.clear_config()
     configuration.parse_gin([str(tmp_path / "operative_config.gin")], [])
-    model = build_model(configuration.get_value("train.model"), "float32")
+    model = build_model(configuration.get_value("Run.model"), "float32")
     assert restore_model(str(tmp_path), model) == 2
     (scale,) = (w for w in model.trainable_weights if w.path.endswith("/scale/scale"))
     np.testing.assert_array_equal(scale, np.full(16, 2.0))
@@ -64,7 +64,7 @@ def test_what_earlier_runs_wrote_is_still_read():
     for bindings in (of_layers, ["MAX_LENGTH = 64"]):
         gin.clear_config()
         configuration.parse_gin(["models/switch_remixer_tiny.gin"], bindings)
-        make = configuration.get_value("train.model")
+        make = configuration.get_value("Run.model")
         model = declare(lambda make=make: build_model(make, "float32"))
         shapes.append({v.path: v.shape for v in model.variables})
     assert shapes[0] == shapes[1]

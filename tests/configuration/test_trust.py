@@ -9,7 +9,7 @@ from remixer_tf.harness.model import HarnessModel
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
 DYNAMIC = "from __gin__ import dynamic_registration\nimport subprocess\n"
-CALL = "train.model = @subprocess.run()\nsubprocess.run.args = ['touch', '{}']\n"
+CALL = "Run.model = @subprocess.run()\nsubprocess.run.args = ['touch', '{}']\n"
 REFUSED = {
     "a module": ("import evil_parts", "imports evil_parts, .*--module_import=evil"),
     "a part of one": ("from os import path as keras", "imports os.path"),
@@ -18,7 +18,7 @@ REFUSED = {
     "a file beside it": ("include '{}'", "includes '.*more.gin'"),
     "a file of ours": ("include 'models/t5_1_1_tiny.gin'", "includes 'models/"),
     "in a block": ("train:\n  seed = 1\nimport evil_parts", "imports evil_parts"),
-    "training": ("text_to_text.task = @a/train()", "the program @a/train"),
+    "training": ("Run.task = @a/train()", "the program @a/train"),
     "evaluation": ("X = [{'a': @remixer_tf.evaluation.evaluate.evaluate}]", "program"),
 }
 
@@ -86,7 +86,7 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
     assert configuration.get_value("train.seed") == 3
     write_run(tmp_path, "include 'models/t5_1_1_tiny.gin'\nimport kind_parts")
     read(run, "--trust")
-    assert configuration.get_value("train.model") is not None
+    assert configuration.get_value("Run.model") is not None
 
 
 def test_data_report_trains_no_vocabulary_where_a_run_says(tmp_path):

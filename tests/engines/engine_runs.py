@@ -43,6 +43,7 @@ from remixer_tf.layers import HashRouter, MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.run import Run
 from remixer_tf.training.loop import train
 from tests.continuing import copy_until_first_checkpoint
 from tests.models.tiny import VOCAB_SIZE, read_by, tiny_batch, tiny_model
@@ -188,15 +189,14 @@ def run(folder, name, case, engine=backend_engine):
     elif case.goes_on and not (folder / name).exists():
         copy_until_first_checkpoint(folder / case.goes_on, folder / name)
     train(
+        Run(lambda: make_model(case.kind, case.dropout_rate), engine=engine),
         str(folder / name),
-        lambda: make_model(case.kind, case.dropout_rate),
         make_optimizer,
         functools.partial(dataset, kind=case.kind),
         train_steps=STEPS,
         steps_per_call=2,
         log_period=2,
         checkpoint_period=PERIOD,
-        engine=engine,
         clip_norm=1.0,
         loss_fn=CrossEntropy(z_loss=1e-4),
         initial_checkpoint=None

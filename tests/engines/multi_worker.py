@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+from remixer_tf.run import Run
 from remixer_tf.training.loop import train
 from tests.training import toy
 
@@ -36,8 +37,8 @@ def train_toy(model_dir, train_steps, strategy):
         return built[0]
 
     train(
+        Run(model, engine=lambda: TensorFlowEngine(strategy)),
         str(model_dir),
-        model,
         lambda: keras.optimizers.Adam(0.01),
         dataset,
         train_steps=train_steps,
@@ -46,7 +47,6 @@ def train_toy(model_dir, train_steps, strategy):
         checkpoint_period=10,
         clip_norm=0.5,
         micro_batches=2,
-        engine=lambda: TensorFlowEngine(strategy),
     )
     return [v.numpy() for v in built[0].trainable_variables]
 

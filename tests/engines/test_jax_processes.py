@@ -18,6 +18,7 @@ from remixer_tf.engines.jax.processes import (
     data_shards,
 )
 from remixer_tf.evaluation.evaluate import evaluate
+from remixer_tf.run import Run
 from tests.engines.test_multi_worker import free_ports
 
 
@@ -154,4 +155,4 @@ def test_a_mesh_takes_the_devices_of_all_processes():
 def test_several_processes_do_not_each_choose_a_step(tmp_path, step):
     engine = SimpleNamespace(host=Host(1, 2))
     with pytest.raises(ValueError, match="2 processes choose.* --step=1000"):
-        evaluate(str(tmp_path), None, [], step=step, engine=lambda: engine)
+        evaluate(Run(None, engine=lambda: engine), str(tmp_path), [], step=step)

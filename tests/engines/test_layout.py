@@ -344,7 +344,7 @@ def test_a_dry_run_tells_what_64_devices_would_hold_of_xxl(tmp_path, capsys, dat
     memory = device_memory(
         configured_layout(),
         *declare_run(
-            configuration.get_value("train.model"),
+            configuration.get_value("Run.model"),
             configuration.get_value("train.optimizer"),
             "float32",
         ),

@@ -6,9 +6,11 @@ import keras
 import pytest
 
 from remixer_tf.checkpoints.reading import available_steps, restore_model
+from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import write_result
+from remixer_tf.run import Run
 from remixer_tf.training.loop import train
 from tests.data.toy_tasks import toy_task
 from tests.evaluation.shift import LENGTHS, decoded
@@ -126,9 +128,10 @@ def test_names_of_metrics_are_known_before_there_is_a_model():
 
 def run(model_dir, train_steps, evaluation, patience, **options):
     options = {"best": Best("toy/dev/em", patience=patience), **options}
+    engine = options.pop("engine", backend_engine)
     return train(
+        Run(toy.ToyModel, engine=engine),
         str(model_dir),
-        toy.ToyModel,
         lambda: keras.optimizers.Adam(0.01),
         toy.toy_dataset,
         train_steps=train_steps,

@@ -26,6 +26,7 @@ from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.evaluate import evaluate
 from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.evaluation.results import read_results
+from remixer_tf.run import Run
 from remixer_tf.training.loop import train
 from tests.data.toy_tasks import toy_task
 from tests.evaluation.shift import (
@@ -45,7 +46,7 @@ def score(tmp_path, evaluation=None, **kwargs):
     evaluation = evaluation or decoded()
     predict = evaluation.predict
     evaluation.predict = lambda *args: calls.append(args) or predict(*args)
-    (results,) = evaluate(str(tmp_path), make_shift, [evaluation], **kwargs)
+    (results,) = evaluate(Run(make_shift), str(tmp_path), [evaluation], **kwargs)
     result = results["toy"]["dev"]
     return result["step"], result["metrics"]["em"], len(calls)
 
@@ -154,14 +155,14 @@ def test_what_cannot_be_written_is_one_line_before_the_work(tmp_path):
         raise AssertionError("work was done")
 
     with pytest.raises(OSError, match="Nothing can be written to --model_dir /proc/"):
-        evaluate("/proc/self", model, [decoded()])
+        evaluate(Run(model), "/proc/self", [decoded()])
     with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
-        evaluate(str(tmp_path / "misspelt"), make_shift, [decoded()])
+        evaluate(Run(make_shift), str(tmp_path / "misspelt"), [decoded()])
     assert not list(tmp_path.iterdir())
     save(tmp_path, 3)
     (tmp_path / "eval").write_text("")  # A full disk is seen later.
     with pytest.raises(OSError, match="Results cannot be written to .*/eval/toy/dev/3"):
-        evaluate(str(tmp_path), make_shift, [decoded()])
+        evaluate(Run(make_shift), str(tmp_path), [decoded()])
 
 
 @pytest.mark.parametrize("name", ["", "a/b"])
@@ -205,8 +206,8 @@ class Constant(Evaluation):
 
 def run_toy(folder, steps, evaluation):
     train(
+        Run(toy.ToyModel),
         str(folder),
-        toy.ToyModel,
         lambda: keras.optimizers.Adam(0.01),
         toy.toy_dataset,
         train_steps=steps,
@@ -239,7 +240,7 @@ def test_results_of_training(tmp_path):
 
     evaluation = Constant()
     (results,) = evaluate(
-        str(tmp_path), toy.ToyModel, [evaluation], bindings={"model": "toy"}
+        Run(toy.ToyModel), str(tmp_path), [evaluation], bindings={"model": "toy"}
     )
     assert evaluation.count == 0 and results["toy"]["dev"]["step"] == 8
 
@@ -299,8 +300,8 @@ def test_a_run_that_goes_on_has_not_ended(tmp_path):
 
     for steps in (2, 4):
         train(
+            Run(toy.ToyModel),
             str(tmp_path),
-            toy.ToyModel,
             lambda: keras.optimizers.Adam(0.01),
             toy.toy_dataset,
             train_steps=steps,

@@ -103,7 +103,7 @@ def run(request, tmp_path_factory):
         seqio.TaskRegistry.add_provider(
             task.name, task.replace(output_features=features)
         )
-        yield model_dir, [f"--gin.text_scorer.task='{task.name}'"]
+        yield model_dir, [f"--gin.Run.task='{task.name}'"]
         seqio.TaskRegistry.remove(task.name)
     gin.clear_config()
 

@@ -1,5 +1,6 @@
 """Files for LiteRT and ONNX Runtime: run there, and compared with TensorFlow."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -161,7 +162,8 @@ def test_a_run(tiny_run):
 
     # A file in the run's place, whose policy is bfloat16, computes in float32.
     configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
-    model, _ = configuration.call("text_to_text", str(tiny_run), dtype_policy="float32")
+    run = dataclasses.replace(configuration.call("Run"), dtype_policy="float32")
+    model, _ = configuration.call("text_to_text", run, str(tiny_run))
     ids = converted.example_tokens(length, vocabulary["size"])[-1:]
     expected = model.tokens.function(1)(tf.constant(ids))
     received = litert.load(str(folder / "model.tflite"))(inputs=ids)

@@ -55,6 +55,10 @@ BLOCKED = "remixer_tf,keras,seqio,t5,gin,sentencepiece,tensorflow_datasets"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clear_gin")]
 
 
+def restored(folder):
+    return configuration.call("text_to_text", configuration.call("Run"), str(folder))
+
+
 @pytest.fixture
 def exported(tiny_run, capsys):
     path = tiny_run / "export" / "1"
@@ -121,7 +125,7 @@ def test_signature_and_assets(exported, tiny_run):
         assert saved.SerializeToString().count(content[:500]) == 1
     configuration.parse_gin([str(exported / "assets" / "operative_config.gin")], [])
     paths.start_from([str(tiny_run)])  # It names the copies in the run.
-    _, step = configuration.call("text_to_text", str(tiny_run))
+    _, step = restored(tiny_run)
     assert step == 1
 
 
@@ -140,7 +144,7 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
 
     monkeypatch.setattr(tf.saved_model, "save", save)
     configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
-    model, _ = configuration.call("text_to_text", str(tiny_run))
+    model, _ = restored(tiny_run)
     with pytest.raises(OSError, match="Cannot write .*export/2: No space") as error:
         saved_model.export(model, str(tiny_run / "export"), 2, "")
     assert isinstance(error.value, configuration.UserError)
@@ -161,7 +165,7 @@ def test_errors(tiny_run, tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint of step 5"):
         run_command("export", [f"--model_dir={tiny_run}", "--step=5"])
     configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
-    model, _ = configuration.call("text_to_text", str(tiny_run))
+    model, _ = restored(tiny_run)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Cannot write .*file/export/1") as error:
         saved_model.export(model, str(tmp_path / "file" / "export"), 1, "")

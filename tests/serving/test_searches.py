@@ -56,13 +56,13 @@ def test_the_n_best_of_given_strings(tiny_run, tmp_path):
     indirect=["tiny_run"],
 )
 def test_infer_eval_and_a_saved_model_agree(preset, several, tiny_run, tmp_path):
-    options = f"--gin.{several}=3", "--gin.text_to_text.dtype_policy='float32'"
+    options = f"--gin.{several}=3", "--gin.Run.dtype_policy='float32'"
     for folder in ("eval", "export"):
         shutil.rmtree(tiny_run / folder, ignore_errors=True)
     evaluation = (
         "--gin.DecodedEvaluation.splits=['test']",
         "--gin.DecodedEvaluation.max_examples=6",
-        "--gin.evaluate.dtype_policy='float32'",
+        "--gin.Run.dtype_policy='float32'",
     )
     run_command("eval", arguments(tiny_run, preset, *options, *evaluation))
     (file,) = tiny_run.glob("eval/mini_cogs/test/1/predictions.jsonl")

@@ -134,7 +134,7 @@ def test_the_command(tiny_run, tmp_path, capsys):
     assert [row[1] for row in found][2] == "1"  # EOS
     assert {row[2] for row in found} <= {"0", "1"}
     assert "warning: 1 of 4 lines are longer" in capsys.readouterr().err
-    small = "--gin.text_scorer.feature_lengths={'inputs': 4, 'targets': 4}"
+    small = "--gin.Run.feature_lengths={'inputs': 4, 'targets': 4}"
     run_command("score", [*options, "--split=dev", small])
     assert len(scores.read_text().splitlines()) == 500
     with pytest.raises(UserError, match="--split scores a task"):

@@ -229,7 +229,8 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     (file,) = tiny_run.glob("eval/mini_cogs/test/1/predictions.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
     configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
-    model, step = configuration.call("text_to_text", str(tiny_run))
+    run = configuration.call("Run")
+    model, step = configuration.call("text_to_text", run, str(tiny_run))
     assert step == 1
     inputs = tf.constant([record["input"] for record in records])
     answers = model(inputs)
@@ -241,7 +242,7 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
         assert outputs == predictions
         return
     model, _ = configuration.call(
-        "text_to_text", str(tiny_run), decode_fn=decode_while_clear
+        "text_to_text", run, str(tiny_run), decode_fn=decode_while_clear
     )
     clear = [text.decode() for text in model(inputs)["outputs"].numpy()]
     assert sum(map(len, clear)) > sum(map(len, outputs)) / 10

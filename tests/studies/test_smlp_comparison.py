@@ -103,7 +103,7 @@ def test_models_have_equal_flops():
         configuration.parse_gin([model.file, smlp.RUN_FILE], model.bindings)
         value = configuration.get_value
         found = count(
-            value("train.model"),
+            value("Run.model"),
             value("train.optimizer"),
             batch_size=value("train_dataset.batch_size"),
             feature_lengths=value("train_dataset.feature_lengths"),

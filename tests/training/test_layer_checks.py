@@ -15,7 +15,9 @@ from remixer_tf.layers import (
     Sublayer,
 )
 from remixer_tf.models import DecoderOnly, EncoderDecoder, TransformerStack
+from remixer_tf.run import Run
 from remixer_tf.training.layer_checks import check_own_layers
+from remixer_tf.training.loop import train
 from tests.training import toy
 
 UNPACKED = {"decoder_input_tokens": None}
@@ -169,10 +171,7 @@ class OwnLayerModel(toy.ToyModel):
 
 
 def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
-    from remixer_tf.training.loop import train as run
-
     options = {
-        "model": OwnLayerModel,
         "optimizer": lambda: toy.keras.optimizers.Adam(0.01),
         "dataset": toy.toy_dataset,
         "train_steps": 1,
@@ -180,12 +179,13 @@ def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
         "log_period": 1,
     }
     with pytest.raises(ValueError, match="MeanOfAll. sees later tokens"):
-        run(str(tmp_path / "a"), **options)
-    options |= {"evaluations": [Decodes()], "model": lambda: OwnLayerModel(NoSteps)}
+        train(Run(OwnLayerModel), str(tmp_path / "a"), **options)
+    run = Run(lambda: OwnLayerModel(NoSteps))
+    options |= {"evaluations": [Decodes()]}
     with pytest.raises(ValueError, match="NoSteps has no decode_step"):
-        run(str(tmp_path / "a"), **options)
+        train(run, str(tmp_path / "a"), **options)
     options |= {"dry_run": True, "layer_checks": False}
-    assert run(str(tmp_path / "b"), **options) is None
+    assert train(run, str(tmp_path / "b"), **options) is None
 
 
 @pytest.mark.parametrize("flags, checks", [([], True), (["--no_layer_checks"], False)])

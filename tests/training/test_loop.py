@@ -20,6 +20,7 @@ from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.optimizers.schedules import WarmupConstant
+from remixer_tf.run import Run
 from remixer_tf.training import progress
 from remixer_tf.training.loop import train
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
@@ -35,9 +36,12 @@ ENGINES = (
 
 def run(model_dir, train_steps, **options):
     options = {"log_period": 1, "checkpoint_period": 5, "keep_checkpoints": 9} | options
+    made = {"model": lambda: toy.ToyModel(dropout_rate=0.3)}
+    names = ("model", "dtype_policy", "engine")
+    made |= {name: options.pop(name) for name in names if name in options}
     return train(
+        Run(**made),
         str(model_dir),
-        options.pop("model", lambda: toy.ToyModel(dropout_rate=0.3)),
         options.pop("optimizer", lambda: keras.optimizers.Adam(0.01)),
         options.pop("dataset", toy.toy_dataset),
         train_steps=train_steps,

@@ -104,7 +104,7 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
     from remixer_tf.checkpoints.reading import restore_model
     from remixer_tf.models.build import build_model
 
-    model = build_model(configuration.get_value("train.model"), "float32")
+    model = build_model(configuration.get_value("Run.model"), "float32")
     assert restore_model(str(model_dir), model) == 1
     table = numpy_t5.made_up_weights()["shared.weight"]
     np.testing.assert_allclose(model.token_embedding.embeddings, table, rtol=1e-6)

@@ -33,7 +33,7 @@ def imported(path, tmp_path):
     file = tmp_path / "imported.gin"
     file.write_text(run.run_gin(source))
     configuration.parse_gin([str(file)], [], complete=False)
-    model = build_model(configuration.get_value("train.model"), "float32")
+    model = build_model(configuration.get_value("Run.model"), "float32")
     take(model, source)
     return model
 

@@ -77,7 +77,7 @@ class JaxEngine(Engine):
             raise UserError(
                 "JaxEngine needs Keras on JAX, and it runs on "
                 f"{keras.backend.backend()}. Set the variable KERAS_BACKEND=jax, or "
-                "--gin.train.engine=@backend_engine, which chooses."
+                "--gin.Run.engine=@backend_engine, which chooses."
             )
         if compilation_cache_dir is not None:
             jax.config.update("jax_compilation_cache_dir", compilation_cache_dir)

@@ -39,7 +39,7 @@ class TensorFlowEngine(Engine):
             raise UserError(
                 "TensorFlowEngine needs Keras on TensorFlow, and it runs on "
                 f"{backend}. Unset KERAS_BACKEND, or let @backend_engine choose: set "
-                "--gin.train.engine and --gin.evaluate.engine to it."
+                "--gin.Run.engine to it."
             )
         self._strategy = get_strategy(strategy)
         self._jit_compile = uses_xla(jit_compile)

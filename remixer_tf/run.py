@@ -1,0 +1,86 @@
+"""A run: a model, its task, and how both are computed.
+
+gin sets a `Run` once, and every command takes it as its first argument.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from remixer_tf.checkpoints import reading
+from remixer_tf.checkpoints.vocabularies import check_vocabularies
+from remixer_tf.data.codec import Codec
+from remixer_tf.data.eval_batches import converter_for
+from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.vocabularies import describe_vocabularies
+from remixer_tf.engines.backend_engine import backend_engine
+from remixer_tf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What training, evaluation, answering and analysis of a model share.
+
+    Attributes:
+        model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
+            variables.
+        task: registered name, `seqio.Task` or `seqio.Mixture`; None for a model of
+            images.
+        feature_lengths: dictionary of ints, the tokens of each feature, as in training;
+            None for a model of images.
+        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+        dtype_policy: "float32" or "mixed_bfloat16" (variables stay float32).
+        engine: a factory of an `Engine`, which runs the model.
+    """
+
+    model: Callable
+    task: Any = None
+    feature_lengths: dict | None = None
+    vocabulary: Any = None
+    dtype_policy: str = "float32"
+    engine: Callable = backend_engine
+
+    def get_task(self):
+        """Returns the `seqio.Task` or `seqio.Mixture`, with the run's vocabulary.
+
+        Raises:
+            ValueError: the run has no task, or an unknown one.
+        """
+        if self.task is None:
+            raise UserError("the run has no task of text. Set Run.task.")
+        return get_task(self.task, self.vocabulary)
+
+    def codec(self, model):
+        """Returns the `Codec` of the run's task, as a built model of it reads it."""
+        return Codec(self.get_task(), self.feature_lengths, converter_for(model))
+
+    def restore(self, model_dir, step=None, check=None):
+        """Builds the model in one process and restores a checkpoint of it.
+
+        Args:
+            model_dir: folder of the run.
+            step: int, the step of the checkpoint; None for the newest, "best" for the
+                one that training found best.
+            check: a function of the built model that raises if it does not fit; None
+                for none.
+
+        Returns:
+            the `Engine` that has the model, and the checkpoint's step, an int.
+
+        Raises:
+            FileNotFoundError: there is no such checkpoint.
+            ValueError: the checkpoint is of another model or vocabulary, the task is
+                unknown, or the engine is of several processes.
+        """
+        if self.task is not None:
+            check_vocabularies(model_dir, describe_vocabularies(self.get_task()))
+        engine = self.engine()
+        if engine.host.count > 1:
+            raise UserError(
+                "One process reads and writes texts. Its engine is of "
+                f"{engine.host.count}: choose the devices of one."
+            )
+        engine.build_model(self.model, self.dtype_policy)
+        if check:
+            check(engine.model)
+        return engine, reading.restore_model(model_dir, engine.model, step)

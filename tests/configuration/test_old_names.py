@@ -1,0 +1,70 @@
+"""A run that was written before names changed is read; a user is told the new name."""
+
+import pathlib
+
+import gin
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.configuration.configurables import configurables
+from remixer_tf.configuration.old_names import NEW_NAMES
+from remixer_tf.errors import UserError
+from remixer_tf.models import EncoderDecoder
+
+OLD_RUNS = pathlib.Path(__file__).parents[1] / "testdata" / "old_runs"
+FILES = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"]
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+@pytest.mark.parametrize("name", ["t5_1_1_tiny", "remixer_tiny"])
+def test_an_old_run_is_read(name, tmp_path):
+    """Also what is written of it, where each is bound once."""
+    text = (OLD_RUNS / name / "operative_config.gin").read_text()
+    assert "train.model = @EncoderDecoder" in text
+    assert text.count(".model = ") == 4 and "Run." not in text
+    path = tmp_path / "operative_config.gin"
+    for _ in range(2):
+        path.write_text(text)
+        gin.clear_config()
+        configuration.parse_gin([str(path)], [])
+        run = configuration.call("Run")
+        assert issubclass(run.model, EncoderDecoder) and run.task == "mini_cogs"
+        assert run.feature_lengths == {"inputs": 104, "targets": 192}
+        assert run.dtype_policy == "float32" and run.engine.__name__ == "backend_engine"
+        assert run.get_task().output_features["inputs"].vocabulary == run.vocabulary
+        (evaluation,) = configuration.get_value("evaluate.evaluations")
+        assert evaluation.task.name == "mini_cogs"
+        text = configuration.configuration_str()
+        assert text.count(".model = ") == 1 and "Run.model = @EncoderDecoder" in text
+
+
+def test_the_value_of_training_counts(tmp_path):
+    path = tmp_path / "operative_config.gin"
+    path.write_text("a/evaluate.dtype_policy = 'a'\nevaluate.dtype_policy = 'b'\n"
+                    "remixer_tf.training.loop.train.dtype_policy = 'c'\n")  # fmt: skip
+    configuration.parse_gin([str(path)], [])
+    assert configuration.get_value("Run.dtype_policy") == "c"
+    assert configuration.get_value("a/Run.dtype_policy") == "a"
+
+
+@pytest.mark.parametrize("old", sorted(NEW_NAMES))
+def test_a_user_is_told_the_new_name(old, tmp_path):
+    new = NEW_NAMES[old]
+    with pytest.raises(UserError, match=f"^{old} is {new} now\\.$"):
+        configuration.parse_gin(FILES, [f"{old} = None"])
+    path = tmp_path / "mine.gin"
+    path.write_text(f"\n{old} = None\n")
+    place = rf" \(in {path}, line 2\)\."
+    with pytest.raises(UserError, match=f"^{old} is {new} now{place}$"):
+        configuration.parse_gin([*FILES, str(path)], [])
+
+
+def test_new_names_are_there_and_old_ones_are_not():
+    known = {name: value for _, name, value in configurables()}
+    parameters = configuration.gin_files.checks.parameters
+    for old, new in NEW_NAMES.items():
+        owner, parameter = old.split(".")
+        assert parameter not in parameters(known[owner])
+        owner, parameter = new.split(".")
+        assert parameter in parameters(known[owner])

@@ -5,11 +5,11 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels import fft_product
+from remixer_tf.kernels.mix import mix
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
-    read_cache,
     require_max_length,
     update_cache,
 )
@@ -171,7 +171,7 @@ class LengthMixing(Sublayer):
             else:
                 matrix = self.matrix(n)
                 used = ops.cast(self.dropout(matrix, training=training), x.dtype)
-                y = ops.einsum("hts,hbcs->hbct", used, x)  # M X
+                y = mix(used, x)  # M X
             if self.softmax and self.renormalize and mask is not None:
                 mass = ops.einsum("hts,bs->hbt", matrix, ops.cast(mask, "float32"))
                 mass = ops.where(mass > SMALLEST_MASS, mass, 1.0)[:, :, None]
@@ -253,17 +253,25 @@ class LengthMixing(Sublayer):
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
     def decode_step(self, x, cache, context, state):
-        per_head = self.width // self.num_heads
-        x = ops.reshape(x, (-1, self.num_heads, 1, per_head))
+        # All hypotheses of an example are one matrix in the product, of their positions
+        # one after the other. The cache's numbers lie in the order of these axes.
+        ancestry, (_, heads, length, channels) = state.ancestry, cache["inputs"].shape
+        hypotheses = 1 if ancestry is None else ancestry.shape[1]
+        x = ops.reshape(x, (-1, hypotheses, heads, channels))
+        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, heads, 1, channels))
         inputs = update_cache(cache["inputs"], x, state)
         target, source = ops.reshape(state.step, (1, 1)), state.key_positions[None]
         row = self._restrict(self._weights(target, source), source <= target)
-        row = ops.cast(row[None], inputs.dtype)  # M[t]: [1, heads, 1, length]
-        if state.ancestry is None:
-            row = ops.broadcast_to(row, (ops.shape(inputs)[0], *row.shape[1:]))
-        y = read_cache(row, inputs, state.ancestry)
-        y = ops.transpose(y, (0, 2, 1, 3))  # [examples, hypotheses, heads, channels]
-        if self.use_bias:
+        row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
+        if ancestry is None:
+            rows = ops.broadcast_to(row, (ops.shape(inputs)[0], *row.shape))
+        else:  # [examples, heads, hypotheses, writers, length]
+            ancestry = ops.cast(ops.transpose(ancestry, (0, 2, 3, 1, 4)), row.dtype)
+            rows = ancestry * row[:, None]
+        rows = ops.reshape(rows, (-1, heads, hypotheses, hypotheses * length))
+        columns = ops.reshape(inputs, (-1, heads, hypotheses * length, channels))
+        y = ops.transpose(ops.matmul(rows, columns), (0, 2, 1, 3))
+        if self.use_bias:  # of [examples, hypotheses, heads, channels]
             b = ops.reshape(self.spatial_bias, (self.num_heads, self.max_length))
             y = y + ops.cast(ops.take(b, state.step, axis=1), y.dtype)[:, None]
         return ops.reshape(y, (-1, 1, self.width)), {"inputs": inputs}

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.kernels import device, fft_product, largest, project, scores, take_rows
+from remixer_tf.kernels import (
+    device,
+    fft_product,
+    largest,
+    mix,
+    project,
+    scores,
+    take_rows,
+)
 from remixer_tf.objectives.losses import CrossEntropy
 from tests.compiled import outputs_and_gradients
 from tests.models.tiny import tiny_batch, tiny_model
@@ -37,6 +45,7 @@ KERNELS = {
     "project rows": (project.project, project.reference, (2, 3), (3, 4)),
     "project": (project.project, project.reference, (2, 5, 3), (3, 4)),
     "scores": (scores.scores, scores.reference, (2, 3, 5, 4), (2, 3, 6, 4)),
+    "mix": (mix.mix, mix.reference, (2, 5, 5), (2, 3, 4, 5)),
     "fft_product": (
         fft_product.fft_product,
         fft_product.reference,

@@ -4,18 +4,18 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.kernels.scores import scores
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
     dense,
-    join_examples,
+    read_cache,
     split_examples,
     update_cache,
 )
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
-from remixer_tf.layers.products import repeat, scores
 from remixer_tf.layers.sowing import sow
 
 
@@ -105,11 +105,7 @@ class _Attention(Sublayer):
         sow(self, "intermediates", "attention", weights)
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout(weights, training=training)
-        if ancestry is not None:
-            weights = join_examples(weights[:, None] * ops.cast(ancestry, value.dtype))
-        mixed = ops.einsum("bhts,bhsk->bhtk", weights, value)
-        if ancestry is not None:
-            mixed = ops.sum(split_examples(mixed, ancestry.shape[1]), axis=1)
+        mixed = read_cache(weights, value, ancestry)
         mixed = ops.transpose(mixed, (0, 2, 1, 3))
         inner = self.num_heads * self.d_kv
         return self.out(ops.reshape(mixed, (-1, ops.shape(mixed)[1], inner)))
@@ -184,12 +180,12 @@ class SelfAttention(_Attention):
             self.position_bias.build()
 
     def call(self, x, context, training=False):
-        bias = self._bias(*x.shape[:2], context)
+        bias = self._bias(x.shape[1], context)
         key = self._split_heads(self.key(x))
         value = self._split_heads(self.value(x))
         return self._attend(x, key, value, bias, training)
 
-    def _bias(self, batch_size, length, context):
+    def _bias(self, length, context):
         """What is added to the logits of a whole sequence: biases and masks."""
         own = causal = padding = segments = None
         positions = ops.arange(length, dtype="int32")
@@ -204,8 +200,6 @@ class SelfAttention(_Attention):
             segments = _mask_bias(ops.equal(ids[:, :, None], ids[:, None, :]))[:, None]
         stack = context.position_bias if self.stack_bias else None
         shared = _sum_biases(own, stack, causal)
-        if shared is not None:
-            shared = repeat(shared, batch_size)
         return _sum_biases(shared, padding, segments)
 
     def _step_bias(self, context, state):

@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.kernels.project import project
 from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.axes import NamedAxes, build_named
-from remixer_tf.layers.products import Dense
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
 # all masked (a padding query) stays finite.
@@ -255,6 +255,26 @@ def update_cache(cached, x, state):
     return ops.where(here, ops.cast(x, cached.dtype), cached)
 
 
+def read_cache(weights, cached, ancestry=None):
+    """The weighted sums of what is cached.
+
+    Args:
+        weights: float `[batch, heads, queries, length]`; with an ancestry the batch may
+            be 1 and so may the queries, the same for all.
+        cached: float `[rows, heads, length, channels]`.
+        ancestry: None, where rows are the batch; or see `DecodeState`, where rows are
+            hypotheses and so are the queries.
+
+    Returns:
+        float `[batch, heads, queries, channels]`.
+    """
+    if ancestry is None:
+        return ops.einsum("bhts,bhsc->bhtc", weights, cached)
+    weights = join_examples(weights[:, None] * ops.cast(ancestry, weights.dtype))
+    sums = ops.einsum("bhts,bhsc->bhtc", weights, cached)  # of each writer's positions
+    return ops.sum(split_examples(sums, ancestry.shape[1]), axis=1)
+
+
 def split_examples(x, hypotheses):
     """`[batch * hypotheses, ..]`, all else static, to `[batch, hypotheses, ..]`."""
     return ops.reshape(x, (-1, hypotheses, *x.shape[1:]))
@@ -263,21 +283,6 @@ def split_examples(x, hypotheses):
 def join_examples(x):
     """`[batch, hypotheses, ..]`, all else static, to `[batch * hypotheses, ..]`."""
     return ops.reshape(x, (-1, *x.shape[2:]))
-
-
-def largest(x):
-    """The index of the largest value on the last axis; of equal ones the first.
-
-    In half the time of `keras.ops.argmax`, which gives every -0.0 another value first,
-    and in operations that LiteRT and ONNX have too.
-
-    Args:
-        x: float `[..., n]`.
-
-    Returns:
-        int32 `[...]`.
-    """
-    return ops.cast(ops.top_k(x, 1)[1][..., 0], "int32")
 
 
 def get_activation(name):
@@ -297,6 +302,16 @@ def get_activation(name):
             "activation must be 'gelu', 'gelu_exact' or the name of one of Keras' "
             f"activations, such as 'relu'. Received: activation={name!r}"
         ) from None
+
+
+class Dense(keras.layers.Dense):
+    """`act(X W + b)`: Keras' layer, by `project`."""
+
+    def call(self, inputs):
+        y = project(inputs, self.kernel)
+        if self.bias is not None:
+            y = ops.add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
 
 
 def dense(name, input_shape, units, dtype, initializer=None, axes=None, **kwargs):

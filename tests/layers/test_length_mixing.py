@@ -6,30 +6,25 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import (
-    Context,
-    LengthMixing,
-    create_toeplitz_matrix,
-    length_mixing,
-    mixing_cache,
-)
-from remixer_tf.layers.length_mixing import gather_toeplitz_matrix
+from remixer_tf.kernels import fft_product
+from remixer_tf.layers import Context, LengthMixing, create_toeplitz_matrix
 from remixer_tf.testing import Trial
 from tests.compiled import compiled, outputs_and_gradients
 from tests.layers.harness import DTYPES, assert_equals
 
 
+def numpy_toeplitz(w):
+    n = (w.shape[-1] + 1) // 2
+    index = (n - 1) + np.arange(n)[None, :] - np.arange(n)[:, None]
+    return w[..., index]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("lead", [(), (3,)])
-def test_toeplitz_listing_equals_gather_equals_definition(n, lead):
+def test_toeplitz_listing_equals_the_definition(n, lead):
     w = np.random.default_rng(n).normal(size=(*lead, 2 * n - 1)).astype("float32")
-    expected = np.zeros((*lead, n, n), "float32")
-    for i in range(n):
-        for j in range(n):
-            expected[..., i, j] = w[..., (n - 1) + (j - i)]
-    w = ops.convert_to_tensor(w)
-    np.testing.assert_array_equal(np.array(create_toeplitz_matrix(w)), expected)
-    np.testing.assert_array_equal(np.array(gather_toeplitz_matrix(w)), expected)
+    matrix = np.array(create_toeplitz_matrix(ops.convert_to_tensor(w)))
+    np.testing.assert_array_equal(matrix, numpy_toeplitz(w))
 
 
 def numpy_mixing(h, x, mask=None, causal=False, softmax=True):
@@ -81,7 +76,7 @@ def test_heads_mix_groups_of_consecutive_channels():
 
 def test_toeplitz_of_a_short_sequence_is_the_corner_of_the_long_one():
     layer, w, _ = make(toeplitz=True)
-    full = np.array(gather_toeplitz_matrix(ops.convert_to_tensor(w)))
+    full = numpy_toeplitz(w)
     np.testing.assert_array_equal(np.array(layer.matrix(5)), full[:, :5, :5])
 
 
@@ -182,13 +177,13 @@ def test_the_fft_equals_the_dense_product(
     context = Context(padding_mask=mask)
     dense = np.array(ops.cast(compiled(layer)(x, context=context), "float32"))
     products = []
-    product = length_mixing.fft_toeplitz_product
+    product = fft_product.fft_product
     monkeypatch.setattr(
-        length_mixing,
-        "fft_toeplitz_product",
+        fft_product,
+        "fft_product",
         lambda *args: products.append(args) or product(*args),
     )
-    monkeypatch.setattr(length_mixing, "FFT_FROM_LENGTH", 1)
+    monkeypatch.setattr(fft_product, "is_chosen", lambda length: True)
     fft = compiled(layer)(x, context=context)
     assert len(products) == 1 and fft.dtype == layer.compute_dtype
     fft = np.array(ops.cast(fft, "float32"))
@@ -199,25 +194,17 @@ def test_the_fft_equals_the_dense_product(
 def test_no_fft_where_the_matrix_itself_is_needed(arguments, monkeypatch):
     layer, _, x = make(toeplitz=True, **arguments)
     expected = np.array(compiled(layer)(x, context=Context()))
-    monkeypatch.setattr(length_mixing, "FFT_FROM_LENGTH", 1)
-    monkeypatch.delattr(length_mixing, "fft_toeplitz_product")
+    monkeypatch.setattr(fft_product, "is_chosen", lambda length: True)
+    monkeypatch.delattr(fft_product, "fft_product")
     y = np.array(compiled(layer)(x, context=Context()))
     np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize(
-    ("num_heads", "vector", "window", "toeplitz"), [(1, 4, 2, False), (2, 2, 4, True)]
-)
-def test_a_cache_of_padded_channels_and_windows_of_steps(
-    num_heads, vector, window, toeplitz, monkeypatch
-):
-    monkeypatch.setattr(mixing_cache, "VECTOR", vector)
-    monkeypatch.setattr(mixing_cache, "WINDOW", window)
-    layer, _, x = make(
+@pytest.mark.parametrize(("num_heads", "toeplitz"), [(1, False), (2, True)])
+def test_decoding_with_heads(num_heads, toeplitz):
+    layer, _, _ = make(
         num_heads=num_heads, causal=True, softmax=True, toeplitz=toeplitz
     )
     cache = layer.init_cache(2, 6, Context())
-    padded = {1: 8, 2: 4}[num_heads]
-    assert cache["inputs"].shape == (2 * num_heads, 6, padded)
-    assert cache["window"].shape == (2 * num_heads, 2 * window, padded)
+    assert cache["inputs"].shape == (2, num_heads, 6, 6 // num_heads)
     Trial(layer, d_model=6, length=6, jit=compiled).check_decoding()

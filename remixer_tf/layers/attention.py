@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
@@ -13,6 +12,7 @@ from remixer_tf.layers.base import (
     split_examples,
     update_cache,
 )
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.products import repeat, scores

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import MASKED, Sublayer, require_max_length
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.mixing_cache import make_mixing_cache, mix_step
 from remixer_tf.layers.products import mix

@@ -10,7 +10,7 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.name_table import name_table
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.arguments import check_paths
+from remixer_tf.layers.checks import check_paths
 
 
 class InitialCheckpoint:

@@ -16,7 +16,7 @@ from remixer_tf.data.augmentation import mix
 from remixer_tf.data.positions import PositionDataset
 from remixer_tf.data.seeds import Seeds
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.checks import check_integers
 
 # What random numbers are for; see `Seeds`.
 _TRANSFORMS, _MIXING = 0, 1

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from remixer_tf.data.errors import fail_unless, how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.checks import check_integers
 
 _FIRST = 5  # over-long examples that are named
 

@@ -39,7 +39,7 @@ from remixer_tf.data.lengths import (
 )
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.arguments import check_integers, check_paths
+from remixer_tf.layers.checks import check_integers, check_paths
 
 
 def get_task(name, vocabulary=None, cache_dir=None, without=()):

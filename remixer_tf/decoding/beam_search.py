@@ -9,7 +9,7 @@ from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.repetition import Repetition
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode, pick
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_numbers
+from remixer_tf.layers.checks import check_numbers
 
 NONE = -float("inf")  # the score of what is not there
 

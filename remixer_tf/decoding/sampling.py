@@ -8,7 +8,7 @@ from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.largest import largest
-from remixer_tf.layers.arguments import check_integers, check_numbers
+from remixer_tf.layers.checks import check_integers, check_numbers
 
 
 def sample(

@@ -19,7 +19,7 @@ from remixer_tf.evaluation.evaluation import TextEvaluation, function_name
 from remixer_tf.evaluation.metrics import list_predictions
 from remixer_tf.evaluation.padding import padded_lengths
 from remixer_tf.evaluation.results import print_table, write_result
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.checks import check_integers
 
 
 class DecodedEvaluation(TextEvaluation):

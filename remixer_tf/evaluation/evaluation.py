@@ -40,7 +40,7 @@ from remixer_tf.evaluation.splits import (
     first_examples,
     have_labels,
 )
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.checks import check_integers
 
 
 class Evaluation:

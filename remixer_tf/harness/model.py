@@ -11,7 +11,7 @@ from remixer_tf import configuration
 from remixer_tf.data.codec import pad, ragged
 from remixer_tf.decoding import greedy_decode, sample
 from remixer_tf.errors import MissingLibraryError, UserError
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.serving.text_scorer import quarters
 
 try:

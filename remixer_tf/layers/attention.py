@@ -5,7 +5,6 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.scores import scores
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
@@ -14,6 +13,7 @@ from remixer_tf.layers.base import (
     split_examples,
     update_cache,
 )
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.sowing import sow

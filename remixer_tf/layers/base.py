@@ -7,8 +7,8 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.axes import NamedAxes, build_named
+from remixer_tf.layers.checks import check_integers
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
 # all masked (a padding query) stays finite.

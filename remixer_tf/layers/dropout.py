@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_numbers
+from remixer_tf.layers.checks import check_numbers
 
 _replica = contextvars.ContextVar("replica", default=None)
 

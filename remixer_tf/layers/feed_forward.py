@@ -1,7 +1,7 @@
 """Position-wise feed-forward sublayers."""
 
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import PositionWise, dense, get_activation
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 
 

@@ -5,9 +5,9 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
-from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
+from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.sharing import is_shared, share

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers, check_numbers
+from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
 from remixer_tf.layers.routers import Router, Routing
 from remixer_tf.layers.sowing import sow

@@ -6,13 +6,13 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.kernels import fft_product
 from remixer_tf.kernels.mix import mix
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
     require_max_length,
     update_cache,
 )
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.sowing import sow
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix

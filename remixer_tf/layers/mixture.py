@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_factories, check_integers
 from remixer_tf.layers.base import PositionWise, get_activation
+from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.dispatch import (
     add_up,
     capacity_plan,

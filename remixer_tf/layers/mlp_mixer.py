@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
+from remixer_tf.layers.checks import check_integers
 
 
 class _TokenMLP(Sublayer):

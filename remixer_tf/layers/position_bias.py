@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
 

@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree, require_max_length
+from remixer_tf.layers.checks import check_integers
 
 
 class PositionEmbedding(NamedAxes, keras.layers.Layer):

@@ -12,9 +12,9 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.take_rows import take_rows
-from remixer_tf.layers.arguments import check_integers
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 

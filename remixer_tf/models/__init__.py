@@ -10,7 +10,7 @@ from remixer_tf.models.heads import (
     SpanHead,
 )
 from remixer_tf.models.image_classifier import ImageClassifier, num_tokens
-from remixer_tf.models.placement import alternate, interleave
+from remixer_tf.models.layer_patterns import alternate, interleave
 from remixer_tf.models.stack import Block, PostNormBlock, TransformerStack
 
 __all__ = [

@@ -4,7 +4,7 @@ import keras
 from keras.src.backend.common import global_state
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_factories
+from remixer_tf.layers.checks import check_factories
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16")
 

@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_factories, check_integers, check_numbers
 from remixer_tf.layers.base import not_causal
+from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 

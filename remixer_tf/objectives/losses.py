@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_numbers
 from remixer_tf.layers.base import MASKED
+from remixer_tf.layers.checks import check_numbers
 from remixer_tf.objectives.batches import targets_and_weights
 
 

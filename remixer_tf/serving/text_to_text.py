@@ -14,7 +14,7 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph

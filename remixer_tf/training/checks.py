@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.errors import StorageError, UserError
-from remixer_tf.layers.arguments import check_integers, check_numbers
+from remixer_tf.layers.checks import check_integers, check_numbers
 
 
 def check_options(

@@ -3,7 +3,7 @@
 import dataclasses
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.arguments import check_integers
+from remixer_tf.layers.checks import check_integers
 
 
 @dataclasses.dataclass(frozen=True)

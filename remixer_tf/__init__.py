@@ -1,7 +1,50 @@
 """Keras layers, models and gin commands for Remixer, gMLP, T5.1.1 and their kin.
 
-Importing this package imports nothing else: ask for the part that you need,
-for example `from remixer_tf.models import EncoderDecoder`.
+    import remixer_tf as rt
+
+    rt.presets()                                     # the named models
+    model = rt.create("remixer_small")               # a `keras.Model`, new weights
+    run = rt.load("FOLDER")                          # a run, or published weights
+    run.generate("the cat slept")
+
+Importing this package imports nothing else: each name, and each module below it, is
+imported when it is first asked for.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remixer_tf import testing as testing
+    from remixer_tf.loaded_run import LoadedRun as LoadedRun
+    from remixer_tf.loading import create as create
+    from remixer_tf.loading import load as load
+    from remixer_tf.objectives.losses import CrossEntropy as CrossEntropy
+    from remixer_tf.optimizers import Adafactor as Adafactor
+    from remixer_tf.presets import presets as presets
+    from remixer_tf.run import Run as Run
+
 __version__ = "0.1.0"
+# Of each public name, the module that has it.
+_HOMES = {
+    "Adafactor": "optimizers",
+    "CrossEntropy": "objectives.losses",
+    "LoadedRun": "loaded_run",
+    "Run": "run",
+    "create": "loading",
+    "load": "loading",
+    "presets": "presets",
+}
+_MODULES = ("decoding", "layers", "models", "optimizers", "testing")
+
+
+def __getattr__(name):
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *_HOMES, *_MODULES])

@@ -5,6 +5,7 @@ files as the user named them, from the folder where training was started. It say
 that is, seen from the run's folder: both can move together.
 """
 
+import filecmp
 import glob
 import os
 
@@ -50,7 +51,7 @@ def locate(path):
         str, the path below the folder that has it; below the current one if none has.
 
     Raises:
-        ValueError: several folders have one, and not the same.
+        ValueError: several folders have one, and the files are not equal.
     """
     path = os.path.expanduser(os.fspath(path))
     places = [os.path.join(folder, path) for folder in ("", *_starts)]
@@ -59,12 +60,13 @@ def locate(path):
         for place in reversed(places)
         if os.path.exists(place) or glob.glob(place)
     }
-    if len(found) > 1:
+    first, *others = [*found.values()] or [path]
+    if not all(os.path.isfile(x) and filecmp.cmp(first, x, False) for x in others):
         raise UserError(
             f"{path!r} can mean {' or '.join(sorted(found))}: where this program was "
             "started, or where the run was. Name the one you mean by its whole path."
         )
-    return next(iter(found.values()), path)
+    return first
 
 
 def starts_seen_from(folder):

@@ -9,7 +9,7 @@ import os
 import tempfile
 
 from remixer_tf import configuration
-from remixer_tf.errors import UserError, printable
+from remixer_tf.errors import printable
 
 
 def add_arguments(parser):
@@ -43,15 +43,7 @@ def run(options):
     source = formats.read_source(options.source)
     given = options.gin_bindings
     of_text = source.extra_ids is not None
-    if of_text and not (
-        options.vocabulary
-        or source.vocabulary
-        or any(binding.startswith("VOCABULARY") for binding in given)
-    ):
-        raise UserError(
-            "no vocabulary came with these weights. Name their SentencePiece model "
-            "(of T5's own: sentencepiece.model or spiece.model) with --vocabulary=FILE."
-        )
+    imported_run.check_vocabulary_named(source, options.vocabulary, given)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "imported.gin")
         with open(path, "w") as file:

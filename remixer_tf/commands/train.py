@@ -44,7 +44,7 @@ def run(options):
                 "train",
                 configuration.call("Run"),
                 options.model_dir,
-                configuration=lambda: _configuration(options.model_dir),
+                configuration=lambda: configuration.recorded(options.model_dir),
                 evaluation_bindings=configuration.evaluation_bindings(),
                 dry_run=options.dry_run,
                 layer_checks=not options.no_layer_checks,
@@ -68,9 +68,3 @@ def _each_device():
         f"{layout.axes}. Each would hold {device_memory(layout, *declared)}, and "
         "activations. Nothing was trained or written."
     )
-
-
-def _configuration(model_dir):
-    configuration.bind_relative_paths(model_dir)
-    text = configuration.configuration_str()
-    return text, configuration.hyperparameters(text)

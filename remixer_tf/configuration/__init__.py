@@ -1,6 +1,6 @@
 """What commands know of gin: their command line, and their configuration."""
 
-from remixer_tf.configuration.bindings import gin_folder, read_bindings
+from remixer_tf.configuration.bindings import RUN_FILE, gin_folder, read_bindings
 from remixer_tf.configuration.command_line import (
     add_common,
     add_run,
@@ -17,7 +17,9 @@ from remixer_tf.configuration.gin_files import (
     get_value,
     hyperparameters,
     is_set,
+    macros,
     parse_gin,
+    recorded,
     register_configurables,
 )
 from remixer_tf.configuration.result_bindings import evaluation_bindings
@@ -25,6 +27,7 @@ from remixer_tf.configuration.startup import check_on_tensorflow, load_tensorflo
 from remixer_tf.errors import UserError
 
 __all__ = [
+    "RUN_FILE",
     "UserError",
     "add_common",
     "add_run",
@@ -40,10 +43,12 @@ __all__ = [
     "hyperparameters",
     "is_set",
     "load_tensorflow",
+    "macros",
     "parse_command_line",
     "parse_gin",
     "read_bindings",
     "read_configuration",
     "read_run",
+    "recorded",
     "register_configurables",
 ]

@@ -103,6 +103,13 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         print(f"warning: {warning}", file=sys.stderr)
 
 
+def macros(files):
+    """Returns the names of the macros that gin files of the package set, sorted."""
+    statements = read_all(files, [], [gin_folder()])
+    bindings = (s for s in statements if isinstance(s, Binding))
+    return sorted({b.name for b in bindings if not b.parameter})
+
+
 def _set_required(final, complete):
     """Sets what is required and not set to None; raises if all must be set."""
     lines = gin.config_str().splitlines()
@@ -223,3 +230,10 @@ def hyperparameters(text):
         if isinstance(binding.value, (bool, int, float, str))
         and not isinstance(binding.value, Name)
     }
+
+
+def recorded(model_dir):
+    """Returns what a run keeps of its configuration, for `train`: text and numbers."""
+    bind_relative_paths(model_dir)
+    text = configuration_str()
+    return text, hyperparameters(text)

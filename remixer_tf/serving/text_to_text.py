@@ -151,7 +151,7 @@ class TextToText(tf.Module):
             jit_compile=jit_compile,
         )
         self.codec = Codec(task, feature_lengths, converter_for(model))
-        self._decode_ids = functools.partial(
+        self.write = functools.partial(
             self.codec.decode, skip_special_tokens=skip_special_tokens
         )
         self._num_ids = lambda: model.vocab_size
@@ -166,14 +166,14 @@ class TextToText(tf.Module):
     def _write(self, decoded, trimmed):
         """What a call returns, of a `Decoded` of tensors."""
         answers = {
-            "outputs": self._decode_ids(decoded.tokens),
+            "outputs": self.write(decoded.tokens),
             "scores": decoded.scores,
             "trimmed": trimmed,
         }
         if decoded.answers:
             _, number, length = decoded.answers.tokens.shape
             tokens = tf.reshape(decoded.answers.tokens, [-1, length])
-            texts = self._decode_ids(tokens)
+            texts = self.write(tokens)
             answers["all_outputs"] = tf.reshape(texts, [-1, number])
             answers["all_scores"] = decoded.answers.scores
         return answers

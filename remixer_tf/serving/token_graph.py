@@ -42,6 +42,7 @@ class TokenGraph(tf.Module):
         super().__init__(name="token_graph")
         self.jit_compile = uses_xla(jit_compile)
         self.input_length = input_length
+        self.max_decode_length, self.decode_fn = max_decode_length, decode_fn
         self.weights = StoredWeights(model, weights)
         self.search = lambda batch: decode_fn(model, batch, max_decode_length)
         self._start = lambda batch: model.start_decoding(batch, max_decode_length)

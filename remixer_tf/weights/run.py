@@ -33,6 +33,23 @@ def run_gin(source, vocabulary=None):
     return text + gin_text(source.generation.bindings)
 
 
+def check_vocabulary_named(source, vocabulary, bindings):
+    """Raises ValueError unless weights of a text model come with a vocabulary.
+
+    Args:
+        source: a `Source`.
+        vocabulary: path of a SentencePiece model, or None.
+        bindings: list of str, of gin.
+    """
+    given = any(binding.startswith("VOCABULARY") for binding in bindings)
+    if source.extra_ids is not None and not (vocabulary or source.vocabulary or given):
+        raise UserError(
+            "no vocabulary came with these weights. Name their SentencePiece model "
+            "(of T5's own: sentencepiece.model or spiece.model) with "
+            "--vocabulary=FILE; in Python with bindings=[\"VOCABULARY_FILE = 'FILE'\"]."
+        )
+
+
 def check_vocabulary_fits(vocabularies, vocab_size):
     """Raises ValueError if a vocabulary has ids that the model's embedding lacks.
 

@@ -1,0 +1,143 @@
+"""Models by name, and runs from folders: what `remixer_tf.create` and `load` are."""
+
+import os
+import tempfile
+import types
+
+from remixer_tf import configuration
+from remixer_tf.configuration.bindings import RUN_FILE
+from remixer_tf.errors import MissingFileError, UserError, nearest
+from remixer_tf.loaded_run import LoadedRun, Settings
+from remixer_tf.presets import preset_names
+
+
+def create(preset, **sizes):
+    """Makes a model with new weights.
+
+    Args:
+        preset: str, a name of `remixer_tf.presets()`.
+        **sizes: values of the preset's macros, in small letters: `max_length=1024` sets
+            MAX_LENGTH, `vocab_size=259` VOCAB_SIZE.
+
+    Returns:
+        a built `keras.Model`: `EncoderDecoder`, `DecoderOnly`, `EncoderOnly` or
+        `ImageClassifier`. Its precision is Keras' (`keras.config.set_dtype_policy`).
+
+    Raises:
+        ValueError: there is no such preset or size, or a value does not fit.
+
+    Example:
+        >>> import remixer_tf as rt
+        >>> model = rt.create("remixer_tiny", vocab_size=64, max_length=128)
+        >>> model.count_params()
+        1326848
+    """
+    _check_preset(preset)
+    file = f"models/{preset}.gin"
+    macros = configuration.macros([file])
+    for name in sizes:
+        if name.upper() not in macros or not name.islower():
+            known = [macro.lower() for macro in macros]
+            raise UserError(
+                f"{preset} has no size {name!r}.{nearest(name, known)} It has: "
+                f"{', '.join(sorted(known))}."
+            )
+    bindings = [f"{name.upper()} = {value!r}" for name, value in sizes.items()]
+    configuration.parse_gin([file], bindings, complete=False)
+    model = configuration.get_value("Run.model")()
+    model.build()
+    return model
+
+
+def load(path, step=None, *, bindings=(), modules=(), trust=False):
+    """Loads a run, or published weights, to ask it or to train it on.
+
+    Args:
+        path: str, the folder of a run; or of weights that Hugging Face, T5X, Mesh
+            TensorFlow or timm published, which are read as `remixer_tf import_weights`
+            does, into memory.
+        step: int, the step of a run's checkpoint; None for the newest, "best" for the
+            one that training found best.
+        bindings: list of str, gin bindings that go before those of the run, such as
+            "text_to_text.decode_fn = @beam_search".
+        modules: names of modules of yours to import first, which register tasks or
+            layers.
+        trust: bool, whether the run's own configuration may import any module, which
+            runs code of whoever made it.
+
+    Returns:
+        a `LoadedRun`.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or nothing that can be loaded.
+        ValueError: the weights do not fit, or a binding is wrong.
+
+    Example:
+        >>> import remixer_tf as rt
+        >>> run = rt.load("RUN")                    # doctest: +SKIP
+        >>> run.generate("the cat slept")           # doctest: +SKIP
+    """
+    path = os.path.expanduser(os.fspath(path))
+    if "://" not in path and not os.path.exists(path):
+        hint = nearest(path, preset_names())
+        if path in preset_names():
+            hint = f" It is a preset: create({path!r}) makes a model with new weights."
+        raise MissingFileError(
+            f"there is no {path!r}. Expected: the folder of a run (with {RUN_FILE}), "
+            f"or of published weights.{hint}"
+        )
+    if os.path.exists(os.path.join(path, RUN_FILE)):
+        settings = Settings(_reader(path, modules, trust), bindings)
+        with settings:
+            run = configuration.call("Run")
+        return LoadedRun.of(run, settings, path, step)
+    if step is not None:
+        raise UserError(f"{path} has no run with steps. Leave step out.")
+    return _imported(path, bindings, modules)
+
+
+def _reader(model_dir, modules, trust):
+    """A function that reads a run's configuration, for the devices of this process."""
+
+    def read(bindings):
+        options = types.SimpleNamespace(
+            model_dir=model_dir,
+            gin_file=[],
+            gin_bindings=bindings,
+            gin_search_paths=[],
+            module_import=modules,
+            trust=trust,
+        )
+        configuration.read_run(options, devices="asked")
+
+    return read
+
+
+def _imported(path, bindings, modules):
+    """A run of published weights, in memory."""
+    from remixer_tf.weights import formats
+    from remixer_tf.weights.run import check_vocabulary_named, run_gin
+
+    source = formats.read_source(path)
+    check_vocabulary_named(source, None, bindings)
+
+    def read(bindings):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "imported.gin")
+            with open(file, "w") as opened:
+                opened.write(run_gin(source))
+            configuration.parse_gin([file], bindings, modules=modules)
+
+    settings = Settings(read, bindings)
+    with settings:
+        run = configuration.call("Run")
+    return LoadedRun.of(run, settings, None, None, source)
+
+
+def _check_preset(name):
+    names = preset_names()
+    if name not in names:
+        raise UserError(
+            f"there is no preset {name!r}.{nearest(str(name), names)} "
+            "remixer_tf.presets() lists all."
+        )

@@ -1,0 +1,111 @@
+"""The named models, read from the heads of their gin files."""
+
+import fnmatch
+import functools
+import os
+import re
+from typing import NamedTuple
+
+from remixer_tf.configuration.bindings import gin_folder, read_statements
+from remixer_tf.errors import UserError, nearest
+
+_OURS = re.compile(r"Parameters:(?:[^\n]*?ours)? ([\d.]+)M")
+_PAPER = re.compile(r"Parameters: paper (\S+M(?: \([^)]*\))?)")
+
+
+class Preset(NamedTuple):
+    """A named model.
+
+    Attributes:
+        name: str, for `create` and, as models/NAME.gin, for --gin_file.
+        family: str, its architecture, the file gin/architectures/FAMILY.gin.
+        parameters: int, to the precision of the file's head.
+        paper: str, the parameters that its paper prints, such as "224M (Table 1)"; ""
+            where no paper has it.
+        description: str, a sentence.
+    """
+
+    name: str
+    family: str
+    parameters: int
+    paper: str
+    description: str
+
+
+class Presets(tuple):
+    """`Preset`s, which are shown as a table."""
+
+    def __repr__(self):
+        rows = [("preset", "family", "parameters", "paper")]
+        rows += [(p.name, p.family, _short(p.parameters), p.paper) for p in self]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join(lines)
+
+
+def presets(pattern="*"):
+    """Returns the named models.
+
+    Args:
+        pattern: str, of names, with `*` for any letters: "gmlp*".
+
+    Returns:
+        `Presets`, a tuple of `Preset`s in the order of their names.
+
+    Raises:
+        ValueError: no name is so. The message has the nearest.
+
+    Example:
+        >>> import remixer_tf as rt
+        >>> [preset.name for preset in rt.presets("remixer_s*")]
+        ['remixer_sbase', 'remixer_sbase_literal', 'remixer_sbase_table1', \
+'remixer_small']
+        >>> rt.presets("remixer_small")[0].parameters
+        81160000
+    """
+    names = preset_names()
+    found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise UserError(
+            f"there is no preset {pattern!r}.{nearest(pattern, names)} "
+            "presets() lists all."
+        )
+    return Presets(map(_read, found))
+
+
+def preset_names():
+    """Returns the names of all presets, a list of str."""
+    files = os.listdir(os.path.join(gin_folder(), "models"))
+    return sorted(f.removesuffix(".gin") for f in files if f.endswith(".gin"))
+
+
+@functools.cache
+def _read(name):
+    path = os.path.join(gin_folder(), "models", f"{name}.gin")
+    with open(path) as file:
+        lines = file.read().splitlines()
+    head = lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")]
+    head = "\n".join(line.removeprefix("#").strip() for line in head)
+    text = " ".join(head.partition("\nParameters:")[0].split())
+    paper = _PAPER.search(head)
+    return Preset(
+        name,
+        _family(path),
+        round(float(_OURS.search(head)[1]) * 1e6),
+        paper[1] if paper else "",
+        text,
+    )
+
+
+def _family(path):
+    """The last architecture that a file includes, else that of its model."""
+    included = [s for s in read_statements(path) if isinstance(s, str)]
+    for file in reversed(included):
+        if file.startswith("architectures/"):
+            return os.path.basename(file).removesuffix(".gin")
+    models = (os.path.join(gin_folder(), f) for f in included if "sizes" not in f)
+    return next(map(_family, models), "")
+
+
+def _short(number):
+    return f"{number / 1e6:,.1f}M"

@@ -1,0 +1,178 @@
+"""`remixer_tf.load`: a run answers from Python as it does from the shell."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import remixer_tf as rt
+from remixer_tf.commands import run_command
+from remixer_tf.data.vocabulary_training import train_vocabulary
+from remixer_tf.errors import MissingFileError, UserError
+from tests.tiny_run import TEXTS
+from tests.weights import numpy_t5, published
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+QUESTIONS = ["", "A cat", "the teacher slept", "café", "Emma liked a cake " * 3]
+on_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a stream is TensorFlow's"
+)
+
+
+@pytest.fixture
+def run(tiny_run):
+    return rt.load(tiny_run)
+
+
+def infer(tiny_run, tmp_path, *arguments):
+    """The lines that the command writes."""
+    (tmp_path / "questions.txt").write_text("\n".join(QUESTIONS) + "\n")
+    files = [f"--input={tmp_path}/questions.txt", f"--output={tmp_path}/answers.txt"]
+    run_command("infer", [f"--model_dir={tiny_run}", *files, *arguments])
+    text = (tmp_path / "answers.txt").read_text(errors="replace")
+    return [line.replace(r"\n", "\n") for line in text.split("\n")[:-1]]
+
+
+def answers(run, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Some are trimmed.
+        return run.generate(*args, **kwargs)
+
+
+def test_answers_are_those_of_infer(run, tiny_run, tmp_path):
+    assert answers(run, QUESTIONS) == infer(tiny_run, tmp_path)
+    assert answers(run, QUESTIONS, batch_size=2) == answers(run, QUESTIONS)
+    assert answers(run, "A cat") == answers(run, ["A cat"])[0]
+    assert run.generate([]) == []
+
+
+def test_beams_are_those_of_infer(run, tiny_run, tmp_path):
+    search = [
+        "--gin.text_to_text.decode_fn=@beam_search",
+        "--gin.beam_search.rules=@T5Rules()",
+        "--gin.beam_search.beams=3",
+        "--gin.beam_search.n_best=2",
+    ]
+    found = answers(run, QUESTIONS, beams=3, n_best=2, scores=True)
+    lines = infer(tiny_run, tmp_path, "--scores", *search)
+    shown = [f"{text}\t{score:.4f}" for row in found for text, score in row]
+    assert shown == lines
+
+
+def test_samples_are_drawn_by_their_seed(run):
+    kwargs = {"temperature": 2.0, "num_samples": 3}
+    first, again, other = (
+        answers(run, "A cat", seed=seed, **kwargs) for seed in (1, 1, 2)
+    )
+    assert len(first) == 3 and first == again != other
+
+
+@on_tensorflow
+def test_a_stream_is_the_answer_in_pieces(run):
+    for question in QUESTIONS[:4]:
+        pieces = [*run.stream(question)]
+        assert "".join(pieces) == answers(run, question)
+    assert len(pieces) > 1
+    with pytest.raises(UserError, match="writes one answer"):
+        [*run.stream("A cat", beams=2)]
+
+
+def test_scores_are_those_of_score(run, tiny_run, tmp_path):
+    pairs = [("A cat", "the dog"), ("", "Emma slept"), ("the teacher", "A")]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
+    files = [f"--input={tmp_path}/pairs.tsv", f"--output={tmp_path}/scores.txt"]
+    run_command("score", [f"--model_dir={tiny_run}", *files])
+    lines = (tmp_path / "scores.txt").read_text().splitlines()
+    scores = run.score(*zip(*pairs, strict=True))
+    assert [f"{x:.4f}" for x in scores] == [line.split("\t")[0] for line in lines]
+    assert run.score(*pairs[0]) == pytest.approx(scores[0], abs=1e-5)
+
+
+def test_two_runs_keep_their_settings(tiny_run):
+    short = rt.load(tiny_run, bindings=["text_to_text.max_decode_length = 2"])
+    whole = rt.load(tiny_run)
+    for _ in range(2):
+        assert len(answers(short, "A cat")) < len(answers(whole, "A cat"))
+    assert "step  1" in repr(whole) and "inputs" in repr(whole)
+
+
+def test_long_texts_are_counted_or_refused(run):
+    with pytest.warns(UserWarning, match="1 of 2 texts are longer than"):
+        run.generate(["A", "the cat " * 9])
+    with pytest.raises(UserError, match="longer than .* 'the cat "):
+        run.generate("the cat " * 9, on_long="raise")
+    with pytest.raises(UserError, match="on_long is one of"):
+        run.generate("A", on_long="cut")
+
+
+def test_mistakes_are_one_sentence(run):
+    for wrong in (3, None, b"A", ["A", 3]):
+        with pytest.raises(TypeError, match="Expected: a.* str"):
+            run.generate(wrong)
+    with pytest.raises(TypeError, match="no argument 'beam'. Nearest: beams"):
+        run.generate("A", beam=2)
+    with pytest.raises(UserError, match="beams is of beam search and top_k"):
+        run.generate("A", beams=2, top_k=3)
+    with pytest.raises(UserError, match="as many inputs as targets"):
+        run.score(["A", "B"], ["C"])
+    with pytest.raises(UserError, match="stride is for language models"):
+        run.perplexity("A cat")
+    with pytest.raises(UserError, match="EncoderOnly"):
+        run.classify("A cat")
+
+
+def test_what_cannot_be_loaded(tmp_path, tiny_run):
+    with pytest.raises(MissingFileError, match="It is a preset: create"):
+        rt.load("remixer_small")
+    with pytest.raises(MissingFileError, match="Expected: the folder of a run"):
+        rt.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="no weights of a known format"):
+        rt.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="step 7"):
+        rt.load(tiny_run, step=7).generate("A")
+
+
+def test_published_weights_are_imported_on_the_way(tmp_path):
+    folder = tmp_path / "t5"
+    weights = numpy_t5.made_up_weights()
+    published.write_hugging_face(folder, weights, **published.NEW)
+    with pytest.raises(UserError, match="no vocabulary came with these weights"):
+        rt.load(folder)
+    train_vocabulary(TEXTS, str(folder / "spiece.model"), model_type="word")
+    lengths = ["FEATURE_LENGTHS = {'inputs': 12, 'targets': 8}"]
+    run = rt.load(folder, bindings=lengths)
+    imported = tmp_path / "run"
+    run_command(
+        "import_weights",
+        [f"--from={folder}", f"--model_dir={imported}", f"--gin.{lengths[0]}"],
+    )
+    assert answers(run, QUESTIONS) == answers(rt.load(imported), QUESTIONS)
+    assert "Hugging Face" in repr(run)
+
+
+@pytest.mark.slow
+def test_trains_on_and_evaluates_a_table(run, tmp_path):
+    rows = [f"the cat {word}\t{word}" for word in "slept ate ran saw liked".split()]
+    table, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    table.write_text("\n".join(["question\tanswer", *rows]) + "\n")
+    dev.write_text("question\tanswer\nthe dog slept\tslept\n")
+    columns = {"inputs": "{question}", "targets": "{answer}"}
+    options = {"table": columns, "batch_size": 4, "bindings": SHORT}
+    folder = str(tmp_path / "new")
+    before = [np.array(w) for w in run.weights.weights]
+    new = run.fit(table, folder, validation=dev, steps=2, **options)
+    assert "step  2" in repr(new) and "table" in repr(new)
+    for old, kept in zip(before, run.weights.weights, strict=True):
+        np.testing.assert_array_equal(old, kept)  # The run itself stays.
+    assert "step  4" in repr(run.fit(table, folder, steps=4, **options))
+    found = new.evaluate(dev, table=columns)
+    assert {*found} == {"table/validation/accuracy"}
+    with pytest.raises(MissingFileError, match="nothing.tsv"):
+        run.fit(tmp_path / "nothing.tsv", str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(TypeError, match="path of a table"):
+        run.evaluate(3)
+
+
+SHORT = ["train.steps_per_call = 1", "train.log_period = 1"]

@@ -12,20 +12,9 @@ imported when it is first asked for.
 """
 
 import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from remixer_tf import testing as testing
-    from remixer_tf.loaded_run import LoadedRun as LoadedRun
-    from remixer_tf.loading import create as create
-    from remixer_tf.loading import load as load
-    from remixer_tf.objectives.losses import CrossEntropy as CrossEntropy
-    from remixer_tf.optimizers import Adafactor as Adafactor
-    from remixer_tf.presets import presets as presets
-    from remixer_tf.run import Run as Run
 
 __version__ = "0.1.0"
-# Of each public name, the module that has it.
+# Of each public name, the module that has it; __init__.pyi says so to type checkers.
 _HOMES = {
     "Adafactor": "optimizers",
     "CrossEntropy": "objectives.losses",

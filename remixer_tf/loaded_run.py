@@ -7,6 +7,7 @@ import os
 import queue
 import tempfile
 import threading
+import types
 import warnings
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError, nearest
 from remixer_tf.evaluation.results import metrics_by_name
 from remixer_tf.evaluation.splits import first_examples
+from remixer_tf.models import EncoderOnly
 from remixer_tf.run import Run
 
 _BEAMS = {"beams", "n_best", "rules"}
@@ -91,12 +93,31 @@ class LoadedRun(Run):
     source: Any = None
 
     @classmethod
-    def of(cls, run, settings, model_dir, step, source=None):
-        """Makes one of a `Run`, restored when it is first asked."""
+    def of(cls, settings, model_dir=None, step=None, source=None):
+        """Makes the run of `Settings`, restored when it is first asked."""
+        with settings:
+            run = configuration.call("Run")
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(Run)}
         return cls(
             **fields, model_dir=model_dir, step=step, settings=settings, source=source
         )
+
+    @classmethod
+    def of_folder(cls, model_dir, step=None, bindings=(), modules=(), trust=False):
+        """Makes that of a run's folder, on devices of this process; see `load`."""
+
+        def read(bindings):
+            options = types.SimpleNamespace(
+                model_dir=model_dir,
+                gin_file=[],
+                gin_bindings=bindings,
+                gin_search_paths=[],
+                module_import=list(modules),
+                trust=trust,
+            )
+            configuration.read_run(options, devices="asked")
+
+        return cls.of(Settings(read, bindings), model_dir, step)
 
     def __repr__(self):
         rows = {
@@ -373,7 +394,6 @@ class LoadedRun(Run):
             FileNotFoundError: there is no such table.
             ValueError: a row is bad, or an argument does not fit.
         """
-        from remixer_tf.loading import load
         from remixer_tf.weights.run import write_run
 
         files = {"train": train} | ({"validation": validation} if validation else {})
@@ -412,7 +432,7 @@ class LoadedRun(Run):
                 configuration=lambda: configuration.recorded(model_dir),
                 evaluation_bindings=configuration.evaluation_bindings(),
             )
-        return load(model_dir)
+        return self.of_folder(model_dir)
 
     def evaluate(self, data=None, *, table=None):
         """Evaluates, as `remixer_tf eval` does.
@@ -549,8 +569,13 @@ class LoadedRun(Run):
 
     @functools.cached_property
     def _signatures(self):
-        _on_tensorflow()
         name = "text_encoder" if self.task is not None else "image_to_class"
+        if name == "text_encoder" and not isinstance(self.weights, EncoderOnly):
+            raise UserError(
+                "classify() and embed() need an EncoderOnly. Received: "
+                f"{type(self.weights).__name__}"
+            )
+        _on_tensorflow()
         with self.settings:
             return configuration.call(name, self, self.model_dir)[0].signatures()
 

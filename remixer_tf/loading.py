@@ -2,10 +2,8 @@
 
 import os
 import tempfile
-import types
 
 from remixer_tf import configuration
-from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.errors import MissingFileError, UserError, nearest
 from remixer_tf.loaded_run import LoadedRun, Settings
 from remixer_tf.presets import preset_names
@@ -83,34 +81,14 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
         if path in preset_names():
             hint = f" It is a preset: create({path!r}) makes a model with new weights."
         raise MissingFileError(
-            f"there is no {path!r}. Expected: the folder of a run (with {RUN_FILE}), "
-            f"or of published weights.{hint}"
+            f"there is no {path!r}. Expected: the folder of a run (with "
+            f"{configuration.RUN_FILE}), or of published weights.{hint}"
         )
-    if os.path.exists(os.path.join(path, RUN_FILE)):
-        settings = Settings(_reader(path, modules, trust), bindings)
-        with settings:
-            run = configuration.call("Run")
-        return LoadedRun.of(run, settings, path, step)
+    if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
+        return LoadedRun.of_folder(path, step, bindings, modules, trust)
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
     return _imported(path, bindings, modules)
-
-
-def _reader(model_dir, modules, trust):
-    """A function that reads a run's configuration, for the devices of this process."""
-
-    def read(bindings):
-        options = types.SimpleNamespace(
-            model_dir=model_dir,
-            gin_file=[],
-            gin_bindings=bindings,
-            gin_search_paths=[],
-            module_import=modules,
-            trust=trust,
-        )
-        configuration.read_run(options, devices="asked")
-
-    return read
 
 
 def _imported(path, bindings, modules):
@@ -129,9 +107,7 @@ def _imported(path, bindings, modules):
             configuration.parse_gin([file], bindings, modules=modules)
 
     settings = Settings(read, bindings)
-    with settings:
-        run = configuration.call("Run")
-    return LoadedRun.of(run, settings, None, None, source)
+    return LoadedRun.of(settings, source=source)
 
 
 def _check_preset(name):

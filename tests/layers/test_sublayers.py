@@ -52,3 +52,10 @@ def test_what_holds_for_ours_alone(name):
         with pytest.raises(ValueError, match=f"{longest + 1} tokens .*={longest}"):
             call(too_long, context=context)
         call(too_long[:, :longest], context=context)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_CLASS)
+def test_a_call_without_context_says_what_to_pass(name):
+    factory, _ = SUBLAYERS[name]
+    with pytest.raises(ValueError, match=f"^{name.partition('(')[0]} .* context=Con"):
+        factory(name="sublayer")(np.zeros((2, 7, D_MODEL), "float32"))

@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 # What needs only Keras, and runs on JAX too. Of layers the slow tests there, and of models
 # all, say little more than `tests/test_backends_tf.py`, which has both give the same
 # outputs and gradients; run them by hand: KERAS_BACKEND=jax pytest tests/layers tests/models
-LAYER_TESTS := tests/layers tests/test_testing.py
+LAYER_TESTS := tests/kernels tests/layers tests/test_testing.py
 KERAS_TESTS := tests/optimizers tests/decoding tests/objectives
 # What a run does, on either engine; on JAX slow unless marked `quick_on_jax`.
 ENGINE_TESTS := tests/training/test_loop.py tests/engines/test_train_step.py \

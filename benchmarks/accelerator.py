@@ -54,7 +54,7 @@ from benchmarks.accelerator_sizes import FULL, OPTIONS, TINY, VOCAB_SIZE
 from benchmarks.measure import print_header, print_row
 from remixer_tf import layers, models
 from remixer_tf.engines.jax.flops import program_bytes
-from remixer_tf.layers import length_mixing
+from remixer_tf.kernels import fft_product
 from remixer_tf.objectives import losses
 
 
@@ -295,8 +295,8 @@ def print_mixing(sizes, batch=16):
     for length in sizes.mixing:
         row = []
         for backward in (False, True):
-            for fft_from in (length + 1, 1):
-                layer = length_mixing.LengthMixing(
+            for fft in (False, True):
+                layer = layers.LengthMixing(
                     toeplitz=True,
                     max_length=length,
                     name="mixing",
@@ -313,7 +313,7 @@ def print_mixing(sizes, batch=16):
                     return jnp.sum(jnp.square(y.astype("float32")))
 
                 function = jax.grad(forward, (0, 1)) if backward else forward
-                length_mixing.FFT_FROM_LENGTH = fft_from  # read while tracing
+                fft_product.is_chosen = lambda length, fft=fft: fft  # while tracing
                 weight = jnp.array(layer.mixing_matrix.value)
                 seconds = median_seconds(jax.jit(function), weight, x)
                 row.append(f"{1e3 * seconds:.2f}")

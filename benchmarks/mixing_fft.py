@@ -11,13 +11,14 @@ import argparse
 import tensorflow as tf
 
 from benchmarks.measure import median, print_header, print_row, take_turns
-from remixer_tf.layers import Context, LengthMixing, length_mixing
+from remixer_tf.kernels import fft_product
+from remixer_tf.layers import Context, LengthMixing
 
 BATCH, CHANNELS = 4, 512
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
 
-def functions(layer, x, fft_from):
+def functions(layer, x, fft):
     """The forward pass, and forward and backward, traced."""
 
     @tf.function
@@ -32,7 +33,7 @@ def functions(layer, x, fft_from):
             loss = tf.reduce_sum(tf.square(layer(x, context=Context())))
         return tape.gradient(loss, [x, weight])
 
-    length_mixing.FFT_FROM_LENGTH = fft_from  # read while tracing
+    fft_product.is_chosen = lambda length: fft  # asked while tracing
     forward(), backward()
     return forward, backward
 
@@ -55,8 +56,8 @@ def main():
         )
         layer.build((None, None, CHANNELS))
         x = tf.random.normal((BATCH, length, CHANNELS))
-        dense = functions(layer, x, fft_from=length + 1)
-        fft = functions(layer, x, fft_from=1)
+        dense = functions(layer, x, fft=False)
+        fft = functions(layer, x, fft=True)
         steps = zip(columns, (dense[0], fft[0], dense[1], fft[1]), strict=True)
         times = take_turns(
             {name: finished(step) for name, step in steps}, options.rounds

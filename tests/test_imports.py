@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # Each group may import from itself (without cycles) and from the groups before it.
 ORDER = [
     ["errors"],
+    ["kernels"],
     ["layers"],
     ["models"],
     ["decoding", "objectives", "optimizers"],
@@ -38,7 +39,7 @@ USES_GIN.add("tasks")
 ON_JAX = (
     "remixer_tf.engines.jax.",
     "remixer_tf.checkpoints.sharded",
-    "remixer_tf.layers.jax_linear",
+    "remixer_tf.kernels.linear_operation",
     "remixer_tf.testing",
 )
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names

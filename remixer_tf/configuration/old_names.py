@@ -18,6 +18,14 @@ NEW_NAMES = {
     f"{owner}.{parameter}": f"Run.{parameter}"
     for parameter, owners in _OF_RUN.items()
     for owner in owners
+} | {
+    "RemixerBlock.width": "RemixerBlock.d_ff",
+    "RemixerBlock.renormalize": None,
+    "RemixerBlock.mixing_dropout_rate": None,
+    "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
+    "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
+    "LengthMixing.renormalize": None,
+    "LengthMixing.dropout_rate": None,
 }
 
 

@@ -5,7 +5,7 @@ from keras import ops
 from remixer_tf.decoding.constraints import Constraint
 from remixer_tf.decoding.repetition import Repetition
 from remixer_tf.decoding.search import Choice, Decoded, decode
-from remixer_tf.layers.base import largest
+from remixer_tf.kernels.largest import largest
 
 
 def greedy_decode(

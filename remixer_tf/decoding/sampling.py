@@ -7,7 +7,7 @@ from remixer_tf.decoding.repetition import Repetition
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, decode
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import largest
+from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.checks import check_integers, check_numbers
 
 

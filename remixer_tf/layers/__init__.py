@@ -15,7 +15,7 @@ from remixer_tf.layers.learned_routers import (
     GShardRouter,
     SwitchRouter,
 )
-from remixer_tf.layers.length_mixing import LengthMixing, create_toeplitz_matrix
+from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.mixture import MoE
 from remixer_tf.layers.mlp_mixer import (
     BlockTokenMLP,
@@ -36,6 +36,7 @@ from remixer_tf.layers.routers import (
 )
 from remixer_tf.layers.sowing import capture, sow
 from remixer_tf.layers.sparse_gate import SparseSpatialGate
+from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
 __all__ = [
     "BaseRouter",

@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, build_named
 from remixer_tf.layers.checks import check_integers
-from remixer_tf.layers.products import Dense
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
 # all masked (a padding query) stays finite.
@@ -132,6 +132,16 @@ class Sublayer(NamedAxes, keras.layers.Layer):
             raise UserError(not_causal(self))
         agree(self, max_length=max_length)
 
+    def __call__(self, *args, **kwargs):
+        """Keras' call, with a message of its own if the context is missing."""
+        if len(args) < 2 and "context" not in kwargs:
+            raise UserError(
+                f"{type(self).__name__} reads a context besides its input. Pass "
+                "context=Context(), of remixer_tf.layers, with the masks if there are "
+                "any."
+            )
+        return super().__call__(*args, **kwargs)
+
     def call(self, x, context, training=False):
         """Transforms a whole sequence.
 
@@ -230,6 +240,35 @@ def require_max_length(layer):
         )
 
 
+def check_length(layer, length):
+    """Raises a ValueError for a sequence longer than a layer's `max_length`."""
+    if length > layer.max_length:
+        raise UserError(
+            f"A sequence of {length} tokens is too long for {type(layer).__name__} "
+            f"'{layer.path}', made for max_length={layer.max_length}. Shorten the "
+            "sequences or build the model with a larger max_length."
+        )
+
+
+def require_causal(layer):
+    """Raises a ValueError unless a layer, which is to decode, is causal."""
+    if not layer.causal:
+        raise UserError(
+            f"Only a causal {type(layer).__name__} can decode step by step. Received: "
+            f"layer '{layer.path}', which is not causal. A decoder's stack makes it so."
+        )
+
+
+def require_positions(context):
+    """Raises a ValueError for packed examples without positions."""
+    if context.segment_ids is not None and context.positions is None:
+        raise UserError(
+            "Packed examples need their positions, the place of each token in its "
+            "example. Received: segment_ids without positions. Pass *_positions "
+            "beside *_segment_ids."
+        )
+
+
 def not_causal(layer):
     """Says what is wrong with a layer in a decoder that is not causal."""
     return (
@@ -255,6 +294,26 @@ def update_cache(cached, x, state):
     return ops.where(here, ops.cast(x, cached.dtype), cached)
 
 
+def read_cache(weights, cached, ancestry=None):
+    """The weighted sums of what is cached.
+
+    Args:
+        weights: float `[batch, heads, queries, length]`; the batch may be 1, with an
+            ancestry so may the queries: the same weights for all.
+        cached: float `[rows, heads, length, channels]`.
+        ancestry: None, where rows are the batch; or see `DecodeState`, where rows are
+            hypotheses and so are the queries.
+
+    Returns:
+        float `[batch, heads, queries, channels]`.
+    """
+    if ancestry is None:
+        return ops.matmul(weights, cached)
+    weights = join_examples(weights[:, None] * ops.cast(ancestry, weights.dtype))
+    sums = ops.matmul(weights, cached)  # of each writer's positions
+    return ops.sum(split_examples(sums, ancestry.shape[1]), axis=1)
+
+
 def split_examples(x, hypotheses):
     """`[batch * hypotheses, ..]`, all else static, to `[batch, hypotheses, ..]`."""
     return ops.reshape(x, (-1, hypotheses, *x.shape[1:]))
@@ -263,21 +322,6 @@ def split_examples(x, hypotheses):
 def join_examples(x):
     """`[batch, hypotheses, ..]`, all else static, to `[batch * hypotheses, ..]`."""
     return ops.reshape(x, (-1, *x.shape[2:]))
-
-
-def largest(x):
-    """The index of the largest value on the last axis; of equal ones the first.
-
-    In half the time of `keras.ops.argmax`, which gives every -0.0 another value first,
-    and in operations that LiteRT and ONNX have too.
-
-    Args:
-        x: float `[..., n]`.
-
-    Returns:
-        int32 `[...]`.
-    """
-    return ops.cast(ops.top_k(x, 1)[1][..., 0], "int32")
 
 
 def get_activation(name):
@@ -297,6 +341,16 @@ def get_activation(name):
             "activation must be 'gelu', 'gelu_exact' or the name of one of Keras' "
             f"activations, such as 'relu'. Received: activation={name!r}"
         ) from None
+
+
+class Dense(keras.layers.Dense):
+    """`act(X W + b)`: Keras' layer, by `project`."""
+
+    def call(self, inputs):
+        y = project(inputs, self.kernel)
+        if self.bias is not None:
+            y = ops.add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
 
 
 def dense(name, input_shape, units, dtype, initializer=None, axes=None, **kwargs):

@@ -64,7 +64,7 @@ class PositionalAttention(BertSelfAttention):
 
     def call(self, x, context, training=False):
         value = self._split_heads(self.value(x))
-        bias = self._bias(*x.shape[:2], context)
+        bias = self._bias(x.shape[1], context)
         return self._read(self._per_example(bias, value), value, training)
 
     def init_cache(self, batch_size, max_length, context):

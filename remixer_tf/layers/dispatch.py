@@ -11,8 +11,9 @@ choices before all second ones; n = k S; E experts; C rows of an expert in a gro
 
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
+
+from remixer_tf.kernels.take_rows import take_rows
 
 
 class Plan(NamedTuple):
@@ -240,46 +241,6 @@ def _tokens(plan):
     """int32 `[rows]`, each row's token, counted through all groups."""
     _, k, tokens = ops.shape(plan.row)
     return plan.choice // (k * tokens) * tokens + plan.choice % tokens
-
-
-def take_rows(x, index, inverse, valid=None):
-    """`x[index]`, whose gradient is a gather too.
-
-    Args:
-        x: `[n, d]`.
-        index: int32 `[m]`.
-        inverse: int32 `[n, r]`, the places where each row of x stands.
-        valid: bool `[n, r]`, False for places where it does not, or has no gradient.
-            None if all are valid.
-
-    Returns:
-        `[m, d]`.
-    """
-
-    places = [index, inverse] if valid is None else [index, inverse, valid]
-
-    def take(x, index, *places):
-        return ops.take(x, index, axis=0)
-
-    def gradient(upstream, x, index, inverse, valid=None):
-        taken = ops.take(upstream, inverse, axis=0)
-        if valid is not None:
-            taken = ops.where(valid[:, :, None], taken, 0)
-        return ops.sum(taken, axis=1)
-
-    if keras.backend.backend() == "jax":
-        from remixer_tf.layers.jax_linear import linear_operation
-
-        return linear_operation(take, gradient)(x, *places)
-
-    @ops.custom_gradient
-    def taken(x):
-        def of_x(*args, upstream=None):
-            return gradient(args[0] if upstream is None else upstream, x, *places)
-
-        return take(x, *places), of_x
-
-    return taken(x)
 
 
 def multiply_blocks(rows, weights, block_experts):

@@ -9,7 +9,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree
 from remixer_tf.layers.checks import check_integers
-from remixer_tf.layers.length_mixing import create_toeplitz_matrix
+from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
 
 def relative_position_bucket(

@@ -11,10 +11,10 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length
 from remixer_tf.layers.checks import check_integers
-from remixer_tf.layers.dispatch import take_rows
 from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
@@ -65,7 +65,7 @@ class SparseSpatialGate(SpatialGatingUnit):
 
     def __init__(self, num_experts, routing="deterministic", **kwargs):
         check_integers(num_experts=num_experts)
-        for name in {"variant", "num_heads"} & set(kwargs):
+        for name in {"variant", "num_mixing_heads"} & set(kwargs):
             raise UserError(
                 f"SparseSpatialGate has no {name}: it splits the channels, and the "
                 f"experts share them. Received: {name}={kwargs[name]!r}. Set "
@@ -75,7 +75,7 @@ class SparseSpatialGate(SpatialGatingUnit):
             raise UserError(
                 f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
             )
-        super().__init__(num_heads=num_experts, **kwargs)
+        super().__init__(num_mixing_heads=num_experts, **kwargs)
         self.num_experts = num_experts
         self.routing = routing
 
@@ -127,7 +127,6 @@ class SparseSpatialGate(SpatialGatingUnit):
                 "a whole row, so they cannot tell packed examples apart. Received: "
                 f"segment_ids in layer '{self.path}'. Train with packing off."
             )
-        mask = context.padding_mask
         channels = ops.transpose(x, (0, 2, 1))
         experts, probability = self._route(channels, context)
         # Each channel is a row, so that what moves lies together, and comes to its
@@ -137,7 +136,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         rows = take_rows(rows, order, back[:, None])
         per_expert = x.shape[2] // self.num_experts
         shape = (self.num_experts, -1, per_expert, x.shape[1])
-        mixed = self.mixing.mix(ops.reshape(rows, shape), "hbcl", mask)
+        mixed = self.mixing.mix(ops.reshape(rows, shape), context)
         mixed = take_rows(ops.reshape(mixed, (-1, x.shape[1])), back, order[:, None])
         mixed = ops.reshape(mixed, ops.shape(channels))
         mixed *= ops.cast(self.num_experts * probability, mixed.dtype)[:, :, None]

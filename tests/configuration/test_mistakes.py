@@ -102,7 +102,7 @@ def test_of_a_file_that_is_nested_too_deep(tmp_path, monkeypatch, text):
             ["encoder/TransformerStack.sublayers={'a': 'SelfAttention'}"],
             ["sublayers['a']", "@NAME, without quotes", "'SelfAttention'"],
         ),
-        ([REMIXER, "RemixerBlock.width=-1"], ["at least 1", "width=-1"]),
+        ([REMIXER, "RemixerBlock.d_ff=-1"], ["at least 1", "d_ff=-1"]),
         ([REMIXER, "RemixerBlock.max_length='9'"], ["integer", "max_length='9'"]),
         ([MLM, "GatedMLP.d_ff=0"], ["at least 1", "d_ff=0"]),
         ([MLM, "MAX_LENGTH='9'"], ["integer", "max_length='9'"]),

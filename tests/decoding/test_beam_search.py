@@ -102,7 +102,6 @@ EACH = list(itertools.product(ARCHITECTURES, PRESETS))
 def test_wide_beams_find_the_best_of_all_answers(kind, preset, monkeypatch):
     """Of 4 tokens and length 3: with 27 beams, nothing is ever dropped."""
     monkeypatch.setattr("remixer_tf.decoding.search.FIRST_CACHE_LENGTH", 2)
-    monkeypatch.setattr("remixer_tf.layers.mixing_cache.WINDOW", 2)
     model, length = tiny(kind), 3
     rules, rank = PRESETS[preset]
     batch = {"encoder_input_tokens": np.array([[2, 3, 3], [3, 2, 0]], "int32")}

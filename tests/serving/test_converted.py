@@ -124,8 +124,7 @@ def test_layers(runtime, make, f, tmp_path):
     ],
     ids=["litert-remixer", "litert-smlp", "onnx-remixer", "onnx-exact_gelu"],
 )
-def test_the_whole_search(runtime, make, tmp_path, monkeypatch):
-    monkeypatch.setattr("remixer_tf.layers.mixing_cache.WINDOW", 2)
+def test_the_whole_search(runtime, make, tmp_path):
     graph = token_graph(make())
     function = graph.function(None if runtime.ANY_BATCH else 1)
     check(runtime, graph, function, tmp_path)

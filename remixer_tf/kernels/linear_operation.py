@@ -1,8 +1,12 @@
-"""Operations on JAX that are linear in their operands, with transposes of their own."""
+"""Operations on JAX that are linear in their operands, with transposes of their own.
+
+The tool of the kernels that write their gradients out. JAX only.
+"""
 
 import jax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from keras import ops
 
 
 def linear_operation(function, *transposes):
@@ -22,6 +26,7 @@ def linear_operation(function, *transposes):
     """
 
     def call(*arrays):
+        arrays = [ops.convert_to_tensor(array) for array in arrays]
         jaxpr = jax.make_jaxpr(function)(*arrays)
         return _linear.bind(*arrays, jaxpr=jaxpr, transposes=transposes)
 

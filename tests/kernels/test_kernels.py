@@ -1,13 +1,19 @@
-"""Products whose gradients are written out on JAX, and both gradients in NumPy."""
-
-import functools
+"""Kernels against their references, and their gradients against forward mode."""
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-from remixer_tf.layers.dispatch import take_rows
-from remixer_tf.layers.products import mix, project, repeat, scores
+from remixer_tf.kernels import (
+    device,
+    fft_product,
+    largest,
+    mix,
+    project,
+    scores,
+    take_rows,
+)
 from remixer_tf.objectives.losses import CrossEntropy
 from tests.compiled import outputs_and_gradients
 from tests.models.tiny import tiny_batch, tiny_model
@@ -31,54 +37,58 @@ class Factors(keras.layers.Layer):
         return self._product(self.left, self.right)
 
 
-@pytest.mark.parametrize(
-    "product, left, right, equation",
-    [
-        (project, (2, 3), (3, 4), "pd,df->pf"),
-        (project, (2, 5, 3), (3, 4), "btd,df->btf"),
-        (project, (2, 5, 4), (4, 3), "btd,df->btf"),
-        (scores, (2, 3, 5, 4), (2, 3, 6, 4), "bhtk,bhsk->bhts"),
-        (
-            functools.partial(mix, axes="hlbc"),
-            *((2, 5, 5), (2, 5, 3, 4)),
-            "hts,hsbc->htbc",
-        ),
-        (
-            functools.partial(mix, axes="hbcl"),
-            *((2, 5, 5), (2, 3, 4, 5)),
-            "hts,hbcs->hbct",
-        ),
-    ],
-)
-def test_products_and_gradients_equal_numpy(product, left, right, equation):
-    rng = np.random.default_rng(0)
-    left, right = (rng.normal(size=s).astype("float32") for s in (left, right))
-    layer = Factors(product, left, right)
-    outputs, gradients = outputs_and_gradients(layer.call, layer)
-    np.testing.assert_allclose(outputs, np.einsum(equation, left, right), atol=1e-5)
-    # Of the sum of y / (1 + |y|).
-    dy = 1 / (1 + np.abs(outputs)) ** 2
-    factors, out = equation.split("->")
-    one, two = factors.split(",")
-    expected = (
-        np.einsum(f"{out},{two}->{one}", dy, right),
-        np.einsum(f"{one},{out}->{two}", left, dy),
-    )
-    for weight, value in zip((layer.left, layer.right), expected, strict=True):
-        np.testing.assert_allclose(gradients[weight.path], value, atol=1e-5)
+ORDER, INVERSE = np.array([2, 0]), np.array([[1], [0], [0]])
+VALID = np.array([[True], [False], [True]])
+
+# name: kernel, reference, shapes of two factors
+KERNELS = {
+    "project rows": (project.project, project.reference, (2, 3), (3, 4)),
+    "project": (project.project, project.reference, (2, 5, 3), (3, 4)),
+    "scores": (scores.scores, scores.reference, (2, 3, 5, 4), (2, 3, 6, 4)),
+    "mix": (mix.mix, mix.reference, (2, 5, 5), (2, 3, 4, 5)),
+    "fft_product": (
+        fft_product.fft_product,
+        fft_product.reference,
+        *((2, 9), (2, 3, 4, 5)),
+    ),
+    "take_rows": (
+        lambda x, y: y * take_rows.take_rows(1.0 * x, ORDER, INVERSE, VALID),
+        lambda x, y: y * take_rows.reference(x, ORDER),
+        *((3, 4), (2, 4)),
+    ),
+}
 
 
-def test_repeated_values_take_the_sum_of_all_examples_gradients():
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_and_gradients_equal_the_reference(name):
+    *functions, left, right = KERNELS[name]
     rng = np.random.default_rng(0)
-    bias = rng.normal(size=(1, 3, 5, 5)).astype("float32")
-    examples = rng.normal(size=(4, 3, 5, 5)).astype("float32")
-    layer = Factors(lambda b, x: x + repeat(b, len(examples)), bias, examples)
-    outputs, gradients = outputs_and_gradients(layer.call, layer)
-    np.testing.assert_allclose(outputs, examples + bias, atol=1e-6)
-    dy = 1 / (1 + np.abs(outputs)) ** 2
-    np.testing.assert_allclose(
-        gradients[layer.left.path], dy.sum(axis=0, keepdims=True), atol=1e-5
+    values = [rng.normal(size=shape).astype("float32") for shape in (left, right)]
+    (y, gradients), (expected, expected_gradients) = (
+        outputs_and_gradients(layer.call, layer)
+        for layer in (Factors(function, *values) for function in functions)
     )
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+    for found, wanted in zip(
+        gradients.values(), expected_gradients.values(), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_the_largest_of_equal_values_is_the_first():
+    x = np.array([[0.0, 3.0, 3.0], [-1.0, -2.0, -1.0], [2.0, 0.0, 5.0]], "float32")
+    x = ops.convert_to_tensor(x)
+    index = np.array(largest.largest(x))
+    np.testing.assert_array_equal(index, np.array(ops.argmax(x, axis=-1)))
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_the_fft_is_for_long_sequences_on_cpus(cpu, monkeypatch):
+    devices = ["cpu:0"] if cpu else ["gpu:0"]
+    monkeypatch.setattr(keras.distribution, "list_devices", lambda: devices)
+    assert device.on_cpu() == cpu
+    assert not fft_product.is_chosen(1023)
+    assert fft_product.is_chosen(1024) == cpu
 
 
 def on_jax():
@@ -90,25 +100,11 @@ def on_jax():
     return jax
 
 
-OPERATIONS = {
-    "project": (project, (2, 5, 3), (3, 4)),
-    "scores": (scores, (2, 3, 5, 4), (2, 3, 6, 4)),
-    "mix": (functools.partial(mix, axes="hlbc"), (2, 5, 5), (2, 5, 3, 4)),
-    "repeat": (lambda x, y: repeat(x, 4) * y, (1, 3), (4, 3)),
-    "take_rows": (
-        lambda x, y: y * take_rows(x, np.array([2, 0]), np.array([[1], [0], [0]]),
-                                   np.array([[True], [False], [True]])),
-        (3, 4),
-        (2, 4),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_forward_mode_maps_and_second_derivatives_on_jax(name):
     """Of `sum(tanh(f(x, y)))`: each by differences, and what is mapped one by one."""
     jax = on_jax()
-    function, *shapes = OPERATIONS[name]
+    function, _, *shapes = KERNELS[name]
     rng = np.random.default_rng(0)
 
     def draw():

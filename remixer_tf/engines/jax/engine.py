@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 
 import jax
 import keras
@@ -17,11 +16,7 @@ from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_byt
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
-from remixer_tf.engines.jax.step import (
-    JaxTrainStep,
-    State,
-    global_norm,
-)
+from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
 from remixer_tf.errors import UserError
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
@@ -94,24 +89,20 @@ class JaxEngine(Engine):
         self._everywhere = self._sharding()
         self._programs = {}  # shapes of a superbatch -> program, Cost
 
-    def build(
-        self, model, optimizer, dtype_policy, *, micro_batches=1, **options
-    ):  # See `Engine`.
+    def build(self, model, optimizer, dtype_policy, objective=None):
         self.build_model(model, dtype_policy)
         with placed(lambda scalar: self._everywhere):
             self.optimizer = optimizer()
-        self._micro_batches = micro_batches
         self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
         of_slot = self._layout.slot_partition(self.model, self.optimizer)
         with placed(lambda slot: self._sharding(*of_slot(slot))):
             self._train_step = JaxTrainStep(
                 self.model,
                 self.optimizer,
-                micro_batches=micro_batches,
+                objective,
                 constrain=lambda part: jax.lax.with_sharding_constraint(
                     part, self._of_batch()
                 ),
-                **options,
             )
         # Here, so that rules which do not fit are told before anything is read.
         self._of_state = self._state_shardings()
@@ -211,7 +202,8 @@ class JaxEngine(Engine):
         if shapes not in self._programs:
             steps, rows = targets_and_weights(superbatch)[0].shape[:2]
             self._check_rows(
-                rows * self.host.shard_info.num_shards, self._micro_batches
+                rows * self.host.shard_info.num_shards,
+                self._train_step.objective.micro_batches,
             )
 
             def train_steps(*arguments):  # The program's name, in profiles.
@@ -313,9 +305,7 @@ class JaxEngine(Engine):
 
     def memory_limit(self):
         limits = [stats["bytes_limit"] for _, stats in self._memory_stats()]
-        if limits:
-            return sum(limits)
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return sum(limits) or super().memory_limit()
 
     def _memory_stats(self):
         """Yields (device, its dictionary); CPUs have none."""

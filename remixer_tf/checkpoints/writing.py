@@ -1,10 +1,9 @@
 """Checkpoints: {path: variable}, with their coverage checked both ways.
 
-`tf.train.Checkpoint(model=model)` leaves out layers held in Python lists and the
-states of random generators without a word, so every variable is listed here by its
-path, and the list is compared with the model and with the file.
-
-A checkpoint is a folder that appears, whole, by being renamed:
+`tf.train.Checkpoint(model=model)` leaves out layers in Python lists and the states of
+random generators without a word. So every variable is listed by its path, and the list
+is compared with the model and with the file. A checkpoint is a folder that is renamed
+when it is whole:
 
     <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
     <model_dir>/checkpoints/<step>/arrays/         model, optimizer, if orbax writes
@@ -48,9 +47,8 @@ from remixer_tf.errors import StorageError, UserError
 class Checkpoints:
     """Saves and restores everything that a run needs to continue exactly.
 
-    Training waits only for the copy of the variables: a thread writes them. Its
-    memory is that of the variables once more, while it writes. Use it as a context
-    manager around the training loop.
+    Training waits only for the copy of the variables: a thread writes them. Use it as a
+    context manager around the training loop.
 
     Args:
         model_dir: folder of the run, which all hosts share.
@@ -90,18 +88,13 @@ class Checkpoints:
         return self
 
     def __exit__(self, *exception):
-        """Lets the checkpoint that is being written be finished, whatever happened."""
         self.join()
 
     def save(self, step, summary=None):
         """Copies everything, and starts writing the checkpoint of `step`.
 
         All hosts call it. The step that was saved or restored last is not written
-        again.
-
-        Args:
-            step: int.
-            summary: dictionary for JSON, which stays with it; None for {}.
+        again. `summary`, a dictionary for JSON or None for {}, stays with it.
 
         Raises:
             OSError: this or the previous checkpoint could not be written, here or on
@@ -136,11 +129,8 @@ class Checkpoints:
         self._agree()  # The positions of all hosts are there.
         finish, state = self._copy(folder, step)
         self._agree()
-        self._thread = threading.Thread(
-            target=self._write,
-            args=(finish, state, folder, step),
-            name="checkpoint",
-        )
+        arguments = finish, state, folder, step
+        self._thread = threading.Thread(target=self._write, args=arguments)
         self._thread.start()
 
     def _agree(self):
@@ -164,10 +154,7 @@ class Checkpoints:
             self._error = error
 
     def _copy(self, folder, step):
-        """Copies everything; returns what waits for orbax, and what TensorFlow writes.
-
-        All hosts call it.
-        """
+        """Copies all; returns what waits for orbax, and what TensorFlow writes."""
         finish, groups = (lambda: None), {}
         if self._by_orbax:
             arrays = {
@@ -240,17 +227,16 @@ class Checkpoints:
             return
         error, self._error = self._error, None
         self._remove_unfinished()  # Else a full disk stays full.
-        steps = available_steps(self.directory)
+        there = "There is none yet."
+        if steps := available_steps(self.directory):
+            there = (
+                f"That of step {steps[-1]} is good, and the same command goes on from "
+                "it."
+            )
         raise StorageError(
             f"A checkpoint could not be written to {self.directory}: "
-            f"{first_line(error)}. "
-            + (
-                f"That of step {steps[-1]} is good, and the same command goes on from "
-                "it. "
-                if steps
-                else "There is none yet. "
-            )
-            + "Is the disk full, or the folder not writable?"
+            f"{first_line(error)}. {there} Is the disk full, or the folder not "
+            "writable?"
         )
 
     def wait(self):

@@ -12,6 +12,7 @@ from remixer_tf.checkpoints.reading import (
     named_variables,
     saved_value,
 )
+from remixer_tf.errors import UserError
 
 
 class Cost(NamedTuple):
@@ -26,6 +27,17 @@ class Cost(NamedTuple):
 
     flops: int
     bytes: int
+
+
+def check_rows(rows, replicas, micro_batches=1):
+    """Raises ValueError unless replicas of so many micro-batches divide the rows."""
+    parts = replicas * micro_batches
+    if rows % parts:
+        raise UserError(
+            f"A batch of {rows} examples does not divide among {replicas} replicas of "
+            f"{micro_batches} micro-batch(es). Set a batch size that is a multiple of "
+            f"{parts}."
+        )
 
 
 class Engine(abc.ABC):

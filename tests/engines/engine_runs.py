@@ -37,7 +37,7 @@ from remixer_tf.commands import run_command
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
-from remixer_tf.engines.jax.processes import Barrier, MissingProcessesError
+from remixer_tf.engines.jax.processes import MissingProcessesError, meet
 from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.layers import HashRouter, MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
@@ -430,7 +430,7 @@ def main_of_two(folder, address, index):
     )
     if index == 0:
         try:
-            Barrier(seconds=0.5)()
+            meet(seconds=0.5)
         except MissingProcessesError as error:
             seen["missing"] = str(error)
     (folder / f"by_two_{index}.json").write_text(json.dumps(seen))

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.engines.device_rates import peak_rate
-from remixer_tf.engines.engine import Cost, Engine
+from remixer_tf.engines.engine import Cost, Engine, check_rows
 from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
@@ -48,7 +48,6 @@ class JaxEngine(Engine):
             and after checkpoints and evaluations.
 
     Raises:
-        MissingProcessesError: not all processes have come in time.
         ValueError: Keras runs on another library, there are fewer devices than the mesh
             has, an unknown format, or what `Layout`, `connect` and `data_shards` raise.
     """
@@ -201,10 +200,9 @@ class JaxEngine(Engine):
         shapes = tuple((k, tuple(v.shape)) for k, v in sorted(superbatch.items()))
         if shapes not in self._programs:
             steps, rows = targets_and_weights(superbatch)[0].shape[:2]
-            self._check_rows(
-                rows * self.host.shard_info.num_shards,
-                self._train_step.objective.micro_batches,
-            )
+            rows *= self.host.shard_info.num_shards
+            parts = self._train_step.objective.micro_batches
+            check_rows(rows, self.num_replicas, parts)
 
             def train_steps(*arguments):  # The program's name, in profiles.
                 return self._train_step(*arguments)
@@ -225,15 +223,6 @@ class JaxEngine(Engine):
             self._programs[shapes] = compiled, cost
         return self._programs[shapes]
 
-    def _check_rows(self, rows, micro_batches=1):
-        parts = self.num_replicas * micro_batches
-        if rows % parts:
-            raise UserError(
-                f"A batch of {rows} examples does not divide among {self.num_replicas} "
-                f"replicas of {micro_batches} micro-batch(es). Set a batch size that "
-                f"is a multiple of {parts}."
-            )
-
     def compile(self, function, any_rows=False):
         variables, most = self.model.variables, 0
         shardings = list(self._of_variables().values())
@@ -246,7 +235,7 @@ class JaxEngine(Engine):
         def call(batch):
             nonlocal most
             rows = len(next(iter(batch.values())))
-            self._check_rows(rows)
+            check_rows(rows, self.num_replicas)
             # Fewer rows than before are filled up: shapes are static here, and each
             # is compiled anew.
             most = max(most, rows) if any_rows else rows

@@ -4,13 +4,13 @@ import contextlib
 
 import tensorflow as tf
 
+from remixer_tf.engines.engine import check_rows
 from remixer_tf.engines.tensorflow.replicas import split_rows
 from remixer_tf.engines.tensorflow.strategy import (
     get_host,
     take_reduced_gradients,
     uses_xla,
 )
-from remixer_tf.errors import UserError
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.batches import (
     count_throughput,
@@ -19,6 +19,12 @@ from remixer_tf.objectives.batches import (
 )
 from remixer_tf.objectives.objective import Objective, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
+
+# Sums that the loss, the auxiliary losses and the statistics do not bring.
+_SCALARS = (
+    *("weight", "tokens", "stop", "gradient_norm"),
+    *("learning_rate", "steps", "updates", "skipped"),
+)
 
 
 class TrainStep:
@@ -70,28 +76,25 @@ class TrainStep:
 
     def arguments(self, superbatch, stop=False):
         """Returns what `run_steps` takes: each replica's part, and the wish to stop."""
-        batch_size = targets_and_weights(superbatch)[0].shape[1]
-        parts = self._local_replicas * self._micro_batches
-        if batch_size % parts:
-            raise UserError(
-                f"A batch of {batch_size} examples does not divide among "
-                f"{self._local_replicas} replicas of {self._micro_batches} "
-                f"micro-batch(es). Set a batch size that is a multiple of {parts}."
-            )
+        rows = targets_and_weights(superbatch)[0].shape[1]
+        check_rows(rows, self._local_replicas, self._micro_batches)
         split = split_rows(superbatch, self._strategy, axis=1)
         return split, tf.constant(float(stop))
 
     def _loop(self, superbatch, stop):
         """Runs one step for each index of the leading axis and adds the sums up."""
 
+        def first_local(value):
+            return self._strategy.experimental_local_results(value)[0]
+
         def step(index, sums):
             learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
-            per_replica, norm, gradients = self._strategy.run(
+            new, gradients = self._strategy.run(
                 self._reduced_gradients, (superbatch, index, stop)
             )
-            new = self._strategy.reduce("SUM", per_replica, axis=None)
-            new = _unpack(new, self._shapes)
-            norm = self._strategy.experimental_local_results(norm)[0]
+            # All replicas have the same.
+            new = {k: first_local(value) for k, value in new.items()}
+            norm = new["gradient_norm"]
             finite = tf.math.is_finite(norm) & tf.math.is_finite(new["objective"])
 
             def update():
@@ -102,7 +105,7 @@ class TrainStep:
             updates = tf.cond(
                 finite & (new["weight"] > 0), update, lambda: tf.constant(0.0)
             )
-            new |= {"learning_rate": learning_rate, "gradient_norm": norm}
+            new["learning_rate"] = learning_rate
             new = {
                 key: value if key == "stop" else tf.where(updates > 0, value, 0.0)
                 for key, value in new.items()
@@ -115,7 +118,7 @@ class TrainStep:
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
         targets, _ = targets_and_weights(superbatch)
-        num_steps = self._strategy.experimental_local_results(targets)[0].shape[0]
+        num_steps = first_local(targets).shape[0]
         if num_steps == 1:
             return step(0, {})
         self._strategy.run(self._trace, (superbatch,))
@@ -124,8 +127,7 @@ class TrainStep:
             lambda index, sums: (index + 1, step(index, sums)),
             (
                 tf.constant(0),
-                {key: tf.zeros(shape) for key, shape in self._shapes.items()}
-                | {key: tf.constant(0.0) for key in _OF_STEP},
+                {key: tf.zeros(shape) for key, shape in self._shapes.items()},
             ),
             maximum_iterations=num_steps,
         )
@@ -137,8 +139,8 @@ class TrainStep:
         specs = self._part_specs(batch)
         traced = self._gradients.get_concrete_function(*specs, replica_id)
         sums, _ = traced.structured_outputs
-        self._shapes = {key: sums[key].shape for key in sorted(sums)}
-        self._shapes |= dict.fromkeys(_OF_REPLICA, tf.TensorShape([]))
+        self._shapes = {key: value.shape for key, value in sums.items()}
+        self._shapes |= dict.fromkeys(_SCALARS, tf.TensorShape([]))
 
     def _part_specs(self, batch):
         """Returns what `_gradients` takes of a micro-batch, without the replica."""
@@ -158,25 +160,23 @@ class TrainStep:
         return scorable(batch, self._model), replica_id
 
     def _reduced_gradients(self, superbatch, index, stop):
-        """One replica's sums, and the norm and gradients of all replicas together."""
+        """Returns sums and gradients of all replicas together."""
         context = tf.distribute.get_replica_context()
         batch, replica_id = self._batch_at(superbatch, index)
         _, weights = targets_and_weights(batch)
         local_weight = tf.reduce_sum(tf.cast(weights, tf.float32))
         weight = context.all_reduce("SUM", local_weight)
         sums, gradients = self._accumulate(batch, weight, replica_id)
-        gradients = context.all_reduce("SUM", gradients)
-        norm = tf.linalg.global_norm(gradients)
-        if (most := self._objective.clip_norm) is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, most, norm)
         sums |= {
             "weight": local_weight,
             "tokens": count_throughput(batch),
-            "stop": stop,
+            "stop": tf.identity(stop),  # into the graph of the loop
         }
-        self._shapes = {key: sums[key].shape for key in sorted(sums)}
-        # One vector, so that the replicas' sums need one reduction.
-        return _pack(sums), norm, gradients
+        sums, gradients = context.all_reduce("SUM", (sums, gradients))
+        sums["gradient_norm"] = norm = tf.linalg.global_norm(gradients)
+        if (most := self._objective.clip_norm) is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, most, norm)
+        return sums, gradients
 
     def _accumulate(self, batch, weight, replica_id):
         """Returns the loss sums and gradients of all micro-batches, added up."""
@@ -231,19 +231,3 @@ class TrainStep:
         if unused:
             raise unused_variables(unused)
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-
-_OF_REPLICA = ("weight", "tokens", "stop")
-_OF_STEP = ("gradient_norm", "learning_rate", "steps", "updates", "skipped")
-
-
-def _pack(sums):
-    """Joins a dictionary of scalars and vectors to one vector, sorted by key."""
-    return tf.concat([tf.reshape(sums[key], [-1]) for key in sorted(sums)], axis=0)
-
-
-def _unpack(vector, shapes):
-    """Returns the dictionary that `_pack` has joined, of {key: shape}."""
-    keys = sorted(shapes)
-    parts = tf.split(vector, [shapes[key].num_elements() for key in keys])
-    return {k: tf.reshape(x, shapes[k]) for k, x in zip(keys, parts, strict=True)}

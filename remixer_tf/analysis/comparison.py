@@ -18,7 +18,7 @@ _FILES = ("operative_config.gin", "train_summary.json", "best.json")
 _WHY = {
     "operative_config.gin": "its configuration cannot be compared",
     "train_summary.json": "it is still training, or was broken off",
-    "best.json": "it has no train.best, or no evaluation yet",
+    "best.json": "it has no Checkpointing.best, or no evaluation yet",
 }
 # Metrics of which less is better, by the last part of their name.
 _LESS_IS_BETTER = {"loss", "perplexity"}

@@ -126,7 +126,7 @@ def read_all(files, bindings, folders):
 
     Args:
         files: list of paths, each absolute or below one of the folders.
-        bindings: list of str, such as "train.seed = 1".
+        bindings: list of str, such as "Run.seed = 1".
         folders: list of folders. Those of Python's path come after them.
 
     Returns:

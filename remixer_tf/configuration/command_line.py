@@ -57,7 +57,7 @@ def add_common(parser, needs_run=True):
     """Adds the options of every command that reads a configuration.
 
     These are `model_dir`, `gin_file` (a list), `gin_bindings` (a list such as
-    ["train.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list).
+    ["Run.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list).
 
     Args:
         parser: `argparse.ArgumentParser`.
@@ -79,7 +79,7 @@ def add_common(parser, needs_run=True):
         dest="unused",
         default=argparse.SUPPRESS,
         metavar="",
-        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.train.seed=1, "
+        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.Run.seed=1, "
         "--gin.TASK=cogs",
     )
     parser.add_argument(

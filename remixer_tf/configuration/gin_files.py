@@ -55,7 +55,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     Args:
         files: list of paths, each absolute or below a folder of the search path: the
             current folder, `search_paths`, the package's gin folder.
-        bindings: list of str, such as "train.seed = 1".
+        bindings: list of str, such as "Run.seed = 1".
         search_paths: list of folders.
         complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
             missing, and is None: for who only reads the model of a run.
@@ -137,7 +137,7 @@ def bind_relative_paths(model_dir):
 
 
 def is_set(parameter):
-    """Returns whether the configuration gives `parameter`, such as "train.seed"."""
+    """Returns whether the configuration gives `parameter`, such as "Run.seed"."""
     try:
         gin.query_parameter(parameter)
     except ValueError:  # Not bound.

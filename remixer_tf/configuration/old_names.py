@@ -13,6 +13,24 @@ _OF_RUN = {
     "vocabulary": ("text_to_text", "text_scorer", "text_encoder"),
     "feature_lengths": ("text_to_text", "text_scorer", "text_encoder"),
 }  # fmt: skip
+_OF_TRAIN = {
+    "seed": "Run.seed",
+    "train_steps": "Schedule.train_steps",
+    "steps_per_call": "Schedule.steps_per_call",
+    "log_period": "Schedule.log_period",
+    "checkpoint_period": "Schedule.checkpoint_period",
+    "examples_per_epoch": "Schedule.examples_per_epoch",
+    "keep_checkpoints": "Checkpointing.keep",
+    "keep_period": "Checkpointing.keep_period",
+    "best": "Checkpointing.best",
+    "initial_checkpoint": "Checkpointing.initial",
+    "restart_data_at": "Checkpointing.restart_data_at",
+    "loss_fn": "Objective.loss_fn",
+    "auxiliary_loss_weights": "Objective.auxiliary_loss_weights",
+    "micro_batches": "Objective.micro_batches",
+    "clip_norm": "Objective.clip_norm",
+    "max_skipped_steps": "Objective.max_skipped_steps",
+}
 # Of each old name the new one, or None where nothing took its place.
 NEW_NAMES = {
     f"{owner}.{parameter}": f"Run.{parameter}"
@@ -26,7 +44,7 @@ NEW_NAMES = {
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
     "LengthMixing.renormalize": None,
     "LengthMixing.dropout_rate": None,
-}
+} | {f"train.{parameter}": new for parameter, new in _OF_TRAIN.items()}
 
 
 def with_new_names(statements):

@@ -83,7 +83,7 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
     (tmp_path / "kind_parts.py").write_text("import gin\ngin.constant('kind', 3)\n")
     run = write_run(tmp_path, "import kind_parts\nimport seqio\ntrain.seed = %kind")
     read(run, "--module_import=kind_parts")
-    assert configuration.get_value("train.seed") == 3
+    assert configuration.get_value("Run.seed") == 3
     write_run(tmp_path, "include 'models/t5_1_1_tiny.gin'\nimport kind_parts")
     read(run, "--trust")
     assert configuration.get_value("Run.model") is not None

@@ -13,12 +13,13 @@ _OF_RUN = {
     "vocabulary": ("text_to_text", "text_scorer", "text_encoder"),
     "feature_lengths": ("text_to_text", "text_scorer", "text_encoder"),
 }  # fmt: skip
+_GONE = "MoE.dispatch", "GShardRouter.second_policy", "HashRouter.counts"
 # Of each old name the new one, or None where nothing took its place.
 NEW_NAMES = {
     f"{owner}.{parameter}": f"Run.{parameter}"
     for parameter, owners in _OF_RUN.items()
     for owner in owners
-}
+} | dict.fromkeys(_GONE)
 
 
 def with_new_names(statements):

@@ -184,6 +184,12 @@ def make_sublayer(factory, name, dtype):
         ValueError: its constructor or its `call` does not take what it is given, or
             Keras' own constructor was not called.
     """
+    if isinstance(factory, keras.layers.Layer):
+        what = type(factory).__name__
+        raise UserError(
+            f"A sublayer is given by what makes it, and not as a layer: pass {what}, "
+            f"or functools.partial({what}, ...) with its arguments. Received: {factory}"
+        )
     what = getattr(factory, "__name__", factory)
     init = "`def __init__(self, ..., **kwargs): super().__init__(**kwargs)`"
     try:

@@ -68,7 +68,7 @@ class Engine(abc.ABC):
                 minimised after its division by the weight of the batch's targets, and
                 others to be logged. None for `CrossEntropy`.
             auxiliary_loss_weights: dictionary {name: c_i}, see
-                `auxiliary.weighted_sum`.
+                `objective.weighted_sum`.
             micro_batches: int, the parts that a replica's batch is computed in, one
                 after the other, to save memory. Loss and gradient are the same, up to
                 rounding.

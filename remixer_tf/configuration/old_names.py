@@ -1,6 +1,6 @@
 """Names that gin knew before: a run's own file may have them, a user's may not."""
 
-from remixer_tf.configuration.bindings import RUN_FILE, Binding
+from remixer_tf.configuration.bindings import RUN_FILE, Binding, Name
 from remixer_tf.errors import UserError
 
 _OF_RUN = {
@@ -31,20 +31,38 @@ _OF_TRAIN = {
     "clip_norm": "Objective.clip_norm",
     "max_skipped_steps": "Objective.max_skipped_steps",
 }
+_OF_LIMITS = "min_length", "allowed", "no_repeat_ngram_size", "repetition_penalty"
+_SEARCHES = "beam_search", "greedy_decode", "sample"
+_GONE = (
+    "GShardRouter.second_policy",
+    "HashRouter.counts",
+    "LengthMixing.dropout_rate",
+    "LengthMixing.renormalize",
+    "MoE.dispatch",
+    "RemixerBlock.mixing_dropout_rate",
+    "RemixerBlock.renormalize",
+)
 # Of each old name the new one, or None where nothing took its place.
 NEW_NAMES = {
-    f"{owner}.{parameter}": f"Run.{parameter}"
-    for parameter, owners in _OF_RUN.items()
-    for owner in owners
-} | {
+    **{
+        f"{owner}.{parameter}": f"Run.{parameter}"
+        for parameter, owners in _OF_RUN.items()
+        for owner in owners
+    },
+    **{f"train.{parameter}": new for parameter, new in _OF_TRAIN.items()},
+    **{
+        f"{search}.{name}": f"AnswerLimits.{name}"
+        for search in _SEARCHES
+        for name in _OF_LIMITS
+    },
+    **{f"sample.{name}": f"Sampling.{name}" for name in ("temperature", "top_k", "top_p")},
     "RemixerBlock.width": "RemixerBlock.d_ff",
-    "RemixerBlock.renormalize": None,
-    "RemixerBlock.mixing_dropout_rate": None,
     "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
-    "LengthMixing.renormalize": None,
-    "LengthMixing.dropout_rate": None,
-} | {f"train.{parameter}": new for parameter, new in _OF_TRAIN.items()}
+    **dict.fromkeys(_GONE),
+}
+# Parameters that take what has a new name: an old name sets them too.
+_PARTS = {"AnswerLimits": "limits", "Sampling": "sampling"}
 
 
 def with_new_names(statements):
@@ -59,22 +77,35 @@ def with_new_names(statements):
     Raises:
         UserError: another file or the command line has an old name.
     """
-    return [new for statement in statements if (new := _with_new_name(statement))]
+    return [new for statement in statements for new in _with_new_name(statement)]
 
 
 def _with_new_name(statement):
+    """The statements that take the place of one."""
     if not isinstance(statement, Binding):
-        return statement
+        return [statement]
     old = f"{statement.owner}.{statement.parameter}"
     if old not in NEW_NAMES:
-        return statement
+        return [statement]
     new = NEW_NAMES[old]
     if not (statement.file or "").endswith(RUN_FILE):
         what = f"is {new} now" if new else "is no longer there. Leave it out"
         raise UserError(f"{old} {what}{statement.place}.")
     if new is None:
-        return None
-    selector, _, parameter = new.rpartition(".")
+        return []
+
     scope = statement.name.rpartition("/")[0]
-    name = f"{scope}/{new}" if scope else new
-    return statement._replace(name=name, selector=selector, parameter=parameter)
+    prefix = f"{scope}/" if scope else ""
+
+    def renamed(name, value):
+        selector, _, parameter = name.rpartition(".")
+        return statement._replace(
+            name=prefix + name, selector=selector, parameter=parameter, value=value
+        )
+
+    owner = new.partition(".")[0]
+    statements = [renamed(new, statement.value)]
+    if owner in _PARTS:
+        part = f"{statement.owner}.{_PARTS[owner]}"
+        statements.append(renamed(part, Name(f"@{prefix}{owner}()")))
+    return statements

@@ -1,7 +1,6 @@
 """Runs lm-evaluation-harness on a run.
 
 The harness's table is printed. Needs: pip install 'remixer_tf[lm_eval]'.
-Without --gin_file, the configuration is the one that training wrote into --model_dir.
 """
 
 import json
@@ -25,11 +24,11 @@ def add_arguments(parser):
         help="take the tasks' YAML files from here; if not given, the harness's own "
         "tasks, whose data are downloaded",
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--num_fewshot",
-        type=int,
-        metavar="N",
-        help="solved examples before each question; as the task says if not given",
+        "solved examples before each question; as the task says if not given",
+        least=0,
     )
     parser.add_argument(
         "--limit", type=float, metavar="N", help="only the first N examples of a task"
@@ -44,12 +43,11 @@ def add_arguments(parser):
         metavar="FILE",
         help="write the results, with those of every example, as JSON",
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--batch_size",
-        type=int,
+        "requests answered together (64); it changes the speed, not the results",
         default=64,
-        metavar="N",
-        help="requests answered together (64); it changes the speed, not the results",
     )
 
 
@@ -73,12 +71,7 @@ def run(options):
             f"{nearest(unknown[0], manager.all_tasks)}"
         )
     with open_output(options.output or os.devnull) as output:
-        scorer, step = configuration.call(
-            "text_scorer",
-            configuration.call("Run"),
-            options.model_dir,
-            step=options.step,
-        )
+        scorer, step = configuration.call_on_run("text_scorer", options)
         results = simple_evaluate(
             model=HarnessModel(scorer, options.batch_size),
             tasks=manager.match_tasks(names),

@@ -3,8 +3,10 @@
 from remixer_tf.configuration.bindings import gin_folder, read_bindings
 from remixer_tf.configuration.command_line import (
     add_common,
+    add_number,
     add_run,
-    add_trust,
+    add_table,
+    call_on_run,
     parse_command_line,
     read_configuration,
     read_run,
@@ -27,10 +29,12 @@ from remixer_tf.errors import UserError
 __all__ = [
     "UserError",
     "add_common",
+    "add_number",
     "add_run",
-    "add_trust",
+    "add_table",
     "bind_relative_paths",
     "call",
+    "call_on_run",
     "check_on_tensorflow",
     "configuration_str",
     "evaluation_bindings",

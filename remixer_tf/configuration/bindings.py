@@ -15,6 +15,10 @@ from remixer_tf.errors import UserError, nearest
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 # Training writes some 10 kB. A longer file of a stranger would only take time.
 _MAX_BYTES = 2**20
+_BRACKETS = {
+    tokenize.TokenError: "a bracket is not closed",
+    RecursionError: "brackets are nested too deep",
+}
 
 
 def scope():
@@ -30,16 +34,17 @@ def gin_folder():
 
 
 class Name(str):
-    """A @reference or a %macro in a value, as written; `last` is its last name."""
+    """A @reference or a %macro in a value, as written."""
 
     __repr__ = str.__str__
 
     @property
     def selector(self):
+        """`module.Name` of "@a/module.Name()"; the macro of "%macro"."""
         return self.removesuffix("()").lstrip("@%").rpartition("/")[2]
 
     @property
-    def last(self):
+    def owner(self):
         return self.selector.rpartition(".")[2]
 
 
@@ -58,13 +63,9 @@ class Binding(NamedTuple):
         """`Name` of "a/module.Name.parameter"; a macro itself."""
         return self.selector.rpartition(".")[2]
 
-    def strings(self):
-        """Returns all strings in the value, also each `Name`."""
-        return list(_strings(self.value))
-
-    def references(self):
-        """Returns the @references in the value."""
-        return [s for s in self.strings() if isinstance(s, Name) and s[0] == "@"]
+    def names(self):
+        """Returns the `Name`s in the value, a list."""
+        return _names(self.value)
 
 
 class Import(NamedTuple):
@@ -78,8 +79,8 @@ class Import(NamedTuple):
 
 def read_bindings(path):
     """Returns what a gin file itself binds, {name: value as gin text}."""
-    bindings = (s for s in read_statements(path) if isinstance(s, Binding))
-    return {binding.name: repr(binding.value) for binding in bindings}
+    statements = read_statements(path)
+    return {s.name: repr(s.value) for s in statements if isinstance(s, Binding)}
 
 
 def read_statements(path):
@@ -112,25 +113,17 @@ def read_text(source, name):
             f"cannot read {name}. Expected: NAME = VALUE, with a Python literal, a "
             "%MACRO or a @reference."
         ) from None
-    except tokenize.TokenError:
-        raise UserError(f"cannot read {name}: a bracket is not closed.") from None
-    except (ValueError, TypeError) as error:  # bytes; a key such as [1]
-        reason = textwrap.shorten(str(error), 200)
+    except (tokenize.TokenError, RecursionError, ValueError, TypeError) as error:
+        # The last two are of bytes, and of a key such as [1].
+        reason = _BRACKETS.get(type(error)) or textwrap.shorten(str(error), 200)
         raise UserError(f"cannot read {name}: {reason}.") from None
-    except RecursionError:
-        raise UserError(f"cannot read {name}: brackets are nested too deep.") from None
 
 
 def read_all(files, bindings, folders):
-    """Reads gin files, all that they include, and then bindings.
+    """Returns the `Binding`s and `Import`s of gin files, and then of bindings.
 
-    Args:
-        files: list of paths, each absolute or below one of the folders.
-        bindings: list of str, such as "train.seed = 1".
-        folders: list of folders. Those of Python's path come after them.
-
-    Returns:
-        list of `Binding`s and `Import`s, in order.
+    Files are absolute or below one of the folders; those of Python's path come last.
+    What a file includes takes the place of its `include`.
 
     Raises:
         UserError: a file is missing or malformed.
@@ -170,12 +163,12 @@ def _statement(statement):
     return Binding(name, selector, parameter or "", value, file, place)
 
 
-def _strings(value):
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for item in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _strings(item)
+def _names(value):
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        return [name for item in value for name in _names(item)]
+    return [value] if isinstance(value, Name) else []
 
 
 def _find(path, folders):

@@ -28,8 +28,6 @@ from remixer_tf.configuration.old_names import with_new_names
 from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.errors import UserError
 
-_REQUIRED = " = %gin.REQUIRED"  # as gin writes it
-
 
 @functools.cache
 def register_configurables():
@@ -53,14 +51,14 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     """Reads gin files and then bindings, in place of any configuration before.
 
     Args:
-        files: list of paths, each absolute or below a folder of the search path: the
-            current folder, `search_paths`, the package's gin folder.
+        files: list of paths, each absolute or below the current folder, a folder of
+            `search_paths` or the package's gin folder.
         bindings: list of str, such as "train.seed = 1".
         search_paths: list of folders.
-        complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
-            missing, and is None: for who only reads the model of a run.
+        complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it is None
+            if missing: for a command that reads only the model.
         modules: names of modules to import first, as `import` lines of a file do. The
-            operative configuration has such lines for them.
+            operative configuration has these lines too.
 
     Raises:
         UserError: a file or module is missing or malformed, a name unknown, a value
@@ -82,7 +80,6 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     # In a file with gin's dynamic registration names are Python's.
     dynamic = {s.file for s in imports if s.module.startswith("__gin__.")}
     checks.check_names([binding for binding in given if binding.file not in dynamic])
-    checks.check_values(final)
     try:
         gin.parse_config([s.text for s in imports if s.file not in dynamic])
         for file, group in itertools.groupby(given, lambda binding: binding.file):
@@ -90,8 +87,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
             gin.parse_config(lines + [f"{b.name} = {b.value!r}" for b in group])
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
-    checks.check_circles(gin.config._CONFIG)
-    _set_required(final, complete)
+    checks.check_values(gin.config._CONFIG, complete)
     gin.finalize()
     starts = get_value("relative_paths.folders", ["."])
     runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
@@ -101,18 +97,6 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     parts = {name for module, name, _ in configurables() if module in packages}
     for warning in checks.check_read(final, parts):
         print(f"warning: {warning}", file=sys.stderr)
-
-
-def _set_required(final, complete):
-    """Sets what is required and not set to None; raises if all must be set."""
-    lines = gin.config_str().splitlines()
-    names = [line.removesuffix(_REQUIRED) for line in lines if line.endswith(_REQUIRED)]
-    names.sort(key=lambda name: [*final, name].index(name))
-    if names and complete:
-        raise UserError(
-            f"{names[0]} is required and not set. {checks.how_to_set(names[0])}"
-        )
-    gin.parse_config([f"{name} = None" for name in names])
 
 
 def _import(statement):
@@ -170,8 +154,8 @@ def call(name, /, *args, **kwargs):
 def get_value(name, default=None):
     """Returns what gin binds to `name`, such as "Run.model", or `default`.
 
-    As a function that is called with the binding receives it: macros resolved, a
-    `@reference` as the function it names, a `@reference()` called.
+    The value is what a function would receive: macros are resolved, a `@reference` is
+    the function it names, and a `@reference()` is called.
     """
     if not is_set(name):
         return default
@@ -181,12 +165,8 @@ def get_value(name, default=None):
 def get_arguments(name):
     """Returns what gin binds to the arguments of the function that `name` is bound to.
 
-    Args:
-        name: str, such as "text_to_text.decode_fn", bound to a `@reference`.
-
-    Returns:
-        dictionary of the arguments, as `get_value` returns each; {} if nothing is
-        bound to `name`.
+    `name` is for example "text_to_text.decode_fn", bound to a `@reference`. The result
+    is a dictionary of values as `get_value` returns them, {} if `name` is not bound.
     """
     if not is_set(name):
         return {}
@@ -197,10 +177,9 @@ def get_arguments(name):
 
 
 def configuration_str():
-    """Returns the operative configuration, and before it what was given but not used.
+    """Returns the operative configuration, after all that was given but not used.
 
-    Evaluation reads it and needs bindings that training never uses. Read in order, the
-    operative values prevail.
+    Evaluation reads both: it needs bindings that training never uses.
     """
     operative = gin.operative_config_str()
     headings = set(operative.splitlines()) - {"# Macros:"}

@@ -50,12 +50,8 @@ def answer_lines(model, lines, output, batch_size, scores=False):
 def read_pairs(scorer, lines):
     """Yields the ids of lines of inputs, a tab and targets; see `TextScorer.encode`.
 
-    Args:
-        scorer: a `TextScorer`.
-        lines: iterable of bytes.
-
     Raises:
-        ValueError: a line has no tab.
+        ValueError: a line, bytes, has no tab.
     """
     for number, line in enumerate(lines, start=1):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -71,12 +67,8 @@ def read_pairs(scorer, lines):
 def write_scores(scores, output):
     """Writes a line for each score: the sum, the number of tokens, 1 if greedy, else 0.
 
-    Targets that the model could not read whole, or not with all their inputs, are
-    reported on standard error.
-
-    Args:
-        scores: iterable of what `TextScorer.score` yields.
-        output: a binary file.
+    The scores are what `TextScorer.score` yields. Pairs that the model could not read
+    whole are reported on standard error.
     """
     total, over = 0, 0
     for value, num_tokens, greedy, cut in scores:
@@ -95,10 +87,7 @@ def _warn(over, total, what):
 def write_perplexity(scores, num_bytes, output):
     """Writes a line: log-likelihood, tokens, perplexity of a token, bits per byte.
 
-    Args:
-        scores: iterable of what `TextScorer.score` yields, of all parts of a text.
-        num_bytes: int, the length of the text.
-        output: a binary file.
+    The scores are what `TextScorer.score` yields for all parts of a text.
     """
     sums, counts, *_ = zip(*scores, strict=True)
     loss, tokens = -math.fsum(sums), sum(counts)

@@ -22,7 +22,7 @@ _BRACKETS = {
 
 
 def scope():
-    """The gin scope it is called in, "" for none: names what `@a/Name()` makes "a"."""
+    """Returns gin's current scope, "" for none: names what `@a/Name()` makes "a"."""
     return gin.current_scope_str()
 
 
@@ -45,6 +45,7 @@ class Name(str):
 
     @property
     def owner(self):
+        """`Name` of "@a/module.Name()"."""
         return self.selector.rpartition(".")[2]
 
 
@@ -63,8 +64,9 @@ class Binding(NamedTuple):
         """`Name` of "a/module.Name.parameter"; a macro itself."""
         return self.selector.rpartition(".")[2]
 
+    @property
     def names(self):
-        """Returns the `Name`s in the value, a list."""
+        """The `Name`s in the value, a list."""
         return _names(self.value)
 
 
@@ -102,19 +104,19 @@ def read_text(source, name):
     """As `read_statements`, of an open file or a str, which errors call `name`."""
     try:
         parser = config_parser.ConfigParser(source, _AsWritten())
-        statements = [s for s in map(_statement, parser) if s is not None]
-        repr(statements)  # Fails of a huge integer, as who reads the values would.
+        statements = [statement for s in parser if (statement := _statement(s))]
+        repr(statements)  # A huge integer fails here.
         return statements
     except SyntaxError as error:
-        where = error.args[1]
-        if not isinstance(source, str) and isinstance(where, tuple):
-            name += f", line {where[1]}, `{textwrap.shorten(where[3] or '', 200)}`"
+        if not isinstance(source, str):
+            text = textwrap.shorten(error.text or "", 200)
+            name += f", line {error.lineno}, `{text}`"
         raise UserError(
             f"cannot read {name}. Expected: NAME = VALUE, with a Python literal, a "
             "%MACRO or a @reference."
         ) from None
+    # The last two are of bytes, and of a key such as [1].
     except (tokenize.TokenError, RecursionError, ValueError, TypeError) as error:
-        # The last two are of bytes, and of a key such as [1].
         reason = _BRACKETS.get(type(error)) or textwrap.shorten(str(error), 200)
         raise UserError(f"cannot read {name}: {reason}.") from None
 
@@ -158,8 +160,7 @@ def _statement(statement):
     if isinstance(statement, config_parser.BlockDeclaration):
         return None
     scope, selector, parameter, value, _ = statement
-    name = "/".join(filter(None, [scope, selector]))
-    name = ".".join(filter(None, [name, parameter]))
+    name = f"{scope}/{selector}.{parameter or ''}".strip("/.")
     return Binding(name, selector, parameter or "", value, file, place)
 
 
@@ -176,12 +177,11 @@ def _find(path, folders):
     for folder in [*folders, *sys.path]:
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
-    patterns = ["*/" * depth + "*.gin" for depth in range(4)]
     names = [
         name
         for folder in folders
-        for pattern in patterns
-        for name in glob.glob(pattern, root_dir=folder or None)
+        for depth in range(4)
+        for name in glob.glob("*/" * depth + "*.gin", root_dir=folder or None)
     ]
     searched = ", ".join(map(os.path.abspath, folders))
     raise UserError(

@@ -12,6 +12,9 @@ from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
 
+# Classes whose objects are used, and not the classes: a reference has brackets.
+_MADE = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule", "Run"}
+
 
 def check_order(bindings):
     """Raises a UserError if the files of a run come before those of its model."""
@@ -40,7 +43,7 @@ def check_read(final, parts=frozenset()):
     """
     uses = {}  # of each macro and configurable, those that it names
     for binding in final.values():
-        owners = (name.owner for name in binding.names())
+        owners = (name.owner for name in binding.names)
         uses.setdefault(binding.owner, set()).update(owners)
     called = {b.owner for b in final.values() if b.parameter} - parts
     read = _reached(called, lambda owner: uses.get(owner, ()))
@@ -60,7 +63,7 @@ def check_read(final, parts=frozenset()):
 def check_names(bindings):
     """Raises a UserError for a name or a parameter that gin does not know."""
     for binding in bindings:
-        for name in binding.names():
+        for name in binding.names:
             if name[0] == "@":
                 _find(name.selector, binding.place)
         if binding.file is None:
@@ -72,9 +75,7 @@ def check_names(bindings):
         if new := getattr(part.wrapped, "moved", {}).get(binding.parameter):
             name = f"{part.name}.{binding.parameter}"
             raise UserError(f"{name} has a new name: {new}.")
-        # gin accepts every name for what takes **kwargs, as Keras' classes do.
-        strict = part.name in _ours() or _is_layer(part.wrapped)
-        if binding.parameter not in known and (strict or not _takes_any(part.wrapped)):
+        if binding.parameter not in known and not _takes_any(part):
             raise UserError(
                 f"{part.name} has no parameter {binding.parameter!r}{binding.place}."
                 f"{nearest(binding.parameter, known)} It has: {', '.join(known)}."
@@ -126,9 +127,9 @@ def _unread(binding, final, read):
     """Says of a macro or parameter why nothing reads it, and what is read instead."""
     if binding.parameter:
         return f"what nothing reads: the configuration has no @{binding.owner}."
-    uses = [b for b in final.values() if f"%{binding.name}" in b.names()]
+    uses = [b for b in final.values() if f"%{binding.name}" in b.names]
     if not uses:
-        macros = {n[1:] for b in final.values() for n in b.names() if n[0] == "%"}
+        macros = {n[1:] for b in final.values() for n in b.names if n[0] == "%"}
         return f"a macro that nothing uses.{nearest(binding.name, macros)}"
     use = uses[0]
     instead = [
@@ -189,8 +190,8 @@ def _find(selector, place):
 def _check_no_reference(binding):
     """Raises if the value on a command line is the name of a class, without @."""
     part = _registered(binding.value)
-    if part and part.name in _ours() and inspect.isclass(part.wrapped):
-        brackets = "()" if _needs_brackets(part) else ""
+    if part and part.name in _ours() and (bases := _bases(part)):
+        brackets = "()" if bases & _MADE else ""
         raise UserError(
             f"--gin.{binding.name}={binding.value} is the name of a class. Did you "
             f"mean --gin.{binding.name}=@{binding.value}{brackets}"
@@ -206,13 +207,13 @@ def _check_reference(reference, config):
             f"the macro {name} is used but not set.{nearest(name, macros)} "
             f"{_how_to_set(name)}"
         )
-    if _needs_brackets(part) and not reference.evaluate:
+    if _bases(part) & _MADE and not reference.evaluate:
         raise UserError(
             f"@{part.name} is written with brackets where it is used: @{part.name}()"
         )
     # gin puts its own `__init__` into the class, and Keras reads the names of the
     # arguments from it.
-    if part.wrapper is part.wrapped and _is_layer(part.wrapped):
+    if part.wrapper is part.wrapped and "Layer" in _bases(part):
         raise UserError(
             f"{part.name} is a Keras layer with @gin.configurable, which Keras cannot "
             f"build. Write @gin.register above the class in {part.module}."
@@ -271,24 +272,16 @@ def _how_to_set(name):
     return how + file
 
 
-def _needs_brackets(part):
-    """Whether a part is used as it is made."""
-    import keras  # late, as all that is slow to import
-
-    schedule = keras.optimizers.schedules.LearningRateSchedule
-    schedules = inspect.isclass(part.wrapped) and issubclass(part.wrapped, schedule)
-    return schedules or part.name in ("CrossEntropy", "InitialCheckpoint", "Run")
+def _bases(part):
+    """The names of a class and of its base classes."""
+    return {base.__name__ for base in getattr(part.wrapped, "__mro__", ())}
 
 
-def _takes_any(function):
-    parameters = inspect.signature(function).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-
-
-def _is_layer(value):
-    import keras  # late, as all that is slow to import
-
-    return inspect.isclass(value) and issubclass(value, keras.layers.Layer)
+def _takes_any(part):
+    """Whether a part takes **kwargs with names of its own, as Keras' layers do not."""
+    kinds = [p.kind for p in inspect.signature(part.wrapped).parameters.values()]
+    known = part.name in _ours() or "Layer" in _bases(part)
+    return inspect.Parameter.VAR_KEYWORD in kinds and not known
 
 
 @functools.cache

@@ -34,7 +34,7 @@ def register_configurables():
     """Registers with gin all that it may configure.
 
     Returns:
-        dict of names to what each stands for, as gin calls it: with its bindings.
+        {name: what it stands for, as gin calls it with its bindings}.
     """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
     # gin sorts dictionaries when it writes them, and has no option not to; the order of

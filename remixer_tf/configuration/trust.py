@@ -30,7 +30,7 @@ def check_run_configuration(path, modules=()):
         if isinstance(statement, str):
             _refuse(path, f"includes {statement!r}")
         elif isinstance(statement, Binding):
-            for name in statement.names():
+            for name in statement.names:
                 if name[0] == "@" and name.owner in _PROGRAMS:
                     _refuse(path, f"refers to the program {name}")
         else:

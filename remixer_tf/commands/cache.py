@@ -21,7 +21,7 @@ def add_arguments(parser):
     configuration.add_number(
         parser,
         "--num_shards",
-        "files of each split (16): at least as many as hosts that read them",
+        "files of each split, at least as many as hosts that read them",
         default=16,
     )
     parser.add_argument(

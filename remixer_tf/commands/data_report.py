@@ -20,13 +20,11 @@ def add_arguments(parser):
     configuration.add_number(
         parser,
         "--max_examples",
-        "read no more examples of a task (10000): of a larger split the numbers are "
-        "those of a sample, and say so",
+        "read no more examples of a task: of a larger split the numbers are those of a "
+        "sample, and say so",
         default=10_000,
     )
-    configuration.add_number(
-        parser, "--examples", "examples to show (3)", default=3, least=0
-    )
+    configuration.add_number(parser, "--examples", "examples to show", 3, least=0)
 
 
 def run(options):

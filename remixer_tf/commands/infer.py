@@ -26,12 +26,8 @@ def add_arguments(parser):
         action="store_true",
         help="after each answer, a tab and its log-probability",
     )
-    configuration.add_number(
-        parser,
-        "--batch_size",
-        "lines answered together (64); it changes the speed, not the answers",
-        default=64,
-    )
+    help = "lines answered together; it changes the speed, not the answers"
+    configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def run(options):

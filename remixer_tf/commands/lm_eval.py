@@ -43,12 +43,8 @@ def add_arguments(parser):
         metavar="FILE",
         help="write the results, with those of every example, as JSON",
     )
-    configuration.add_number(
-        parser,
-        "--batch_size",
-        "requests answered together (64); it changes the speed, not the results",
-        default=64,
-    )
+    help = "requests answered together; it changes the speed, not the results"
+    configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def run(options):

@@ -34,12 +34,8 @@ def add_arguments(parser):
         metavar="FILE",
         help="written when all is scored; standard output if not given, or '-'",
     )
-    configuration.add_number(
-        parser,
-        "--batch_size",
-        "lines scored together (64); it changes the speed, not the scores",
-        default=64,
-    )
+    help = "lines scored together; it changes the speed, not the scores"
+    configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def run(options):

@@ -68,6 +68,8 @@ def add_common(parser, run="needed"):
         run: "needed": --model_dir has to be given; "optional": it may be given; "new":
             the command makes the run.
     """
+    own = "; if none is given, what training wrote into --model_dir is read"
+    own = "" if run == "new" else own
     parser.add_argument(
         "--model_dir",
         required=run != "optional",
@@ -80,8 +82,7 @@ def add_common(parser, run="needed"):
         default=[],
         metavar="FILE",
         help="gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several "
-        "with commas: later files override earlier ones. If not given, the "
-        "configuration is the one that training wrote into --model_dir",
+        "with commas: later files override earlier ones" + own,
     )
     parser.add_argument(
         "--gin.NAME=VALUE",
@@ -136,7 +137,7 @@ def add_run(parser, words=("best",)):
 
 
 def add_number(parser, name, help, default=None, least=1):
-    """Adds an option of an int that is at least `least`."""
+    """Adds an option of an int that is at least `least`; the help names its default."""
 
     def number(text):
         if int(text) < least:
@@ -144,6 +145,7 @@ def add_number(parser, name, help, default=None, least=1):
             raise argparse.ArgumentTypeError(message)
         return int(text)
 
+    help += "" if default is None else f"; default: {default}"
     parser.add_argument(name, type=number, default=default, metavar="N", help=help)
 
 

@@ -28,13 +28,14 @@ def read_t5x(path):
         ValueError: it is not T5X's, or not of a T5.
     """
     tree = _unpack(path)
-    tree = tree.get("optimizer", tree)
-    if not isinstance(tree, dict) or not isinstance(tree.get("target"), dict):
+    optimizer = tree.get("optimizer", tree)
+    target = optimizer.get("target") if isinstance(optimizer, dict) else None
+    if not isinstance(target, dict):
         raise UserError(
             f"{path} has no 'target', as T5X's checkpoints do. It has: "
             f"{', '.join(map(str, tree))}."
         )
-    arrays = dict(_flatten(tree["target"]))
+    arrays = dict(_flatten(target))
     folder = os.path.dirname(path) or "."
     shapes = {name: _shape(array, path) for name, array in arrays.items()}
     places = folder, os.path.dirname(os.path.abspath(folder))

@@ -51,7 +51,7 @@ def run(options):
     configuration.read_run(options)
     configuration.check_on_tensorflow("lm-evaluation-harness")
     from remixer_tf.harness.model import HarnessModel  # says how to install lm_eval
-    from remixer_tf.serving.lines import open_output
+    from remixer_tf.serving.lines import open_text_output
 
     # isort: split
     from lm_eval import simple_evaluate, tasks, utils
@@ -66,7 +66,7 @@ def run(options):
             f"{options.include_path or 'lm-evaluation-harness'}."
             f"{nearest(unknown[0], manager.all_tasks)}"
         )
-    with open_output(options.output or os.devnull) as output:
+    with open_text_output(options.output or os.devnull) as output:
         scorer, step = configuration.call_on_run("text_scorer", options)
         results = simple_evaluate(
             model=HarnessModel(scorer, options.batch_size),
@@ -78,6 +78,6 @@ def run(options):
             log_samples=bool(options.output),
         )
         results["config"] |= {"model_dir": options.model_dir, "step": step}
-        text = json.dumps(results, indent=2, default=utils.handle_non_serializable)
-        output.write(text.encode() + b"\n")
+        json.dump(results, output, indent=2, default=utils.handle_non_serializable)
+        output.write("\n")
     print(utils.make_table(results))

@@ -25,29 +25,3 @@ from remixer_tf.configuration.gin_files import (
 from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.configuration.startup import check_on_tensorflow, load_tensorflow
 from remixer_tf.errors import UserError
-
-__all__ = [
-    "UserError",
-    "add_common",
-    "add_number",
-    "add_run",
-    "add_table",
-    "bind_relative_paths",
-    "call",
-    "call_on_run",
-    "check_on_tensorflow",
-    "configuration_str",
-    "evaluation_bindings",
-    "get_arguments",
-    "get_value",
-    "gin_folder",
-    "hyperparameters",
-    "is_set",
-    "load_tensorflow",
-    "parse_command_line",
-    "parse_gin",
-    "read_bindings",
-    "read_configuration",
-    "read_run",
-    "register_configurables",
-]

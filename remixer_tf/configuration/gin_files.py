@@ -18,7 +18,6 @@ from remixer_tf.configuration.bindings import (
     RUN_FILE,
     Binding,
     Import,
-    Name,
     gin_folder,
     read_all,
     read_text,
@@ -75,10 +74,11 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     load_tensorflow()
     register_configurables()
     gin.clear_config()
-    for statement in imports:
-        _import(statement)
     # In a file with gin's dynamic registration names are Python's.
     dynamic = {s.file for s in imports if s.module.startswith("__gin__.")}
+    for statement in imports:
+        if not statement.module.startswith("__gin__."):
+            _import(statement)
     checks.check_names([binding for binding in given if binding.file not in dynamic])
     try:
         gin.parse_config([s.text for s in imports if s.file not in dynamic])
@@ -100,9 +100,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
 
 
 def _import(statement):
-    """Imports a module that gin text names, unless it is gin's own."""
-    if statement.module.startswith("__gin__."):
-        return
+    """Imports a module that gin text names."""
     try:
         importlib.import_module(statement.module)
     except ModuleNotFoundError as error:
@@ -157,9 +155,8 @@ def get_value(name, default=None):
     The value is what a function would receive: macros are resolved, a `@reference` is
     the function it names, and a `@reference()` is called.
     """
-    if not is_set(name):
-        return default
-    return copy.deepcopy(gin.query_parameter(name))  # gin resolves references so.
+    # gin resolves references when it copies them.
+    return copy.deepcopy(gin.query_parameter(name)) if is_set(name) else default
 
 
 def get_arguments(name):
@@ -185,20 +182,13 @@ def configuration_str():
     headings = set(operative.splitlines()) - {"# Macros:"}
     given = gin.config_str().split("\n\n")
     unused = [block for block in given if block.partition("\n")[0] not in headings]
-    return (
-        "# Given, for other commands and scopes.\n\n"
-        + "\n\n".join(unused)
-        + "\n\n# The operative configuration of this run, with defaults.\n\n"
-        + operative
-    )
+    first = "# Given, for other commands and scopes."
+    then = "# The operative configuration of this run, with defaults."
+    return "\n\n".join([first, *unused, then, operative])
 
 
 def hyperparameters(text):
     """Returns the numbers and strings that gin text sets, {name: value}."""
-    bindings = (s for s in read_text(text, "text") if isinstance(s, Binding))
-    return {
-        binding.name: binding.value
-        for binding in bindings
-        if isinstance(binding.value, (bool, int, float, str))
-        and not isinstance(binding.value, Name)
-    }
+    values = {s.name: s.value for s in read_text(text, "text") if type(s) is Binding}
+    kinds = (bool, int, float, str)  # A `Name` is none of them.
+    return {name: value for name, value in values.items() if type(value) in kinds}

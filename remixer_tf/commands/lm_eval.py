@@ -1,7 +1,6 @@
 """Runs lm-evaluation-harness on a run.
 
 The harness's table is printed. Needs: pip install 'remixer_tf[lm_eval]'.
-Without --gin_file, the configuration is the one that training wrote into --model_dir.
 """
 
 import json
@@ -25,11 +24,11 @@ def add_arguments(parser):
         help="take the tasks' YAML files from here; if not given, the harness's own "
         "tasks, whose data are downloaded",
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--num_fewshot",
-        type=int,
-        metavar="N",
-        help="solved examples before each question; as the task says if not given",
+        "solved examples before each question; as the task says if not given",
+        least=0,
     )
     parser.add_argument(
         "--limit", type=float, metavar="N", help="only the first N examples of a task"
@@ -44,20 +43,15 @@ def add_arguments(parser):
         metavar="FILE",
         help="write the results, with those of every example, as JSON",
     )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="requests answered together (64); it changes the speed, not the results",
-    )
+    help = "requests answered together; it changes the speed, not the results"
+    configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def run(options):
     configuration.read_run(options)
     configuration.check_on_tensorflow("lm-evaluation-harness")
     from remixer_tf.harness.model import HarnessModel  # says how to install lm_eval
-    from remixer_tf.serving.lines import open_output
+    from remixer_tf.serving.lines import open_text_output
 
     # isort: split
     from lm_eval import simple_evaluate, tasks, utils
@@ -72,13 +66,8 @@ def run(options):
             f"{options.include_path or 'lm-evaluation-harness'}."
             f"{nearest(unknown[0], manager.all_tasks)}"
         )
-    with open_output(options.output or os.devnull) as output:
-        scorer, step = configuration.call(
-            "text_scorer",
-            configuration.call("Run"),
-            options.model_dir,
-            step=options.step,
-        )
+    with open_text_output(options.output or os.devnull) as output:
+        scorer, step = configuration.call_on_run("text_scorer", options)
         results = simple_evaluate(
             model=HarnessModel(scorer, options.batch_size),
             tasks=manager.match_tasks(names),
@@ -89,6 +78,6 @@ def run(options):
             log_samples=bool(options.output),
         )
         results["config"] |= {"model_dir": options.model_dir, "step": step}
-        text = json.dumps(results, indent=2, default=utils.handle_non_serializable)
-        output.write(text.encode() + b"\n")
+        json.dump(results, output, indent=2, default=utils.handle_non_serializable)
+        output.write("\n")
     print(utils.make_table(results))

@@ -86,12 +86,7 @@ class HarnessModel(LM):
             configuration.add_run,
         )
         configuration.read_run(options)
-        scorer, _ = configuration.call(
-            "text_scorer",
-            configuration.call("Run"),
-            options.model_dir,
-            step=options.step,
-        )
+        scorer, _ = configuration.call_on_run("text_scorer", options)
         return cls(scorer, batch_size)
 
     @classmethod

@@ -13,6 +13,7 @@ CALL = "Run.model = @subprocess.run()\nsubprocess.run.args = ['touch', '{}']\n"
 REFUSED = {
     "a module": ("import evil_parts", "imports evil_parts, .*--module_import=evil"),
     "a part of one": ("from os import path as keras", "imports os.path"),
+    "t5's programs": ("import t5.scripts.dump_task", "imports t5.scripts.dump_task"),
     "a like name": ("import kerasy.layers", "--module_import=kerasy.layers"),
     "dynamic registration": (DYNAMIC + CALL, "dynamic registration"),
     "a file beside it": ("include '{}'", "includes '.*more.gin'"),

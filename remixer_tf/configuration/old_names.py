@@ -1,6 +1,6 @@
 """Names that gin knew before: a run's own file may have them, a user's may not."""
 
-from remixer_tf.configuration.bindings import RUN_FILE, Binding
+from remixer_tf.configuration.bindings import RUN_FILE, Binding, Name
 from remixer_tf.errors import UserError
 
 _OF_RUN = {
@@ -18,6 +18,29 @@ NEW_NAMES = {
     f"{owner}.{parameter}": f"Run.{parameter}"
     for parameter, owners in _OF_RUN.items()
     for owner in owners
+} | {
+    "DecodedEvaluation.vocabulary": "Run.vocabulary",
+    "LossEvaluation.vocabulary": "Run.vocabulary",
+    "Pictures.vocabulary": "Run.vocabulary",
+    "ScoredEvaluation.vocabulary": "Run.vocabulary",
+    "table_task.columns": "TableRows.columns",
+    "table_task.fractions": "TableRows.fractions",
+    "table_task.header": "TableRows.header",
+    "table_task.on_bad_rows": "TableRows.on_bad_rows",
+    "table_task.seed": "TableRows.seed",
+    "train_dataset.batch_size": "Batching.batch_size",
+    "train_dataset.count_limit": "LongExamples.count_limit",
+    "train_dataset.feature_converter": "Batching.feature_converter",
+    "train_dataset.length_buckets": "Batching.length_buckets",
+    "train_dataset.over_length": "LongExamples.handling",
+    "train_dataset.pack": "Batching.pack",
+    "train_dataset.shuffle": "Batching.shuffle",
+}
+# What took over parameters of a function is bound to one of its own.
+_BOUND_TO = {
+    "Batching": "train_dataset.batching",
+    "LongExamples": "train_dataset.long_examples",
+    "TableRows": "table_task.rows",
 }
 
 
@@ -33,7 +56,19 @@ def with_new_names(statements):
     Raises:
         UserError: another file or the command line has an old name.
     """
-    return [new for statement in statements if (new := _with_new_name(statement))]
+    found, bound = [], {}
+    for statement in statements:
+        if (new := _with_new_name(statement)) is None:
+            continue
+        found.append(new)
+        if new is not statement and new.owner in _BOUND_TO:
+            name = _BOUND_TO[new.owner]
+            selector, _, parameter = name.partition(".")
+            value = Name(f"@{new.owner}()")
+            bound[name] = new._replace(
+                name=name, selector=selector, parameter=parameter, value=value
+            )
+    return [*bound.values(), *found]
 
 
 def _with_new_name(statement):

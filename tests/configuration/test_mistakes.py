@@ -200,7 +200,7 @@ def test_the_new_name_of_a_parameter(binding, new):
 @pytest.mark.parametrize(
     ("bindings", "name", "value"),
     [
-        (["train_dataset.pack='yes'"], "train_dataset.pack", "'yes'"),
+        (["Batching.pack='yes'"], "Batching.pack", "'yes'"),
         (["train.dry_run=0"], "train.dry_run", "0"),
         (["EncoderDecoder.tied_logits='no'"], "EncoderDecoder.tied_logits", "'no'"),
         (
@@ -208,7 +208,7 @@ def test_the_new_name_of_a_parameter(binding, new):
             "TransformerStack.final_norm",
             "None",
         ),
-        (["PACK=1", "train_dataset.pack=%PACK"], "train_dataset.pack", "1"),
+        (["PACK=1", "Batching.pack=%PACK"], "Batching.pack", "1"),
     ],
 )
 def test_what_is_no_boolean(bindings, name, value):

@@ -254,7 +254,7 @@ class Trial:
                 f"{self.name} mixes packed examples: its output at position {{}} of a "
                 "packed row is not that of the example alone. Use context.segment_ids "
                 "and context.positions, or train with packing off "
-                "(train_dataset.pack = False).",
+                "(Batching.pack = False).",
                 start,
             )
 

@@ -55,14 +55,39 @@ NEW_NAMES = {
         for search in _SEARCHES
         for name in _OF_LIMITS
     },
-    **{f"sample.{name}": f"Sampling.{name}" for name in ("temperature", "top_k", "top_p")},
+    **{
+        f"sample.{name}": f"Sampling.{name}"
+        for name in ("temperature", "top_k", "top_p")
+    },
     "RemixerBlock.width": "RemixerBlock.d_ff",
     "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
     **dict.fromkeys(_GONE),
+    "DecodedEvaluation.vocabulary": "Run.vocabulary",
+    "LossEvaluation.vocabulary": "Run.vocabulary",
+    "Pictures.vocabulary": "Run.vocabulary",
+    "ScoredEvaluation.vocabulary": "Run.vocabulary",
+    "table_task.columns": "TableRows.columns",
+    "table_task.fractions": "TableRows.fractions",
+    "table_task.header": "TableRows.header",
+    "table_task.on_bad_rows": "TableRows.on_bad_rows",
+    "table_task.seed": "TableRows.seed",
+    "train_dataset.batch_size": "Batching.batch_size",
+    "train_dataset.count_limit": "LongExamples.count_limit",
+    "train_dataset.feature_converter": "Batching.feature_converter",
+    "train_dataset.length_buckets": "Batching.length_buckets",
+    "train_dataset.over_length": "LongExamples.handling",
+    "train_dataset.pack": "Batching.pack",
+    "train_dataset.shuffle": "Batching.shuffle",
 }
-# Parameters that take what has a new name: an old name sets them too.
-_PARTS = {"AnswerLimits": "limits", "Sampling": "sampling"}
+# What took over parameters of a function is bound to one of its own.
+_PARTS = {
+    "AnswerLimits": "{owner}.limits",
+    "Batching": "train_dataset.batching",
+    "LongExamples": "train_dataset.long_examples",
+    "Sampling": "{owner}.sampling",
+    "TableRows": "table_task.rows",
+}
 
 
 def with_new_names(statements):
@@ -93,7 +118,6 @@ def _with_new_name(statement):
         raise UserError(f"{old} {what}{statement.place}.")
     if new is None:
         return []
-
     scope = statement.name.rpartition("/")[0]
     prefix = f"{scope}/" if scope else ""
 
@@ -103,9 +127,8 @@ def _with_new_name(statement):
             name=prefix + name, selector=selector, parameter=parameter, value=value
         )
 
-    owner = new.partition(".")[0]
-    statements = [renamed(new, statement.value)]
+    owner, statements = new.partition(".")[0], [renamed(new, statement.value)]
     if owner in _PARTS:
-        part = f"{statement.owner}.{_PARTS[owner]}"
+        part = _PARTS[owner].format(owner=statement.owner)
         statements.append(renamed(part, Name(f"@{prefix}{owner}()")))
     return statements

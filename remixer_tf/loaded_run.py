@@ -28,7 +28,8 @@ from remixer_tf.models import EncoderOnly
 from remixer_tf.run import Run
 
 _BEAMS = {"beams", "n_best", "rules"}
-_DRAWS = {"temperature", "top_k", "top_p", "num_samples", "seed"}
+_SAMPLING = {"temperature", "top_k", "top_p"}
+_DRAWS = _SAMPLING | {"num_samples", "seed"}
 _OF_ALL = {"min_length", "allowed", "no_repeat_ngram_size", "repetition_penalty"}
 
 
@@ -403,11 +404,11 @@ class LoadedRun(Run):
         settings = self.settings.and_bindings(
             [
                 *self._table_bindings(files, table),
-                f"train.train_steps = {steps}",
+                f"Schedule.train_steps = {steps}",
                 f"train.evaluations = [{evaluations}]",
                 *period,
-                f"train.checkpoint_period = {steps}",
-                f"train_dataset.batch_size = {batch_size}",
+                f"Schedule.checkpoint_period = {steps}",
+                f"Batching.batch_size = {batch_size}",
                 "train.optimizer = @Adafactor",
                 "Adafactor.learning_rate = @WarmupConstant()",
                 f"WarmupConstant.learning_rate = {learning_rate}",
@@ -425,13 +426,7 @@ class LoadedRun(Run):
                 configuration.bind_relative_paths(model_dir)
                 text = configuration.configuration_str()
                 write_run(model_dir, self.weights, text, vocabularies)
-            configuration.call(
-                "train",
-                run,
-                model_dir,
-                configuration=lambda: configuration.recorded(model_dir),
-                evaluation_bindings=configuration.evaluation_bindings(),
-            )
+            configuration.train(model_dir)
         return self.of_folder(model_dir)
 
     def evaluate(self, data=None, *, table=None):
@@ -489,8 +484,9 @@ class LoadedRun(Run):
             "get_task.name = @fit/table_task()",
             "train_dataset.task = @get_task()",
             "fit/table_task.name = 'table'",
-            "fit/table_task.header = True",
-            "fit/table_task.columns = None",
+            "fit/TableRows.header = True",
+            "fit/TableRows.columns = None",
+            "fit/table_task.rows = @fit/TableRows()",
             "fit/table_task.metrics = ['accuracy']",
             *(f"fit/table_task.{name} = {value!r}" for name, value in table.items()),
         ]
@@ -621,14 +617,19 @@ def _search(options):
             f"{min(beams)} is of beam search and {min(draws)} of sampling: name one."
         )
     configured = configuration.get_value("text_to_text.decode_fn")
+    search = configured.__name__ if configured else "greedy_decode"
     if beams:
         search = "beam_search"
         if "rules" not in options and not configuration.is_set("beam_search.rules"):
             options = {**options, "rules": configuration.call("T5Rules")}
     elif draws:
         search = "sample"
-    else:
-        search = configured.__name__ if configured else "greedy_decode"
+    for owner, part, names in (
+        ("Sampling", "sampling", _SAMPLING),
+        ("AnswerLimits", "limits", _OF_ALL),
+    ):
+        if given := {name: options.pop(name) for name in names & options.keys()}:
+            options[part] = configuration.call(owner, **given)
     return functools.partial(configuration.call, search, **options)
 
 

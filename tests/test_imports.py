@@ -28,7 +28,7 @@ ORDER = [
     ["run"],
     ["analysis"],
     ["configuration"],
-    ["harness", "loaded_run", "loading", "presets"],
+    ["loaded_run", "loading", "presets"],
     ["commands"],
     ["__main__"],
 ]

@@ -1,7 +1,6 @@
 """Trains a model, or resumes training.
 
-Training resumes from the last checkpoint in --model_dir. Without --gin_file, the
-configuration is the one that training wrote there.
+Training resumes from the last checkpoint in --model_dir.
 """
 
 from contextlib import nullcontext
@@ -11,7 +10,6 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_common(parser)
-    configuration.add_trust(parser)
     parser.add_argument(
         "--dry_run",
         action="store_true",
@@ -40,12 +38,8 @@ def run(options):
             engine = configuration.get_value("Run.engine")
             if options.dry_run and engine and keras.backend.backend() == "jax":
                 engine()  # Missing devices come first; no vocabulary is needed yet.
-            configuration.call(
-                "train",
-                configuration.call("Run"),
+            configuration.train(
                 options.model_dir,
-                configuration=lambda: configuration.recorded(options.model_dir),
-                evaluation_bindings=configuration.evaluation_bindings(),
                 dry_run=options.dry_run,
                 layer_checks=not options.no_layer_checks,
             )

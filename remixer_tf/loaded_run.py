@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
+from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError, nearest
 from remixer_tf.evaluation.results import metrics_by_name
-from remixer_tf.evaluation.splits import first_examples
 from remixer_tf.models import EncoderOnly
 from remixer_tf.run import Run
 
@@ -421,7 +421,7 @@ class LoadedRun(Run):
             if not os.path.exists(os.path.join(model_dir, configuration.RUN_FILE)):
                 task = run.get_task()
                 for split in files:  # A bad table leaves no folder behind.
-                    first_examples(task, split, run.feature_lengths)
+                    read_examples(task, split, run.feature_lengths, 1)
                 vocabularies = describe_vocabularies(task)
                 configuration.bind_relative_paths(model_dir)
                 text = configuration.configuration_str()

@@ -175,4 +175,4 @@ def test_trains_on_and_evaluates_a_table(run, tmp_path):
         run.evaluate(3)
 
 
-SHORT = ["train.steps_per_call = 1", "train.log_period = 1"]
+SHORT = ["Schedule.steps_per_call = 1", "Schedule.log_period = 1"]

@@ -22,7 +22,7 @@ _HOMES = {
     "Run": "run",
     "create": "loading",
     "load": "loading",
-    "presets": "presets",
+    "presets": "named_models",
 }
 _MODULES = ("decoding", "layers", "models", "optimizers", "testing")
 

@@ -6,7 +6,7 @@ import tempfile
 from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
 from remixer_tf.loaded_run import LoadedRun, Settings
-from remixer_tf.presets import preset_names
+from remixer_tf.named_models import preset_names
 
 
 def create(preset, **sizes):

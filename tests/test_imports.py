@@ -28,7 +28,7 @@ ORDER = [
     ["run"],
     ["analysis"],
     ["configuration"],
-    ["loaded_run", "loading", "presets"],
+    ["loaded_run", "loading", "named_models"],
     ["commands"],
     ["__main__"],
 ]

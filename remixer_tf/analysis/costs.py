@@ -18,9 +18,9 @@ from remixer_tf.engines.jax.layout_memory import (
 from remixer_tf.engines.tensorflow.flops import op_flops, peak_bytes, variable_bytes
 from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.layers import LengthMixing
+from remixer_tf.models.batches import throughput_unit
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
-from remixer_tf.objectives.batches import throughput_unit
 
 _MEASURED_STEPS = 5
 

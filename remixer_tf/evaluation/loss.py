@@ -9,8 +9,8 @@ from remixer_tf.evaluation.evaluation import (
     function_name,
 )
 from remixer_tf.evaluation.results import metrics_by_name
+from remixer_tf.models.batches import scorable, targets_and_weights
 from remixer_tf.objectives import losses, metrics
-from remixer_tf.objectives.batches import scorable, targets_and_weights
 
 
 class _Loss(Evaluation):

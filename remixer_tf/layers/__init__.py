@@ -34,6 +34,7 @@ from remixer_tf.layers.routers import (
     Router,
     Routing,
 )
+from remixer_tf.layers.saving import register
 from remixer_tf.layers.sowing import capture, sow
 from remixer_tf.layers.sparse_gate import SparseSpatialGate
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
@@ -78,3 +79,5 @@ __all__ = [
     "create_toeplitz_matrix",
     "sow",
 ]
+
+register(globals()[name] for name in __all__)

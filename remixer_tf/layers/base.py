@@ -9,6 +9,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, build_named
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.layers.saving import SavesParts
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
 # all masked (a padding query) stays finite.
@@ -65,7 +66,7 @@ class DecodeState(NamedTuple):
     ancestry: Any = None
 
 
-class Sublayer(NamedAxes, keras.layers.Layer):
+class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
     """A shape-preserving layer, `[batch, length, d_model]` to the same.
 
     It holds no residual connection and no normalisation of its input: `Block` adds

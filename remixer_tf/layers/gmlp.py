@@ -10,6 +10,7 @@ from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
+from remixer_tf.layers.saving import configuration_of
 from remixer_tf.layers.sharing import is_shared, share
 
 # Each variant's initial deviation of W (None: 1 / sqrt(max_length), which keeps the
@@ -231,6 +232,9 @@ class GatedMLP(Sublayer):
         if attention is not None:
             check_factories(attention=attention)
             self.attention = attention(d_out=self.d_gate, name="attention", dtype=dtype)
+
+    def made_parts(self):
+        return {"gate": configuration_of(self.gating)}
 
     @property
     def first_scorable(self):

@@ -84,7 +84,6 @@ class MoE(PositionWise):
         self.group_size = group_size
         self.dropout_rate = dropout_rate
         self.act = get_activation(activation)
-        self.make_router = router
         self.router = router(num_experts=num_experts, name="router")
         self.causal = self.router.causal
         self.dropout = Dropout(dropout_rate, name="dropout", dtype=self.dtype_policy)
@@ -96,12 +95,6 @@ class MoE(PositionWise):
                 "tokens, which a decoder's layers do not see. Take another router."
             )
         super().join_stack(causal, max_length)
-
-    def get_config(self):
-        # Keras' own has no place for a factory.
-        names = "num_experts d_ff activation gated group_size dropout_rate"
-        config = {name: getattr(self, name) for name in names.split()}
-        return {**super().get_config(), **config, "router": self.make_router}
 
     def build(self, input_shape):
         d_model = input_shape[-1]

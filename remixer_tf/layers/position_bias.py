@@ -9,6 +9,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
 
@@ -48,7 +49,7 @@ def relative_position_bucket(
     return bucket + ops.where(distance < max_exact, distance, large)
 
 
-class RelativePositionBias(NamedAxes, keras.layers.Layer):
+class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
     """A learned bias per head and bucket of distance, added to attention logits.
 
     One instance serves all layers of a stack (T5: `bias_shared`).

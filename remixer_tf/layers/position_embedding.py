@@ -11,9 +11,10 @@ from remixer_tf.layers.base import (
     require_positions,
 )
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.layers.saving import SavesParts
 
 
-class PositionEmbedding(NamedAxes, keras.layers.Layer):
+class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
     """Adds a learned vector per position: `y[t] = x[t] + P[t]` (BERT, section 3).
 
     Args:

@@ -11,6 +11,7 @@ from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.checks import check_integers, check_numbers
+from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.sowing import sow
 
 
@@ -38,7 +39,7 @@ class Routing(NamedTuple):
     tokens: Any = None
 
 
-class Router(NamedAxes, keras.layers.Layer):
+class Router(SavesParts, NamedAxes, keras.layers.Layer):
     """Chooses k experts for each token, in float32. A router of one's own derives here.
 
     It writes `call`, and `build` if it has weights; `MoE` does the rest: capacity,

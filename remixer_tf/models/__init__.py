@@ -1,5 +1,6 @@
 """Models: stacks of residual sublayers, and what is built of them."""
 
+from remixer_tf.layers.saving import register
 from remixer_tf.models.decoder_only import DecoderOnly
 from remixer_tf.models.encoder_decoder import EncoderDecoder
 from remixer_tf.models.encoder_only import EncoderOnly
@@ -29,3 +30,5 @@ __all__ = [
     "interleave",
     "num_tokens",
 ]
+
+register(globals()[name] for name in __all__)

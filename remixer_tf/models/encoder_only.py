@@ -6,9 +6,10 @@ from keras import ops
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
 from remixer_tf.layers.checks import check_factories, check_integers
+from remixer_tf.models.keras_model import KerasModel
 
 
-class EncoderOnly(keras.Model):
+class EncoderOnly(KerasModel):
     """Tokens in, what the head says about them out (BERT, section 3).
 
     `x = E[tokens] + S[token types]`, then the encoder (which adds positions and the

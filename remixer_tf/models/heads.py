@@ -11,9 +11,10 @@ from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.pooling import MeanPooling
+from remixer_tf.layers.saving import SavesParts
 
 
-class Head(NamedAxes, keras.layers.Layer):
+class Head(SavesParts, NamedAxes, keras.layers.Layer):
     """From an encoder's output to logits.
 
     Call arguments:

@@ -8,6 +8,7 @@ from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.patches import PatchEmbedding
+from remixer_tf.models.keras_model import KerasModel
 
 POOLS = ("cls", "gap")
 
@@ -23,7 +24,7 @@ def num_tokens(image_size, patch_size, pool="cls"):
     return (image_size // patch_size) ** 2 + (pool == "cls")
 
 
-class ImageClassifier(NamedAxes, keras.Model):
+class ImageClassifier(NamedAxes, KerasModel):
     """Images in, logits of the classes out (gMLP, section 3).
 
     Patches become tokens, the stack mixes them, and of its normalised output

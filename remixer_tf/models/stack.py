@@ -10,6 +10,7 @@ from remixer_tf.layers.base import not_causal
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
+from remixer_tf.layers.saving import SavesParts, configuration_of
 
 
 class Block(keras.layers.Layer):
@@ -187,7 +188,7 @@ def make_sublayer(factory, name, dtype):
     return sublayer
 
 
-class TransformerStack(keras.layers.Layer):
+class TransformerStack(SavesParts, keras.layers.Layer):
     """`num_layers` layers, each a list of residual sublayers, then a norm.
 
     Every architecture is an edit of the list: T5.1.1's encoder is
@@ -290,6 +291,23 @@ class TransformerStack(keras.layers.Layer):
             Dropout(dropout_rate, shared_axes=(1,), name=name, dtype=dtype)
             for name in ("input_dropout", "output_dropout")
         )
+
+    def made_parts(self):
+        norms = [self.final_norm, *(block.norm for block in self.blocks)]
+        sublayers = [{} for _ in range(self.num_layers)]
+        for block in self.blocks:
+            _, layer, key = block.name.split("_", 2)
+            sublayers[int(layer)][key] = configuration_of(block.sublayer)
+        return {
+            "sublayers": sublayers,
+            "norm": next(configuration_of(norm) for norm in norms if norm is not None),
+            "block": keras.saving.get_registered_name(type(self.blocks[0])),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        block = keras.saving.get_registered_object(config["block"])
+        return super().from_config({**config, "block": block})
 
     @property
     def first_scorable(self):

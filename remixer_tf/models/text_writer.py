@@ -7,9 +7,10 @@ from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.embedding import TiedLogits
+from remixer_tf.models.keras_model import KerasModel
 
 
-class TextWriter(keras.Model):
+class TextWriter(KerasModel):
     """An embedding of tokens, a decoder and logits: a model that decodes with a cache.
 
     Models add `call`, `batch_spec`, `prompt` and `start_decoding`.

@@ -6,31 +6,48 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import MASKED
 from remixer_tf.layers.checks import check_numbers
-from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.models.batches import targets_and_weights
 
 
-class CrossEntropy:
+@keras.saving.register_keras_serializable("remixer_tf")
+class CrossEntropy(keras.losses.Loss):
     """The objective of T5's training: cross entropy and z-loss, see `cross_entropy`.
+
+    A loss of Keras too: `model.compile(optimizer, loss=CrossEntropy(z_loss=1e-4))`.
 
     Args:
         z_loss: float >= 0, coefficient of log(Z)^2; T5 trains with 1e-4.
         label_smoothing: float in [0, 1), mass taken from the target class.
 
-    Call arguments:
+    Call arguments, of the trainer:
         logits: what the model returns, [batch, targets, classes].
         batch: dictionary of tensors, with targets and weights as `targets_and_weights`
             finds them.
 
     Returns of a call:
         the sums of `cross_entropy`, and "objective", the one to minimise.
+
+    Called by Keras with targets, logits and weights (None for ones), it returns the
+    objective divided by the sum of the weights, a float32 scalar.
     """
 
     def __init__(self, z_loss=0.0, label_smoothing=0.0):
+        super().__init__(name="cross_entropy")
         self._options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
 
-    def __call__(self, logits, batch):
-        sums = cross_entropy(logits, *targets_and_weights(batch), **self._options)
-        return {**sums, "objective": sums["loss"] + sums["z_loss"]}
+    def __call__(self, logits, batch, sample_weight=None):
+        if isinstance(batch, dict):
+            sums = cross_entropy(logits, *targets_and_weights(batch), **self._options)
+            return {**sums, "objective": sums["loss"] + sums["z_loss"]}
+        targets, logits = logits, batch
+        weights = ops.ones(ops.shape(logits)[:-1])
+        if sample_weight is not None:
+            weights = ops.cast(sample_weight, "float32")
+        sums = cross_entropy(logits, targets, weights, **self._options)
+        return ops.divide_no_nan(sums["loss"] + sums["z_loss"], ops.sum(weights))
+
+    def get_config(self):
+        return dict(self._options)
 
 
 def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):

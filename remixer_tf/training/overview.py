@@ -2,7 +2,7 @@
 
 import math
 
-from remixer_tf.objectives.batches import (
+from remixer_tf.models.batches import (
     targets_and_weights,
     throughput_tensors,
     throughput_unit,

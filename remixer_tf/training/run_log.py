@@ -6,7 +6,7 @@ import resource
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.training import experts
 from remixer_tf.training.metrics_file import append_metrics
 

@@ -9,7 +9,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.errors import NotFiniteError
-from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.models.batches import targets_and_weights
 
 
 class SkippedSteps:

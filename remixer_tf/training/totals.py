@@ -6,7 +6,7 @@ import time
 
 import tensorflow as tf
 
-from remixer_tf.objectives.batches import throughput_unit
+from remixer_tf.models.batches import throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import count_parameters
 

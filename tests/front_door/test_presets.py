@@ -1,5 +1,6 @@
 """`remixer_tf.presets`, and what `import remixer_tf` costs."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 
 import remixer_tf
 from remixer_tf.errors import UserError
-from remixer_tf.presets import presets
+from remixer_tf.named_models import presets
 
 # Of the papers: gMLP Table 5 and 1, Remixer Table 1, Switch's T5 sizes.
 OF_PAPERS = {
@@ -60,3 +61,10 @@ def test_importing_imports_nothing_else():
     assert {"create", "load", "presets", "Adafactor"} <= {*dir(remixer_tf)}
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         remixer_tf.lod  # noqa: B018
+
+
+def test_names_are_no_modules():
+    """A module of the same name would take the function's place once imported."""
+    root = pathlib.Path(remixer_tf.__file__).parent
+    modules = {path.stem for path in root.iterdir()}
+    assert not modules & {*remixer_tf._HOMES}

@@ -18,8 +18,8 @@ from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
 from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
 from remixer_tf.errors import UserError
+from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
-from remixer_tf.objectives.batches import targets_and_weights
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 

@@ -7,7 +7,7 @@ import keras
 from jax import lax
 from jax import numpy as jnp
 
-from remixer_tf.objectives.batches import (
+from remixer_tf.models.batches import (
     count_throughput,
     scorable,
     targets_and_weights,

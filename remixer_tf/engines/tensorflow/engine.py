@@ -15,8 +15,8 @@ from remixer_tf.engines.tensorflow.replicas import compile_on_replicas
 from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.engines.tensorflow.strategy import get_host, get_strategy, uses_xla
 from remixer_tf.errors import UserError
+from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
-from remixer_tf.objectives.batches import targets_and_weights
 
 
 class TensorFlowEngine(Engine):

@@ -12,7 +12,7 @@ from remixer_tf.engines.tensorflow.strategy import (
     uses_xla,
 )
 from remixer_tf.layers.dropout import replica
-from remixer_tf.objectives.batches import (
+from remixer_tf.models.batches import (
     count_throughput,
     scorable,
     targets_and_weights,

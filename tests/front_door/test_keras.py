@@ -1,0 +1,169 @@
+"""Models as Keras teaches: `fit`, `save`, `load_model`, `get_config`."""
+
+import keras
+import numpy as np
+import pytest
+
+import remixer_tf as rt
+from remixer_tf.layers import Context, SelfAttention, Sublayer
+from remixer_tf.models import DecoderOnly, TransformerStack
+from remixer_tf.named_models import presets
+from remixer_tf.objectives.losses import cross_entropy
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+# One of each family; the others are slow.
+QUICK = {"remixer_tiny", "bert_tiny", "gmlp_vision_tiny", "switch_lm_tiny"}
+TINY = [
+    pytest.param(p.name, marks=[] if p.name in QUICK else pytest.mark.slow)
+    for p in presets("*_tiny*")
+]
+SIZES = {"vocab_size": 48, "max_length": 16}
+
+
+def make(name):
+    """A tiny model, and a batch of its own."""
+    known = rt.presets(name)[0]
+    sizes = {} if "vision" in known.family else dict(SIZES)
+    while True:
+        try:
+            model = rt.create(name, **sizes)
+            break
+        except ValueError as error:  # It has no such size.
+            sizes = {k: v for k, v in sizes.items() if f"'{k}'" not in str(error)}
+    rng = np.random.default_rng(0)
+    if isinstance(model, rt.models.ImageClassifier):
+        side = model.image_size
+        labels = np.zeros([4, 1], "int32")
+        images = rng.normal(size=[4, side, side, 3]).astype("float32")
+        return model, {"images": images, "labels": labels, "label_weights": labels + 1}
+    spec = model.batch_spec(4, {"inputs": 8, "targets": 8})
+    return model, {
+        key: np.ones(x.shape, "int32")
+        if key.endswith("weights")
+        else rng.integers(1, 7, x.shape).astype("int32")
+        for key, x in spec.items()
+    }
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_fits_saves_and_loads(name, tmp_path):
+    model, batch = make(name)
+    model.compile(rt.Adafactor(1e-3), weighted_metrics=["accuracy"])
+    history = model.fit(batch, batch_size=4, epochs=3, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert len(history["accuracy"]) == 3
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    expected, found = (m.predict(batch, verbose=0) for m in (model, loaded))
+    np.testing.assert_array_equal(found, expected)
+    assert isinstance(loaded.optimizer, rt.Adafactor)
+    again = type(model).from_config(model.get_config())
+    again.build()
+    shapes = {v.path: v.shape for v in model.variables}
+    assert {v.path: v.shape for v in again.variables} == shapes
+
+
+@pytest.fixture
+def trained():
+    return make("t5_1_1_tiny")
+
+
+def test_the_loss_is_that_of_all_weighted_targets(trained):
+    model, batch = trained
+    batch["decoder_loss_weights"][:, 5:] = 0
+    targets = batch["decoder_target_tokens"]
+    logits = np.asarray(model(batch))
+    picked = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    log_z = np.log(np.exp(logits).sum(-1))
+    expected = (log_z - picked)[:, :5].mean()
+    smoothed = expected + 1e-4 * (log_z[:, :5] ** 2).mean()
+    for loss, wanted in ((None, expected), (rt.CrossEntropy(z_loss=1e-4), smoothed)):
+        model.compile(rt.Adafactor(1e-3), loss=loss)
+        alone = model.evaluate(batch, batch_size=4, verbose=0)
+        weights = batch["decoder_loss_weights"]
+        apart = model.evaluate(batch, targets, sample_weight=weights, verbose=0)
+        np.testing.assert_allclose([alone, apart], wanted, rtol=1e-5)
+
+
+def test_a_loss_of_keras_and_callbacks(trained, tmp_path):
+    model, batch = trained
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss=loss)
+    kept = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="val_loss")
+    history = model.fit(
+        batch, validation_data=batch, epochs=2, verbose=0, callbacks=[kept]
+    )
+    assert {"loss", "val_loss"} <= history.history.keys()
+    assert keras.saving.load_model(tmp_path / "best.keras").count_params()
+
+
+def test_balancing_losses_are_added():
+    model, batch = make("switch_lm_tiny")
+    model.compile(rt.Adafactor(0.0))
+    trained = model.fit(batch, batch_size=4, verbose=0).history["loss"][0]
+    plain = cross_entropy(
+        model(batch, training=False),
+        batch["decoder_target_tokens"],
+        batch["decoder_loss_weights"],
+    )
+    # Switch's balance is at least alpha = 0.01 a mixture (Fedus et al. 2021, Equation
+    # 4: N sum f_i P_i is 1 when tokens are spread evenly, and more else).
+    assert trained > float(plain["loss"]) / 32 + 0.9e-2
+
+
+@keras.saving.register_keras_serializable("tests")
+class Shift(Sublayer):
+    """Moves channels by one position: a layer of a user's."""
+
+    causal = True
+
+    def __init__(self, scale, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+
+    def call(self, x, context, training=False):
+        return self.scale * keras.ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+
+
+def test_layers_of_ones_own_are_saved(tmp_path):
+    def decoder(**kwargs):
+        sublayers = {
+            "shift": lambda **kwargs: Shift(0.5, **kwargs),
+            "attention": lambda **kwargs: SelfAttention(2, 4, **kwargs),
+        }
+        return TransformerStack(sublayers, 2, max_length=8, **kwargs)
+
+    model = DecoderOnly(decoder, vocab_size=11, d_model=8)
+    model.build()
+    model.save(tmp_path / "own.keras")
+    loaded = keras.saving.load_model(tmp_path / "own.keras")
+    batch = {"decoder_input_tokens": np.array([[0, 3, 5, 7]], "int32")}
+    np.testing.assert_array_equal(loaded(batch), model(batch))
+    block = loaded.decoder.blocks[0].sublayer
+    assert block.scale == 0.5 and block.causal
+
+
+def test_layers_say_their_arguments():
+    layer = rt.layers.RemixerBlock(
+        d_ff=6, num_mixing_heads=2, causal=True, max_length=4
+    )
+    again = rt.layers.RemixerBlock.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    x = np.ones([1, 4, 6], "float32")
+    assert again(x, context=Context()).shape == (1, 4, 6)
+
+
+def test_lora_by_keras_own_means(trained):
+    model, batch = trained
+    expected = np.asarray(model(batch))
+    queries = [b.sublayer.query for b in model.decoder.blocks[::3]]
+    for query in queries:
+        query.enable_lora(2)
+    np.testing.assert_allclose(np.asarray(model(batch)), expected, atol=1e-5)
+
+
+def test_summary_shows_shapes(trained, capsys):
+    model, _ = trained
+    model.summary()
+    shown = capsys.readouterr().out
+    assert "encoder_decoder" in shown and "Total params" in shown

@@ -50,3 +50,5 @@ def sow(layer, collection, name, value):
     receive = (_receivers.get() or {}).get(collection)
     if receive is not None:
         receive(layer, name, value() if callable(value) else value)
+    elif collection == "losses":
+        layer.add_loss(value)  # For Keras' `fit`, which asks a model for its losses.

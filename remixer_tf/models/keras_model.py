@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from remixer_tf.layers import capture
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.batches import scorable, targets_and_weights
 
@@ -23,16 +22,6 @@ class KerasModel(SavesParts, keras.Model):
         model.fit(batches)
     """
 
-    def __call__(self, *args, **kwargs):
-        if not (self.compiled and kwargs.get("training")):
-            return super().__call__(*args, **kwargs)
-        sown = []
-        with capture("losses", lambda layer, name, value: sown.append(value)):
-            outputs = super().__call__(*args, **kwargs)
-        for value in sown:
-            self.add_loss(value)
-        return outputs
-
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
@@ -46,7 +35,6 @@ class KerasModel(SavesParts, keras.Model):
         if sample_weight is not None:
             weights = ops.cast(sample_weight, "float32")
         loss = ops.divide_no_nan(ops.sum(losses * weights), ops.sum(weights))
-        self._loss_tracker.update_state(loss, sample_weight=ops.sum(weights))
         return sum(self.losses, loss)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

@@ -15,13 +15,23 @@ IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
 class AnswerLimits:
     """What an answer may be, whatever search writes it.
 
+    Repetition is what a decoder has read: the start id 0, the prompt of a language
+    model, and the answer so far. Its rules are those of transformers 5
+    (`generation/logits_process.py`, `RepetitionPenaltyLogitsProcessor` and
+    `NoRepeatNGramLogitsProcessor`).
+
     Args:
         min_length: int, tokens of an answer at least, EOS not included.
         allowed: None, or lists of token ids, without EOS: an answer is one of them.
-        no_repeat_ngram_size, repetition_penalty: see `Repetition`.
+        no_repeat_ngram_size: int, at least 0; n-grams of this size do not occur twice.
+            0 allows all.
+        repetition_penalty: float above 0. Scores of tokens that were read are divided
+            by it where they are positive, and multiplied by it where they are negative
+            (Keskar et al. 2019, section 4.1). 1 changes nothing.
 
-    The search raises a ValueError for numbers out of their range and for answers that
-    do not fit, see `Constraint`.
+    Searches raise a ValueError for numbers out of their range; if no answer, or not
+    every allowed one, fits the lengths; and if allowed ones have the id of padding or
+    of EOS.
     """
 
     min_length: int = 0
@@ -40,14 +50,11 @@ class Constraint:
     Args:
         eos_id: int, the token that ends an answer.
         max_length: int, tokens of an answer at most, EOS included.
-        min_length, allowed: see `AnswerLimits`.
-
-    Raises:
-        ValueError: no answer, or not every allowed one, fits the lengths; or allowed
-            ones have the id of padding or of EOS.
+        limits: an `AnswerLimits`; see there for what is raised.
     """
 
-    def __init__(self, eos_id, max_length, min_length, allowed):
+    def __init__(self, eos_id, max_length, limits):
+        min_length, allowed = limits.min_length, limits.allowed
         if not 0 <= min_length < max_length:
             raise UserError(
                 "min_length must be at least 0 and less than the tokens that are "

@@ -8,33 +8,18 @@ from remixer_tf.layers.checks import check_integers, check_numbers
 
 
 class Repetition:
-    """Keeps an answer from repeating what its decoder has read.
+    """Keeps an answer from repeating what was read, see `AnswerLimits`."""
 
-    That is the start id 0, the prompt of a language model, and the answer so far. The
-    rules are those of transformers 5 (`generation/logits_process.py`,
-    `RepetitionPenaltyLogitsProcessor` and `NoRepeatNGramLogitsProcessor`).
-
-    Args:
-        no_repeat_ngram_size: int, at least 0; n-grams of this size do not occur twice.
-            0 allows all.
-        penalty: float above 0. Scores of tokens that were read are divided by it where
-            they are positive, and multiplied by it where they are negative (Keskar et
-            al. 2019, section 4.1). 1 changes nothing.
-
-    Raises:
-        ValueError: a number is out of its range.
-    """
-
-    def __init__(self, no_repeat_ngram_size=0, penalty=1.0):
-        check_integers(0, no_repeat_ngram_size=no_repeat_ngram_size)
+    def __init__(self, limits):
+        size, penalty = limits.no_repeat_ngram_size, limits.repetition_penalty
+        check_integers(0, no_repeat_ngram_size=size)
         check_numbers(repetition_penalty=penalty)
         if not penalty > 0:
             raise UserError(
                 "repetition_penalty must be greater than 0. Received: "
                 f"repetition_penalty={penalty}"
             )
-        self.size = no_repeat_ngram_size
-        self.penalty = penalty
+        self.size, self.penalty = size, penalty
 
     def __bool__(self):
         """Whether it changes anything."""

@@ -315,18 +315,15 @@ class TransformerStack(keras.layers.Layer):
 
     def build(self, input_shape):
         self.d_model = input_shape[-1]
-        if self.positions is not None:
-            self.positions.build(input_shape)
-        if self.input_norm is not None:
-            self.input_norm.build(input_shape)
+        for layer in (self.positions, self.input_norm, self.final_norm):
+            if layer is not None:
+                layer.build(input_shape)
         if self.position_bias is not None:
             self.position_bias.build()
         self.input_dropout.build()
         for block in self.blocks:
             block.build(input_shape)
             self._tell(block.sublayer, block.name)  # Also those that it made just now.
-        if self.final_norm is not None:
-            self.final_norm.build(input_shape)
         self.output_dropout.build()
 
     def call(self, x, context, cache=None, state=None, training=False):

@@ -265,8 +265,7 @@ class Trial:
                 self.run(x[:, start:stop], **fields),
                 "mixes packed examples: its output at position {} of a packed row is "
                 "not that of the example alone. Use context.segment_ids and "
-                "context.positions, or train with packing off (train_dataset.pack = "
-                "False).",
+                "context.positions, or train with packing off (Batching.pack = False).",
                 start,
             )
 

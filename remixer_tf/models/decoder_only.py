@@ -66,7 +66,7 @@ class DecoderOnly(TextWriter):
                 "A language model reads inputs and targets in one row. Received: a "
                 "batch with encoder_input_tokens, which it would not read. Make it "
                 "with LanguageModelFeatureConverter (in gin: "
-                "train_dataset.feature_converter = @LanguageModelFeatureConverter)."
+                "Batching.feature_converter = @LanguageModelFeatureConverter)."
             )
         # No padding mask: causality hides trailing padding.
         context = self._read_targets(Context(), batch)

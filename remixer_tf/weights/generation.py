@@ -50,13 +50,7 @@ class Generation(NamedTuple):
 
 
 def read_generation(settings):
-    """Reads the settings of `generate`.
-
-    Args:
-        settings: dictionary, the content of generation_config.json.
-
-    Returns:
-        a `Generation`.
+    """Reads the content of generation_config.json, a dictionary, as a `Generation`.
 
     Raises:
         ValueError: a value is of another type or out of range.
@@ -71,18 +65,19 @@ def read_generation(settings):
     answers = take(integer, "num_return_sequences", 1, 1, 1024)
     left.pop("do_sample", None)
     samples = flag(settings, "do_sample", False)
+    least, least_new, longest, longest_new, unrepeated = (
+        take(integer, name, 0, 0, _MOST_TOKENS)
+        for name in (
+            *("min_length", "min_new_tokens", "max_length", "max_new_tokens"),
+            "no_repeat_ngram_size",
+        )
+    )
     common = {
-        "min_length": take(integer, "min_new_tokens", 0, 0, _MOST_TOKENS),
-        "no_repeat_ngram_size": take(
-            integer, "no_repeat_ngram_size", 0, 0, _MOST_TOKENS
-        ),
+        "min_length": least_new or max(0, least - 1),
+        "no_repeat_ngram_size": unrepeated,
         "repetition_penalty": take(real, "repetition_penalty", 1.0, 1e-3, 1e3),
     }
-    least = take(integer, "min_length", 0, 0, _MOST_TOKENS)
-    if not common["min_length"]:
-        common["min_length"] = max(0, least - 1)
-    longest = take(integer, "max_length", 0, 0, _MOST_TOKENS)
-    longest = take(integer, "max_new_tokens", 0, 0, _MOST_TOKENS) or longest - 1
+    longest = longest_new or longest - 1
 
     if beams > 1:
         file = "decoding/huggingface.gin"
@@ -130,7 +125,7 @@ def write_generation(search, arguments, max_new_tokens):
     Args:
         search: str, the name of a function of `remixer_tf.decoding`.
         arguments: dictionary of what is bound to its arguments.
-        max_new_tokens: int, tokens decoded at most.
+        max_new_tokens: int.
 
     Returns:
         a dictionary for generation_config.json, and a list of str: what transformers

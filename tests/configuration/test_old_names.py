@@ -33,6 +33,10 @@ def test_an_old_run_is_read(name, tmp_path):
         assert run.feature_lengths == {"inputs": 104, "targets": 192}
         assert run.dtype_policy == "float32" and run.engine.__name__ == "backend_engine"
         assert run.get_task().output_features["inputs"].vocabulary == run.vocabulary
+        schedule = configuration.call("Schedule")
+        assert (schedule.train_steps, schedule.checkpoint_period) == (2, 1000)
+        assert configuration.call("Checkpointing").keep == 3
+        assert configuration.call("Objective").loss_fn._options["z_loss"] == 1e-4
         (evaluation,) = configuration.get_value("evaluate.evaluations")
         assert evaluation.task.name == "mini_cogs"
         text = configuration.configuration_str()

@@ -41,6 +41,7 @@ _GONE = (
     "MoE.dispatch",
     "RemixerBlock.mixing_dropout_rate",
     "RemixerBlock.renormalize",
+    "TransformerStack.survival_schedule",
 )
 # Of each old name the new one, or None where nothing took its place.
 NEW_NAMES = {

@@ -349,10 +349,7 @@ def compiled(function, layer=None):
     Without jit, JAX compiles every operation by itself, once for each shape: a tiny
     model takes five times as long. The program reads the layer's variables as they are
     at each call, and assigns to them what it changed (the states of random numbers).
-
-    Args:
-        function: a function of nests of arrays, or a layer.
-        layer: the layer whose variables it reads; without one, `function`.
+    Without `layer`, these are those of `function`, a layer itself.
     """
     if keras.backend.backend() == "tensorflow":
         return function
@@ -384,10 +381,6 @@ def outputs_and_gradients(function, layer):
 
     Each output counts as y / (1 + |y|), so that masked logits of -1e9 do not drown the
     others.
-
-    Args:
-        function: a function of no arguments to an array.
-        layer: the layer that it calls.
 
     Returns:
         `(outputs, {path: gradient})`, NumPy arrays. Where none reaches a weight,

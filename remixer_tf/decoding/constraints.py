@@ -110,9 +110,6 @@ class Constraint:
             place: int32 `[batch]`, how many tokens are written.
             nodes: int32 `[batch, beams]`, 0 at first.
 
-        Returns:
-            float32 `[batch, beams, vocab_size]`.
-
         Raises:
             ValueError: an allowed answer has an id that the model lacks.
         """
@@ -124,17 +121,7 @@ class Constraint:
                     f"{size} ids. Encode them with the model's vocabulary."
                 )
             _, children = self._children(nodes)
-            children = ops.reshape(children, (-1, self._width))
-            flat = ops.reshape(log_probs, (-1, size))
-            rows = ops.arange(ops.shape(flat)[0], dtype="int32")[:, None]
-            index = ops.stack([rows + ops.zeros_like(children), children], axis=-1)
-            allowed = ops.take_along_axis(flat, children, axis=1)
-            flat = ops.scatter_update(
-                ops.full_like(flat, IMPOSSIBLE),
-                ops.reshape(index, (-1, 2)),
-                ops.reshape(allowed, (-1,)),
-            )
-            log_probs = ops.reshape(flat, ops.shape(log_probs))
+            log_probs = ops.where(mark(log_probs, children), log_probs, IMPOSSIBLE)
         if self.min_length:
             early = (place < self.min_length)[:, None, None]
             ends = ops.arange(size, dtype="int32") == self.eos_id
@@ -160,3 +147,20 @@ class Constraint:
         last = ops.take(self._last, nodes, axis=0)[..., None]
         edges = ops.minimum(first + ops.arange(self._width, dtype="int32"), last)
         return edges, ops.take(self._tokens, edges, axis=0)
+
+
+def mark(like, tokens):
+    """Which tokens of a vocabulary occur, bool of the shape of `like`.
+
+    Args:
+        like: `[batch, beams, vocab_size]`.
+        tokens: int32 `[batch, beams, length]`; those of `vocab_size` do not count.
+    """
+    size = like.shape[-1]
+    tokens = ops.reshape(tokens, (-1, tokens.shape[-1]))
+    flat = ops.pad(ops.zeros_like(ops.reshape(like, (-1, size))), [(0, 0), (0, 1)])
+    rows = ops.arange(ops.shape(flat)[0], dtype="int32")[:, None]
+    index = ops.stack([rows + ops.zeros_like(tokens), tokens], axis=-1)
+    index = ops.reshape(index, (-1, 2))
+    flat = ops.scatter_update(flat, index, ops.ones_like(index[:, 0], dtype="float32"))
+    return ops.reshape(flat[:, :size] > 0, ops.shape(like))

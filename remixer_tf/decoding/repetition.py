@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from remixer_tf.decoding.constraints import IMPOSSIBLE
+from remixer_tf.decoding.constraints import IMPOSSIBLE, mark
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers, check_numbers
 
@@ -32,22 +32,16 @@ class Repetition:
             scores: float32 `[batch, beams, vocab_size]`, of the next tokens.
             read: int32 `[batch, beams, length]`, from `tokens_read`.
             step: int32 scalar; tokens 0 to `step` of `read` are there.
-
-        Returns:
-            float32 `[batch, beams, vocab_size]`.
         """
         if self.penalty == 1:
             return scores
         positions = ops.arange(read.shape[-1], dtype="int32")
-        there = ops.broadcast_to(positions <= step, ops.shape(read))
+        read = ops.where(positions <= step, read, scores.shape[-1])
         lower = ops.where(scores < 0, scores * self.penalty, scores / self.penalty)
-        return ops.where(_mark(scores, read, there), lower, scores)
+        return ops.where(mark(scores, read), lower, scores)
 
     def mask(self, log_probs, read, step):
-        """Sets tokens that would complete an n-gram once more to `IMPOSSIBLE`.
-
-        Args and returns: see `penalize`.
-        """
+        """Sets tokens that would complete an n-gram once more to `IMPOSSIBLE`."""
         if not self.size:
             return log_probs
         starts = ops.arange(read.shape[-1] - self.size + 1, dtype="int32")
@@ -58,8 +52,8 @@ class Repetition:
             now = ops.take(read, ops.maximum(step - self.size + 2 + place, 0), axis=-1)
             then = read[..., place : place + len(starts)]
             again = ops.logical_and(again, ops.equal(then, now[..., None]))
-        last = read[..., self.size - 1 :]
-        return ops.where(_mark(log_probs, last, again), IMPOSSIBLE, log_probs)
+        last = ops.where(again, read[..., self.size - 1 :], log_probs.shape[-1])
+        return ops.where(mark(log_probs, last), IMPOSSIBLE, log_probs)
 
 
 def tokens_read(prompt, prompt_lengths, answers):
@@ -86,22 +80,3 @@ def tokens_read(prompt, prompt_lengths, answers):
             ops.take_along_axis(answers, answered, axis=-1),
         )
     return ops.pad(answers, [(0, 0), (0, 0), (1, 0)])
-
-
-def _mark(like, tokens, where):
-    """Which tokens of a vocabulary occur, bool of the shape of `like`.
-
-    Args:
-        like: `[batch, beams, vocab_size]`.
-        tokens: int32 `[batch, beams, length]`.
-        where: bool of the same shape: others do not count.
-    """
-    size = like.shape[-1]
-    # One id more than there are, for what does not count.
-    tokens = ops.reshape(ops.where(where, tokens, size), (-1, tokens.shape[-1]))
-    flat = ops.pad(ops.zeros_like(ops.reshape(like, (-1, size))), [(0, 0), (0, 1)])
-    rows = ops.arange(ops.shape(flat)[0], dtype="int32")[:, None]
-    index = ops.stack([rows + ops.zeros_like(tokens), tokens], axis=-1)
-    index = ops.reshape(index, (-1, 2))
-    flat = ops.scatter_update(flat, index, ops.ones_like(index[:, 0], dtype="float32"))
-    return ops.reshape(flat[:, :size] > 0, ops.shape(like))

@@ -268,12 +268,7 @@ def check_writes(model):
 
 
 def pick(x, index):
-    """Takes for each example what an index names: `[batch, m, ..]`.
-
-    Args:
-        x: `[batch, n, ..]`, all but `batch` static.
-        index: int32 `[batch, m]`, in `[0, n)`.
-    """
+    """Takes of x, `[batch, n, ..]`, what an index, int32 `[batch, m]`, names."""
     # Of rows, and not along an axis, which would cost ten operations for one.
     rows = flat_rows(index, x.shape[1])
     return ops.take(ops.reshape(x, (-1, *x.shape[2:])), rows, axis=0)

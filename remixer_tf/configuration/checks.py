@@ -7,7 +7,14 @@ import re
 
 import gin
 
-from remixer_tf.configuration.bindings import RUN_FILE, gin_folder
+from remixer_tf.configuration.bindings import (
+    RUN_FILE,
+    gin_folder,
+    last,
+    name_of,
+    names_in,
+    place_of,
+)
 from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
@@ -20,7 +27,7 @@ def check_order(bindings):
     """Raises a UserError if the files of a run come before those of its model."""
     files = {}
     for binding in bindings:
-        name, file = binding.name, binding.file
+        name, file = name_of(binding), binding.location.filename
         of_run = files.get("train.dataset", file)
         if name == "Run.model" and name not in files and of_run != file:
             raise UserError(
@@ -35,7 +42,7 @@ def check_read(final, parts=frozenset()):
     """Raises a UserError if the command line sets what nothing reads.
 
     Args:
-        final: {name: `Binding`} of the bindings that count.
+        final: {name: binding} of those that count.
         parts: names of what is made only where a @reference names it.
 
     Returns:
@@ -43,42 +50,42 @@ def check_read(final, parts=frozenset()):
     """
     uses = {}  # of each macro and configurable, those that it names
     for binding in final.values():
-        owners = (name.owner for name in binding.names)
-        uses.setdefault(binding.owner, set()).update(owners)
-    called = {b.owner for b in final.values() if b.parameter} - parts
+        owners = (name.owner for name in names_in(binding.value))
+        uses.setdefault(last(binding.selector), set()).update(owners)
+    called = {last(b.selector) for b in final.values() if b.arg_name} - parts
     read = _reached(called, lambda owner: uses.get(owner, ()))
     warnings = []
     for name, binding in final.items():
-        if binding.owner in read:
+        file = binding.location.filename
+        if last(binding.selector) in read:
             continue
-        if binding.file is None:
-            raise UserError(f"--gin.{name} sets {_unread(binding, final, read)}")
-        ours = os.path.abspath(binding.file).startswith(gin_folder() + os.sep)
-        if not (binding.parameter or ours or binding.file.endswith(RUN_FILE)):
-            unread = _unread(binding, final, read)
-            warnings.append(f"{binding.file} sets {name}, {unread}")
+        if file is None:
+            raise UserError(f"--gin.{name} sets {_unread(name, final, read)}")
+        ours = os.path.abspath(file).startswith(gin_folder() + os.sep)
+        if not (binding.arg_name or ours or file.endswith(RUN_FILE)):
+            warnings.append(f"{file} sets {name}, {_unread(name, final, read)}")
     return warnings
 
 
 def check_names(bindings):
     """Raises a UserError for a name or a parameter that gin does not know."""
     for binding in bindings:
-        for name in binding.names:
+        place, parameter = place_of(binding), binding.arg_name
+        for name in names_in(binding.value):
             if name[0] == "@":
-                _find(name.selector, binding.place)
-        if binding.file is None:
+                _find(name.selector, place)
+        if not place:
             _check_no_reference(binding)
-        if not binding.parameter:
+        if not parameter:
             continue
-        part = _find(binding.selector, binding.place)
+        part = _find(binding.selector, place)
         known = sorted(parameters(part.wrapped))
-        if new := getattr(part.wrapped, "moved", {}).get(binding.parameter):
-            name = f"{part.name}.{binding.parameter}"
-            raise UserError(f"{name} has a new name: {new}.")
-        if binding.parameter not in known and not _takes_any(part):
+        if new := getattr(part.wrapped, "moved", {}).get(parameter):
+            raise UserError(f"{part.name}.{parameter} has a new name: {new}.")
+        if parameter not in known and not _takes_any(part):
             raise UserError(
-                f"{part.name} has no parameter {binding.parameter!r}{binding.place}."
-                f"{nearest(binding.parameter, known)} It has: {', '.join(known)}."
+                f"{part.name} has no parameter {parameter!r}{place}."
+                f"{nearest(parameter, known)} It has: {', '.join(known)}."
             )
 
 
@@ -98,7 +105,7 @@ def check_values(config, complete):
         for parameter, value in bindings.items():
             default = known[parameter].default if parameter in known else None
             if isinstance(default, bool):
-                _check_boolean(f"{_last(selector)}.{parameter}", value, config)
+                _check_boolean(f"{last(selector)}.{parameter}", value, config)
             if repr(value) != "%gin.REQUIRED":
                 continue
             if complete:
@@ -123,23 +130,26 @@ def parameters(function):
     }
 
 
-def _unread(binding, final, read):
+def _unread(name, final, read):
     """Says of a macro or parameter why nothing reads it, and what is read instead."""
-    if binding.parameter:
-        return f"what nothing reads: the configuration has no @{binding.owner}."
-    uses = [b for b in final.values() if f"%{binding.name}" in b.names]
+    binding = final[name]
+    if binding.arg_name:
+        owner = last(binding.selector)
+        return f"what nothing reads: the configuration has no @{owner}."
+    uses = [b for b in final.values() if f"%{name}" in names_in(b.value)]
     if not uses:
-        macros = {n[1:] for b in final.values() for n in b.names if n[0] == "%"}
-        return f"a macro that nothing uses.{nearest(binding.name, macros)}"
+        names = {n for b in final.values() for n in names_in(b.value)}
+        macros = [n[1:] for n in names if n[0] == "%"]
+        return f"a macro that nothing uses.{nearest(name, macros)}"
     use = uses[0]
     instead = [
-        f" It has {b.name} = {b.value!r}."
+        f" It has {name_of(b)} = {b.value!r}."
         for b in final.values()
-        if b.parameter == use.parameter and b.owner in read
+        if b.arg_name == use.arg_name and last(b.selector) in read
     ]
     return (
-        f"what nothing reads: it is the value of {use.name}, and the configuration has "
-        f"no @{use.owner}.{''.join(instead[:1])}"
+        f"what nothing reads: it is the value of {name_of(use)}, and the configuration "
+        f"has no @{last(use.selector)}.{''.join(instead[:1])}"
     )
 
 
@@ -192,9 +202,10 @@ def _check_no_reference(binding):
     part = _registered(binding.value)
     if part and part.name in _ours() and (bases := _bases(part)):
         brackets = "()" if bases & _MADE else ""
+        name = f"--gin.{name_of(binding)}"
         raise UserError(
-            f"--gin.{binding.name}={binding.value} is the name of a class. Did you "
-            f"mean --gin.{binding.name}=@{binding.value}{brackets}"
+            f"{name}={part.name} is the name of a class. Did you mean "
+            f"{name}=@{part.name}{brackets}"
         )
 
 
@@ -259,11 +270,7 @@ def _written(scope, selector, parameter=""):
     """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
     if selector == "gin.macro":
         return scope
-    return f"{scope}/{_last(selector)}.{parameter}".strip("/.")
-
-
-def _last(selector):
-    return selector.rpartition(".")[2]
+    return f"{scope}/{last(selector)}.{parameter}".strip("/.")
 
 
 def _how_to_set(name):

@@ -1,6 +1,8 @@
 """Names that gin knew before: a run's own file may have them, a user's may not."""
 
-from remixer_tf.configuration.bindings import RUN_FILE, Binding
+from gin.config_parser import BindingStatement
+
+from remixer_tf.configuration.bindings import RUN_FILE, last, place_of
 from remixer_tf.errors import UserError
 
 _OF_RUN = {
@@ -27,9 +29,6 @@ def with_new_names(statements):
     Only what training wrote into a run's folder may have old names. Where several have
     become one, its last value counts, which is that of training.
 
-    Args:
-        statements: list of `Binding`s and `Import`s, in order.
-
     Raises:
         UserError: another file or the command line has an old name.
     """
@@ -37,18 +36,16 @@ def with_new_names(statements):
 
 
 def _with_new_name(statement):
-    if not isinstance(statement, Binding):
+    if not isinstance(statement, BindingStatement):
         return statement
-    old = f"{statement.owner}.{statement.parameter}"
+    old = f"{last(statement.selector)}.{statement.arg_name}"
     if old not in NEW_NAMES:
         return statement
     new = NEW_NAMES[old]
-    if not (statement.file or "").endswith(RUN_FILE):
+    if not (statement.location.filename or "").endswith(RUN_FILE):
         what = f"is {new} now" if new else "is no longer there. Leave it out"
-        raise UserError(f"{old} {what}{statement.place}.")
+        raise UserError(f"{old} {what}{place_of(statement)}.")
     if new is None:
         return None
     selector, _, parameter = new.rpartition(".")
-    scope = statement.name.rpartition("/")[0]
-    name = f"{scope}/{new}" if scope else new
-    return statement._replace(name=name, selector=selector, parameter=parameter)
+    return statement._replace(selector=selector, arg_name=parameter)

@@ -4,7 +4,9 @@ The folder may be a stranger's. Gin's `import` runs a module, its dynamic regist
 calls any function there is, and `include` brings another file with either.
 """
 
-from remixer_tf.configuration.bindings import Binding, read_statements
+from gin.config_parser import BindingStatement, IncludeStatement
+
+from remixer_tf.configuration.bindings import names_in, read_statements
 from remixer_tf.errors import UserError
 
 # Their modules may be imported: this package, and what it configures. Of t5 these are
@@ -27,10 +29,10 @@ def check_run_configuration(path, modules=()):
     """
     unknown = {}
     for statement in read_statements(path):
-        if isinstance(statement, str):
-            _refuse(path, f"includes {statement!r}")
-        elif isinstance(statement, Binding):
-            for name in statement.names:
+        if isinstance(statement, IncludeStatement):
+            _refuse(path, f"includes {statement.filename!r}")
+        elif isinstance(statement, BindingStatement):
+            for name in names_in(statement.value):
                 if name[0] == "@" and name.owner in _PROGRAMS:
                     _refuse(path, f"refers to the program {name}")
         else:

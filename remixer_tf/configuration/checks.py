@@ -274,9 +274,10 @@ def _written(scope, selector, parameter=""):
 
 
 def _how_to_set(name):
-    file = " `remixer_tf train_vocabulary` makes one." * (name == "VOCABULARY_FILE")
     how = f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
-    return how + file
+    if name == "VOCABULARY_FILE":
+        how += " `remixer_tf train_vocabulary` makes one."
+    return how
 
 
 def _bases(part):

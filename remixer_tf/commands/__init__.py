@@ -95,7 +95,7 @@ def _of_machine(error):
         return None
     return (
         f"out of memory: {what}. Take a smaller batch (BATCH_SIZE) or "
-        "shorter lengths. Training also takes less with more train.micro_batches, "
+        "shorter lengths. Training also takes less with more Objective.micro_batches, "
         "Run.dtype_policy = 'mixed_bfloat16', or more devices."
     )
 

@@ -48,10 +48,14 @@ def run(options):
         )
     from remixer_tf.analysis.data_report import write_task
 
-    for name in ("feature_converter", "feature_lengths", "length_buckets"):
-        value = configuration.get_value(f"train_dataset.{name}")
+    for name in (
+        "Batching.feature_converter",
+        "Batching.length_buckets",
+        "train_dataset.feature_lengths",
+    ):
+        value = configuration.get_value(name)
         if value is not None:
-            given[name] = value
+            given[name.partition(".")[2]] = value
     split = options.split or configuration.get_value("train_dataset.split", "train")
     write_task(
         configuration.get_value("train_dataset.task"),

@@ -47,10 +47,40 @@ def add_arguments(parser):
     configuration.add_number(parser, "--batch_size", help, default=64)
 
 
+def harness_model(batch_size=64, trust=False, **options):
+    """Restores a run as a model for `lm_eval.simple_evaluate(model=...)`.
+
+    Args:
+        batch_size: int, the requests answered together.
+        trust: bool, see `--trust`.
+        options: those of `remixer_tf score`: model_dir=RUN, step=N, gin_file=FILE, and
+            `**{"gin.NAME": VALUE}`.
+
+    Raises:
+        UserError: see `configuration.read_run` and `text_scorer`.
+    """
+    options = configuration.parse_command_line(
+        [f"--{name}={value}" for name, value in options.items()] + ["--trust"] * trust,
+        "Restores a run as a model of lm-evaluation-harness.",
+        configuration.add_run,
+    )
+    configuration.read_run(options)
+    return _restore(options, batch_size)[0]
+
+
+def _restore(options, batch_size):
+    """Returns the model of a run, and its step."""
+    # Says how to install lm_eval.
+    from remixer_tf.evaluation.lm_harness import HarnessModel
+
+    scorer, step = configuration.call_on_run("text_scorer", options)
+    return HarnessModel(scorer, batch_size), step
+
+
 def run(options):
     configuration.read_run(options)
     configuration.check_on_tensorflow("lm-evaluation-harness")
-    from remixer_tf.harness.model import HarnessModel  # says how to install lm_eval
+    import remixer_tf.evaluation.lm_harness  # noqa: F401, says how to install lm_eval
     from remixer_tf.serving.lines import open_text_output
 
     # isort: split
@@ -67,9 +97,9 @@ def run(options):
             f"{nearest(unknown[0], manager.all_tasks)}"
         )
     with open_text_output(options.output or os.devnull) as output:
-        scorer, step = configuration.call_on_run("text_scorer", options)
+        model, step = _restore(options, options.batch_size)
         results = simple_evaluate(
-            model=HarnessModel(scorer, options.batch_size),
+            model=model,
             tasks=manager.match_tasks(names),
             task_manager=manager,
             num_fewshot=options.num_fewshot,

@@ -61,7 +61,7 @@ def add_common(parser, run="needed"):
     """Adds the options of every command that reads a configuration.
 
     These are `model_dir`, `gin_file` (a list), `gin_bindings` (a list such as
-    ["train.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list), and
+    ["Run.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list), and
     `trust` for a run that is read.
 
     Args:
@@ -90,7 +90,7 @@ def add_common(parser, run="needed"):
         dest="unused",
         default=argparse.SUPPRESS,
         metavar="",
-        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.train.seed=1, "
+        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.Run.seed=1, "
         "--gin.TASK=cogs",
     )
     parser.add_argument(

@@ -53,7 +53,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     Args:
         files: list of paths, each absolute or below the current folder, a folder of
             `search_paths` or the package's gin folder.
-        bindings: list of str, such as "train.seed = 1".
+        bindings: list of str, such as "Run.seed = 1".
         search_paths: list of folders.
         complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it is None
             if missing: for a command that reads only the model.
@@ -126,7 +126,7 @@ def bind_relative_paths(model_dir):
 
 
 def is_set(parameter):
-    """Returns whether the configuration gives `parameter`, such as "train.seed"."""
+    """Returns whether the configuration gives `parameter`, such as "Run.seed"."""
     try:
         gin.query_parameter(parameter)
     except ValueError:  # Not bound.

@@ -17,7 +17,7 @@ from remixer_tf import configuration
 from remixer_tf.checkpoints.processes import machine
 from remixer_tf.commands import run_command
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.decoding import Answers, Choice, Decoded, decode
+from remixer_tf.decoding import Answers, Choice, Decoded, Search, decode
 from remixer_tf.models import DecoderOnly
 from remixer_tf.serving import text_to_text
 from remixer_tf.serving.lines import answer_lines, open_input, open_output
@@ -215,7 +215,7 @@ def decode_while_clear(model, batch, max_length):
         tokens = ops.where(clear, ops.cast(tokens[..., 0], "int32"), 1)
         return Choice(tokens, ended=ops.equal(tokens, 1))
 
-    (tokens, scores, _), _ = decode(model, batch, max_length, choose)
+    (tokens, scores, _), _ = decode(model, batch, max_length, Search(choose))
     return Decoded(tokens[:, 0], scores[:, 0])
 
 

@@ -1,5 +1,6 @@
 """Mistakes in gin text: each is one message, with the nearest names."""
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -19,8 +20,8 @@ from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
 
-# Classes whose objects are used, and not the classes: a reference has brackets.
-_MADE = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule", "Run"}
+# Classes whose objects are used, as those of our dataclasses, and not the classes.
+_MADE = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
 
 
 def check_order(bindings):
@@ -200,8 +201,8 @@ def _find(selector, place):
 def _check_no_reference(binding):
     """Raises if the value on a command line is the name of a class, without @."""
     part = _registered(binding.value)
-    if part and part.name in _ours() and (bases := _bases(part)):
-        brackets = "()" if bases & _MADE else ""
+    if part and part.name in _ours() and inspect.isclass(part.wrapped):
+        brackets = "()" if _needs_brackets(part) else ""
         name = f"--gin.{name_of(binding)}"
         raise UserError(
             f"{name}={part.name} is the name of a class. Did you mean "
@@ -218,7 +219,7 @@ def _check_reference(reference, config):
             f"the macro {name} is used but not set.{nearest(name, macros)} "
             f"{_how_to_set(name)}"
         )
-    if _bases(part) & _MADE and not reference.evaluate:
+    if _needs_brackets(part) and not reference.evaluate:
         raise UserError(
             f"@{part.name} is written with brackets where it is used: @{part.name}()"
         )
@@ -283,6 +284,11 @@ def _how_to_set(name):
 def _bases(part):
     """The names of a class and of its base classes."""
     return {base.__name__ for base in getattr(part.wrapped, "__mro__", ())}
+
+
+def _needs_brackets(part):
+    ours = dataclasses.is_dataclass(part.wrapped) and part.name in _ours()
+    return ours or bool(_bases(part) & _MADE)
 
 
 def _takes_any(part):

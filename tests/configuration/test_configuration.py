@@ -189,6 +189,7 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
             ["brackets", "@WarmupConstant()"],
         ),
         (["--gin.Objective.loss_fn=@CrossEntropy"], ["brackets", "@CrossEntropy()"]),
+        (["--gin.train_dataset.batching=@Batching"], ["brackets", "@Batching()"]),
         (
             ["--gin_file=runs/pretrain_c4.gin", "--gin.LEARNING_RATE=1e-4"],
             [

@@ -5,82 +5,48 @@ from gin.config_parser import BindingStatement
 from remixer_tf.configuration.bindings import RUN_FILE, Name, last, place_of
 from remixer_tf.errors import UserError
 
-_OF_RUN = {
-    "model": ("train", "evaluate", "text_to_text", "text_scorer", "text_encoder",
-              "image_to_class"),
-    "dtype_policy": ("train", "evaluate", "text_to_text", "text_scorer", "text_encoder",
-                     "image_to_class"),
-    "engine": ("train", "evaluate", "text_to_text", "text_scorer"),
-    "task": ("text_to_text", "text_scorer", "text_encoder"),
-    "vocabulary": ("text_to_text", "text_scorer", "text_encoder"),
-    "feature_lengths": ("text_to_text", "text_scorer", "text_encoder"),
-}  # fmt: skip
-_OF_TRAIN = {
-    "seed": "Run.seed",
-    "train_steps": "Schedule.train_steps",
-    "steps_per_call": "Schedule.steps_per_call",
-    "log_period": "Schedule.log_period",
-    "checkpoint_period": "Schedule.checkpoint_period",
-    "examples_per_epoch": "Schedule.examples_per_epoch",
-    "keep_checkpoints": "Checkpointing.keep",
-    "keep_period": "Checkpointing.keep_period",
-    "best": "Checkpointing.best",
-    "initial_checkpoint": "Checkpointing.initial",
-    "restart_data_at": "Checkpointing.restart_data_at",
-    "loss_fn": "Objective.loss_fn",
-    "auxiliary_loss_weights": "Objective.auxiliary_loss_weights",
-    "micro_batches": "Objective.micro_batches",
-    "clip_norm": "Objective.clip_norm",
-    "max_skipped_steps": "Objective.max_skipped_steps",
-}
-_OF_LIMITS = "min_length", "allowed", "no_repeat_ngram_size", "repetition_penalty"
-_SEARCHES = "beam_search", "greedy_decode", "sample"
-_GONE = (
-    "GShardRouter.second_policy",
-    "HashRouter.counts",
-    "LengthMixing.dropout_rate",
-    "LengthMixing.renormalize",
-    "MoE.dispatch",
-    "RemixerBlock.mixing_dropout_rate",
-    "RemixerBlock.renormalize",
-)
+# Who had parameters, which, and who has them now.
+_MOVED = (
+    ("train evaluate text_to_text text_scorer text_encoder image_to_class",
+     "model dtype_policy", "Run"),
+    ("train evaluate text_to_text text_scorer", "engine", "Run"),
+    ("text_to_text text_scorer text_encoder", "task vocabulary feature_lengths", "Run"),
+    ("DecodedEvaluation LossEvaluation Pictures ScoredEvaluation", "vocabulary", "Run"),
+    ("train", "seed", "Run"),
+    ("train", "train_steps steps_per_call log_period checkpoint_period "
+     "examples_per_epoch", "Schedule"),
+    ("train", "keep_period best restart_data_at", "Checkpointing"),
+    ("train", "loss_fn auxiliary_loss_weights micro_batches clip_norm "
+     "max_skipped_steps", "Objective"),
+    ("beam_search greedy_decode sample",
+     "min_length allowed no_repeat_ngram_size repetition_penalty", "AnswerLimits"),
+    ("sample", "temperature top_k top_p", "Sampling"),
+    ("table_task", "columns fractions header on_bad_rows seed", "TableRows"),
+    ("train_dataset", "batch_size feature_converter length_buckets pack shuffle",
+     "Batching"),
+    ("train_dataset", "count_limit", "LongExamples"),
+)  # fmt: skip
 # Of each old name the new one, or None where nothing took its place.
 NEW_NAMES = {
     **{
-        f"{owner}.{parameter}": f"Run.{parameter}"
-        for parameter, owners in _OF_RUN.items()
-        for owner in owners
+        f"{owner}.{parameter}": f"{new}.{parameter}"
+        for owners, parameters, new in _MOVED
+        for owner in owners.split()
+        for parameter in parameters.split()
     },
-    **{f"train.{parameter}": new for parameter, new in _OF_TRAIN.items()},
-    **{
-        f"{search}.{name}": f"AnswerLimits.{name}"
-        for search in _SEARCHES
-        for name in _OF_LIMITS
-    },
-    **{
-        f"sample.{name}": f"Sampling.{name}"
-        for name in ("temperature", "top_k", "top_p")
-    },
+    "train.keep_checkpoints": "Checkpointing.keep",
+    "train.initial_checkpoint": "Checkpointing.initial",
+    "train_dataset.over_length": "LongExamples.handling",
     "RemixerBlock.width": "RemixerBlock.d_ff",
     "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
-    **dict.fromkeys(_GONE),
-    "DecodedEvaluation.vocabulary": "Run.vocabulary",
-    "LossEvaluation.vocabulary": "Run.vocabulary",
-    "Pictures.vocabulary": "Run.vocabulary",
-    "ScoredEvaluation.vocabulary": "Run.vocabulary",
-    "table_task.columns": "TableRows.columns",
-    "table_task.fractions": "TableRows.fractions",
-    "table_task.header": "TableRows.header",
-    "table_task.on_bad_rows": "TableRows.on_bad_rows",
-    "table_task.seed": "TableRows.seed",
-    "train_dataset.batch_size": "Batching.batch_size",
-    "train_dataset.count_limit": "LongExamples.count_limit",
-    "train_dataset.feature_converter": "Batching.feature_converter",
-    "train_dataset.length_buckets": "Batching.length_buckets",
-    "train_dataset.over_length": "LongExamples.handling",
-    "train_dataset.pack": "Batching.pack",
-    "train_dataset.shuffle": "Batching.shuffle",
+    "GShardRouter.second_policy": None,
+    "HashRouter.counts": None,
+    "LengthMixing.dropout_rate": None,
+    "LengthMixing.renormalize": None,
+    "MoE.dispatch": None,
+    "RemixerBlock.mixing_dropout_rate": None,
+    "RemixerBlock.renormalize": None,
 }
 # What took over parameters of a function is bound to one of its own.
 _PARTS = {

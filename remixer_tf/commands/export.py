@@ -13,7 +13,7 @@ from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
 FORMATS = ("saved_model", "huggingface", "litert", "onnx")
-# What exports a model of a class; other models write text.
+# Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
 

@@ -126,7 +126,7 @@ def read_all(files, bindings, folders):
     """Returns the bindings and imports of gin files, and then of texts of bindings.
 
     Files are absolute or below one of the folders; those of Python's path come last.
-    What a file includes takes the place of its `include`.
+    An included file takes the place of its `include`.
 
     Raises:
         UserError: a file is missing or malformed.

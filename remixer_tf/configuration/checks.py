@@ -91,12 +91,12 @@ def check_names(bindings):
 
 
 def check_values(config, complete):
-    """Raises a UserError for values that cannot be what they are for.
+    """Raises a UserError for values that a part cannot take.
 
     Args:
-        config: {(scope, selector): {parameter: value}}, as gin holds it. What is
-            required and not set becomes None in it.
-        complete: bool, whether that is an error instead.
+        config: {(scope, selector): {parameter: value}}, as gin holds it. A value
+            that is required and not set becomes None in it.
+        complete: bool, whether such a value is an error instead.
     """
     for reference in gin.config.iterate_references(config):
         _check_reference(reference, config)
@@ -259,7 +259,7 @@ def _check_circles(config):
 
 
 def _check_boolean(name, value, config):
-    """Raises if what is True or False by default is neither."""
+    """Raises if a parameter with a bool as its default has another value."""
     reference = gin.config.ConfigurableReference
     while isinstance(value, reference) and value.config_key[1] == "gin.macro":
         value = config[value.config_key]["value"]

@@ -12,7 +12,7 @@ from remixer_tf.configuration.gin_files import call, get_value, parse_gin
 from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.errors import UserError, nearest
 
-# What puts a model on several devices, and the value that does not.
+# Parameters that put a model on several devices, and their values for one.
 _ONE_DEVICE = {
     "TensorFlowEngine.strategy": "single",
     "JaxEngine.mesh_shape": "",

@@ -5,7 +5,7 @@ from gin.config_parser import BindingStatement
 from remixer_tf.configuration.bindings import RUN_FILE, Name, last, place_of
 from remixer_tf.errors import UserError
 
-# Who had parameters, which, and who has them now.
+# Old owners of parameters, the parameters, and their owner now.
 _MOVED = (
     ("train evaluate text_to_text text_scorer text_encoder image_to_class",
      "model dtype_policy", "Run"),
@@ -48,7 +48,7 @@ NEW_NAMES = {
     "RemixerBlock.mixing_dropout_rate": None,
     "RemixerBlock.renormalize": None,
 }
-# What took over parameters of a function is bound to one of its own.
+# The new owner is bound to a parameter of the function that had the parameters.
 _PARTS = {
     "AnswerLimits": "{owner}.limits",
     "Batching": "train_dataset.batching",

@@ -1,4 +1,4 @@
-"""What the configuration in a run's folder may do: bind values, and no more.
+"""The configuration in a run's folder may bind values, and do no more.
 
 The folder may be a stranger's. Gin's `import` runs a module, its dynamic registration
 calls any function there is, and `include` brings another file with either.
@@ -9,8 +9,8 @@ from gin.config_parser import BindingStatement, IncludeStatement
 from remixer_tf.configuration.bindings import names_in, read_statements
 from remixer_tf.errors import UserError
 
-# Their modules may be imported: this package, and what it configures. Of t5 these are
-# the tasks and their metrics: its models and scripts are programs.
+# Their modules may be imported: this package, and what it configures. t5's models and
+# scripts are programs, and its tasks and metrics are not.
 _PACKAGES = ("keras", "remixer_tf", "seqio", "t5.data", "t5.evaluation")
 # Whole programs among the configurables, which write where their bindings say.
 _PROGRAMS = ("train", "evaluate")

@@ -13,7 +13,7 @@ MODULES = ("ai_edge_litert.interpreter",)  # what the extra installs
 FILE = "model.tflite"
 ANY_BATCH = False
 SIGNATURE = "predict_tokens"
-CALL = {"signature": SIGNATURE}  # what model.json says beside names and shapes
+CALL = {"signature": SIGNATURE}  # for model.json, with names and shapes
 
 
 def convert(module, function, path):

@@ -12,7 +12,7 @@ MODULES = ("onnxruntime", "tf2onnx")  # what the extra installs
 FILE = "model.onnx"
 ANY_BATCH = True
 OPSET = 18
-CALL = {"opset": OPSET}  # what model.json says beside names and shapes
+CALL = {"opset": OPSET}  # for model.json, with names and shapes
 
 
 def convert(module, function, path):

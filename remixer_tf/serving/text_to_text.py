@@ -156,7 +156,7 @@ class TextToText(tf.Module):
         return self._write(self.tokens.decode(tokens), trimmed)
 
     def _write(self, decoded, trimmed):
-        """What a call returns, of a `Decoded` of tensors."""
+        """Returns the answers of a call from a `Decoded` of tensors."""
         answers = {
             "outputs": self._decode_ids(decoded.tokens),
             "scores": decoded.scores,
@@ -171,7 +171,7 @@ class TextToText(tf.Module):
         return answers
 
     def read(self, texts):
-        """What the model reads of strings `[batch]`.
+        """Returns the ids that the model reads of strings `[batch]`.
 
         Returns:
             int32 `[batch, length of the inputs]`, and bool `[batch]`, whether it is
@@ -180,7 +180,7 @@ class TextToText(tf.Module):
         return self.codec.read("inputs", texts, self.tokens.input_length)
 
     def signatures(self):
-        """What an export has: `Signatures`.
+        """Returns the `Signatures` of an export.
 
         - `serving_default`: a call. Its answers are UTF-8, as TensorFlow Serving's REST
           interface needs them: seqio's decoding drops bytes that are not.

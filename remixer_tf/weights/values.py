@@ -1,4 +1,4 @@
-"""What published files say of a model: numbers and names, checked one by one.
+"""Values of published files, numbers and names, checked one by one.
 
 The files may be a stranger's. Gin text is made of checked values alone, by `gin_text`.
 """

@@ -1,4 +1,4 @@
-"""What gin may configure.
+"""The functions and classes that gin may configure.
 
 A name stands in one list: the `__all__` of its package, or `NAMES` here. What the tasks
 let gin set they register themselves (`tasks/folders.py`), as modules of a user's do.

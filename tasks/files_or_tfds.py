@@ -3,7 +3,7 @@
 import requests
 import seqio
 
-from remixer_tf.data.errors import how_to_fetch
+from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError
 
 

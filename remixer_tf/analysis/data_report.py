@@ -6,7 +6,7 @@ import numpy as np
 import seqio
 
 from remixer_tf.analysis import data_statistics as statistics
-from remixer_tf.analysis.tables import write_table
+from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.data.classification import ClassNames
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples

@@ -26,7 +26,7 @@ def add_arguments(parser):
 def run(options):
     configuration.load_tensorflow()
     from remixer_tf.analysis.comparison import Run, write_comparison
-    from remixer_tf.analysis.tables import check_format
+    from remixer_tf.analysis.printed_tables import check_format
     from remixer_tf.serving.lines import open_output
 
     check_format(options.format)

@@ -69,7 +69,7 @@ def add_arguments(parser):
 def run(options):
     configuration.load_tensorflow()
     from remixer_tf.analysis.cost_table import write_profiles
-    from remixer_tf.analysis.tables import check_format
+    from remixer_tf.analysis.printed_tables import check_format
 
     check_format(options.format)
     configuration.check_on_tensorflow("Counting")

@@ -3,7 +3,7 @@
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.failures import fail_unless
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
 

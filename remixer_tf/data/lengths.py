@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import logging
 
-from remixer_tf.data.errors import fail_unless, how_to_fetch
+from remixer_tf.data.failures import fail_unless, how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.checks import check_integers
 

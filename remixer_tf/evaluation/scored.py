@@ -8,7 +8,7 @@ from seqio.metrics import ModelOutputType
 from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.decoding import score
 from remixer_tf.evaluation.evaluation import TextEvaluation
-from remixer_tf.evaluation.metrics import metrics_of, text_of
+from remixer_tf.evaluation.task_metrics import metrics_of, text_of
 
 
 class ScoredEvaluation(TextEvaluation):

@@ -20,9 +20,9 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.spans import SpanFeatureConverter
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.decoding import best_span
-from remixer_tf.evaluation.batches import call_on_examples
+from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.decoded import DecodedExamples
-from remixer_tf.evaluation.metrics import compute_metrics
+from remixer_tf.evaluation.task_metrics import compute_metrics
 from remixer_tf.tasks import squad, squad_files
 from remixer_tf.tasks.squad import Question
 from tests.tasks import squad_reference as reference

@@ -7,7 +7,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf import configuration
-from remixer_tf.data.suffix_lm import SuffixLMFeatureConverter
+from remixer_tf.data.language_model import SuffixLMFeatureConverter
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import read_results
 from tests.data.toy_tasks import VOCABULARY, train_dataset

@@ -5,10 +5,10 @@ lines are joined; of a book of Project Gutenberg only what is between its START 
 lines is read. Of a table, such as JSON lines (see `table_files.py`), each row is a
 document, by its column "text". Names may end in .gz.
 
-The folder that tasks read which name no files is, in this order: what `set_directory`
-was given (gin: `text_files.directory`), and the environment variable
-REMIXER_TF_TEXT_DIR. All files below it called *.txt or *.jsonl, perhaps with .gz, are
-read, in the order of their names.
+The folder that tasks read which name no files is, in this order: what gin names
+(`text_files.directory`), and the environment variable REMIXER_TF_TEXT_DIR. All files
+below it called *.txt or *.jsonl, perhaps with .gz, are read, in the order of their
+names.
 
 Lines that are not UTF-8, rows that are not JSON, and documents without text are bad:
 they stop the reading, or are left out and counted. All is held in memory: for more than
@@ -33,9 +33,6 @@ _DOCUMENT = 10_000  # characters
 _VALIDATION_SHARE = 0.02
 
 data_folder = DataFolder("text_files", "REMIXER_TF_TEXT_DIR")
-
-
-set_directory = data_folder.set
 
 
 def read_split(split, skip=False):

@@ -66,8 +66,6 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
             "A task must be the name of a registered one (TASK in gin), or a "
             f"seqio.Task or seqio.Mixture. Received: {task!r}"
         )
-    if without:
-        _check_without(task, without)
     if vocabulary is not None:
         task = _replace_vocabulary(task, vocabulary)
     if cache_dir is not None:
@@ -113,17 +111,14 @@ def _registered(name):
     return seqio.get_mixture_or_task(name)
 
 
-def _check_without(task, without):
-    names = [subtask.name for subtask in seqio.get_subtasks(task)]
-    if isinstance(without, str) or not {*without} < {*names}:
-        raise UserError(
-            f"without must be a list of some of the tasks of {task.name}: "
-            f"{', '.join(names)}. Received: without={without!r}"
-        )
-
-
 def _leave_out(mixture, without):
     """The mixture without some tasks. The rates of the others stay as they are."""
+    names = [subtask.name for subtask in seqio.get_subtasks(mixture)]
+    if isinstance(without, str) or not {*without} < {*names}:
+        raise UserError(
+            f"without must be a list of some of the tasks of {mixture.name}: "
+            f"{', '.join(names)}. Received: without={without!r}"
+        )
 
     def rate(task):
         # By its name, as it may have been changed since.

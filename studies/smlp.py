@@ -61,7 +61,7 @@ def make_step(model, bindings):
     rows = value("Batching.batch_size")
     lengths = value("train_dataset.feature_lengths")
     batch = random_superbatch(made.batch_spec(rows, lengths), made)
-    flops = matmul_flops(step.get_concrete_function(batch))
+    flops = matmul_flops(step.run_steps.get_concrete_function(*step.arguments(batch)))
     return lambda: float(step(batch)["loss"]), flops / (rows * lengths["targets"])
 
 

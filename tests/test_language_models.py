@@ -28,8 +28,8 @@ TINY = [
     "--gin.VOCABULARY_FILE=None",
     "--gin.VOCAB_SIZE=262",
     "--gin.LossEvaluation.period=20",
-    "--gin.train.checkpoint_period=20",
-    "--gin.train.log_period=20",
+    "--gin.Schedule.checkpoint_period=20",
+    "--gin.Schedule.log_period=20",
     "--gin.LongExamples.count_limit=0",
 ]
 BERT = ["--gin.D_KV=8", "--gin.NUM_HEADS=2"]

@@ -28,9 +28,9 @@ OPTIONS = [
     "--gin.LENGTH_BUCKETS=None",
     "--gin.WARMUP_STEPS=2",
     "--gin.LongExamples.count_limit=0",
-    "--gin.train.steps_per_call=2",
-    "--gin.train.log_period=4",
-    "--gin.train.checkpoint_period=4",
+    "--gin.Schedule.steps_per_call=2",
+    "--gin.Schedule.log_period=4",
+    "--gin.Schedule.checkpoint_period=4",
     "--gin.WarmupCosineDecay.total_steps=8",
 ]
 

@@ -17,7 +17,7 @@ from remixer_tf.training.progress import format_seconds
 _WHY = {
     "operative_config.gin": "its configuration cannot be compared",
     "train_summary.json": "it is still training, or was broken off",
-    "best.json": "it has no train.best, or no evaluation yet",
+    "best.json": "it has no Checkpointing.best, or no evaluation yet",
 }
 # Metrics of which less is better, by the last part of their name.
 _LESS_IS_BETTER = {"loss", "perplexity"}

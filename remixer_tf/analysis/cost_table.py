@@ -95,14 +95,16 @@ def _devices_table(profiles):
 def _parts_table(profile):
     header = ["part", "kind", "parameters", "matrix products", "the rest"]
     parts = {**profile.parts, ("all", ""): profile.total}
+    with_kinds = {part for part, kind in parts if kind}
     rows = [
         [
-            *place,
+            name,
+            kind or ("outside layers" if name in with_kinds else "all"),
             _millions(part.parameters),
             _scientific(part.matmul_flops),
             _scientific(part.rest_flops),
         ]
-        for place, part in parts.items()
+        for (name, kind), part in parts.items()
     ]
     return header, rows
 

@@ -3,18 +3,8 @@
 import rich.console
 import rich.table
 
-from remixer_tf.errors import UserError
-
 FORMATS = ("text", "markdown", "csv")  # csv is each table's own matter
 _WIDTH = 200  # of the terminal that a text table may need
-
-
-def check_format(format):
-    """Raises a ValueError unless `format` is one of `FORMATS`."""
-    if format not in FORMATS:
-        raise UserError(
-            f"--format must be one of {', '.join(FORMATS)}. Received: {format}"
-        )
 
 
 def write_table(file, format, title, header, rows, labels=1):

@@ -1,7 +1,6 @@
 """Runs lm-evaluation-harness on a run.
 
 The harness's table is printed. Needs: pip install 'remixer_tf[lm_eval]'.
-Without --gin_file, the configuration is the one that training wrote into --model_dir.
 """
 
 import json
@@ -25,11 +24,11 @@ def add_arguments(parser):
         help="take the tasks' YAML files from here; if not given, the harness's own "
         "tasks, whose data are downloaded",
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--num_fewshot",
-        type=int,
-        metavar="N",
-        help="solved examples before each question; as the task says if not given",
+        "solved examples before each question; as the task says if not given",
+        least=0,
     )
     parser.add_argument(
         "--limit", type=float, metavar="N", help="only the first N examples of a task"
@@ -44,13 +43,8 @@ def add_arguments(parser):
         metavar="FILE",
         help="write the results, with those of every example, as JSON",
     )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="requests answered together (64); it changes the speed, not the results",
-    )
+    help = "requests answered together; it changes the speed, not the results"
+    configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def harness_model(batch_size=64, trust=False, **options):
@@ -89,7 +83,7 @@ def run(options):
     configuration.read_run(options)
     configuration.check_on_tensorflow("lm-evaluation-harness")
     import remixer_tf.evaluation.lm_harness  # noqa: F401, says how to install lm_eval
-    from remixer_tf.serving.lines import open_output
+    from remixer_tf.serving.lines import open_text_output
 
     # isort: split
     from lm_eval import simple_evaluate, tasks, utils
@@ -104,7 +98,7 @@ def run(options):
             f"{options.include_path or 'lm-evaluation-harness'}."
             f"{nearest(unknown[0], manager.all_tasks)}"
         )
-    with open_output(options.output or os.devnull) as output:
+    with open_text_output(options.output or os.devnull) as output:
         model, step = _restore(options, options.batch_size)
         results = simple_evaluate(
             model=model,
@@ -116,6 +110,6 @@ def run(options):
             log_samples=bool(options.output),
         )
         results["config"] |= {"model_dir": options.model_dir, "step": step}
-        text = json.dumps(results, indent=2, default=utils.handle_non_serializable)
-        output.write(text.encode() + b"\n")
+        json.dump(results, output, indent=2, default=utils.handle_non_serializable)
+        output.write("\n")
     print(utils.make_table(results))

@@ -26,7 +26,7 @@ _TRAINING = (
     "remixer_tf.data.vocabulary_training.",
 )
 _EVALUATION = "remixer_tf.evaluation."
-_HOW = ("dtype_policy", "engine")  # A result's settings have the first.
+_HOW = ("dtype_policy", "engine", "seed")  # A result's settings have the first.
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 

@@ -26,7 +26,7 @@ def examples_per_epoch(task, split="train"):
             raise UserError(
                 f"{subtask.name} joins or cuts what its source has to the lengths of a "
                 "run: its examples in an epoch are not known. Set TRAIN_STEPS to a "
-                "number of steps, and leave train.examples_per_epoch None."
+                "number of steps, and leave Schedule.examples_per_epoch None."
             )
         count = subtask.source.num_input_examples(split)
         if count is None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.data.codec import pad, ragged
-from remixer_tf.decoding import greedy_decode, sample
+from remixer_tf.decoding import Sampling, greedy_decode, sample
 from remixer_tf.errors import MissingLibraryError, UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.serving.text_scorer import quarters
@@ -222,7 +222,7 @@ class HarnessModel(LM):
             return _Search(max_length)
         names = ("temperature", "top_k", "top_p")
         options = {name: given[name] for name in names if name in given}
-        return _Search(max_length, **{"temperature": 1.0, **options})
+        return _Search(max_length, Sampling(**options))
 
     def _generate(self, search, places):
         """Yields (context, texts) of each key of a dictionary, as many as its values.
@@ -235,7 +235,7 @@ class HarnessModel(LM):
         rows = [self._encode_context(context) for context in places]
         rows = zip(places, _keep_ends(rows, [room] * len(rows)), strict=True)
         rows = sorted(rows, key=lambda row: -len(row[1]))
-        number = max(map(len, places.values())) if search.temperature else 1
+        number = max(map(len, places.values())) if search.draws else 1
         eos_id = codec.vocabulary("targets").eos_id
         decode = tf.function(
             search.decoder(scorer.model, eos_id, number), autograph=False
@@ -254,19 +254,21 @@ class HarnessModel(LM):
 
 
 class _Search(NamedTuple):
-    """How to go on from a context: greedily, unless there is a temperature."""
+    """How to go on from a context: greedily, unless it draws."""
 
     max_length: int
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float = 1.0
+    sampling: Sampling | None = None
+
+    @property
+    def draws(self):
+        return self.sampling is not None and self.sampling.temperature > 0
 
     def decoder(self, model, eos_id, number):
         """Returns a function from tokens `[batch, length]` to `[batch * number, n]`."""
 
         def decode(tokens):
             batch = {"encoder_input_tokens": tokens}
-            if not self.temperature:
+            if not self.draws:
                 return greedy_decode(model, batch, self.max_length, eos_id).tokens
             *_, answers = decoded = sample(
                 model, batch, **self._asdict(), num_samples=number, eos_id=eos_id

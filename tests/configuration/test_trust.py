@@ -13,6 +13,7 @@ CALL = "Run.model = @subprocess.run()\nsubprocess.run.args = ['touch', '{}']\n"
 REFUSED = {
     "a module": ("import evil_parts", "imports evil_parts, .*--module_import=evil"),
     "a part of one": ("from os import path as keras", "imports os.path"),
+    "t5's programs": ("import t5.scripts.dump_task", "imports t5.scripts.dump_task"),
     "a like name": ("import kerasy.layers", "--module_import=kerasy.layers"),
     "dynamic registration": (DYNAMIC + CALL, "dynamic registration"),
     "a file beside it": ("include '{}'", "includes '.*more.gin'"),
@@ -83,7 +84,7 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
     (tmp_path / "kind_parts.py").write_text("import gin\ngin.constant('kind', 3)\n")
     run = write_run(tmp_path, "import kind_parts\nimport seqio\ntrain.seed = %kind")
     read(run, "--module_import=kind_parts")
-    assert configuration.get_value("train.seed") == 3
+    assert configuration.get_value("Run.seed") == 3
     write_run(tmp_path, "include 'models/t5_1_1_tiny.gin'\nimport kind_parts")
     read(run, "--trust")
     assert configuration.get_value("Run.model") is not None

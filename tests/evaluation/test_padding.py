@@ -10,12 +10,11 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.decoding import Decoded, classify
 from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
 from remixer_tf.evaluation.decoded import DecodedEvaluation
-from remixer_tf.models import ClassificationHead
+from remixer_tf.models import ClassificationHead, EncoderOnly
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.evaluation.shift import engine_of
 from tests.layers.harness import randomize
-from tests.models.test_padding import remixer_encoder
-from tests.models.tiny import VOCAB_SIZE, tiny_encoder, tiny_model
+from tests.models.tiny import VOCAB_SIZE, tiny_encoder, tiny_model, tiny_stack
 
 LENGTHS = {"inputs": 12, "targets": 4}
 
@@ -70,9 +69,13 @@ def test_a_class_is_that_at_full_length(mask_padding):
     np.testing.assert_allclose(decoded.scores, expected.scores, atol=1e-4)
 
 
-def test_without_renormalising_an_evaluation_decodes_at_full_length(tmp_path):
-    """Shorter rows would leave less of a mixing matrix's mass on padding."""
-    model = remixer_encoder(renormalize=False, vocab_size=VOCABULARY.vocab_size)
+def test_a_model_that_sees_padding_is_evaluated_at_full_length(tmp_path):
+    head = functools.partial(ClassificationHead, 4)
+    vocab_size, d_model = VOCABULARY.vocab_size, 8
+    model = EncoderOnly(
+        tiny_stack("gmlp"), head, vocab_size, d_model, mask_padding=False
+    )
+    model.build()
     randomize(model)
     found = []
 

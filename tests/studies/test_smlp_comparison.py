@@ -23,9 +23,9 @@ TINY = [
     "WARMUP_STEPS = 1",
     "LossEvaluation.period = 2",
     "LossEvaluation.max_examples = 4",
-    "train.steps_per_call = 2",
-    "train.log_period = 2",
-    "train.checkpoint_period = 4",
+    "Schedule.steps_per_call = 2",
+    "Schedule.log_period = 2",
+    "Schedule.checkpoint_period = 4",
 ]
 
 pytestmark = pytest.mark.usefixtures("clear_gin")

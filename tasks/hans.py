@@ -47,15 +47,10 @@ def postprocess(text, example=None, is_target=False):
 
 
 def accuracies(targets, predictions):
-    """Accuracy of all pairs, and by class and heuristic as the paper reports it.
+    """Accuracy in percent, of all pairs and by class and heuristic, as in the paper.
 
-    Args:
-        targets: list of `Target`.
-        predictions: list of ints, indices in `CLASSES`.
-
-    Returns:
-        {"accuracy": float, "accuracy/entailed/lexical_overlap": float, ...}, in percent
-        of the pairs of a class and heuristic; those that occur.
+    Targets are `Target`s, predictions indices in `CLASSES`. Returns {"accuracy": float,
+    "accuracy/entailed/lexical_overlap": float, ...} of those that occur.
     """
     hits = collections.defaultdict(list)
     for target, prediction in zip(targets, predictions, strict=True):

@@ -219,12 +219,9 @@ class Sampler:
     def clause(self, forms=SIMPLE_FORMS, verbs=None, modifiers=None, **fixed):
         """A clause of one of `forms`, without a complement clause of its own.
 
-        Args:
-            forms: names in `FORMS`.
-            verbs: instead of the form's own.
-            modifiers: length of the chain at the last noun if that is not the
-                subject; None draws it as in training: 0, 1 or 2.
-            **fixed: role=NounPhrase or role=Clause, instead of a drawn one.
+        `modifiers` is the length of the chain at the last noun if that is not the
+        subject; None draws it as in training: 0, 1 or 2. `fixed` are role=NounPhrase or
+            role=Clause.
         """
         weights = [FORMS[name].weight for name in forms]
         name = self.random.choices(forms, weights)[0]

@@ -36,13 +36,7 @@ __all__ = ["OBJECTIVES", "text_task"]
 
 
 class Objective(NamedTuple):
-    """What becomes of documents.
-
-    Attributes:
-        features: tuple of str.
-        preprocessors: tuple of preprocessors, of int32 `[n]` under "targets".
-        extra_ids: int, of the vocabulary.
-    """
+    """What becomes of documents, under "targets", and the extra ids that it needs."""
 
     features: tuple
     preprocessors: tuple

@@ -36,15 +36,12 @@ data_folder = DataFolder("text_files", "REMIXER_TF_TEXT_DIR")
 
 
 def read_split(split, skip=False):
-    """Returns the documents of "train" or "validation", a list of str.
+    """Returns the documents of "train" or "validation", as `read_files` does.
 
     Validation has the last 2% of each file's documents, at least one if there are two.
-    The order of the training documents is shuffled, once and for all.
 
     Raises:
         FileNotFoundError: no folder is named, it does not exist, or has no text.
-        ValueError: a file cannot be read, or there are bad rows, which `skip` leaves
-            out.
     """
     directory, _ = data_folder.require("text files")
     return list(_read_folder(os.path.abspath(directory), skip)[split])

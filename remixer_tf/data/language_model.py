@@ -89,11 +89,7 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
 def check_reads_inputs(task, feature_lengths, feature_converter):
     """Raises a ValueError if a language model would not read the inputs of a task.
 
-    Args:
-        task: a `seqio.Task` or `seqio.Mixture`.
-        feature_lengths: dictionary of ints.
-        feature_converter: a `seqio.FeatureConverter` class. Under
-            `seqio.LMFeatureConverter` inputs are left out on purpose.
+    Under `seqio.LMFeatureConverter` they are left out on purpose.
     """
     converter = feature_converter(pack=False)
     reads_both = isinstance(converter, LanguageModelFeatureConverter)

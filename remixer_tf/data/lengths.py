@@ -18,12 +18,9 @@ _FIRST = 5  # over-long examples that are named
 
 
 class OverLength(NamedTuple):
-    """How many examples of a split are longer than the model reads.
+    """How many examples of a split are longer than `feature_lengths`.
 
     Attributes:
-        task: str.
-        split: str.
-        feature_lengths: dictionary of ints, the lengths that the model reads.
         examples: int, the examples counted.
         over: int, those of them with a feature longer than its length, EOS included.
         longest: dictionary of ints, the longest of each feature.

@@ -371,16 +371,11 @@ class TextEvaluation(Evaluation):
             return {"": math.nan}
 
     def predict_examples(self, part, model, function, remedy, feature_converter=None):
-        """Calls a function on the batches of a part's examples.
+        """Calls a function on the batches of a part's examples, see `call_on_examples`.
 
-        Args:
-            part, model, function: see `predict`.
-            remedy: str, what the log says is done with examples that are too long.
-            feature_converter: a `seqio.FeatureConverter` class, where the evaluation
-                has none.
-
-        Returns:
-            facts of the examples, what `call_on_examples` returns, and its seconds.
+        `remedy` is what the log says is done with long examples, and
+        `feature_converter` counts where the evaluation has none. Returns facts of the
+        examples, the results, and seconds.
         """
         split = self._splits[part]
         over_length = self.count_over_length(part, remedy)

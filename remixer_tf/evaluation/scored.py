@@ -71,13 +71,7 @@ class ScoredEvaluation(TextEvaluation):
 
 
 class ScoredExamples(NamedTuple):
-    """Scores in the order of the examples; see `remixer_tf.decoding.Scores`.
-
-    Attributes:
-        sums: float32 array `[num_examples]`.
-        num_tokens: int32 array `[num_examples]`.
-        greedy: bool array `[num_examples]`.
-    """
+    """Scores `[num_examples]` in the order of the examples; see `Scores`."""
 
     sums: np.ndarray
     num_tokens: np.ndarray

@@ -21,8 +21,6 @@ from remixer_tf.tasks.inference_files import THREE_CLASSES, pair_source
 from remixer_tf.tasks.rows import TOKENIZE, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
 
-__all__ = ["accuracies", "data_folder"]
-
 CLASSES = ["entailment", "non-entailment"]
 FILES = {
     "train": ["heuristics_train_set.txt"],

@@ -5,7 +5,7 @@ import ast
 import os
 import re
 
-from remixer_tf.analysis.tables import FORMATS
+from remixer_tf.analysis.printed_tables import FORMATS
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.configuration.gin_files import call, get_value, parse_gin

@@ -57,11 +57,9 @@ def write_examples(model_dir, result, records, name, columns):
 def write_result(model_dir, kind, result, examples=None):
     """Writes a result as <kind>.json, to TensorBoard and to metrics.jsonl.
 
-    Args:
-        model_dir: folder of the run.
-        kind: "metrics" (decoded), "loss" or "score".
-        result: dictionary with evaluation, task, split, step and metrics.
-        examples: None, or what `write_examples` returned.
+    A result is a dictionary with evaluation, task, split, step and metrics, of the kind
+    "metrics" (decoded), "loss" or "score"; `examples` is what `write_examples`
+    returned.
 
     Raises:
         OSError: a file cannot be written.

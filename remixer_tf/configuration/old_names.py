@@ -90,8 +90,8 @@ def _with_new_name(statement):
     if new is None:
         if _GONE[old] not in (_ANY, statement.value):
             raise UserError(
-                f"{old} = {statement.value!r} is no longer there, as it is {_GONE[old]!r} "
-                f"for all models{place_of(statement)}. An earlier version reads the run."
+                f"{old} = {statement.value!r} is no longer there: all models have "
+                f"{_GONE[old]!r}{place_of(statement)}. An earlier version reads the run."
             )
         return []
 

@@ -37,6 +37,7 @@ NEW_NAMES = {
     for parameter, owners in _OF_RUN.items()
     for owner in owners
 } | {f"train.{parameter}": new for parameter, new in _OF_TRAIN.items()}
+NEW_NAMES["Adafactor.unscaled_variables"] = None
 
 
 def with_new_names(statements):

@@ -31,11 +31,9 @@ PEAKS = {
 
 
 def peak_rate(kind, dtype):
-    """The FLOP/s that a device's maker states, or None where they are not known here.
+    """Returns the FLOP/s that a device's maker states, or None if unknown.
 
-    Args:
-        kind: str, the device's name, such as "NVIDIA H200".
-        dtype: str, that of the products; only those of 16 bits are known.
+    `kind` is its name, such as "NVIDIA H200". Rates are known for 16-bit dtypes.
     """
     # Whole words: an L40 is no L4.
     names = [name for name in PEAKS if re.match(rf"{name}\b", kind)]
@@ -45,12 +43,9 @@ def peak_rate(kind, dtype):
 
 
 def measure_products(run, size, chain, seconds):
-    """Returns the FLOP/s of square products: the best of as many runs as fit.
+    """Returns the FLOP/s of `chain` square products of width `size`.
 
-    Args:
-        run: a function that computes them, and waits for the device.
-        size, chain: ints, width and number of the products.
-        seconds: float, how long to measure.
+    The best of as many calls of `run` as fit in the seconds. It waits for the device.
     """
     run()
     best, end = float("inf"), time.perf_counter() + seconds
@@ -62,9 +57,8 @@ def measure_products(run, size, chain, seconds):
 
 
 def matmul_sizes(accelerator):
-    """Width and number of the products that measure a rate: two ints.
+    """Returns width and number of the products that measure a rate.
 
-    An accelerator needs large ones in a chain, since starting them and copying the
-    result would take longer than a small one.
+    On an accelerator, starting small ones would take longer than computing them.
     """
     return (8192, 16) if accelerator else (1024, 1)

@@ -17,10 +17,10 @@ _READ = {
 
 
 class Overview:
-    """Counts what a run is made of.
+    """Says what a run is made of.
 
     Args:
-        engine: the `Engine` of the run, built.
+        engine: the built `Engine`.
         cost: the `Cost` of a step on the first superbatch.
 
     Attributes:

@@ -6,6 +6,7 @@ import time
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.objectives.batches import throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import count_parameters
@@ -98,9 +99,7 @@ def write_summary(model_dir, summary, replace=True):
     """Writes train_summary.json, or leaves the one that is there."""
     path = _path(model_dir)
     if replace or not tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path + ".writing", "w") as file:
-            json.dump(summary, file, indent=2)
-        tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+        write_whole(path, json.dumps(summary, indent=2))
 
 
 def remove_summary(model_dir):

@@ -93,7 +93,7 @@ class JaxEngine(Engine):
         with placed(lambda scalar: self._everywhere):
             self.optimizer = optimizer()
         self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
-        of_slot = self._layout.slot_partition(self.model, self.optimizer)
+        of_slot = self._layout.slot_partition(self.model)
         with placed(lambda slot: self._sharding(*of_slot(slot))):
             self._train_step = JaxTrainStep(
                 self.model,
@@ -188,11 +188,11 @@ class JaxEngine(Engine):
         """How they share the `State`."""
         of_variables = self._of_variables()
         trainable, non_trainable, _ = self._train_step.variables()
-        slots = self._layout.slot_partitions(self.model, self.optimizer)
+        of_slot = self._layout.slot_partition(self.model)
         return State(
             [of_variables[variable.path] for variable in trainable],
             [of_variables[variable.path] for variable in non_trainable],
-            [self._sharding(*axes) for axes in slots],
+            [self._sharding(*of_slot(slot)) for slot in self.optimizer.variables],
         )
 
     def program(self, superbatch):

@@ -151,18 +151,15 @@ class Layout:
                 )
         return partitions
 
-    def slot_partition(self, model, optimizer):
-        """Says how the optimizer's variables are split: as the model's that they serve.
+    def slot_partition(self, model):
+        """Says how an optimizer's variables are split: as the model's that they serve.
 
-        Args:
-            model: a built `keras.Model`.
-            optimizer: a `keras.optimizers.Optimizer` of the model's trainable
-                variables. A slot of another shape than its variable is split by names
-                of its own, as `Adafactor` gives its rows and columns (`make_named`).
+        A slot of another shape than its variable is split by names of its own, as
+        `Adafactor` gives its rows and columns (`make_named`).
 
         Returns:
-            a function of one of `optimizer.variables`, or of one that is being made. It
-            returns a tuple, see `partition`.
+            a function of one of the optimizer's variables, or of one that is being
+            made. It returns a tuple, see `partition`.
 
         Raises:
             ValueError: see `partition`.
@@ -172,22 +169,17 @@ class Layout:
         partitions = self.partitions(model)
         # Keras names a slot after its variable: "<path with _ for />_<slot>".
         owners = {v.path.replace("/", "_"): v for v in model.trainable_variables}
-        return lambda slot: self._slot(slot, owners, partitions)
 
-    def slot_partitions(self, model, optimizer):
-        """Returns the list of `slot_partition` of all `optimizer.variables`."""
-        of_slot = self.slot_partition(model, optimizer)
-        return [of_slot(slot) for slot in optimizer.variables]
+        def of_slot(slot):
+            name = slot.path.rpartition("/")[2]
+            # The longest: "..._wi_0_momentum" is of "..._wi_0" and not of "..._wi".
+            own = [owner for owner in owners if name.startswith(f"{owner}_")]
+            owner = owners[max(own, key=len)] if own else None
+            if owner is not None and tuple(slot.shape) == tuple(owner.shape):
+                return partitions[owner.path]
+            return self.partition(slot)
 
-    def _slot(self, slot, owners, partitions):
-        name = slot.path.rpartition("/")[2]
-        # The longest: "..._wi_0_momentum" is of "..._wi_0" and not of "..._wi".
-        owner = max(
-            (o for o in owners if name.startswith(f"{o}_")), key=len, default=""
-        )
-        if owner and tuple(slot.shape) == tuple(owners[owner].shape):
-            return partitions[owners[owner].path]
-        return self.partition(slot)
+        return of_slot
 
 
 def _pairs(argument, text, example):

@@ -77,7 +77,8 @@ class RunLock:
         try:
             self._write()
         except OSError:  # A full disk: nobody holds an empty file.
-            os.remove(self._path)
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
             raise
 
     def _write(self):

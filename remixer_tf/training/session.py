@@ -9,6 +9,7 @@ from remixer_tf.training.changes import write_configuration
 from remixer_tf.training.checks import check_no_results, check_vocabulary_size
 from remixer_tf.training.layer_checks import check_own_layers
 from remixer_tf.training.metrics_file import remove_metrics_after
+from remixer_tf.training.overview import overview
 from remixer_tf.training.progress import Progress, Speed, format_seconds
 from remixer_tf.training.totals import remove_summary, write_summary
 
@@ -48,8 +49,7 @@ class Session:
     def restore(self, checkpointing, undo):
         """Sets the weights: the run's own, else initial ones, else new ones.
 
-        If the start fails, `undo`, a `contextlib.ExitStack`, removes the vocabularies
-        of a run that starts from scratch.
+        `undo`, an `ExitStack`, removes vocabularies of a run if its start fails.
         """
         host, model = self.engine.host, self.engine.model
         restart_data_at = checkpointing.restart_data_at
@@ -106,9 +106,10 @@ class Session:
             decodes = any(getattr(e, "decodes", False) for e in evaluating.evaluations)
             check_own_layers(self.engine.model, batch, decodes)
 
-    def describe(self, overview, dtype_policy):
+    def describe(self, cost, dtype_policy):
         """Says what will run, and from where."""
-        self.progress.message(overview.text(self.batches, dtype_policy))
+        text = overview(self.engine, self.batches, cost, dtype_policy)
+        self.progress.message(text)
         self.progress.message(self._origin)
         if self.launch.dry_run:
             self.progress.message("dry run: nothing was trained or written")

@@ -47,11 +47,7 @@ class Totals:
         self._sums = metrics
 
     def end_period(self):
-        """Returns the values of the steps since the last call of this method.
-
-        Returns:
-            dictionary, see `summarize_steps` and `Speed.lap`.
-        """
+        """Returns values since its last call; see `summarize_steps`, `Speed.lap`."""
         read = float(self._sums["tokens"])
         self._read += read
         self._session.speed.count(read=read)
@@ -64,8 +60,7 @@ class Totals:
         """Returns what train_summary.json says at this step, a dictionary.
 
         Seconds, FLOPs, skipped steps and what was read count all processes that led to
-        this step, one after the other. Rates and loss are those of this process. A run
-        on several hosts counts the FLOPs of all hosts.
+        this step. Rates and loss are those of this process.
         """
         engine, earlier = self._session.engine, self._session.checkpoints.summary
         values, read = self._values, self._read

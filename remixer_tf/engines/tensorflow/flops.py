@@ -24,19 +24,13 @@ class OpFlops(NamedTuple):
 
 
 def op_flops(concrete_function):
-    """Counts the FLOPs of every operation from its shapes, static for the products.
+    """Returns the `OpFlops` of every operation that counts, a list.
 
-    Matrix products and convolutions count 2 m n k. Of the rest, pointwise arithmetic
-    (sums, products, comparisons such as max, exponentials, roots, activations) counts
-    one for each output element, a reduction (sum, mean, max) one for each input
-    element, and a softmax five for each: max, difference, exponential, sum, quotient.
-    An FFT of n real numbers, there or back, counts 2.5 n log2 n. Moving, casting and
-    selecting are none, nor is arithmetic on integers. The body of a loop counts as
-    often as its maximum says, and once if that is unknown. The rest of an operation
-    whose shape is unknown counts nothing.
-
-    Returns:
-        list of `OpFlops`, without those that count nothing.
+    Matrix products and convolutions count 2 m n k. Pointwise arithmetic on floats
+    counts one for each output element, a reduction one for each input element, and a
+    softmax five for each: max, difference, exponential, sum, quotient. An FFT of n real
+    numbers, there or back, counts 2.5 n log2 n. The body of a loop counts as often as
+    its maximum says, and once if that is unknown. Unknown shapes count nothing.
     """
     return list(_graph_flops(concrete_function.graph, ""))
 

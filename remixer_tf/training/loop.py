@@ -12,6 +12,7 @@ from remixer_tf.layers.checks import check_factories
 from remixer_tf.objectives.objective import Objective
 from remixer_tf.training.checks import check_evaluations, folder_of_run
 from remixer_tf.training.hooks import Evaluating, OwnFolder, Saving, Stopping
+from remixer_tf.training.progress import Speed
 from remixer_tf.training.run_lock import RunLock
 from remixer_tf.training.run_log import Logging
 from remixer_tf.training.session import Session
@@ -103,6 +104,7 @@ def train(
 def _take_steps(session, evaluating, skipped, totals, logging, lock):
     """Takes the steps that are left, and returns the summary."""
     engine, schedule, step = session.engine, session.schedule, session.step
+    session.speed = Speed()
     saving = Saving(session, evaluating, totals, skipped)
     hooks = [
         skipped,

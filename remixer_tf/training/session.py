@@ -10,7 +10,7 @@ from remixer_tf.training.checks import check_no_results, check_vocabulary_size
 from remixer_tf.training.layer_checks import check_own_layers
 from remixer_tf.training.metrics_file import remove_metrics_after
 from remixer_tf.training.overview import overview
-from remixer_tf.training.progress import Progress, Speed, format_seconds
+from remixer_tf.training.progress import Progress, format_seconds
 from remixer_tf.training.totals import remove_summary, write_summary
 
 
@@ -30,9 +30,9 @@ class Session:
     Attributes:
         launch, schedule, engine, batches, checkpoints, signal: see above.
         model_dir: str, folder of the run.
-        speed: the `Speed` of the steps.
-        step: int, the step that the run continues from.
-        progress: the `Progress`.
+        step: int, the step that the run continues from, once it is restored.
+        progress: the `Progress`, once it is restored.
+        speed: the `Speed`, once the loop has begun.
     """
 
     def __init__(self, launch, schedule, engine, batches, checkpoints, signal):
@@ -43,7 +43,6 @@ class Session:
         self.checkpoints = checkpoints
         self.signal = signal
         self.model_dir = launch.model_dir
-        self.speed = Speed()
         self._writes = engine.host.index == 0 and not launch.dry_run
 
     def restore(self, checkpointing, undo):

@@ -1,5 +1,6 @@
 """What layers report in training: auxiliary losses and statistics."""
 
+import contextlib
 import re
 
 from keras import ops
@@ -8,8 +9,9 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers import capture
 
 
-def call_with_reports(model, batch):
-    """Calls a model in training, and collects what its layers report.
+@contextlib.contextmanager
+def reports(model):
+    """Collects what a model's layers report in a call in the block.
 
     What a layer sowed, see `layers.sowing`, is called "<path of the layer>/<name>". Of
     a layer that is called several times the losses are added up, and of each statistic
@@ -18,17 +20,16 @@ def call_with_reports(model, batch):
       "add_loss", the sum of all that was given to Keras' `add_loss`, without a name.
 
     Args:
-        model: a built `keras.Model`.
-        batch: dictionary of tensors, as the model takes it.
+        model: a built `keras.Model`, which the block calls once in training.
 
-    Returns:
-        (outputs, losses, statistics): of the model, a dictionary of float32 scalars,
-        and one of float32 scalars and vectors.
+    Yields:
+        (losses, statistics): dictionaries that are filled when the block ends, of
+        float32 scalars, and of float32 scalars and vectors.
 
     Raises:
         ValueError: a statistic is neither a scalar nor a vector.
     """
-    losses, statistics = {}, {}
+    losses, statistics, calls = {}, {}, {}
 
     def receive_loss(layer, name, value):
         name = f"{layer.path}/{name}"
@@ -41,11 +42,11 @@ def call_with_reports(model, batch):
                 "A statistic must be a scalar or a vector. Received: "
                 f"{name} of shape {tuple(value.shape)}"
             )
-        statistics.setdefault(name, []).append(ops.cast(value, "float32"))
+        calls.setdefault(name, []).append(ops.cast(value, "float32"))
 
     with capture("losses", receive_loss), capture("statistics", receive_statistic):
-        outputs = model(batch, training=True)
-    statistics = {name: sum(calls) / len(calls) for name, calls in statistics.items()}
+        yield losses, statistics
+    statistics |= {name: sum(values) / len(values) for name, values in calls.items()}
     regularized = [v for v in model.trainable_weights if v.regularizer is not None]
     # Keras lists what `add_loss` was given first, and then these.
     values = [_scalar(value) for value in model.losses]
@@ -54,14 +55,13 @@ def call_with_reports(model, batch):
         losses["add_loss"] = sum(nameless)
     for variable, value in zip(regularized, values[len(nameless) :], strict=True):
         losses[f"{variable.path}/regularizer"] = value
-    return outputs, losses, statistics
 
 
 def weighted_sum(losses, weights):
     """Adds auxiliary losses up.
 
     Args:
-        losses: dictionary of scalars, from `call_with_reports`.
+        losses: dictionary of scalars, from `reports`.
         weights: dictionary of floats by regular expression. The first expression that
             matches a part of a loss' name gives its weight; other losses weigh 1.
 

@@ -7,7 +7,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers, check_numbers
-from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
+from remixer_tf.objectives.auxiliary import reports, weighted_sum
 from remixer_tf.objectives.losses import CrossEntropy
 
 
@@ -56,7 +56,8 @@ class Objective:
             vectors: those of `loss_fn`, "auxiliary_loss", "auxiliary/NAME" and
             "statistics/NAME", see `Engine.step`.
         """
-        outputs, auxiliary, statistics = call_with_reports(model, batch)
+        with reports(model) as (auxiliary, statistics):
+            outputs = model(batch, training=True)
         sums = self.loss_fn(outputs, batch)
         objective = ops.divide_no_nan(sums["objective"], weight)
         if auxiliary or self.auxiliary_loss_weights:

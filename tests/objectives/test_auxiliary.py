@@ -6,10 +6,16 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import sow
-from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
+from remixer_tf.objectives.auxiliary import reports, weighted_sum
 from remixer_tf.objectives.objective import unused_variables
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+
+
+def call_with_reports(model, x):
+    with reports(model) as (losses, statistics):
+        outputs = model(x, training=True)
+    return outputs, losses, statistics
 
 
 class Router(keras.layers.Layer):

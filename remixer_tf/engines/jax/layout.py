@@ -42,7 +42,8 @@ class Layout:
     """
 
     def __init__(self, mesh_shape="", layout_rules=""):
-        self.axes = {}
+        received = f"Received: {mesh_shape=}, {layout_rules=}"
+        self.axes, rules = {}, {}  # rules: dimension -> axes
         for axis, size in _pairs("mesh_shape", mesh_shape, "data:4,model:2"):
             if not re.fullmatch("[1-9][0-9]*", size):
                 raise UserError(
@@ -50,41 +51,35 @@ class Layout:
                     f"{axis}:{size} in mesh_shape={mesh_shape!r}"
                 )
             if axis in self.axes:
-                raise UserError(
-                    f"mesh_shape tells the axis {axis!r} twice. Received: "
-                    f"mesh_shape={mesh_shape!r}"
-                )
+                raise UserError(f"mesh_shape tells the axis {axis!r} twice. {received}")
             self.axes[axis] = int(size)
-        rules = {}  # dimension -> axes
         for name, axis in _pairs("layout_rules", layout_rules, "batch:data,d_ff:model"):
             if name not in DIMENSIONS:
                 raise UserError(
                     f"layout_rules name a dimension {name!r}, which no tensor has. "
-                    f"There are: {', '.join(DIMENSIONS)}. Received: "
-                    f"layout_rules={layout_rules!r}"
+                    f"There are: {', '.join(DIMENSIONS)}. {received}"
                 )
             if axis in rules.get(name, ()) or (name in rules and name != "batch"):
                 raise UserError(
                     f"layout_rules have two rules for {name!r}; one axis can split it. "
-                    f"Received: layout_rules={layout_rules!r}"
+                    f"{received}"
                 )
             rules.setdefault(name, []).append(axis)
-        rules = {
-            name: [axis for axis in axes if axis in self.axes]
-            for name, axes in rules.items()
-        }
+        rules = {n: [a for a in axes if a in self.axes] for n, axes in rules.items()}
         self.num_devices = math.prod(self.axes.values())
         self.batch_axes = tuple(rules.pop("batch", ()))
         self.num_batch_parts = math.prod(self.axes[axis] for axis in self.batch_axes)
         self._axis_of = {name: axes[0] for name, axes in rules.items() if axes}
-        used = {*self.batch_axes, *self._axis_of.values()}
+        self._check_used({*self.batch_axes, *self._axis_of.values()}, received)
+
+    def _check_used(self, used, more):
+        """Raises ValueError if an axis of several devices is not one of those used."""
         for axis, size in self.axes.items():
             if size > 1 and axis not in used:
                 raise UserError(
                     f"The mesh axis {axis!r} of {size} devices splits nothing: each of "
                     f"them would do the same. Add a rule such as batch:{axis}, or "
-                    f"leave out the axis. Received: mesh_shape={mesh_shape!r}, "
-                    f"layout_rules={layout_rules!r}"
+                    f"leave out the axis. {more}"
                 )
 
     def axis(self, dimension):
@@ -141,14 +136,9 @@ class Layout:
             v.path: self.partition(v, num_heads.get(v.path)) for v in model.variables
         }
         used = {*self.batch_axes, *(a for axes in partitions.values() for a in axes)}
-        for name, axis in self._axis_of.items():
-            if self.axes[axis] > 1 and axis not in used:
-                raise UserError(
-                    f"The mesh axis {axis!r} of {self.axes[axis]} devices splits "
-                    "nothing: each of them would do the same. Its rule is "
-                    f"{name}:{axis}, and no variable of this model has the dimension "
-                    f"{name!r}. Add a rule such as batch:{axis}, or leave out the axis."
-                )
+        rules = ", ".join(f"{name}:{axis}" for name, axis in self._axis_of.items())
+        more = f"The rules are {rules}, and this model's variables lack the dimension."
+        self._check_used(used, more)
         return partitions
 
     def slot_partition(self, model):

@@ -51,7 +51,7 @@ def _remixer(paper, *bindings):
         "RelativePositionBias.num_heads = 4",
         "SelfAttention.num_heads = 4",
         "SelfAttention.d_kv = 16",
-        "RemixerBlock.width = 128",
+        "RemixerBlock.d_ff = 128",
         "RemixerBlock.residual = 'hidden'",
         "NUM_LAYERS = 3",
     ]

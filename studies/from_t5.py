@@ -39,7 +39,7 @@ STARTS = (
 
 
 def add_arguments(parser):
-    configuration.add_common(parser, needs_run=False)
+    configuration.add_common(parser, run="optional")
     parser.add_argument("--t5", required=True, metavar="RUN")
 
 

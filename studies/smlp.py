@@ -58,7 +58,7 @@ def make_step(model, bindings):
         tf.distribute.get_strategy(),
         jit_compile=value("TensorFlowEngine.jit_compile"),
     )
-    rows = value("train_dataset.batch_size")
+    rows = value("Batching.batch_size")
     lengths = value("train_dataset.feature_lengths")
     batch = random_superbatch(made.batch_spec(rows, lengths), made)
     flops = matmul_flops(step.run_steps.get_concrete_function(*step.arguments(batch)))

@@ -38,7 +38,7 @@ def _smlp(file, *bindings, **paper):
 
 
 def _gmlp(heads):
-    bindings = [*_GMLP, f"NUM_GATE_HEADS = {heads}"]
+    bindings = [*_GMLP, f"NUM_MIXING_HEADS = {heads}"]
     return Model("architectures/gmlp_heads_lm.gin", bindings, perplexity=15.7)
 
 

@@ -30,7 +30,7 @@ TINY = [
     "--gin.LossEvaluation.period=20",
     "--gin.Schedule.checkpoint_period=20",
     "--gin.Schedule.log_period=20",
-    "--gin.train_dataset.count_limit=0",
+    "--gin.LongExamples.count_limit=0",
 ]
 BERT = ["--gin.D_KV=8", "--gin.NUM_HEADS=2"]
 

@@ -16,7 +16,7 @@ TINY = [
     *SIZES,
     "--gin.BATCH_SIZE=4",
     "--gin.LENGTH_BUCKETS=None",
-    "--gin.train_dataset.count_limit=0",
+    "--gin.LongExamples.count_limit=0",
     "--gin.TRAIN_STEPS=1",
     "--gin.WARMUP_STEPS=1",
     "--gin.WarmupCosineDecay.total_steps=2",

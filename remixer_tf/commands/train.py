@@ -1,7 +1,6 @@
 """Trains a model, or resumes training.
 
-Training resumes from the last checkpoint in --model_dir. Without --gin_file, the
-configuration is the one that training wrote there.
+Training resumes from the last checkpoint in --model_dir.
 """
 
 from contextlib import nullcontext
@@ -11,7 +10,6 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_common(parser)
-    configuration.add_trust(parser)
     parser.add_argument(
         "--dry_run",
         action="store_true",

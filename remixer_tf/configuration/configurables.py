@@ -44,7 +44,8 @@ NAMES = {
     ),
     "remixer_tf.checkpoints.paths": ("relative_paths",),
     "remixer_tf.data.epochs": ("examples_per_epoch", "steps_in_epochs"),
-    "remixer_tf.data.pipeline": ("get_task", "train_dataset"),
+    "remixer_tf.data.lengths": ("LongExamples",),
+    "remixer_tf.data.pipeline": ("Batching", "get_task", "train_dataset"),
     "remixer_tf.objectives.losses": ("CrossEntropy",),
     "remixer_tf.data.vocabulary_training": ("trained_vocabulary",),
     "remixer_tf.tasks.result_tables": (
@@ -52,7 +53,7 @@ NAMES = {
         "inference_table",
         "super_glue_table",
     ),
-    "remixer_tf.tasks.tables": ("table_task",),
+    "remixer_tf.tasks.tables": ("TableRows", "table_task"),
     "remixer_tf.tasks.text": ("text_task",),
     "remixer_tf.configuration.bindings": ("scope",),
     "remixer_tf.evaluation.best": ("Best",),

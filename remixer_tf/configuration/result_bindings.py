@@ -11,6 +11,8 @@ _TRAINING = (
     "remixer_tf.checkpoints.",
     "remixer_tf.data.epochs.",
     "remixer_tf.data.images.",
+    "remixer_tf.data.lengths.LongExamples",
+    "remixer_tf.data.pipeline.Batching",
     "remixer_tf.data.pipeline.train_dataset",
     "remixer_tf.engines.",
     "remixer_tf.evaluation.best.",

@@ -42,16 +42,8 @@ def examples_per_epoch(task, split="train"):
 def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
     """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
 
-    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen.
-
-    Args:
-        epochs: number.
-        task, split: see `examples_per_epoch`.
-        batch_size: int, examples per step on all hosts.
-        steps_per_call: int.
-
-    Raises:
-        ValueError: see `examples_per_epoch`.
+    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen. Raises
+    what `examples_per_epoch` does.
     """
     examples = epochs * examples_per_epoch(task, split)
     return math.ceil(examples / (batch_size * steps_per_call)) * steps_per_call

@@ -1,15 +1,17 @@
 """Multi-head attention; by default T5's way, without biases and 1 / sqrt(d_kv)."""
 
+import functools
+
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
 from remixer_tf.kernels.scores import scores
 from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
     dense,
     read_cache,
+    require_causal,
     split_examples,
     update_cache,
 )
@@ -83,6 +85,9 @@ class _Attention(Sublayer):
         query = self._split_heads(self.query(x))
         return query * self.d_kv**-0.5 if self.scale_query else query
 
+    def _key_value(self, x):
+        return self._split_heads(self.key(x)), self._split_heads(self.value(x))
+
     def _split_heads(self, x):
         """`[batch, length, heads * d_kv]` to `[batch, heads, length, d_kv]`."""
         x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, self.d_kv))
@@ -93,7 +98,7 @@ class _Attention(Sublayer):
 
         `bias`: float32, broadcast to `[batch, heads, length, kv_length]`, or None.
         """
-        logits = scores(self._query(x), key)
+        logits = scores(self._query(x), key)  # Q K^T
         logits = ops.cast(logits, "float32")
         if bias is not None:
             logits += bias
@@ -105,7 +110,7 @@ class _Attention(Sublayer):
         sow(self, "intermediates", "attention", weights)
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout(weights, training=training)
-        mixed = read_cache(weights, value, ancestry)
+        mixed = read_cache(weights, value, ancestry)  # softmax(..) V
         mixed = ops.transpose(mixed, (0, 2, 1, 3))
         inner = self.num_heads * self.d_kv
         return self.out(ops.reshape(mixed, (-1, ops.shape(mixed)[1], inner)))
@@ -116,14 +121,10 @@ def _mask_bias(allowed):
     return (1.0 - ops.cast(allowed, "float32")) * MASKED
 
 
-def _sum_biases(*biases):
-    """The sum of those that are not None, in float32, or None."""
-    total = None
-    for bias in biases:
-        if bias is not None:
-            bias = ops.cast(bias, "float32")
-            total = bias if total is None else total + bias
-    return total
+def _sum(biases):
+    """Their sum in float32, or None if there are none."""
+    biases = [ops.cast(bias, "float32") for bias in biases]
+    return functools.reduce(ops.add, biases) if biases else None
 
 
 class SelfAttention(_Attention):
@@ -181,50 +182,46 @@ class SelfAttention(_Attention):
 
     def call(self, x, context, training=False):
         bias = self._bias(x.shape[1], context)
-        key = self._split_heads(self.key(x))
-        value = self._split_heads(self.value(x))
+        key, value = self._key_value(x)
         return self._attend(x, key, value, bias, training)
 
     def _bias(self, length, context):
         """What is added to the logits of a whole sequence: biases and masks."""
-        own = causal = padding = segments = None
-        positions = ops.arange(length, dtype="int32")
+        biases = []
         if self.relative_bias:
-            own = self.position_bias.whole(length)
+            biases.append(self.position_bias.whole(length))
+        if self.stack_bias and context.position_bias is not None:
+            biases.append(context.position_bias)
         if self.causal:
-            causal = _mask_bias(positions[None, :] <= positions[:, None])[None, None]
+            positions = ops.arange(length, dtype="int32")
+            seen = positions[None, :] <= positions[:, None]
+            biases.append(_mask_bias(seen)[None, None])
         if context.padding_mask is not None:
-            padding = _mask_bias(context.padding_mask)[:, None, None, :]
-        if context.segment_ids is not None:
-            ids = context.segment_ids
-            segments = _mask_bias(ops.equal(ids[:, :, None], ids[:, None, :]))[:, None]
-        stack = context.position_bias if self.stack_bias else None
-        shared = _sum_biases(own, stack, causal)
-        return _sum_biases(shared, padding, segments)
+            biases.append(_mask_bias(context.padding_mask)[:, None, None, :])
+        if (ids := context.segment_ids) is not None:
+            same = ops.equal(ids[:, :, None], ids[:, None, :])
+            biases.append(_mask_bias(same)[:, None])
+        return _sum(biases)
 
     def _step_bias(self, context, state):
         """What is added to the logits of position `state.step`."""
-        own = None
+        biases = []
         if self.relative_bias:
             step = ops.reshape(state.step, (1,))
-            own = self.position_bias(step, state.key_positions)
-        seen = _mask_bias(state.key_positions <= state.step)[None, None, None]
-        stack = context.position_bias if self.stack_bias else None
-        return _sum_biases(own, stack, seen)
+            biases.append(self.position_bias(step, state.key_positions))
+        if self.stack_bias and context.position_bias is not None:
+            biases.append(context.position_bias)
+        seen = state.key_positions <= state.step
+        return _sum([*biases, _mask_bias(seen)[None, None, None]])
 
     def init_cache(self, batch_size, max_length, context):
-        if not self.causal:
-            raise UserError(
-                "Only causal self-attention can decode step by step. Received: layer "
-                f"'{self.path}', which is not causal. A decoder's stack makes it so."
-            )
+        require_causal(self)
         shape = (batch_size, self.num_heads, max_length, self.d_kv)
         zeros = ops.zeros(shape, self.compute_dtype)
         return {"key": zeros, "value": zeros}
 
     def decode_step(self, x, cache, context, state):
-        key = self._split_heads(self.key(x))
-        value = self._split_heads(self.value(x))
+        key, value = self._key_value(x)
         cache = {
             "key": update_cache(cache["key"], key, state),
             "value": update_cache(cache["value"], value, state),
@@ -263,18 +260,18 @@ class CrossAttention(_Attention):
     reorders_cache = False
 
     def call(self, x, context, training=False):
-        key, value = self._encoded_key_value(context)
-        bias = self._encoded_bias(context)
+        key, value = self._key_value(context.encoded)
+        biases = self._encoded_bias(context)
         if context.segment_ids is not None:
             same = ops.equal(
                 context.segment_ids[:, :, None],
                 context.encoded_segment_ids[:, None, :],
             )
-            bias = _sum_biases(bias, _mask_bias(same)[:, None])
-        return self._attend(x, key, value, bias, training)
+            biases.append(_mask_bias(same)[:, None])
+        return self._attend(x, key, value, _sum(biases), training)
 
     def init_cache(self, batch_size, max_length, context):
-        key, value = self._encoded_key_value(context)
+        key, value = self._key_value(context.encoded)
         return {"key": key, "value": value}
 
     def decode_step(self, x, cache, context, state):
@@ -282,17 +279,13 @@ class CrossAttention(_Attention):
         # are so many positions of it.
         examples = ops.shape(cache["key"])[0]
         queries = ops.reshape(x, (examples, -1, x.shape[-1]))
-        bias = self._encoded_bias(context)
+        bias = _sum(self._encoded_bias(context))
         y = self._attend(queries, cache["key"], cache["value"], bias)
         return ops.reshape(y, (-1, 1, x.shape[-1])), cache
 
-    def _encoded_key_value(self, context):
-        key = self._split_heads(self.key(context.encoded))
-        value = self._split_heads(self.value(context.encoded))
-        return key, value
-
     @staticmethod
     def _encoded_bias(context):
+        """A list: the bias that hides the encoder's padding, if there is any."""
         if context.encoded_mask is None:
-            return None
-        return _mask_bias(context.encoded_mask)[:, None, None, :]
+            return []
+        return [_mask_bias(context.encoded_mask)[:, None, None, :]]

@@ -132,6 +132,16 @@ class Sublayer(NamedAxes, keras.layers.Layer):
             raise UserError(not_causal(self))
         agree(self, max_length=max_length)
 
+    def __call__(self, *args, **kwargs):
+        """Keras' call, with a message of its own if the context is missing."""
+        if len(args) < 2 and "context" not in kwargs:
+            raise UserError(
+                f"{type(self).__name__} reads a context besides its input. Pass "
+                "context=Context(), of remixer_tf.layers, with the masks if there are "
+                "any."
+            )
+        return super().__call__(*args, **kwargs)
+
     def call(self, x, context, training=False):
         """Transforms a whole sequence.
 
@@ -224,9 +234,38 @@ def require_max_length(layer):
     """Raises a ValueError unless a layer, in its `build`, knows its `max_length`."""
     if layer.max_length is None:
         raise UserError(
-            f"Layer '{layer.path}' needs max_length, the longest sequence. Set that of "
-            "its stack (in gin: TransformerStack.max_length = %MAX_LENGTH), or of the "
-            "layer if it has no stack."
+            f"Layer '{layer.path}' needs max_length, the longest sequence: give it to "
+            "its stack (in gin: TransformerStack.max_length = %MAX_LENGTH), to a layer "
+            "without a stack, or to check_sublayer, as the argument max_length."
+        )
+
+
+def check_length(layer, length):
+    """Raises a ValueError for a sequence longer than a layer's `max_length`."""
+    if length > layer.max_length:
+        raise UserError(
+            f"A sequence of {length} tokens is too long for {type(layer).__name__} "
+            f"'{layer.path}', made for max_length={layer.max_length}. Shorten the "
+            "sequences or build the model with a larger max_length."
+        )
+
+
+def require_causal(layer):
+    """Raises a ValueError unless a layer, which is to decode, is causal."""
+    if not layer.causal:
+        raise UserError(
+            f"Only a causal {type(layer).__name__} can decode step by step. Received: "
+            f"layer '{layer.path}', which is not causal. A decoder's stack makes it so."
+        )
+
+
+def require_positions(context):
+    """Raises a ValueError for packed examples without positions."""
+    if context.segment_ids is not None and context.positions is None:
+        raise UserError(
+            "Packed examples need their positions, the place of each token in its "
+            "example. Received: segment_ids without positions. Pass *_positions "
+            "beside *_segment_ids."
         )
 
 
@@ -259,8 +298,8 @@ def read_cache(weights, cached, ancestry=None):
     """The weighted sums of what is cached.
 
     Args:
-        weights: float `[batch, heads, queries, length]`; with an ancestry the batch may
-            be 1 and so may the queries, the same for all.
+        weights: float `[batch, heads, queries, length]`; the batch may be 1, with an
+            ancestry so may the queries: the same weights for all.
         cached: float `[rows, heads, length, channels]`.
         ancestry: None, where rows are the batch; or see `DecodeState`, where rows are
             hypotheses and so are the queries.
@@ -269,9 +308,9 @@ def read_cache(weights, cached, ancestry=None):
         float `[batch, heads, queries, channels]`.
     """
     if ancestry is None:
-        return ops.einsum("bhts,bhsc->bhtc", weights, cached)
+        return ops.matmul(weights, cached)
     weights = join_examples(weights[:, None] * ops.cast(ancestry, weights.dtype))
-    sums = ops.einsum("bhts,bhsc->bhtc", weights, cached)  # of each writer's positions
+    sums = ops.matmul(weights, cached)  # of each writer's positions
     return ops.sum(split_examples(sums, ancestry.shape[1]), axis=1)
 
 

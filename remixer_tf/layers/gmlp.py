@@ -43,7 +43,7 @@ class SpatialGatingUnit(Sublayer):
         spatial_stddev: float, W starts truncated normal of this deviation. None: 1e-6,
             or `max_length ** -0.5` in the linear variant.
         spatial_bias_value: float, b starts at it. None: 1 where f multiplies, else 0.
-        num_heads: int, equal groups of channels, after the split.
+        num_mixing_heads: int, equal groups of channels, after the split.
         norm_epsilon: float, see `LayerNorm`.
         max_length: int, W is `max_length x max_length`, see `Sublayer`.
         causal: bool, W sees no later token, see `Sublayer`.
@@ -69,7 +69,7 @@ class SpatialGatingUnit(Sublayer):
         toeplitz=False,
         spatial_stddev=None,
         spatial_bias_value=None,
-        num_heads=1,
+        num_mixing_heads=1,
         norm_epsilon=1e-6,
         **kwargs,
     ):
@@ -79,11 +79,6 @@ class SpatialGatingUnit(Sublayer):
                 f"variant is one of {sorted(VARIANTS)}. Received: variant={variant!r}"
             )
         self.variant = variant
-        self.toeplitz = toeplitz
-        self.spatial_stddev = spatial_stddev
-        self.spatial_bias_value = spatial_bias_value
-        self.num_heads = num_heads
-        self.norm_epsilon = norm_epsilon
         stddev, bias = VARIANTS[variant]
         if spatial_stddev is not None:
             check_numbers(spatial_stddev=spatial_stddev)
@@ -93,7 +88,7 @@ class SpatialGatingUnit(Sublayer):
             bias = spatial_bias_value
         self.norm = LayerNorm(norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.mixing = LengthMixing(
-            num_heads,
+            num_mixing_heads,
             toeplitz=toeplitz,
             use_bias=True,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=stddev),
@@ -103,25 +98,25 @@ class SpatialGatingUnit(Sublayer):
         )
 
     def build(self, input_shape):
-        width = input_shape[-1]
+        channels = input_shape[-1]
         if self.variant == "split":
-            if width % 2:
+            if channels % 2:
                 raise UserError(
                     "The split variant halves the channels, so their number is even. "
-                    f"Received: {width} channels in layer '{self.path}'"
+                    f"Received: {channels} channels in layer '{self.path}'"
                 )
-            width //= 2
+            channels //= 2
         self.mixing.join_stack(self.causal, self.max_length)
         if self.mixing.kernel_initializer.stddev is None:
             require_max_length(self)
             self.mixing.kernel_initializer.stddev = self.max_length**-0.5
-        self.norm.build((None, None, width))
-        self.mixing.build((None, None, width))
+        self.norm.build((None, None, channels))
+        self.mixing.build((None, None, channels))
 
     def call(self, z, context, added=None):
-        z, gated = self._parts(z)
-        mixed = self._mix(self.norm(gated), context)
-        return self._gate(z, mixed, added)
+        z_1, z_2 = self._parts(z)
+        f = self._mix(self.norm(z_2), context)  # W LayerNorm(Z_2) + b
+        return self._gate(z_1, f, added)
 
     def init_cache(self, batch_size, max_length, context):
         """See `Sublayer`: the cache holds the normalised channels that W mixes."""
@@ -129,12 +124,12 @@ class SpatialGatingUnit(Sublayer):
 
     def decode_step(self, z, cache, context, state, added=None):
         """See `Sublayer`; z is `[batch, 1, channels]`."""
-        z, gated = self._parts(z)
-        mixed, cache = self.mixing.decode_step(self.norm(gated), cache, context, state)
-        return self._gate(z, mixed, added), cache
+        z_1, z_2 = self._parts(z)
+        f, cache = self.mixing.decode_step(self.norm(z_2), cache, context, state)
+        return self._gate(z_1, f, added), cache
 
     def _parts(self, z):
-        """What is gated, and what f is made of."""
+        """Z_1, which is gated, and Z_2, of which f is made."""
         if isinstance(z, tuple):
             return z
         if self.variant != "split":
@@ -144,12 +139,12 @@ class SpatialGatingUnit(Sublayer):
     def _mix(self, x, context):
         return self.mixing(x, context=context)
 
-    def _gate(self, z, mixed, added):
+    def _gate(self, z, f, added):
         if added is not None:
-            mixed += added
+            f += added
         if self.variant == "linear":
-            return mixed
-        return z + mixed if self.variant == "additive" else z * mixed
+            return f
+        return z + f if self.variant == "additive" else z * f
 
 
 class TinyAttention(BertSelfAttention):
@@ -165,7 +160,7 @@ class TinyAttention(BertSelfAttention):
         dropout_rate: float, see `SelfAttention`.
         causal: bool, see `SelfAttention`.
 
-    Call arguments and returns: see `SelfAttention`, but for the output's width.
+    Call arguments and returns: see `SelfAttention`, but for the output's channels.
     """
 
     def __init__(self, d_out, d_kv, **kwargs):
@@ -208,10 +203,10 @@ class GatedMLP(Sublayer):
                 "toeplitz",
                 "spatial_stddev",
                 "spatial_bias_value",
-                "num_heads",
                 "norm_epsilon",
             )
         },
+        "num_heads": "SpatialGatingUnit.num_mixing_heads",
         "d_attention": "TinyAttention.d_kv, with GatedMLP.attention = @TinyAttention",
         "attention_dropout_rate": "TinyAttention.dropout_rate",
     }
@@ -228,35 +223,26 @@ class GatedMLP(Sublayer):
         check_integers(d_ff=d_ff)
         check_factories(gate=gate)
         self.d_ff = d_ff
-        self.make_gate, self.make_attention = gate, attention
-        self.activation = activation
         self.act = get_activation(activation)
         dtype = self.dtype_policy
         self.gating = gate(name="gating", dtype=dtype)
-        self.width = d_ff // 2 if self.gating.variant == "split" else d_ff
+        self.d_gate = d_ff // 2 if self.gating.variant == "split" else d_ff
         self.attention = None
         if attention is not None:
             check_factories(attention=attention)
-            self.attention = attention(d_out=self.width, name="attention", dtype=dtype)
+            self.attention = attention(d_out=self.d_gate, name="attention", dtype=dtype)
 
     @property
     def first_scorable(self):
         """See `Sublayer`: the gate's."""
         return self.gating.first_scorable
 
-    def get_config(self):
-        # Keras' own has no place for a factory.
-        names = ("d_ff", "activation", "causal", "max_length")
-        config = {name: getattr(self, name) for name in names}
-        factories = {"gate": self.make_gate, "attention": self.make_attention}
-        return {**super().get_config(), **config, **factories}
-
     def build(self, input_shape):
         d_model = input_shape[-1]
         dtype = self.dtype_policy
         axes = ("d_model", "d_ff")
         self.wi = bert_dense("wi", d_model, self.d_ff, dtype, axes=axes)  # U
-        self.wo = bert_dense("wo", self.width, d_model, dtype, axes=axes[::-1])  # V
+        self.wo = bert_dense("wo", self.d_gate, d_model, dtype, axes=axes[::-1])  # V
         self.gating.join_stack(self.causal, self.max_length)
         self.gating.build((None, None, self.d_ff))
         if self.attention is not None:
@@ -268,7 +254,7 @@ class GatedMLP(Sublayer):
         if self.attention is not None:
             attended = self.attention(x, context=context, training=training)
         z = self._project(x)
-        return self.wo(self.gating(z, context=context, added=attended))
+        return self.wo(self.gating(z, context=context, added=attended))  # s(Z) V + b_V
 
     def _project(self, x):
         """`act(X U + b_U)`; where devices share it and the gate splits it, its halves.
@@ -279,7 +265,7 @@ class GatedMLP(Sublayer):
         if self.gating.variant != "split" or not is_shared():
             return self.act(self.wi(x))
         kernel, bias = (
-            share(self, "halves", ops.reshape(weight, (-1, 2, self.width)))
+            share(self, "halves", ops.reshape(weight, (-1, 2, self.d_gate)))
             for weight in (self.wi.kernel, self.wi.bias)
         )
         return tuple(

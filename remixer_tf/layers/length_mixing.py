@@ -9,11 +9,14 @@ from remixer_tf.kernels.mix import mix
 from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
+    check_length,
+    require_causal,
     require_max_length,
+    require_positions,
+    split_examples,
     update_cache,
 )
 from remixer_tf.layers.checks import check_integers
-from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.sowing import sow
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
@@ -40,18 +43,13 @@ class LengthMixing(Sublayer):
       `[batch, heads, length, length]` tensor.
 
     M and its softmax are float32; the product runs in the compute dtype. Long Toeplitz
-    products without softmax and dropout are float32 convolutions by the FFT.
+    products without softmax are float32 convolutions by the FFT.
 
     Args:
-        num_heads: int, matrices, over equal groups of consecutive channels.
+        num_mixing_heads: int, matrices, over equal groups of consecutive channels.
         toeplitz: bool, `2 max_length - 1` weights a head for `max_length ** 2`.
         softmax: bool, rows of M sum to 1.
         use_bias: bool, adds b, one number per position and head.
-        renormalize: bool. False leaves the mass of padding keys missing from a row,
-            as Mesh TensorFlow does; outputs then depend on the padded length.
-        dropout_rate: float, elementwise on M after the softmax, inverted, one mask
-            for all examples; where rows are packed or softmax meets padding, M differs
-            from example to example, and so does the mask.
         kernel_initializer: of M's weights; default truncated normal of deviation 0.02.
         bias_initializer: of b.
         max_length: int, the longest sequence, see `Sublayer`.
@@ -70,48 +68,41 @@ class LengthMixing(Sublayer):
 
     def __init__(
         self,
-        num_heads=1,
+        num_mixing_heads=1,
         toeplitz=False,
         softmax=False,
         use_bias=False,
-        renormalize=True,
-        dropout_rate=0.0,
         kernel_initializer=None,
         bias_initializer="zeros",
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(num_heads=num_heads)
-        self.num_heads = num_heads
+        check_integers(num_mixing_heads=num_mixing_heads)
+        self.num_mixing_heads = num_mixing_heads
         self.toeplitz = toeplitz
         self.softmax = softmax
         self.use_bias = use_bias
-        self.renormalize = renormalize
-        self.dropout_rate = dropout_rate
         self.kernel_initializer = (
             keras.initializers.TruncatedNormal(stddev=0.02)
             if kernel_initializer is None
             else keras.initializers.get(kernel_initializer)
         )
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        # The matrix is float32, and so is its dropout.
-        self.dropout = Dropout(dropout_rate, name="dropout", dtype="float32")
 
     def build(self, input_shape):
         require_max_length(self)
-        self.width = input_shape[-1]
-        if self.width % self.num_heads:
+        heads, n, channels = self.num_mixing_heads, self.max_length, input_shape[-1]
+        if channels % heads:
             raise UserError(
                 "Mixing heads share the channels equally, so their number has to "
-                f"divide the width. Received: num_heads={self.num_heads}, "
-                f"width={self.width}"
+                f"divide the channels'. Received: num_mixing_heads={heads}, "
+                f"channels={channels}"
             )
-        n = self.max_length
+        self.group = channels // heads  # channels of a head
         weights = (2 * n - 1,) if self.toeplitz else (n, n)  # (n, n): target, source
-        several = self.num_heads > 1
         self.mixing_matrix = self.add_weight(
             name="mixing_matrix",
-            shape=(self.num_heads, *weights),  # [heads, 2n-1] or [heads, n, n]
+            shape=(heads, *weights),  # [heads, 2n-1] or [heads, n, n]
             axes=("mixing_heads", *(None for _ in weights)),
             initializer=self.kernel_initializer,
             autocast=False,
@@ -120,68 +111,54 @@ class LengthMixing(Sublayer):
             self.spatial_bias = self.add_weight(
                 name="spatial_bias",
                 # [max_length], or [heads, max_length] of several
-                shape=(self.num_heads, n) if several else (n,),
-                axes=("mixing_heads", None) if several else (None,),
+                shape=(heads, n) if heads > 1 else (n,),
+                axes=("mixing_heads", None) if heads > 1 else (None,),
                 initializer=self.bias_initializer,
                 autocast=False,
             )
-        self.dropout.build()
-
-    @property
-    def depends_on_padding(self):
-        """See `Sublayer`: the mass of padding keys is missing from a row."""
-        return self.softmax and not self.renormalize and not self.causal
 
     def call(self, x, context, training=False):
-        y = self.mix(self._split_heads(x), context, training)
-        return ops.reshape(ops.transpose(y, (1, 3, 0, 2)), (-1, x.shape[1], self.width))
+        n, channels = x.shape[1:]
+        x = ops.reshape(x, (-1, n, self.num_mixing_heads, self.group))
+        y = self.mix(ops.transpose(x, (2, 0, 3, 1)), context)
+        return ops.reshape(ops.transpose(y, (1, 3, 0, 2)), (-1, n, channels))
 
-    def mix(self, x, context, training=False):
-        """What `call` does, to channels in groups: each M multiplies one matrix.
+    def mix(self, x, context):
+        """`M X + b`, of channels in groups, which each have an M and a b.
 
         Args:
             x: float `[heads, batch, channels, length]`.
-            context, training: see `Sublayer`.
+            context: see `Sublayer`.
 
         Returns:
             float, the shape of x.
         """
-        n = x.shape[-1]
-        self._check_length(n)
-        mask, positions = context.padding_mask, context.positions
+        n, mask = x.shape[-1], context.padding_mask
         packed = context.segment_ids is not None
-        if packed and positions is None:
-            raise UserError(
-                "Packed examples need their positions: mixing takes the rows and "
-                "columns of its matrix by the position inside the example. Received: "
-                "segment_ids without positions. Pass *_positions beside *_segment_ids."
-            )
+        check_length(self, n)
+        require_positions(context)
         if mask is not None:
             x = x * ops.cast(mask, x.dtype)[:, None]
-        if packed:
-            matrix = self._packed_matrix(context)
-            used = ops.cast(self.dropout(matrix, training=training), x.dtype)
-            y = ops.einsum("hbts,hbcs->hbct", used, x)  # M X, an M for each example
-        else:
+        if not packed:
             sow(self, "intermediates", "mixing", lambda: self.matrix(n))
-            plain = self.toeplitz and not self.softmax and not self.dropout_rate
-            if plain and fft_product.is_chosen(n):
-                y = fft_product.fft_product(self._visible_weights(n), x)
-                y = ops.cast(y, x.dtype)
-            else:
-                matrix = self.matrix(n)
-                used = ops.cast(self.dropout(matrix, training=training), x.dtype)
-                y = mix(used, x)  # M X
-            if self.softmax and self.renormalize and mask is not None:
+        if packed:
+            matrix = ops.cast(self._packed_matrix(context), x.dtype)
+            y = ops.einsum("hbts,hbcs->hbct", matrix, x)
+        elif self.toeplitz and not self.softmax and fft_product.is_chosen(n):
+            y = fft_product.fft_product(self._visible_weights(n), x)
+        else:
+            matrix = self.matrix(n)
+            y = mix(ops.cast(matrix, x.dtype), x)
+            if self.softmax and mask is not None:  # / softmax(H) mask
                 mass = ops.einsum("hts,bs->hbt", matrix, ops.cast(mask, "float32"))
                 mass = ops.where(mass > SMALLEST_MASS, mass, 1.0)[:, :, None]
                 # Not times 1 / mass: LiteRT's converter multiplies by mass then.
-                y = ops.cast(ops.cast(y, "float32") / mass, y.dtype)
+                y = ops.cast(y, "float32") / mass
         if self.use_bias:
-            b = ops.reshape(self.spatial_bias, (self.num_heads, self.max_length))
-            b = ops.take(b, positions, axis=1) if packed else b[:, None, :n]
+            b = ops.reshape(self.spatial_bias, (self.num_mixing_heads, self.max_length))
+            b = ops.take(b, context.positions, axis=1) if packed else b[:, None, :n]
             y = y + ops.cast(b, y.dtype)[:, :, None]
-        return y
+        return ops.cast(y, x.dtype)
 
     def matrix(self, length):
         """M of an unpacked, unpadded sequence: float32 `[heads, length, length]`."""
@@ -200,7 +177,7 @@ class LengthMixing(Sublayer):
         allowed = ops.equal(segments[:, :, None], segments[:, None, :])
         if self.causal:
             allowed = ops.logical_and(allowed, source <= target)
-        if context.padding_mask is not None and self.renormalize:
+        if context.padding_mask is not None:
             real = ops.cast(context.padding_mask, "bool")[:, None, :]
             allowed = ops.logical_and(allowed, real)
         return self._restrict(self._weights(target, source), allowed)
@@ -210,7 +187,7 @@ class LengthMixing(Sublayer):
         n = self.max_length
         if self.toeplitz:
             return ops.take(self.mixing_matrix, (n - 1) + source - target, axis=1)
-        flat = ops.reshape(self.mixing_matrix, (self.num_heads, n * n))
+        flat = ops.reshape(self.mixing_matrix, (self.num_mixing_heads, n * n))
         return ops.take(flat, target * n + source, axis=1)
 
     def _toeplitz_weights(self, length):
@@ -243,48 +220,32 @@ class LengthMixing(Sublayer):
         windows of eight steps gained 6% of decoding at 32 rows of 4 beams with XLA and
         nothing elsewhere (2 cores of an AMD EPYC, 2026-11-23).
         """
-        if not self.causal:
-            raise UserError(
-                "Only causal mixing can decode step by step. Received: layer "
-                f"'{self.path}', which is not causal. A decoder's stack makes it so."
-            )
-        self._check_length(max_length)
-        shape = (batch_size, self.num_heads, max_length, self.width // self.num_heads)
+        require_causal(self)
+        check_length(self, max_length)
+        shape = (batch_size, self.num_mixing_heads, max_length, self.group)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
     def decode_step(self, x, cache, context, state):
-        # All hypotheses of an example are one matrix in the product, of their positions
-        # one after the other. The cache's numbers lie in the order of these axes.
-        ancestry, (_, heads, length, channels) = state.ancestry, cache["inputs"].shape
+        """See `Sublayer`: row t of M, at step t, times the inputs so far."""
+        ancestry, (_, heads, n, _) = state.ancestry, cache["inputs"].shape
         hypotheses = 1 if ancestry is None else ancestry.shape[1]
-        x = ops.reshape(x, (-1, hypotheses, heads, channels))
-        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, heads, 1, channels))
+        x = ops.reshape(x, (-1, heads, 1, self.group))
         inputs = update_cache(cache["inputs"], x, state)
-        target, source = ops.reshape(state.step, (1, 1)), state.key_positions[None]
-        row = self._restrict(self._weights(target, source), source <= target)
-        row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
-        if ancestry is None:
-            rows = ops.broadcast_to(row, (ops.shape(inputs)[0], *row.shape))
-        else:  # [examples, heads, hypotheses, writers, length]
-            ancestry = ops.cast(ops.transpose(ancestry, (0, 2, 3, 1, 4)), row.dtype)
-            rows = ancestry * row[:, None]
-        rows = ops.reshape(rows, (-1, heads, hypotheses, hypotheses * length))
-        columns = ops.reshape(inputs, (-1, heads, hypotheses * length, channels))
-        y = ops.transpose(ops.matmul(rows, columns), (0, 2, 1, 3))
-        if self.use_bias:  # of [examples, hypotheses, heads, channels]
-            b = ops.reshape(self.spatial_bias, (self.num_heads, self.max_length))
-            y = y + ops.cast(ops.take(b, state.step, axis=1), y.dtype)[:, None]
-        return ops.reshape(y, (-1, 1, self.width)), {"inputs": inputs}
-
-    def _split_heads(self, x):
-        per_head = self.width // self.num_heads
-        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, per_head))
-        return ops.transpose(x, (2, 0, 3, 1))  # [heads, batch, channels, length]
-
-    def _check_length(self, length):
-        if length > self.max_length:
-            raise UserError(
-                f"A sequence of {length} tokens is longer than the mixing matrix of "
-                f"layer '{self.path}', made for max_length={self.max_length}. Shorten "
-                "the sequences or build the model with a larger max_length."
-            )
+        t, s = ops.reshape(state.step, (1, 1)), state.key_positions[None]
+        row = self._restrict(self._weights(t, s), s <= t)  # [heads, 1, length]
+        row = ops.cast(row, inputs.dtype)[None, None]
+        if ancestry is not None:  # [examples, writers, heads, hypotheses, length]
+            row = row * ops.cast(ancestry, row.dtype)
+        # One product an example, of the positions of all its hypotheses in succession.
+        row = ops.transpose(row, (0, 2, 3, 1, 4))
+        row = ops.reshape(row, (-1, heads, hypotheses, hypotheses * n))
+        columns = split_examples(inputs, hypotheses)
+        columns = ops.transpose(columns, (0, 2, 1, 3, 4))
+        columns = ops.reshape(columns, (-1, heads, hypotheses * n, self.group))
+        y = ops.matmul(row, columns)
+        if self.use_bias:
+            b = ops.reshape(self.spatial_bias, (heads, self.max_length))
+            b = ops.take(b, state.step, axis=1)
+            y = y + ops.cast(b, y.dtype)[:, None, None]
+        y = ops.transpose(y, (0, 2, 1, 3))
+        return ops.reshape(y, (-1, 1, heads * self.group)), {"inputs": inputs}

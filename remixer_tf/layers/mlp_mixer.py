@@ -4,7 +4,12 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
+from remixer_tf.layers.base import (
+    Sublayer,
+    check_length,
+    get_activation,
+    require_max_length,
+)
 from remixer_tf.layers.checks import check_integers
 
 
@@ -21,7 +26,6 @@ class _TokenMLP(Sublayer):
         check_integers(d_tokens=d_tokens)
         self.d_tokens = d_tokens
         self.gated = gated
-        self.activation = activation
         self.act = get_activation(activation)
 
     def _build_weights(self, num_inputs, out_shape):
@@ -107,12 +111,7 @@ class TokenMixingMLP(_TokenMLP):
     def call(self, x, context, training=False):
         self._refuse_segments(context)
         length = x.shape[1]
-        if length > self.max_length:
-            raise UserError(
-                f"A sequence of {length} tokens is longer than the token-mixing MLP "
-                f"of layer '{self.path}', made for max_length={self.max_length}. "
-                "Shorten the sequences or build the model with a larger max_length."
-            )
+        check_length(self, length)
         x = self._mask(x, context)
         hidden = [ops.einsum("us,bsd->bud", wi[:, :length], x) for wi in self.wi]
         y = ops.einsum("tu,bud->btd", self.wo[:length], self._activate(hidden))
@@ -151,7 +150,7 @@ class SlidingTokenMLP(_TokenMLP):
         self.window = window
 
     def build(self, input_shape):
-        self.width = input_shape[-1]
+        self.d_model = input_shape[-1]
         self._build_weights(self.window, (self.d_tokens,))
 
     def call(self, x, context, training=False):
@@ -168,7 +167,7 @@ class SlidingTokenMLP(_TokenMLP):
         return self._mix(windows)
 
     def init_cache(self, batch_size, max_length, context):
-        shape = (batch_size, self.window, self.width)
+        shape = (batch_size, self.window, self.d_model)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
     def decode_step(self, x, cache, context, state):
@@ -219,7 +218,7 @@ class BlockTokenMLP(_TokenMLP):
         self.window = window
 
     def build(self, input_shape):
-        self.width = input_shape[-1]
+        self.d_model = input_shape[-1]
         self._build_weights(self.window, (self.window, self.d_tokens))
 
     def call(self, x, context, training=False):
@@ -229,7 +228,7 @@ class BlockTokenMLP(_TokenMLP):
         num_blocks = -(-length // block)
         no_tokens = [[0, 0], [0, num_blocks * block - length], [0, 0]]
         x = ops.pad(self._mask(x, context), no_tokens)
-        x = ops.reshape(x, (-1, num_blocks, block, self.width))
+        x = ops.reshape(x, (-1, num_blocks, block, self.d_model))
         places = ops.arange(block)
         group = ops.arange(self.d_tokens) // (self.d_tokens // self.window)
         wi_mask = places[None, :] <= group[:, None]
@@ -244,11 +243,11 @@ class BlockTokenMLP(_TokenMLP):
         y = ops.einsum("tu,bnud->bntd", wo, hidden)
         if not self.gated:
             y += self.wo_bias[:block]
-        return ops.reshape(y, (-1, num_blocks * block, self.width))[:, :length]
+        return ops.reshape(y, (-1, num_blocks * block, self.d_model))[:, :length]
 
     def init_cache(self, batch_size, max_length, context):
         window, per_group = self.window, self.d_tokens // self.window
-        inputs, hidden = (window, self.width), (window, per_group, self.width)
+        inputs, hidden = (window, self.d_model), (window, per_group, self.d_model)
         return {
             "inputs": ops.zeros((batch_size, *inputs), self.compute_dtype),
             "hidden": ops.zeros((batch_size, *hidden), self.compute_dtype),
@@ -274,7 +273,7 @@ class BlockTokenMLP(_TokenMLP):
         hidden = ops.where(here[None, :, None, None], hidden, cache["hidden"])
         wo = ops.reshape(ops.take(self.wo, place, axis=0), (self.window, -1))
         wo = ops.reshape(_hide(wo, seen[:, None]), (1, 1, -1))
-        units = ops.reshape(hidden, (-1, self.d_tokens, self.width))
+        units = ops.reshape(hidden, (-1, self.d_tokens, self.d_model))
         y = ops.matmul(wo, units)
         if not self.gated:
             y += ops.take(self.wo_bias, place, axis=0)

@@ -1,45 +1,26 @@
 """Normalisation over channels."""
 
 import keras
-from keras import ops
 
 from remixer_tf.layers.axes import NamedAxes
 
 
-class RMSNorm(NamedAxes, keras.layers.Layer):
+class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
     """Root-mean-square normalisation: `y = x / sqrt(mean(x^2) + eps) * scale`.
 
     T5's layer norm: no mean is subtracted, there is no bias (Zhang and Sennrich 2019,
-    Equation 4). Statistics are computed in float32 whatever the compute dtype.
+    Equation 4). Statistics and scale are float32 whatever the compute dtype.
 
     Args:
         epsilon: float, added to the mean square.
-
-    Call arguments:
-        x: float `[..., channels]`.
-
-    Returns:
-        the same shape, in the compute dtype.
+        **kwargs: see `keras.layers.RMSNormalization`.
     """
 
     def __init__(self, epsilon=1e-6, **kwargs):
-        super().__init__(**kwargs)
-        self.epsilon = epsilon
+        super().__init__(epsilon=epsilon, **kwargs)
 
-    def build(self, input_shape):
-        self.scale = self.add_weight(
-            name="scale",
-            shape=(input_shape[-1],),  # [channels]
-            axes=(None,),
-            initializer="ones",
-            autocast=False,
-        )
-
-    def call(self, x):
-        x = ops.cast(x, "float32")
-        mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
-        x = x * ops.rsqrt(mean_square + self.epsilon) * self.scale
-        return ops.cast(x, self.compute_dtype)
+    def add_weight(self, **kwargs):  # [channels]
+        return super().add_weight(axes=(None,), autocast=False, **kwargs)
 
 
 class LayerNorm(NamedAxes, keras.layers.LayerNormalization):

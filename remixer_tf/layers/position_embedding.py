@@ -3,9 +3,13 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import NamedAxes
-from remixer_tf.layers.base import agree, require_max_length
+from remixer_tf.layers.base import (
+    agree,
+    check_length,
+    require_max_length,
+    require_positions,
+)
 from remixer_tf.layers.checks import check_integers
 
 
@@ -49,20 +53,10 @@ class PositionEmbedding(NamedAxes, keras.layers.Layer):
 
     def call(self, x, context, state=None):
         length = x.shape[1] if state is None else state.key_positions.shape[0]
-        if length > self.max_length:
-            raise UserError(
-                f"A sequence of {length} tokens is longer than the position "
-                f"embeddings, made for max_length={self.max_length}. Shorten the "
-                "sequences or build the model with a larger max_length."
-            )
+        check_length(self, length)
         if state is not None:
             return x + ops.take(self.embeddings, state.step, axis=0)
         if context.segment_ids is None:
             return x + self.embeddings[:length]
-        if context.positions is None:
-            raise UserError(
-                "Packed examples need their positions, which choose the embeddings. "
-                "Received: segment_ids without positions. Pass *_positions beside "
-                "*_segment_ids."
-            )
+        require_positions(context)
         return x + ops.take(self.embeddings, context.positions, axis=0)

@@ -10,19 +10,19 @@ from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.sowing import sow
 
 
-def _weighted(alpha, x, mixed):
+def _weighted(alpha, x, x_s):
     """`alpha (X_S * X') + (1 - alpha) (X' - X_S)`: the paper's step 3."""
-    return alpha * (mixed * x) + (1 - alpha) * (x - mixed)
+    return alpha * (x_s * x) + (1 - alpha) * (x - x_s)
 
 
 # name: (X', X_S, alpha, gate) -> X_C. Each is a row of an ablation.
 COMPOSITIONS = {
-    "full": lambda x, mixed, alpha, gate: _weighted(alpha, x, mixed),
-    "none": lambda x, mixed, alpha, gate: mixed,
-    "multiplicative": lambda x, mixed, alpha, gate: mixed * x,
-    "subtractive": lambda x, mixed, alpha, gate: x - mixed,
-    "gate": lambda x, mixed, alpha, gate: (
-        gate * _weighted(alpha, x, mixed) + (1 - gate) * mixed
+    "full": lambda x, x_s, alpha, gate: _weighted(alpha, x, x_s),
+    "none": lambda x, x_s, alpha, gate: x_s,
+    "multiplicative": lambda x, x_s, alpha, gate: x_s * x,
+    "subtractive": lambda x, x_s, alpha, gate: x - x_s,
+    "gate": lambda x, x_s, alpha, gate: (
+        gate * _weighted(alpha, x, x_s) + (1 - gate) * x_s
     ),
 }
 ALPHAS = ("learned_scalar", "learned_vector", "gated")
@@ -38,10 +38,10 @@ class RemixerBlock(Sublayer):
     4. `Y = X_C W_3 + X'`
 
     Args:
-        width: int, channels of X'; None is d_model. W_1, W_2: d_model x width, W_3:
-            width x d_model.
+        d_ff: int, channels of X'; None is d_model. W_1, W_2: d_model x d_ff, W_3:
+            d_ff x d_model.
         residual: str, where step 4 adds X'. "output", as printed, adds it to Y, which
-            needs a width of d_model. "hidden" is our reading for other widths:
+            needs d_ff = d_model. "hidden" is our reading for another d_ff:
             `Y = (X_C + X') W_3`.
         num_mixing_heads: int, matrices H over equal groups of channels.
         alpha: float in [0, 1], or "learned_scalar" or "learned_vector" (sigmoid of a
@@ -51,8 +51,7 @@ class RemixerBlock(Sublayer):
             reading of ablation 2, `g X_C + (1 - g) X_S` with
             `g = sigmoid(X' W_g + b_g)` and X_C from alpha.
         activation: str, see `get_activation`.
-        toeplitz, renormalize: see `LengthMixing`.
-        mixing_dropout_rate: float, dropout on softmax(H).
+        toeplitz: bool, see `LengthMixing`.
         dropout_rate: float, on what W_3 multiplies, one mask for all positions, as in
             T5's feed-forward layers.
         max_length: int, H is `max_length x max_length`, see `Sublayer`.
@@ -62,7 +61,7 @@ class RemixerBlock(Sublayer):
 
     Raises:
         ValueError: for an alpha outside [0, 1], an unknown alpha, composition or
-            residual, residual="output" with another width than d_model, and as
+            residual, residual="output" with another d_ff than d_model, and as
             `LengthMixing` does.
     """
 
@@ -71,22 +70,20 @@ class RemixerBlock(Sublayer):
 
     def __init__(
         self,
-        width=None,
+        d_ff=None,
         num_mixing_heads=1,
         alpha=0.5,
         composition="full",
         activation="gelu",
         toeplitz=False,
-        renormalize=True,
-        mixing_dropout_rate=0.0,
         residual="output",
         dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_integers(num_mixing_heads=num_mixing_heads)
-        if width is not None:
-            check_integers(width=width)
+        if d_ff is not None:
+            check_integers(d_ff=d_ff)
         if composition not in COMPOSITIONS:
             raise UserError(
                 f"composition is one of {sorted(COMPOSITIONS)}. "
@@ -109,24 +106,16 @@ class RemixerBlock(Sublayer):
                 f"residual is one of {sorted(RESIDUALS)}. Received: "
                 f"residual={residual!r}"
             )
-        self.width = width
-        self.num_mixing_heads = num_mixing_heads
+        self.d_ff = d_ff
         self.alpha = alpha
         self.composition = composition
-        self.activation = activation
-        self.toeplitz = toeplitz
-        self.renormalize = renormalize
-        self.mixing_dropout_rate = mixing_dropout_rate
         self.residual = residual
-        self.dropout_rate = dropout_rate
         self.compose = COMPOSITIONS[composition]
         self.act = get_activation(activation)
         self.mixing = LengthMixing(
-            num_heads=num_mixing_heads,
+            num_mixing_heads=num_mixing_heads,
             toeplitz=toeplitz,
             softmax=True,
-            renormalize=renormalize,
-            dropout_rate=mixing_dropout_rate,
             name="mixing",
             dtype=self.dtype_policy,
         )
@@ -135,19 +124,19 @@ class RemixerBlock(Sublayer):
         )
 
     def build(self, input_shape):
-        d_model = input_shape[-1]
-        width = self.width or d_model
-        if self.residual == "output" and width != d_model:
+        d_model, dtype = input_shape[-1], self.dtype_policy
+        d_ff = self.d_ff or d_model
+        if self.residual == "output" and d_ff != d_model:
             raise UserError(
-                'residual="output" adds X\' to Y, so width equals d_model. Received: '
-                f"width={width}, d_model={d_model} in layer '{self.path}'. Set "
-                "RemixerBlock.residual = 'hidden', which is Y = (X_C + X') W_3."
+                'residual="output" adds X\' to Y, so d_ff equals d_model. Received: '
+                f"d_ff={d_ff}, d_model={d_model} in layer '{self.path}'. Set "
+                'residual="hidden" (in gin: RemixerBlock.residual = "hidden"), which '
+                "is Y = (X_C + X') W_3."
             )
-        hidden_shape = (None, None, width)
-        dtype = self.dtype_policy
+        hidden_shape = (None, None, d_ff)
         axes = ("d_model", "d_ff")
-        self.wi_0 = dense("wi_0", input_shape, width, dtype, axes=axes)  # W_1
-        self.wi_1 = dense("wi_1", input_shape, width, dtype, axes=axes)  # W_2
+        self.wi_0 = dense("wi_0", input_shape, d_ff, dtype, axes=axes)  # W_1
+        self.wi_1 = dense("wi_1", input_shape, d_ff, dtype, axes=axes)  # W_2
         self.wo = dense("wo", hidden_shape, d_model, dtype, axes=axes[::-1])  # W_3
         self.mixing.join_stack(self.causal, self.max_length)
         self.mixing.build(hidden_shape)
@@ -156,7 +145,7 @@ class RemixerBlock(Sublayer):
             is_scalar = self.alpha == "learned_scalar"
             self.alpha_logit = self.add_weight(
                 name="alpha_logit",
-                shape=() if is_scalar else (width,),
+                shape=() if is_scalar else (d_ff,),
                 axes=() if is_scalar else ("d_ff",),
                 initializer="zeros",
                 autocast=False,
@@ -167,49 +156,41 @@ class RemixerBlock(Sublayer):
             self.gate = self._gate("gate", hidden_shape)
 
     def call(self, x, context, training=False):
-        hidden = self._hidden(x)
-        mixed = self.mixing(hidden, context=context, training=training)
-        return self._output(hidden, mixed, training)
+        x_prime = self._hidden(x)
+        x_s = self.mixing(x_prime, context=context)  # softmax(H) X'
+        return self._output(x_prime, x_s, training)
 
     def init_cache(self, batch_size, max_length, context):
         return self.mixing.init_cache(batch_size, max_length, context)
 
     def decode_step(self, x, cache, context, state):
-        hidden = self._hidden(x)
-        mixed, cache = self.mixing.decode_step(hidden, cache, context, state)
-        return self._output(hidden, mixed), cache
+        x_prime = self._hidden(x)
+        x_s, cache = self.mixing.decode_step(x_prime, cache, context, state)
+        return self._output(x_prime, x_s), cache
 
     def _hidden(self, x):
+        """`X' = GELU(X W_1) * (X W_2)`."""
         return self.act(self.wi_0(x)) * self.wi_1(x)
 
-    def _output(self, hidden, mixed, training=False):
-        gate = self.gate(hidden) if self.composition == "gate" else None
-        alpha = self._alpha(hidden)
+    def _output(self, x_prime, x_s, training=False):
+        """`Y = X_C W_3 + X'`, or `(X_C + X') W_3`."""
+        gate = self.gate(x_prime) if self.composition == "gate" else None
+        alpha = self._alpha(x_prime)
         sow(self, "intermediates", "alpha", alpha)
-        composed = self.compose(hidden, mixed, alpha, gate)
+        x_c = self.compose(x_prime, x_s, alpha, gate)
         if self.residual == "hidden":
-            composed += hidden
-        y = self._project_rows(self.dropout(composed, training=training))
-        return y + hidden if self.residual == "output" else y
+            x_c += x_prime
+        y = self.wo(self.dropout(x_c, training=training))
+        return y + x_prime if self.residual == "output" else y
 
-    def _project_rows(self, composed):
-        """`wo`, of a matrix with a row for each position.
-
-        For XLA on CPUs: of three axes, the gradient moves what is multiplied, and so
-        computes the composition a second time, out of order. That was 4% of a step.
-        """
-        rows = ops.reshape(composed, (-1, composed.shape[-1]))
-        y = self.wo(rows)
-        return ops.reshape(y, (-1, ops.shape(composed)[1], y.shape[-1]))
-
-    def _alpha(self, hidden):
+    def _alpha(self, x_prime):
         if self.alpha == "gated":
-            return self.alpha_gate(hidden)
+            return self.alpha_gate(x_prime)
         if self.alpha in ("learned_scalar", "learned_vector"):
-            return ops.cast(ops.sigmoid(self.alpha_logit), hidden.dtype)
+            return ops.cast(ops.sigmoid(self.alpha_logit), x_prime.dtype)
         return self.alpha
 
     def _gate(self, name, shape):
-        """`sigmoid(X' W_g + b_g)`, `[width, width]` and `[width]`."""
+        """`sigmoid(X' W_g + b_g)`, `[d_ff, d_ff]` and `[d_ff]`."""
         options = {"use_bias": True, "activation": "sigmoid", "axes": (None, "d_ff")}
         return dense(name, shape, shape[-1], self.dtype_policy, **options)

@@ -65,7 +65,7 @@ class SparseSpatialGate(SpatialGatingUnit):
 
     def __init__(self, num_experts, routing="deterministic", **kwargs):
         check_integers(num_experts=num_experts)
-        for name in {"variant", "num_heads"} & set(kwargs):
+        for name in {"variant", "num_mixing_heads"} & set(kwargs):
             raise UserError(
                 f"SparseSpatialGate has no {name}: it splits the channels, and the "
                 f"experts share them. Received: {name}={kwargs[name]!r}. Set "
@@ -75,7 +75,7 @@ class SparseSpatialGate(SpatialGatingUnit):
             raise UserError(
                 f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
             )
-        super().__init__(num_heads=num_experts, **kwargs)
+        super().__init__(num_mixing_heads=num_experts, **kwargs)
         self.num_experts = num_experts
         self.routing = routing
 

@@ -68,6 +68,22 @@ def test_help_is_readable(capsys):
         assert word in output
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        ("infer", [], "required: --model_dir. --help lists all options."),
+        ("infer", ["--model_dir=a", "--batch_size=0"], "at least 1. Received: 0."),
+        ("infer", ["--model_dir=a", "--step=last"], "--step: invalid step value"),
+        ("compare", ["a", "--format=html"], "invalid choice: 'html' (choose from"),
+        ("compare", ["a", "--formt=csv"], "'--formt=csv'. Nearest: --format."),
+    ],
+)
+def test_a_wrong_option_is_one_line(command, arguments, words):
+    with pytest.raises(configuration.UserError) as error:
+        run_command(command, arguments)
+    assert words in error.value.message and "\n" not in error.value.message
+
+
 @pytest.mark.parametrize("model", ["t5_1_1_tiny", "remixer_tiny"])
 @pytest.mark.parametrize("run", ["mini_cogs", "cogs"])
 def test_runs_go_with_models(model, run):
@@ -146,7 +162,10 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
         (["--gin.LengthMixing.toeplitz=True"], ["toeplitz", "no @LengthMixing"]),
         (["--gin.BATCHSIZE=1"], ["BATCHSIZE", "nothing uses", "Nearest: BATCH_SIZE"]),
         (["--gin.Run.seed=%SEDE"], ["macro SEDE", "Nearest: SEED", "--gin.SEDE="]),
-        (["--gin.VOCABULARY_FILE=%gin.REQUIRED"], ["VOCABULARY_FILE is required"]),
+        (
+            ["--gin.VOCABULARY_FILE=%gin.REQUIRED"],
+            ["VOCABULARY_FILE is required", "`remixer_tf train_vocabulary` makes one"],
+        ),
         (["--gin.SEED=%gin.REQUIRED"], ["SEED is required", "--gin.SEED=VALUE"]),
         (
             ["--gin.Run.seed=%gin.REQUIRED"],
@@ -447,7 +466,7 @@ def test_a_bare_word_is_a_string(given, value):
     options = configuration.parse_command_line(
         [f"--gin.NAME={given}"],
         "",
-        lambda parser: configuration.add_common(parser, needs_run=False),
+        lambda parser: configuration.add_common(parser, run="optional"),
     )
     assert options.gin_bindings == [f"NAME = {value}"]
 

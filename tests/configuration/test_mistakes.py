@@ -106,7 +106,7 @@ def test_of_a_file_that_is_nested_too_deep(tmp_path, monkeypatch, text):
             ["encoder/TransformerStack.sublayers={'a': 'SelfAttention'}"],
             ["sublayers['a']", "@NAME, without quotes", "'SelfAttention'"],
         ),
-        ([REMIXER, "RemixerBlock.width=-1"], ["at least 1", "width=-1"]),
+        ([REMIXER, "RemixerBlock.d_ff=-1"], ["at least 1", "d_ff=-1"]),
         ([REMIXER, "RemixerBlock.max_length='9'"], ["integer", "max_length='9'"]),
         ([MLM, "GatedMLP.d_ff=0"], ["at least 1", "d_ff=0"]),
         ([MLM, "MAX_LENGTH='9'"], ["integer", "max_length='9'"]),
@@ -206,15 +206,15 @@ def test_the_new_name_of_a_parameter(binding, new):
 @pytest.mark.parametrize(
     ("bindings", "name", "value"),
     [
-        (["train_dataset.pack='yes'"], "train_dataset.pack", "'yes'"),
-        (["train_dataset.shuffle=0"], "train_dataset.shuffle", "0"),
+        (["Batching.pack='yes'"], "Batching.pack", "'yes'"),
+        (["Batching.shuffle=0"], "Batching.shuffle", "0"),
         (["EncoderDecoder.tied_logits='no'"], "EncoderDecoder.tied_logits", "'no'"),
         (
             ["encoder/TransformerStack.final_norm=None"],
             "TransformerStack.final_norm",
             "None",
         ),
-        (["PACK=1", "train_dataset.pack=%PACK"], "train_dataset.pack", "1"),
+        (["PACK=1", "Batching.pack=%PACK"], "Batching.pack", "1"),
     ],
 )
 def test_what_is_no_boolean(bindings, name, value):

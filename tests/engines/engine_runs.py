@@ -355,7 +355,7 @@ def write_experts(folder, layout):
     One that evaluates, and one that trains, with the gradients of its weights.
     """
     (folder / "experts").mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)  # More tokens than `mixture.FEW_TOKENS`.
+    rng = np.random.default_rng(0)
     batch = {"decoder_input_tokens": rng.integers(2, VOCAB_SIZE, (8, 26), "int32")}
     hashed = functools.partial(HashRouter, vocab_size=VOCAB_SIZE)
     arrays = {}

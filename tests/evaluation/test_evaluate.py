@@ -85,7 +85,7 @@ def test_what_a_result_is_of(tmp_path, capsys):
 
         def predict(part, model, function):
             counts.append(part)
-            return {}, evaluation.trial(evaluation.examples(part))
+            return {}, evaluation.trial(evaluation._splits[part].examples)
 
         evaluation.predict = predict
         evaluation.run(

@@ -8,14 +8,13 @@ import pytest
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.codec import Codec
 from remixer_tf.decoding import Decoded, classify
-from remixer_tf.evaluation.decoded import DecodedEvaluation, decode_examples
-from remixer_tf.evaluation.padding import padded_lengths
-from remixer_tf.models import ClassificationHead
+from remixer_tf.evaluation.batches import call_on_examples, padded_lengths
+from remixer_tf.evaluation.decoded import DecodedEvaluation
+from remixer_tf.models import ClassificationHead, EncoderOnly
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.evaluation.shift import engine_of
 from tests.layers.harness import randomize
-from tests.models.test_padding import remixer_encoder
-from tests.models.tiny import VOCAB_SIZE, tiny_encoder, tiny_model
+from tests.models.tiny import VOCAB_SIZE, tiny_encoder, tiny_model, tiny_stack
 
 LENGTHS = {"inputs": 12, "targets": 4}
 
@@ -39,12 +38,13 @@ def test_what_writes_in_bfloat16_reads_what_inference_reads(dtype, lengths):
         seen.add(inputs.shape[1])
         return Decoded(inputs[:, :1].numpy(), inputs[:, 0].numpy())
 
-    decode_examples(
+    call_on_examples(
         record,
         list(examples(targets=lambda inputs: inputs[:4])),
         Codec(toy_task({}), LENGTHS),
         length_buckets=padded_lengths(tiny_model("remixer", dtype=dtype), LENGTHS),
         batch_size=3,
+        description="decoding",
     )
     assert seen == lengths
 
@@ -56,21 +56,26 @@ def test_a_class_is_that_at_full_length(mask_padding):
     randomize(model)
     rows = list(examples(token_types=np.zeros_like, targets=lambda inputs: inputs[:1]))
     lengths = {"inputs": 12, "token_types": 12, "targets": 1}
-    decoded = decode_examples(
+    decoded = call_on_examples(
         engine_of(model).compile(lambda batch: classify(model, batch, 1)),
         rows,
         Codec(toy_task({}), lengths, ClassifierFeatureConverter),
         length_buckets=padded_lengths(model, lengths),
         batch_size=3,
+        description="decoding",
     )
     inputs = np.stack([np.pad(row["inputs"], (0, 12))[:12] for row in rows])
     expected = classify(model, {"encoder_input_tokens": inputs}, 1)
     np.testing.assert_allclose(decoded.scores, expected.scores, atol=1e-4)
 
 
-def test_without_renormalising_an_evaluation_decodes_at_full_length(tmp_path):
-    """Shorter rows would leave less of a mixing matrix's mass on padding."""
-    model = remixer_encoder(renormalize=False, vocab_size=VOCABULARY.vocab_size)
+def test_a_model_that_sees_padding_is_evaluated_at_full_length(tmp_path):
+    head = functools.partial(ClassificationHead, 4)
+    vocab_size, d_model = VOCABULARY.vocab_size, 8
+    model = EncoderOnly(
+        tiny_stack("gmlp"), head, vocab_size, d_model, mask_padding=False
+    )
+    model.build()
     randomize(model)
     found = []
 

@@ -38,7 +38,7 @@ _CAUSAL = [{}, {"causal": True}]
 _BOOL = [False, True]
 _REMIXERS = [
     {},
-    {"width": None, "residual": "output"},
+    {"d_ff": None, "residual": "output"},
     {"num_mixing_heads": 2},
     {"toeplitz": True},
     {"alpha": 0.3},
@@ -57,7 +57,7 @@ _GATES = [
     {"variant": "multiplicative"},
     {"variant": "additive"},
     {"variant": "linear"},
-    {"num_heads": 4},
+    {"num_mixing_heads": 4},
 ]
 _GATED_MLPS = [
     *({"gate": Named(SpatialGatingUnit, **gate)} for gate in _GATES),
@@ -86,14 +86,14 @@ def _variants():
     for router in (BaseRouter, SwitchRouter):
         mixture = {"num_experts": 3, "d_ff": 10, "router": router, "gated": True}
         yield MoE, mixture, {"causal": True}
-    for num_heads, toeplitz, softmax in itertools.product((1, 3), _BOOL, _BOOL):
-        mixing = {"num_heads": num_heads, "toeplitz": toeplitz, "softmax": softmax}
+    for heads, toeplitz, softmax in itertools.product((1, 3), _BOOL, _BOOL):
+        mixing = {"num_mixing_heads": heads, "toeplitz": toeplitz, "softmax": softmax}
         limit = {"max_length": 9}
         for causal in _CAUSAL:
             yield LengthMixing, {**mixing, "use_bias": True, **causal, **limit}, limit
     limit = {"max_length": 8}
     for choice, causal in itertools.product(_REMIXERS, _CAUSAL):
-        remixer = {"width": 16, "residual": "hidden", **choice}
+        remixer = {"d_ff": 16, "residual": "hidden", **choice}
         yield RemixerBlock, {**remixer, **causal, **limit}, limit
     for choice, causal in itertools.product(_GATED_MLPS, _CAUSAL):
         yield GatedMLP, {"d_ff": 16, **choice, **causal, **limit}, limit

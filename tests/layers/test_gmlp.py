@@ -37,7 +37,7 @@ def numpy_gated_mlp(layer, x, mask):
     n = x.shape[1]
     kernels = w["gating/mixing/mixing_matrix"]
     gate = layer.gating
-    if gate.toeplitz:
+    if gate.mixing.toeplitz:
         rows, columns = np.mgrid[:n, :n]
         kernels = kernels[:, layer.max_length - 1 + columns - rows]
     biases = np.atleast_2d(w["gating/mixing/spatial_bias"])
@@ -46,12 +46,11 @@ def numpy_gated_mlp(layer, x, mask):
     if gate.variant == "split":
         z, gated = np.split(z, 2, axis=-1)
     gated = layer_norm(gated, w["gating/norm/gamma"], w["gating/norm/beta"])
+    groups = np.split(gated, gate.mixing.num_mixing_heads, axis=-1)
     f = np.concatenate(
         [
             (kernel[:n, :n] * mask) @ group + bias[:n, None]
-            for kernel, bias, group in zip(
-                kernels, biases, np.split(gated, gate.num_heads, axis=-1), strict=True
-            )
+            for kernel, bias, group in zip(kernels, biases, groups, strict=True)
         ],
         axis=-1,
     )
@@ -71,7 +70,7 @@ def numpy_gated_mlp(layer, x, mask):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("toeplitz", [False, True])
 @pytest.mark.parametrize(
-    "variant, d_attention, num_heads",
+    "variant, d_attention, heads",
     [
         ("split", None, 1),
         ("split", None, 5),
@@ -81,8 +80,8 @@ def numpy_gated_mlp(layer, x, mask):
         ("split", 4, 1),
     ],
 )
-def test_equations(variant, d_attention, num_heads, toeplitz, causal, dtype, tol):
-    gate = {"variant": variant, "toeplitz": toeplitz, "num_heads": num_heads}
+def test_equations(variant, d_attention, heads, toeplitz, causal, dtype, tol):
+    gate = {"variant": variant, "toeplitz": toeplitz, "num_mixing_heads": heads}
     layer = GatedMLP(
         10,
         functools.partial(SpatialGatingUnit, **gate),

@@ -57,7 +57,7 @@ def numpy_remixer(layer, x, alpha=0.5, composition="full", residual="hidden"):
 
 @DTYPES
 @pytest.mark.parametrize(
-    "width, residual", [(None, "output"), (6, "hidden"), (10, "hidden")]
+    "d_ff, residual", [(None, "output"), (6, "hidden"), (10, "hidden")]
 )
 @pytest.mark.parametrize(
     "alpha, composition",
@@ -75,9 +75,9 @@ def numpy_remixer(layer, x, alpha=0.5, composition="full", residual="hidden"):
         ("learned_vector", "gate"),
     ],
 )
-def test_equations(width, residual, alpha, composition, dtype, tol):
+def test_equations(d_ff, residual, alpha, composition, dtype, tol):
     options = {"alpha": alpha, "composition": composition, "dtype": dtype}
-    options |= {"width": width, "residual": residual}
+    options |= {"d_ff": d_ff, "residual": residual}
     layer = RemixerBlock(max_length=8, name="remixer", **options)
     layer.build((None, None, 6))
     randomize(layer)
@@ -111,7 +111,7 @@ def test_dropout_is_on_what_the_last_projection_reads(residual):
 
 
 def test_learned_alpha_starts_at_one_half():
-    options = {"width": 10, "residual": "hidden", "name": "remixer"}
+    options = {"d_ff": 10, "residual": "hidden", "name": "remixer"}
     layer = RemixerBlock(max_length=8, alpha="learned_vector", **options)
     layer.build((None, None, 6))
     assert layer.alpha_logit.shape == (10,)
@@ -133,9 +133,9 @@ def test_learned_alpha_starts_at_one_half():
         ({"alpha": "learnt"}, "alpha='learnt'"),
         ({"composition": "sum"}, "composition='sum'"),
         ({"composition": "none", "alpha": 0.1}, "has no alpha"),
-        ({"num_mixing_heads": 4}, "num_heads=4, width=6"),
+        ({"num_mixing_heads": 4}, "num_mixing_heads=4, channels=6"),
         ({"residual": "inner"}, "residual='inner'"),
-        ({"width": 10}, "width=10, d_model=6"),
+        ({"d_ff": 10}, "d_ff=10, d_model=6"),
     ],
 )
 def test_wrong_arguments(arguments, message):

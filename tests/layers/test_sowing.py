@@ -62,7 +62,8 @@ def test_attention_rows_sum_to_one_and_equal_numpy(causal):
 
 @pytest.mark.parametrize("options", [{"softmax": True}, {"toeplitz": True}])
 def test_mixing_sows_the_layers_matrix(options):
-    layer = built(LengthMixing(max_length=8, num_heads=2, name="mixing", **options))
+    options = {"max_length": 8, "num_mixing_heads": 2, "name": "mixing", **options}
+    layer = built(LengthMixing(**options))
     sown, y = captured(layer)
     np.testing.assert_array_equal(sown["mixing"], np.array(layer.matrix(5)))
     mixed = np.einsum("hts,bshc->bthc", sown["mixing"], X.reshape(2, 5, 2, 3))

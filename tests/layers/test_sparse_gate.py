@@ -39,7 +39,7 @@ def test_deterministic_routing_is_a_spatial_gate_with_heads():
     unit = SpatialGatingUnit(
         max_length=LENGTH,
         causal=True,
-        num_heads=EXPERTS,
+        num_mixing_heads=EXPERTS,
         spatial_stddev=0.1,
         spatial_bias_value=0.5,
         name="gate",
@@ -141,12 +141,12 @@ def test_a_block_with_spatial_experts():
     layer = GatedMLP(12, gate, causal=True, max_length=8)
     layer.build((None, None, 6))
     assert (layer.gating.num_deciding, layer.first_scorable) == (2, 2)
-    assert layer.gating.mixing.causal and layer.gating.mixing.num_heads == 3
+    assert layer.gating.mixing.causal and layer.gating.mixing.num_mixing_heads == 3
     assert (ops.convert_to_numpy(layer.gating.mixing.spatial_bias) == 0.5).all()
 
 
 def test_what_is_refused():
-    for unread in ({"variant": "linear"}, {"num_heads": 2}):
+    for unread in ({"variant": "linear"}, {"num_mixing_heads": 2}):
         with pytest.raises(ValueError, match=f"has no {next(iter(unread))}"):
             SparseSpatialGate(3, **unread)
     with pytest.raises(ValueError, match="routing='learned'"):

@@ -15,16 +15,15 @@ from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_encoder
 HEAD = functools.partial(ClassificationHead, 4)
 
 
-def remixer_encoder(vocab_size=VOCAB_SIZE, **kwargs):
-    block = functools.partial(RemixerBlock, **kwargs)
+def remixer_encoder():
     encoder = functools.partial(
         TransformerStack,
-        {"remixer": block},
+        {"remixer": RemixerBlock},
         num_layers=1,
         norm=RMSNorm,
         max_length=24,
     )
-    model = EncoderOnly(encoder, HEAD, vocab_size, 8)
+    model = EncoderOnly(encoder, HEAD, VOCAB_SIZE, 8)
     model.build()
     return model
 
@@ -35,7 +34,6 @@ MODELS = {
     "gmlp, padding not masked": lambda: tiny_encoder("gmlp", HEAD, mask_padding=False),
     "bert, padding not masked": lambda: tiny_encoder("bert", HEAD, mask_padding=False),
     "remixer": remixer_encoder,
-    "remixer, not renormalised": lambda: remixer_encoder(renormalize=False),
 }
 
 

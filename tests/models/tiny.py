@@ -90,7 +90,7 @@ def tiny_model(
         cross_attention = functools.partial(CrossAttention, **attention)
         remixer = functools.partial(
             RemixerBlock,
-            width=12,
+            d_ff=12,
             residual="hidden",
             dropout_rate=dropout_rate,
             **options,

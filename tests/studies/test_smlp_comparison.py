@@ -105,7 +105,7 @@ def test_models_have_equal_flops():
         found = count(
             value("Run.model"),
             value("train.optimizer"),
-            batch_size=value("train_dataset.batch_size"),
+            batch_size=value("Batching.batch_size"),
             feature_lengths=value("train_dataset.feature_lengths"),
         )
         flops[name] = found.total.matmul_flops

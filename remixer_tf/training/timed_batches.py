@@ -13,8 +13,7 @@ class TimedBatches:
         engine: the run's `Engine`, against whose model `check_ids` checks batches.
 
     Attributes:
-        data: see above.
-        iterator: the iterator of the data.
+        data, iterator: the data, and their iterator.
         first: the first superbatch, once `read_first` was called.
         start: float, `time.perf_counter` before the last batch was read.
         waited: float, the seconds that reading it took.

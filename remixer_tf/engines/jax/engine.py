@@ -10,9 +10,9 @@ import tensorflow as tf
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.checkpoints.host import Host
-from remixer_tf.engines.device_rates import peak_rate
+from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import Cost, Engine, check_rows
-from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_bytes
+from remixer_tf.engines.jax.flops import product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
@@ -258,7 +258,8 @@ class JaxEngine(Engine):
 
     def matmul_rate(self):
         devices = self._mesh.local_mesh.size
-        return devices * matmul_rate(self._compute_dtype)
+        accelerator = jax.default_backend() != "cpu"
+        return devices * matmul_rate(self._compute_dtype, accelerator)
 
     def peak_rate(self):
         devices = self._mesh.local_mesh.devices

@@ -1,12 +1,9 @@
-"""FLOPs and memory of a traced function, and the machine's matmul rate."""
+"""FLOPs and memory of a traced function."""
 
-import functools
 import math
 from typing import NamedTuple
 
 import tensorflow as tf
-
-from remixer_tf.engines.device_rates import matmul_sizes, measure_products
 
 
 class OpFlops(NamedTuple):
@@ -165,19 +162,3 @@ def _bytes(tensor):
 def variable_bytes(variables):
     """Returns the bytes that variables take."""
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
-
-
-@functools.cache
-def matmul_rate(seconds=2.0, dtype="float32"):
-    """Returns the FLOP/s of one device, measured once; see `measure_products`."""
-    size, chain = matmul_sizes(bool(tf.config.list_logical_devices("GPU")))
-    a = tf.cast(tf.random.normal((size, size), stddev=size**-0.5), dtype)
-
-    @tf.function
-    def products(a):
-        x = a
-        for _ in range(chain):
-            x = tf.matmul(a, x)
-        return x[0, 0]  # Only one number comes back from the device.
-
-    return measure_products(lambda: products(a).numpy(), size, chain, seconds)

@@ -29,6 +29,7 @@ _MOVED = (
 # What is no longer there, and the value that says what is done now.
 _ANY = object()
 _GONE = {
+    "Adafactor.unscaled_variables": (),
     "GShardRouter.second_policy": "random",
     "HashRouter.counts": None,
     "LengthMixing.dropout_rate": 0.0,
@@ -91,7 +92,7 @@ def _with_new_name(statement):
         if _GONE[old] not in (_ANY, statement.value):
             raise UserError(
                 f"{old} = {statement.value!r} is no longer there: all models have "
-                f"{_GONE[old]!r}{place_of(statement)}. An earlier version reads the run."
+                f"{_GONE[old]!r}{place_of(statement)}. Read it by an earlier version."
             )
         return []
 

@@ -21,6 +21,7 @@ import rich.table
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import StorageError
 from remixer_tf.training.metrics_file import append_metrics
 
@@ -79,9 +80,7 @@ def write_result(model_dir, kind, result, examples=None):
 
 def write_json(path, value):
     """Writes a file that is never seen half written."""
-    with tf.io.gfile.GFile(path + ".writing", "w") as file:
-        file.write(json.dumps(value, indent=2) + "\n")
-    tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+    write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 @functools.cache

@@ -59,20 +59,20 @@ def main():
     from remixer_tf.data import pipeline
     from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
     from remixer_tf.engines.tensorflow.step import TrainStep
-    from remixer_tf.training import overview, progress, run_log
+    from remixer_tf.training import progress, run_log
 
     configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
     timed(configuration, "read_configuration", "gin files")
     timed(pipeline, "_count_examples", "making mini_cogs, counting over-long examples")
     timed(TensorFlowEngine, "build", "model and optimizer")
-    timed(overview.Overview, "__init__", "matmul rate")
-    timed(overview.Overview, "text", "tracing")
+    timed(TensorFlowEngine, "matmul_rate", "matmul rate")
+    timed(TensorFlowEngine, "cost", "tracing")
     timed(TrainStep, "__call__", "step")
     timed(writing.Checkpoints, "save", "checkpoint, waited for")
     timed(writing.Checkpoints, "_write", "checkpoint, written aside")
-    timed(run_log.RunLog, "scalars", "TensorBoard")
-    timed(progress.Progress, "advance", "progress bar")
+    timed(run_log.Logging, "after_call", "TensorBoard")
+    timed(progress.Progress, "after_call", "progress bar")
     timed(progress.Progress, "report", "progress bar")
     timed(live.Live, "refresh", "progress bar")  # ten times a second, in a thread
 
@@ -85,14 +85,14 @@ def main():
             "--gin.Schedule.checkpoint_period=10",
         ]
         first = []
-        advance = progress.Progress.advance
+        after_call = progress.Progress.after_call
 
-        def note_first(self, step):
+        def note_first(self, step, batch, metrics):
             if not first:
                 first.append(time.perf_counter() - COMMAND)
-            advance(self, step)
+            after_call(self, step, batch, metrics)
 
-        progress.Progress.advance = note_first
+        progress.Progress.after_call = note_first
         with contextlib.redirect_stdout(Terminal()):
             run_command("train", arguments)
 

@@ -162,7 +162,7 @@ class Trial:
                 f"{self.name} returns the shape {y.shape} for {self.x.shape}. A "
                 "sublayer returns the shape it received."
             )
-        self._same(y, y, f"{self.name} returns what is not finite at position {{}}.")
+        self._same(y, y, "returns what is not finite at position {}.")
 
     def check_padding(self):
         """Real tokens have the same outputs with much padding, with little and none."""
@@ -177,9 +177,8 @@ class Trial:
             self._same(
                 padded[:, :real],
                 alone,
-                f"{self.name} reads padding: its output at position {{}} changes with "
-                "the padding behind it. Leave out what context.padding_mask says is "
-                "padding.",
+                "reads padding: its output at position {} changes with the padding "
+                "behind it. Leave out what context.padding_mask says is padding.",
             )
         if self.encoded is not None:
             mask = np.ones(self.encoded.shape[:2], "int32")
@@ -187,8 +186,8 @@ class Trial:
             self._same(
                 self.run(x, encoded_mask=mask),
                 self.run(x, encoded=self.encoded[:, :-2]),
-                f"{self.name} reads the encoder's padding: its output at position {{}} "
-                "changes with it. Leave out what context.encoded_mask says is padding.",
+                "reads the encoder's padding: its output at position {} changes with "
+                "it. Leave out what context.encoded_mask says is padding.",
             )
 
     def check_causal(self):
@@ -202,10 +201,10 @@ class Trial:
             self._same(
                 self.run(changed)[:, first:t],
                 y[:, first:t],
-                f"{self.name} sees later tokens: its output at position {{}} changes "
-                f"with the tokens from position {t} on. A decoder with it is trained "
-                "on the answers. An output of a causal layer depends on its own and "
-                "earlier positions alone.",
+                "sees later tokens: its output at position {} changes with the tokens "
+                f"from position {t} on. A decoder with it is trained on the answers. "
+                "An output of a causal layer depends on its own and earlier positions "
+                "alone.",
                 first,
             )
 
@@ -215,6 +214,7 @@ class Trial:
         decode_step = self.jit(layer.decode_step, layer)
         keys = ops.arange(x.shape[1], dtype="int32")
         cache = layer.init_cache(x.shape[0], x.shape[1], self.context(x))
+        steps = []
         for t in range(x.shape[1]):
             x_t, context = x[:, t : t + 1], self.context(x[:, t : t + 1])
             if self.position_bias is not None:
@@ -223,21 +223,33 @@ class Trial:
             state = DecodeState(ops.convert_to_tensor(t, "int32"), keys)
             x_t = ops.convert_to_tensor(x_t)
             y_t, cache = decode_step(x_t, cache, context, state)
-            self._same(
-                _array(y_t),
-                y[:, t : t + 1],
-                f"{self.name} decodes otherwise than it trains: at position {{}}, "
-                "decode_step gives another output than a call on the whole sequence. "
-                "Keep in the cache what an output needs of earlier positions.",
-                t,
-                np.abs(y).max(),
-            )
+            steps.append(_array(y_t))
+        self._same(
+            np.concatenate(steps, axis=1),
+            y,
+            "decodes otherwise than it trains: at position {}, decode_step gives "
+            "another output than a call on the whole sequence. Keep in the cache what "
+            "an output needs of earlier positions.",
+        )
 
     def check_packing(self, refused=False):
         """Two examples in a row give what they give alone, or the row is an error."""
-        (row, fields), *examples = self._packed()
+        x, (batch, length) = self.x, self.x.shape[:2]
+        half, end = length // 2, length - 1  # The last position is padding.
+        ids = np.array([[1] * half + [2] * (end - half) + [0]] * batch, "int32")
+        positions = [[*range(half), *range(end - half), 0]] * batch
+        fields = {
+            "segment_ids": ids,
+            "positions": np.array(positions, "int32"),
+            "padding_mask": (ids > 0).astype("int32"),
+        }
+        alone = {}, {}
+        if self.encoded is not None:
+            alone = [{"encoded": part} for part in np.split(self.encoded, 2, axis=1)]
+            ids = np.repeat([[1, 2]] * batch, ENCODER_LENGTH // 2, axis=1)
+            fields["encoded_segment_ids"] = ids.astype("int32")
         try:
-            packed = self.run(row, **fields)
+            packed = self.run(x, **fields)
         except ValueError:
             if refused:
                 return
@@ -247,36 +259,15 @@ class Trial:
                 f"{self.name} does not refuse packed rows. If it cannot keep examples "
                 "apart, raise a ValueError where context.segment_ids is not None."
             )
-        for start, stop, fields in examples:
+        for start, stop, fields in ((0, half, alone[0]), (half, end, alone[1])):
             self._same(
                 packed[:, start:stop],
-                self.run(self.x[:, start:stop], **fields),
-                f"{self.name} mixes packed examples: its output at position {{}} of a "
-                "packed row is not that of the example alone. Use context.segment_ids "
-                "and context.positions, or train with packing off "
-                "(Batching.pack = False).",
+                self.run(x[:, start:stop], **fields),
+                "mixes packed examples: its output at position {} of a packed row is "
+                "not that of the example alone. Use context.segment_ids and "
+                "context.positions, or train with packing off (Batching.pack = False).",
                 start,
             )
-
-    def _packed(self):
-        """A packed row and its fields; then each example's start, end and fields."""
-        batch, length = self.x.shape[:2]
-        half, end = length // 2, length - 1  # The last position is padding.
-        ids = np.array([[1] * half + [2] * (end - half) + [0]] * batch, "int32")
-        positions = [[*range(half), *range(end - half), 0]] * batch
-        fields = {
-            "segment_ids": ids,
-            "positions": np.array(positions, "int32"),
-            "padding_mask": (ids > 0).astype("int32"),
-        }
-        alone = [{}, {}]
-        if self.encoded is not None:
-            middle = ENCODER_LENGTH // 2
-            of_encoded = np.arange(ENCODER_LENGTH)[None].repeat(batch, 0) >= middle
-            fields["encoded_segment_ids"] = of_encoded.astype("int32") + 1
-            parts = self.encoded[:, :middle], self.encoded[:, middle:]
-            alone = [{"encoded": part} for part in parts]
-        return (self.x, fields), (0, half, alone[0]), (half, end, alone[1])
 
     def check_gradients(self):
         """They reach all weights, and are finite."""
@@ -321,27 +312,26 @@ class Trial:
         self._same(
             _array(y),
             self.run(self.x),
-            f"{self.name}: a layer of the same weights, under "
-            f"{copy.dtype_policy.name}, gives another output at position {{}}.",
+            f"differs from a layer of the same weights under {copy.dtype_policy.name} "
+            "at position {}.",
             tolerance=tolerance,
         )
 
-    def _same(self, y, expected, words, start=0, largest=None, tolerance=None):
+    def _same(self, y, expected, words, start=0, tolerance=None):
         """Raises a ValueError with the first position where outputs differ.
 
         Args:
             y, expected: float32 arrays `[batch, length, d_model]`. NaN equals nothing.
-            words: str, what is wrong, with {} for the position.
+            words: str, what the layer does wrong, with {} for the position.
             start: int, the position of the first output.
-            largest: float, of all outputs; None: of `expected`.
             tolerance: float; None is the trial's.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
-        largest = np.abs(expected).max() if largest is None else largest
         errors = np.abs(y - expected).max(axis=(0, 2))
-        wrong = ~(errors <= tolerance * max(1.0, largest))
+        wrong = ~(errors <= tolerance * max(1.0, np.abs(expected).max()))
         if wrong.any():
-            raise UserError(words.format(start + int(wrong.argmax())))
+            position = start + int(wrong.argmax())
+            raise UserError(f"{self.name} {words.format(position)}")
 
 
 def random_values(weights):
@@ -359,10 +349,7 @@ def compiled(function, layer=None):
     Without jit, JAX compiles every operation by itself, once for each shape: a tiny
     model takes five times as long. The program reads the layer's variables as they are
     at each call, and assigns to them what it changed (the states of random numbers).
-
-    Args:
-        function: a function of nests of arrays, or a layer.
-        layer: the layer whose variables it reads; without one, `function`.
+    Without `layer`, these are those of `function`, a layer itself.
     """
     if keras.backend.backend() == "tensorflow":
         return function
@@ -394,10 +381,6 @@ def outputs_and_gradients(function, layer):
 
     Each output counts as y / (1 + |y|), so that masked logits of -1e9 do not drown the
     others.
-
-    Args:
-        function: a function of no arguments to an array.
-        layer: the layer that it calls.
 
     Returns:
         `(outputs, {path: gradient})`, NumPy arrays. Where none reaches a weight,

@@ -226,7 +226,7 @@ def unigram_loss(text):
 
     from remixer_tf.tasks import text_files
 
-    text_files.set_directory(text)
+    text_files.data_folder.set(text)
     train, validation = (
         np.bincount(
             np.frombuffer("".join(text_files.read_split(split)).encode(), np.uint8),

@@ -33,11 +33,8 @@ class BadRows:
     def tell(self, files, rows, skip, how_to_skip):
         """Logs them if they are to be skipped, else raises a ValueError for them.
 
-        Args:
-            files: dictionary, split -> file.
-            rows: int, how many rows there are, the bad ones among them.
-            skip: bool.
-            how_to_skip: str, the binding of gin.
+        `files` has the file of each split, `rows` is the number of good and bad rows,
+        and `how_to_skip` a binding of gin.
         """
         if not self._lines:
             return

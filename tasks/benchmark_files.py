@@ -43,14 +43,8 @@ def _files_source(dataset, folder, subfolder, names):
     """A source of the files of a set, read as TFDS reads them. All is held in memory.
 
     The order of the training examples is shuffled, once and for all: some files are in
-    an order that a task's buffer is too short for.
-
-    Args:
-        dataset: str, TFDS' name of the set, with its version.
-        folder: a `DataFolder`.
-        subfolder: str, the set's own name of its folder.
-        names: dictionary split -> names that its file may have, without .gz; the first
-            is the benchmark's own.
+    an order that a task's buffer is too short for. `dataset` is TFDS' name of the set,
+    and `subfolder` and {split: names of its file} are the set's own.
     """
     subfolders = dict.fromkeys((subfolder, subfolder.lower().replace("-", "")))
 
@@ -200,9 +194,6 @@ def use_files(task):
     """Lets a task that T5 registered read files, see `FilesOrTfds`, if its set has any.
 
     The task itself changes: T5's mixtures hold the tasks, not their names.
-
-    Args:
-        task: a `seqio.Task`.
     """
     if not isinstance(task.source, seqio.TfdsDataSource):
         return

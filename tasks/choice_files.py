@@ -21,13 +21,7 @@ _ASKED = {
 
 
 class Question(NamedTuple):
-    """A question.
-
-    Attributes:
-        inputs: str.
-        choices: list of str.
-        correct: list of bool, of each choice; one or more are true.
-    """
+    """A question, its choices, and of each whether it is correct: one or more are."""
 
     inputs: str
     choices: list
@@ -38,8 +32,7 @@ class ChoiceFiles:
     """The files of a set of questions, in a folder that the user names.
 
     Args:
-        name: str, in gin; `<name>.directory` names the folder.
-        subfolder: str, of the folder REMIXER_TF_DATA.
+        name, subfolder: str, see `DataFolder`.
         files: dictionary split -> names that its file may have; .gz may follow.
         parse: a function of a line's JSON and of whether it is for running text, that
             returns a list of `Question`.

@@ -16,8 +16,6 @@ and over the 3 structural ones.
 
 from remixer_tf.tasks import cogs_files, cogs_forms, metrics, rows
 
-set_directory = cogs_files.data_folder.set
-
 # The types of the generalisation set, as in Table 3 of the paper.
 _LEXICAL = """
 active_to_passive do_dative_to_pp_dative obj_omitted_transitive_to_transitive

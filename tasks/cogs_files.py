@@ -5,7 +5,7 @@ Interpretation", EMNLP 2020. A split is a file without header, its three columns
 separated by tabs: sentence, logical form, type. It is called train.tsv, dev.tsv,
 test.tsv or gen.tsv, or the same with .gz. The folder is, in this order:
 
-1. the one that gin names (`cogs.directory`), or `set_directory`;
+1. the one that gin names (`cogs.directory`), or `data_folder.set`;
 2. the environment variable REMIXER_TF_COGS_DIR;
 3. the folder cogs in the one that REMIXER_TF_DATA names, if it is there;
 4. none: the files are downloaded from the authors' repository.

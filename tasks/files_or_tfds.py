@@ -3,7 +3,7 @@
 import requests
 import seqio
 
-from remixer_tf.data.errors import how_to_fetch
+from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError
 
 
@@ -12,8 +12,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
 
     Args:
         dataset: str, TFDS' name of the set, with its version.
-        folder: a `DataFolder`.
-        files: a `seqio.DataSource` of the folder's files.
+        folder, files: a `DataFolder`, and a `seqio.DataSource` of its files.
         splits: names of the splits; None for those of the files.
     """
 

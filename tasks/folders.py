@@ -63,10 +63,7 @@ class DataFolder:
         return None, None
 
     def require(self, what):
-        """Returns what `find` does.
-
-        Args:
-            what: str, the files that are looked for.
+        """Returns what `find` does; `what` are the files that are looked for.
 
         Raises:
             FileNotFoundError: nobody named a folder, or it does not exist.

@@ -18,10 +18,9 @@ import functools
 import seqio
 import tensorflow as tf
 
-from remixer_tf.tasks import classes, t5_tasks
+import remixer_tf.tasks.t5_tasks  # noqa: F401 (registers the tasks of T5)
+from remixer_tf.tasks import classes
 from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
-
-__all__ = ["SETS", "t5_tasks"]
 
 # T5's task, the texts of an example, and the classes in the order of GLUE's labels.
 SETS = {

@@ -21,8 +21,6 @@ from remixer_tf.tasks.inference_files import THREE_CLASSES, pair_source
 from remixer_tf.tasks.rows import TOKENIZE, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
 
-__all__ = ["accuracies", "data_folder"]
-
 CLASSES = ["entailment", "non-entailment"]
 FILES = {
     "train": ["heuristics_train_set.txt"],
@@ -47,15 +45,10 @@ def postprocess(text, example=None, is_target=False):
 
 
 def accuracies(targets, predictions):
-    """Accuracy of all pairs, and by class and heuristic as the paper reports it.
+    """Accuracy in percent, of all pairs and by class and heuristic, as in the paper.
 
-    Args:
-        targets: list of `Target`.
-        predictions: list of ints, indices in `CLASSES`.
-
-    Returns:
-        {"accuracy": float, "accuracy/entailed/lexical_overlap": float, ...}, in percent
-        of the pairs of a class and heuristic; those that occur.
+    Targets are `Target`s, predictions indices in `CLASSES`. Returns {"accuracy": float,
+    "accuracy/entailed/lexical_overlap": float, ...} of those that occur.
     """
     hits = collections.defaultdict(list)
     for target, prediction in zip(targets, predictions, strict=True):

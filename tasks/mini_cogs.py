@@ -8,7 +8,7 @@ lexical and the structural types of gen.
 
 import functools
 
-from remixer_tf.tasks import mini_cogs_grammar, mini_cogs_lexicon, rows
+from remixer_tf.tasks import mini_cogs_grammar, rows
 
 _splits = functools.cache(mini_cogs_grammar.generate)
 
@@ -22,5 +22,5 @@ rows.add_task(
     "mini_cogs",
     read_rows,
     ("train", "dev", "test", "gen"),
-    mini_cogs_lexicon.GEN_KINDS,
+    mini_cogs_grammar.GEN_KINDS,
 )

@@ -17,28 +17,120 @@ from a role occur in it hundreds of times, not once.
 import random
 from typing import NamedTuple
 
-from remixer_tf.tasks.mini_cogs_lexicon import (
-    ACTIVE_ONLY,
-    DOUBLE_OBJECT_ONLY,
-    FORMS,
-    GEN_KINDS,
-    INTRANSITIVE_ONLY,
-    LONE_NAMES,
-    LONE_NOUNS,
-    NAMES,
-    OBJECT_FORMS,
-    OBJECT_NOUNS,
-    PASSIVE_ONLY,
-    PEOPLE,
-    PREPOSITIONS,
-    ROLES,
-    SIMPLE_FORMS,
-    SUBJECT_NOUNS,
-    SUBJECTS,
-    THINGS,
-    TO_DATIVE_ONLY,
-    Verb,
+from remixer_tf.tasks.metrics import LEXICAL, STRUCTURAL
+
+ANIMATE = "teacher sailor farmer doctor girl boy dog horse rabbit parrot".split()
+THINGS = "lamp drum kite ladder basket tent wagon statue carpet barrel".split()
+NAMES = "Mia Leo Ana Omar Ines Hugo".split()
+PREPOSITIONS = "near behind under beside above".split()
+SUBJECT_NOUNS = "wolf pilot judge".split()  # in training only subjects
+OBJECT_NOUNS = "kitten tailor beaver".split()  # in training only objects
+LONE_NOUNS = "falcon baker gardener".split()  # in training only by themselves
+LONE_NAMES = "Ravi Elsa Jonas".split()
+
+
+class Verb(NamedTuple):
+    past: str  # also the participle, where there is a passive
+    lemma: str
+
+
+def _verbs(text):
+    return [Verb(*pair.split("/")) for pair in text.split()]
+
+
+TRANSITIVE = _verbs(
+    "chased/chase found/find painted/paint followed/follow pushed/push washed/wash "
+    "lifted/lift watched/watch"
 )
+ACTIVE_ONLY = _verbs("praised/praise touched/touch caught/catch")
+PASSIVE_ONLY = _verbs("scratched/scratch rescued/rescue noticed/notice")
+CAUSATIVE = _verbs("cracked/crack melted/melt moved/move turned/turn")
+INTRANSITIVE_ONLY = _verbs("rolled/roll bounced/bounce tilted/tilt")
+DATIVE = _verbs("gave/give sent/send showed/show sold/sell")
+DOUBLE_OBJECT_ONLY = _verbs("lent/lend mailed/mail")
+TO_DATIVE_ONLY = _verbs("passed/pass brought/bring")
+UNERGATIVE = _verbs("slept/sleep laughed/laugh danced/dance waited/wait sneezed/sneeze")
+SPEAKING = _verbs("said/say thought/think hoped/hope knew/know claimed/claim")
+
+
+class Form(NamedTuple):
+    """A clause type: its words, roles among them, and what may fill it in training."""
+
+    surface: str
+    verbs: list
+    nouns: dict  # role -> nouns; a role that can be a name has NAMES in it too
+    weight: int
+
+
+PEOPLE = ANIMATE + NAMES
+SUBJECTS = PEOPLE + SUBJECT_NOUNS
+FORMS = {
+    "unergative": Form("agent VERB", UNERGATIVE, {"agent": SUBJECTS}, 2),
+    "unaccusative": Form(
+        "patient VERB", CAUSATIVE + INTRANSITIVE_ONLY, {"patient": THINGS}, 3
+    ),
+    "causative": Form(
+        "agent VERB patient",
+        CAUSATIVE,
+        {"agent": SUBJECTS, "patient": THINGS},
+        3,
+    ),
+    "active": Form(
+        "agent VERB patient",
+        TRANSITIVE + ACTIVE_ONLY,
+        {"agent": SUBJECTS, "patient": PEOPLE + THINGS + OBJECT_NOUNS},
+        6,
+    ),
+    "passive": Form(
+        "patient was VERB by agent",
+        TRANSITIVE + PASSIVE_ONLY,
+        {"agent": PEOPLE, "patient": PEOPLE + THINGS},
+        3,
+    ),
+    "short_passive": Form(
+        "patient was VERB",
+        TRANSITIVE + PASSIVE_ONLY,
+        {"patient": PEOPLE + THINGS},
+        2,
+    ),
+    "to_dative": Form(
+        "agent VERB patient to goal",
+        DATIVE + TO_DATIVE_ONLY,
+        {"agent": SUBJECTS, "patient": THINGS, "goal": PEOPLE},
+        3,
+    ),
+    "double_object": Form(
+        "agent VERB goal patient",
+        DATIVE + DOUBLE_OBJECT_ONLY,
+        {"agent": SUBJECTS, "patient": THINGS, "goal": PEOPLE},
+        3,
+    ),
+    "complement": Form("agent VERB that content", SPEAKING, {"agent": SUBJECTS}, 5),
+}
+ROLES = ("agent", "patient", "goal", "content")
+SIMPLE_FORMS = [name for name in FORMS if name != "complement"]
+OBJECT_FORMS = [
+    name for name in SIMPLE_FORMS if FORMS[name].surface.split()[-1] in ROLES
+]
+ACTING = ["active", "causative", "unergative"]
+# What training lacks and gen tests: a noun in a role of these forms, or one of these
+# verbs in them; and what is deeper or longer than in training.
+NOUNS_IN_ROLES = {
+    "subject_noun_as_object": (["active"], "patient", SUBJECT_NOUNS),
+    "object_noun_as_subject": (ACTING, "agent", OBJECT_NOUNS),
+    "lone_noun_as_object": (["active"], "patient", LONE_NOUNS),
+    "lone_name_as_subject": (ACTING, "agent", LONE_NAMES),
+}
+VERBS_IN_FORMS = {
+    "active_verb_in_passive": (["passive", "short_passive"], ACTIVE_ONLY),
+    "passive_verb_in_active": (["active"], PASSIVE_ONLY),
+    "intransitive_verb_in_causative": (["causative"], INTRANSITIVE_ONLY),
+    "double_object_verb_in_to_dative": (["to_dative"], DOUBLE_OBJECT_ONLY),
+    "to_dative_verb_in_double_object": (["double_object"], TO_DATIVE_ONLY),
+}
+STRUCTURES = ["deeper_complement", "longer_modifier", "modified_subject"]
+GEN_KINDS = dict.fromkeys([*NOUNS_IN_ROLES, *VERBS_IN_FORMS], LEXICAL)
+GEN_KINDS |= dict.fromkeys(STRUCTURES, STRUCTURAL)
 
 TRAIN_DEPTH = 2  # complement clauses inside each other, and modifiers likewise
 DEPTH_WEIGHTS = (10, 5, 4)  # of depths 0, 1 and 2
@@ -127,12 +219,9 @@ class Sampler:
     def clause(self, forms=SIMPLE_FORMS, verbs=None, modifiers=None, **fixed):
         """A clause of one of `forms`, without a complement clause of its own.
 
-        Args:
-            forms: names in `FORMS`.
-            verbs: instead of the form's own.
-            modifiers: length of the chain at the last noun if that is not the
-                subject; None draws it as in training: 0, 1 or 2.
-            **fixed: role=NounPhrase or role=Clause, instead of a drawn one.
+        `modifiers` is the length of the chain at the last noun if that is not the
+        subject; None draws it as in training: 0, 1 or 2. `fixed` are role=NounPhrase or
+            role=Clause.
         """
         weights = [FORMS[name].weight for name in forms]
         name = self.random.choices(forms, weights)[0]
@@ -160,41 +249,17 @@ class Sampler:
 
     def gen_clause(self, kind):
         """A clause with the combination that training lacks, and nothing else new."""
-        acting = ["active", "causative", "unergative"]
-        return {
-            "subject_noun_as_object": lambda: self.clause(
-                ["active"], patient=self.noun_phrase(SUBJECT_NOUNS)
-            ),
-            "object_noun_as_subject": lambda: self.clause(
-                acting, agent=self.noun_phrase(OBJECT_NOUNS)
-            ),
-            "lone_noun_as_object": lambda: self.clause(
-                ["active"], patient=self.noun_phrase(LONE_NOUNS)
-            ),
-            "lone_name_as_subject": lambda: self.clause(
-                acting, agent=self.noun_phrase(LONE_NAMES)
-            ),
-            "active_verb_in_passive": lambda: self.clause(
-                ["passive", "short_passive"], ACTIVE_ONLY
-            ),
-            "passive_verb_in_active": lambda: self.clause(["active"], PASSIVE_ONLY),
-            "intransitive_verb_in_causative": lambda: self.clause(
-                ["causative"], INTRANSITIVE_ONLY
-            ),
-            "double_object_verb_in_to_dative": lambda: self.clause(
-                ["to_dative"], DOUBLE_OBJECT_ONLY
-            ),
-            "to_dative_verb_in_double_object": lambda: self.clause(
-                ["double_object"], TO_DATIVE_ONLY
-            ),
-            "deeper_complement": lambda: self.inside_complements(
-                self.clause(modifiers=0), TRAIN_DEPTH + 1, NAMES
-            ),
-            "longer_modifier": lambda: self.clause(
-                OBJECT_FORMS, modifiers=TRAIN_DEPTH + 1
-            ),
-            "modified_subject": lambda: self.with_modified_subject(self.clause()),
-        }[kind]()
+        if kind in NOUNS_IN_ROLES:
+            forms, role, nouns = NOUNS_IN_ROLES[kind]
+            return self.clause(forms, **{role: self.noun_phrase(nouns)})
+        if kind in VERBS_IN_FORMS:
+            return self.clause(*VERBS_IN_FORMS[kind])
+        if kind == "deeper_complement":
+            clause = self.clause(modifiers=0)
+            return self.inside_complements(clause, TRAIN_DEPTH + 1, NAMES)
+        if kind == "longer_modifier":
+            return self.clause(OBJECT_FORMS, modifiers=TRAIN_DEPTH + 1)
+        return self.with_modified_subject(self.clause())
 
     def with_modified_subject(self, clause):
         """`clause` with a new subject, a common noun with one modifier."""

@@ -5,6 +5,8 @@ Of T5's tasks on validation sets. All numbers are percentages.
 
 import dataclasses
 
+_MNLI = [(f"glue_mnli_{part}_v002", "accuracy") for part in ("matched", "mismatched")]
+
 
 @dataclasses.dataclass(frozen=True)
 class ResultTable:
@@ -69,9 +71,7 @@ def glue_table():
         "QQP": ("qqp", "f1", "accuracy"),
     }
     columns = _columns("glue_{}_v002", sets)
-    columns["MNLI-m/mm"] = [
-        (f"glue_mnli_{part}_v002", "accuracy") for part in ("matched", "mismatched")
-    ]
+    columns["MNLI-m/mm"] = _MNLI
     sets = {"QNLI": ("qnli", "accuracy"), "RTE": ("rte", "accuracy")}
     return ResultTable("glue", columns | _columns("glue_{}_v002", sets))
 
@@ -79,9 +79,7 @@ def glue_table():
 def inference_table():
     """Entailment: "Remixers", Table 3, which has no average."""
     columns = {
-        "MNLI-m/mm": [
-            (f"glue_mnli_{part}_v002", "accuracy") for part in ("matched", "mismatched")
-        ],
+        "MNLI-m/mm": _MNLI,
         "AdvNLI-1/2/3": [(f"anli_r{number}", "accuracy") for number in (1, 2, 3)],
         "ConjNLI": [("conjnli", "accuracy")],
         "AbNLI": [("art", "accuracy")],

@@ -20,9 +20,7 @@ from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.tasks import squad_files
 from remixer_tf.tasks.metrics import normalize_answer, word_f1
 from remixer_tf.tasks.rows import byte_features
-from remixer_tf.tasks.squad_files import question_source, read_json
-
-__all__ = ["add_task", "question_source", "read_json"]
+from remixer_tf.tasks.squad_files import question_source
 
 
 class Question(NamedTuple):

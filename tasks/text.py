@@ -32,17 +32,9 @@ from remixer_tf.tasks import objectives, text_files
 from remixer_tf.tasks.bad_rows import check_on_bad_rows
 from remixer_tf.tasks.rows import RowSource, byte_features
 
-__all__ = ["OBJECTIVES", "text_task"]
-
 
 class Objective(NamedTuple):
-    """What becomes of documents.
-
-    Attributes:
-        features: tuple of str.
-        preprocessors: tuple of preprocessors, of int32 `[n]` under "targets".
-        extra_ids: int, of the vocabulary.
-    """
+    """What becomes of documents, under "targets", and the extra ids that it needs."""
 
     features: tuple
     preprocessors: tuple

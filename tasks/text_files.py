@@ -5,10 +5,10 @@ lines are joined; of a book of Project Gutenberg only what is between its START 
 lines is read. Of a table, such as JSON lines (see `table_files.py`), each row is a
 document, by its column "text". Names may end in .gz.
 
-The folder that tasks read which name no files is, in this order: what `set_directory`
-was given (gin: `text_files.directory`), and the environment variable
-REMIXER_TF_TEXT_DIR. All files below it called *.txt or *.jsonl, perhaps with .gz, are
-read, in the order of their names.
+The folder that tasks read which name no files is, in this order: what gin names
+(`text_files.directory`), and the environment variable REMIXER_TF_TEXT_DIR. All files
+below it called *.txt or *.jsonl, perhaps with .gz, are read, in the order of their
+names.
 
 Lines that are not UTF-8, rows that are not JSON, and documents without text are bad:
 they stop the reading, or are left out and counted. All is held in memory: for more than
@@ -35,19 +35,13 @@ _VALIDATION_SHARE = 0.02
 data_folder = DataFolder("text_files", "REMIXER_TF_TEXT_DIR")
 
 
-set_directory = data_folder.set
-
-
 def read_split(split, skip=False):
-    """Returns the documents of "train" or "validation", a list of str.
+    """Returns the documents of "train" or "validation", as `read_files` does.
 
     Validation has the last 2% of each file's documents, at least one if there are two.
-    The order of the training documents is shuffled, once and for all.
 
     Raises:
         FileNotFoundError: no folder is named, it does not exist, or has no text.
-        ValueError: a file cannot be read, or there are bad rows, which `skip` leaves
-            out.
     """
     directory, _ = data_folder.require("text files")
     return list(_read_folder(os.path.abspath(directory), skip)[split])

@@ -47,7 +47,7 @@ def texts(tmp_path_factory):
     with open(folder / "sheep.jsonl", "w") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
     yield [f"--gin.text_files.directory='{folder}'"]
-    text_files.set_directory(None)
+    text_files.data_folder.set(None)
 
 
 pytestmark = pytest.mark.usefixtures("clear_gin")

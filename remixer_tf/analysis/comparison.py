@@ -8,7 +8,7 @@ import json
 import math
 import os
 
-from remixer_tf.analysis.tables import write_table
+from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.training.progress import format_seconds
@@ -144,7 +144,7 @@ def write_comparison(runs, format, file):
 
     Args:
         runs: list of `Run`.
-        format: one of `remixer_tf.analysis.tables.FORMATS`.
+        format: one of `remixer_tf.analysis.printed_tables.FORMATS`.
         file: a text file to write to.
     """
     titles = _titles(runs)

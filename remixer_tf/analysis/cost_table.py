@@ -2,7 +2,7 @@
 
 import csv
 
-from remixer_tf.analysis.tables import write_table
+from remixer_tf.analysis.printed_tables import write_table
 
 
 def write_profiles(profiles, format, file):
@@ -15,7 +15,7 @@ def write_profiles(profiles, format, file):
 
     Args:
         profiles: dictionary of names to (`Profile`, `PaperRow`).
-        format: one of `remixer_tf.analysis.tables.FORMATS`.
+        format: one of `remixer_tf.analysis.printed_tables.FORMATS`.
         file: a text file to write to.
     """
     if format == "csv":

@@ -162,15 +162,8 @@ def measure(
 ):
     """Times training steps on random, full rows: the median of five after a first.
 
-    Args:
-        model, optimizer, batch_size, feature_lengths, dtype_policy: see `count`.
-        jit_compile: see `train`.
-
-    Returns:
-        the `rates` of a `Profile`.
-
-    Raises:
-        ValueError: see `count`.
+    Takes and raises what `count` does, and JIT_COMPILE. Returns the `rates` of a
+    `Profile`.
     """
     model = build_model(model, dtype_policy)
     strategy = tf.distribute.get_strategy()

@@ -6,7 +6,7 @@ import numpy as np
 import seqio
 
 from remixer_tf.analysis import data_statistics as statistics
-from remixer_tf.analysis.tables import write_table
+from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.data.classification import ClassNames
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
@@ -208,16 +208,9 @@ class _TaskReport:
 
 
 def write_images(source, file, *, split="train", max_examples=10_000):
-    """Writes the splits, classes and sizes of images.
+    """Writes the splits, classes and sizes of images, see `write_task`.
 
-    Args:
-        source: an `ImageFolder` or `TfdsImages`.
-        file: a text file to write to.
-        split: str.
-        max_examples: int, how many images to read at most, drawn at random.
-
-    Raises:
-        ValueError: see `source`.
+    Of a split no more than `max_examples` images are read, drawn at random.
     """
     rows = [[name, f"{source.num_examples(name):,}"] for name in source.splits]
     write_table(file, "text", source.name, ["split", "images"], rows)

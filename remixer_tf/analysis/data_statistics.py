@@ -79,10 +79,8 @@ def unknown(sequences, vocabulary):
 def share_of_padding(examples, codec, pack=False, length_buckets=None):
     """The share of the positions that a model reads in vain, and the number of rows.
 
-    Args:
-        examples: list of dictionaries of int arrays `[n]`, not empty.
-        codec: the `Codec` of their task.
-        pack, length_buckets: see `Batching`.
+    Examples are dictionaries of int arrays `[n]`; for `pack`, `length_buckets` see
+    `Batching`.
     """
     converter = codec.converter(pack=pack)
     buckets = LengthBuckets(length_buckets, dict(codec.lengths), converter)

@@ -34,8 +34,7 @@ _DPI = 110
 def draw_checkpoint(run, model_dir, pictures, *, step=None):
     """Draws a checkpoint of a `Run` by a `Pictures`, and returns the path of the page.
 
-    Args:
-        step: int, the step of the checkpoint; None for the newest, "best" for the best.
+    The step is None for the newest checkpoint, "best" for the best.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
@@ -77,10 +76,7 @@ class _Pictures:
                 self.draw_page(model_dir, model, step)
 
     def draw_page(self, model_dir, model, step):
-        """Draws and writes.
-
-        Returns:
-            the path of the page.
+        """Draws and writes, and returns the path of the page.
 
         Raises:
             ValueError: no layer of the model mixes, attends or has an alpha; or a text

@@ -31,9 +31,8 @@ def retried(function):
     Only a missing file, a truncated one or a failed checksum is damage. Other errors,
     such as a file server that does not answer, are retried.
 
-    Returns:
-        the function. It raises DamagedError for a damaged checkpoint, OSError if
-        reading fails after all retries, and ValueError as `function` does.
+    The function raises DamagedError for a damaged checkpoint, OSError if reading fails
+    after all retries, and ValueError as before.
     """
 
     @functools.wraps(function)

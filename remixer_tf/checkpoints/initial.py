@@ -58,8 +58,7 @@ class InitialCheckpoint:
             model: a built `keras.Model`.
 
         Returns:
-            str, which variables were taken, fresh, and left over in the checkpoint,
-            and a table of what did not come from its own path.
+            str, which variables were taken, fresh, and left over in the checkpoint.
 
         Raises:
             ValueError: no variable could be taken.
@@ -135,9 +134,7 @@ def identity_mixing(shape, gain=12.0):
     """A mixing matrix H of which each token sees itself: softmax(H) is nearly 1.
 
     With alpha near 0 a Remixer block then computes what T5.1.1's feed-forward layer of
-    the same matrices does: X_S = X', so that X_C = 0 and Y = X' W_3, where the residual
-    X' is added before W_3. (The equations of "Remixers", section 2.1, add it after W_3:
-    see `RemixerBlock`.)
+    the same matrices does: X_S = X', so that X_C = 0 and Y = X' W_3.
 
     Args:
         shape: of `LengthMixing`'s weights, `[heads, n, n]` or `[heads, 2n - 1]`.

@@ -4,13 +4,9 @@ import re
 
 
 def name_table(names):
-    """Draws {variable: origin} together, one line for what differs by numbers alone.
+    """Returns lines `variable  <-  origin  (how many)` of {variable: origin}.
 
-    Args:
-        names: {str: str}; the first number in both counts layers.
-
-    Returns:
-        str, lines of the form `variable  <-  origin  (how many)`.
+    Names that differ in the first number, that of the layer, share a line.
     """
     groups = {}
     for name, origin in names.items():

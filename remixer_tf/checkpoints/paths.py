@@ -44,11 +44,8 @@ def run_being_read():
 def locate(path):
     """Finds the file or folder that a configuration means.
 
-    Args:
-        path: str, perhaps relative or with ~, or a pattern.
-
-    Returns:
-        str, the path below the folder that has it; below the current one if none has.
+    Returns the path below the folder that has it; below the current one if none has.
+    `path` may be relative, with ~, or a pattern.
 
     Raises:
         ValueError: several folders have one, and the files are not equal.
@@ -70,13 +67,9 @@ def locate(path):
 
 
 def starts_seen_from(folder):
-    """Returns the folders where relative paths start, with the current one.
+    """Returns the folders where relative paths start, relative to that of a run.
 
-    Args:
-        folder: str, of a run.
-
-    Returns:
-        list of str, relative to it; it is the first.
+    It is the first; the current one follows.
     """
     folder = os.path.realpath(folder)
     places = map(os.path.realpath, (folder, os.curdir, *_starts))

@@ -8,14 +8,9 @@ import socket
 
 
 def describe(pid):
-    """Returns what tells a process of this machine apart.
+    """Returns `host`, `machine`, `pid` and `started` of a process of this machine.
 
-    Args:
-        pid: int.
-
-    Returns:
-        dictionary for JSON, with `host`, `machine`, `pid` and `started`; None if the
-        process is gone.
+    A dictionary for JSON; None if the process is gone.
     """
     try:
         os.kill(pid, 0)
@@ -37,13 +32,9 @@ def describe(pid):
 
 @functools.cache
 def machine():
-    """Returns 8 hexadecimal digits: who has the same sees this process' id.
+    """Returns 8 hexadecimal digits of those who see this process' id, or None.
 
-    Neither a host's name nor an id tells that: containers share the one, and have
-    their own of the other.
-
-    Returns:
-        str; None where the system does not say.
+    Containers share a host's name, and have ids of their own.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:

@@ -55,14 +55,7 @@ def restore_model(model_dir, model, step=None):
 
 
 def choose_step(model_dir, step=None):
-    """Returns the step of the checkpoint that `restore_model` reads.
-
-    Args:
-        model_dir, step: as in `restore_model`.
-
-    Raises:
-        FileNotFoundError, ValueError: see `restore_model`.
-    """
+    """Returns the step of the checkpoint that `restore_model` reads."""
     directory = checkpoint_directory(model_dir)
     steps = available_steps(directory)
     if not steps:
@@ -108,12 +101,7 @@ def available_steps(directory):
 
 
 def assign_all(folder, groups):
-    """Sets variables from a checkpoint.
-
-    Args:
-        folder: of the checkpoint.
-        groups: {group: {path: `keras.Variable`}}, all of which it holds.
-    """
+    """Sets {group: {path: `keras.Variable`}}, all of which the checkpoint holds."""
     for group, variables in groups.items():
         assign(folder, group, list(variables.items()))
 
@@ -146,10 +134,9 @@ def assign(folder, group, pairs):
 
 @contextlib.contextmanager
 def plain_path(folder):
-    """Yields the folder, under a name that TensorFlow does not take for a pattern.
+    """Yields the folder under a name that TensorFlow does not take for a pattern.
 
-    It looks for the files of a checkpoint as if their path were one, and finds none in
-    a folder that is called lr[1e-3]. Such a folder is read through a link.
+    It would find no file in a folder called lr[1e-3], which is read through a link.
     """
     if "://" in str(folder) or not {*str(folder)} & {*"*?[\\"}:
         yield folder
@@ -180,13 +167,9 @@ def named_variables(variables):
 def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):
     """Returns what a `keras.Variable` holds, as a checkpoint has it.
 
-    Where Keras runs on TensorFlow that is its own variable. Else it is a copy, since
-    memory may be given to the next step; integers (counts and random states) are int64
-    in it, as they are on TensorFlow, and each backend casts them when it reads.
-
-    Args:
-        variable: a `keras.Variable`.
-        to_numpy: makes a NumPy array of it, see `Engine.to_numpy`.
+    On TensorFlow that is its own variable. Else it is a copy, since memory may be given
+    to the next step. Its integers are int64, as they are on TensorFlow; each backend
+    casts them when it reads.
     """
     if keras.backend.backend() == "tensorflow":
         return variable.value
@@ -288,14 +271,10 @@ def is_random_state(name):
 
 
 def check_coverage(folder, groups, random_states=True):
-    """Raises unless the checkpoint and `groups` hold the same names and shapes.
+    """Raises unless the checkpoint and {group: {path: variable}} have the same shapes.
 
-    An optimizer's learning rate does not count: it is as configured.
-
-    Args:
-        folder: of the checkpoint.
-        groups: {group: {path: variable}}.
-        random_states: bool, whether the states of random generators count.
+    An optimizer's learning rate does not count: it is as configured. `random_states`
+    says whether the states of random generators count.
     """
     shapes = saved_shapes(folder)
     problems = []
@@ -333,16 +312,10 @@ def check_coverage(folder, groups, random_states=True):
 
 
 def hash_checkpoint(folder):
-    """Returns a hash that tells checkpoints apart, those of one step too.
+    """Returns a hash (str) that tells checkpoints apart, those of one step too.
 
     It is of the names and sizes of all files, and of what is in the small ones and in
     the indices: TensorFlow's and orbax's have checksums of the arrays.
-
-    Args:
-        folder: of the checkpoint.
-
-    Returns:
-        str.
     """
     digest = hashlib.sha256()
     for directory, _, names in sorted(tf.io.gfile.walk(folder)):

@@ -89,12 +89,9 @@ def saved_shapes(folder):
 
 
 def assign(folder, group, pairs):
-    """Sets variables: arrays of JAX's on the devices where they are, others by NumPy.
+    """Sets variables: arrays of JAX's where they are, others by NumPy.
 
-    Args:
-        folder: of the checkpoint.
-        group: str.
-        pairs: list of (variable path in the checkpoint, `keras.Variable`).
+    `pairs` is a list of (variable path in the checkpoint, `keras.Variable`).
     """
     import orbax.checkpoint as ocp
 

@@ -20,10 +20,7 @@ FOLDER = "vocabularies"
 
 
 def remember_vocabularies(model_dir, vocabularies, continues):
-    """Writes the vocabularies of a run as it starts.
-
-    <model_dir>/vocabularies.json tells what they are, and <model_dir>/vocabularies/ has
-    copies of their files.
+    """Writes vocabularies.json of a run as it starts, and copies of the files.
 
     Args:
         model_dir: folder of the run.
@@ -80,14 +77,9 @@ def _copy_file(model_dir, vocabulary):
 
 
 def name_copies(configuration, model_dir):
-    """Has a run's configuration name the copies of its vocabularies, not their files.
+    """Returns gin text that names the run's copies of vocabularies, not their files.
 
-    Args:
-        configuration: str, gin text.
-        model_dir: folder of the run, after `remember_vocabularies`.
-
-    Returns:
-        str, the text with paths relative to `model_dir`.
+    Paths are relative to `model_dir`.
     """
     folder = os.path.join(model_dir, FOLDER)
     copies = os.listdir(folder) if os.path.isdir(folder) else []
@@ -109,10 +101,6 @@ def check_vocabularies(model_dir, vocabularies):
 
     Features that only one of the two has are not compared. A run made before
     vocabularies were written is accepted, with a warning.
-
-    Args:
-        model_dir: folder of the run.
-        vocabularies: what `describe_vocabularies` gives.
 
     Raises:
         ValueError: it was trained with others.
@@ -137,24 +125,16 @@ def check_vocabularies(model_dir, vocabularies):
 
 
 def compare_vocabularies(saved, given):
-    """Compares vocabularies by feature, leaving out features that only one has.
+    """Yields (feature, text of the saved one, text of the given one) if they differ.
 
-    Args:
-        saved, given: what `describe_vocabularies` gives.
-
-    Yields:
-        (feature, text of the saved one, text of the given one) of those that differ. In
-        what file they are does not matter.
+    The name of the file does not matter. Features that only one has are left out.
     """
-
-    def content(vocabulary):
-        return {key: value for key, value in vocabulary.items() if key != "file"}
 
     def show(vocabulary):
         return ", ".join(f"{name} {value}" for name, value in vocabulary.items())
 
     for name in sorted(saved.keys() & given.keys()):
-        if content(saved[name]) != content(given[name]):
+        if {**saved[name], "file": ""} != {**given[name], "file": ""}:
             yield name, show(saved[name]), show(given[name])
 
 

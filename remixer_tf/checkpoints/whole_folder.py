@@ -1,4 +1,4 @@
-"""Folders that appear whole, or not at all."""
+"""Files and folders that appear whole, or not at all."""
 
 import contextlib
 import os
@@ -12,6 +12,13 @@ from remixer_tf.checkpoints.processes import describe, machine
 from remixer_tf.errors import ExistingFileError, StorageError
 
 _ABANDONED_SECONDS = 24 * 3600
+
+
+def write_whole(path, text):
+    """Writes a text file, local or gs://: a reader sees the old one or the new one."""
+    with tf.io.gfile.GFile(f"{path}.writing", "w") as file:
+        file.write(text)
+    tf.io.gfile.rename(f"{path}.writing", path, overwrite=True)
 
 
 @contextlib.contextmanager

@@ -258,8 +258,7 @@ class Checkpoints:
         """Restores the newest whole checkpoint, and returns its step.
 
         All hosts call it: the first chooses the step. That of step 0 leaves dropout's
-        random states as they are: another rate than where it was written is no other
-        model.
+        random states as they are.
 
         Args:
             restart_data_at: int, the step of a checkpoint whose position in the data is

@@ -82,7 +82,7 @@ def errors_in_one_line():
 
 def _of_machine(error):
     """Returns the message for a machine that lacks memory or disk, else None."""
-    # Libraries' classes are known by what they say: none is imported here.
+    # Libraries' errors are found by their text: no library is imported here.
     if what := _line_with(_NO_DISK, error):
         return (
             f"{what}. Make room, or choose a place that can be read and written. "

@@ -11,7 +11,7 @@ from remixer_tf import configuration
 from remixer_tf.configuration.command_line import run_configuration
 from remixer_tf.errors import UserError, nearest
 
-# What is counted unless a row or the command line says otherwise: T5's pre-training.
+# The default of each size: T5's pre-training.
 _BATCH = {"batch_size": 128, "input_length": 512, "target_length": 114}
 
 

@@ -1,8 +1,8 @@
 """Evaluates checkpoints of a run.
 
 The command runs the evaluations of evaluate.evaluations on a checkpoint of
---model_dir: the newest, the best, or each one as it appears. What has a result for
-this checkpoint, configuration and data is not computed again.
+--model_dir: the newest, the best, or each one as it appears. A result for the
+same checkpoint, configuration and data is not computed again.
 """
 
 from remixer_tf import configuration

@@ -13,7 +13,7 @@ from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
 FORMATS = ("saved_model", "huggingface", "litert", "onnx")
-# What exports a model of a class; other models write text.
+# Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
 
@@ -41,9 +41,8 @@ def add_arguments(parser):
         help="a SavedModel computes concurrent requests together, in batches of these "
         "sizes, such as 1,8,32",
     )
-    configuration.add_number(
-        parser, "--max_rows", "a SavedModel refuses requests of more rows", default=512
-    )
+    help = "a SavedModel refuses requests of more rows; default: 512"
+    configuration.add_number(parser, "--max_rows", help)
     parser.add_argument(
         "--warm_up",
         action="store_true",
@@ -53,15 +52,14 @@ def add_arguments(parser):
 
 
 def run(options):
+    given = options.batch_sizes or options.max_rows or options.warm_up
+    if options.format != "saved_model" and (given or options.weights != "float32"):
+        raise UserError(
+            "--weights, --batch_sizes, --max_rows and --warm_up are for a SavedModel. "
+            f"Received: --format={options.format}"
+        )
     configuration.read_run(options)
     configuration.check_on_tensorflow("An export")
-    if options.format != "saved_model" and (
-        options.weights != "float32" or options.batch_sizes or options.warm_up
-    ):
-        raise UserError(
-            "--weights, --batch_sizes and --warm_up are for a SavedModel. Received: "
-            f"--format={options.format}"
-        )
     from remixer_tf.checkpoints.reading import choose_step
     from remixer_tf.checkpoints.whole_folder import check_absent
     from remixer_tf.training.checks import check_writable
@@ -87,6 +85,7 @@ def _saved_model(options, folder):
     kind = _kind(configuration.call("Run").model)
     model, _ = configuration.call_on_run(kind, options, weights=options.weights)
     from remixer_tf.serving import saved_model
+    from remixer_tf.serving.limits import MAX_ROWS
 
     _, signatures = saved_model.export(
         model,
@@ -95,7 +94,7 @@ def _saved_model(options, folder):
         configuration.configuration_str(),
         options.batch_sizes,
         options.warm_up,
-        options.max_rows,
+        options.max_rows or MAX_ROWS,
     )
     print("\n".join(saved_model.describe_signatures(signatures)))
     size = saved_model.size_on_disk(folder) / 1e6

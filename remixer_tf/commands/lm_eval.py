@@ -73,9 +73,7 @@ def _restore(options, batch_size):
     # Says how to install lm_eval.
     from remixer_tf.evaluation.lm_harness import HarnessModel
 
-    scorer, step = configuration.call(
-        "text_scorer", configuration.call("Run"), options.model_dir, step=options.step
-    )
+    scorer, step = configuration.call_on_run("text_scorer", options)
     return HarnessModel(scorer, batch_size), step
 
 

@@ -78,7 +78,7 @@ def _run(command, *arguments):
 
 
 def read_results(model_dir):
-    """What training and evaluation wrote: (summary, {split: metrics})."""
+    """Returns what training and evaluation wrote: (summary, {split: metrics})."""
     with open(os.path.join(model_dir, "train_summary.json")) as file:
         summary = json.load(file)
     metrics = {}

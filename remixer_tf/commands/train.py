@@ -28,7 +28,7 @@ def run(options):
     configuration.read_configuration(options)
     import keras
 
-    from remixer_tf.data.errors import data_errors
+    from remixer_tf.data.failures import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
     from remixer_tf.engines.jax.engine import MissingDevicesError
 

@@ -1,4 +1,4 @@
-"""What commands know of gin: their command line, and their configuration."""
+"""The command line and the configuration of commands, as gin reads them."""
 
 from remixer_tf.configuration.bindings import RUN_FILE, gin_folder, read_bindings
 from remixer_tf.configuration.command_line import (

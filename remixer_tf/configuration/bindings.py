@@ -1,14 +1,18 @@
-"""Gin as text: its statements, read without importing or registering anything."""
+"""Gin as text: its statements, read without importing or registering anything.
+
+They are those of gin's parser: `BindingStatement`, `ImportStatement`,
+`IncludeStatement`. In a binding's value each @reference and %macro is a `Name`.
+"""
 
 import glob
 import os
 import sys
 import textwrap
 import tokenize
-from typing import Any, NamedTuple
 
 import gin
 from gin import config_parser
+from gin.config_parser import BindingStatement, IncludeStatement
 
 from remixer_tf.errors import UserError, nearest
 
@@ -46,47 +50,43 @@ class Name(str):
     @property
     def owner(self):
         """`Name` of "@a/module.Name()"."""
-        return self.selector.rpartition(".")[2]
+        return last(self.selector)
 
 
-class Binding(NamedTuple):
-    """What sets a parameter or a macro."""
-
-    name: str  # "a/module.Name.parameter" or "MACRO"
-    selector: str  # "module.Name"; a macro itself
-    parameter: str  # "" for a macro
-    value: Any  # Python's, with a `Name` for each @reference and %macro
-    file: str | None  # None for the command line
-    place: str  # " (in FILE, line N)", for messages
-
-    @property
-    def owner(self):
-        """`Name` of "a/module.Name.parameter"; a macro itself."""
-        return self.selector.rpartition(".")[2]
-
-    @property
-    def names(self):
-        """The `Name`s in the value, a list."""
-        return _names(self.value)
+def name_of(binding):
+    """Returns "a/module.Name.parameter", or the name of a macro."""
+    scope, selector, parameter, *_ = binding
+    return f"{scope}/{selector}.{parameter or ''}".strip("/.")
 
 
-class Import(NamedTuple):
-    """An import of a module."""
+def place_of(statement):
+    """Returns " (in FILE, line N)", or "" for the command line."""
+    file, line, *_ = statement.location
+    return f" (in {file}, line {line})" if file else ""
 
-    module: str
-    text: str  # as gin text
-    file: str | None
-    place: str
+
+def last(selector):
+    """Returns `Name` of "module.Name"."""
+    return selector.rpartition(".")[2]
+
+
+def names_in(value):
+    """Returns the `Name`s in a value, a list."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        return [name for item in value for name in names_in(item)]
+    return [value] if isinstance(value, Name) else []
 
 
 def read_bindings(path):
     """Returns what a gin file itself binds, {name: value as gin text}."""
-    statements = read_statements(path)
-    return {s.name: repr(s.value) for s in statements if isinstance(s, Binding)}
+    bindings = (s for s in read_statements(path) if isinstance(s, BindingStatement))
+    return {name_of(binding): repr(binding.value) for binding in bindings}
 
 
 def read_statements(path):
-    """Returns the `Binding`s and `Import`s of a gin file, and the paths it includes.
+    """Returns the statements of a gin file, without the heads of its blocks.
 
     Raises:
         UserError: it is no gin, or larger than a configuration.
@@ -104,9 +104,10 @@ def read_text(source, name):
     """As `read_statements`, of an open file or a str, which errors call `name`."""
     try:
         parser = config_parser.ConfigParser(source, _AsWritten())
-        statements = [statement for s in parser if (statement := _statement(s))]
+        statements = list(parser)
         repr(statements)  # A huge integer fails here.
-        return statements
+        block = config_parser.BlockDeclaration
+        return [s for s in statements if not isinstance(s, block)]
     except SyntaxError as error:
         if not isinstance(source, str):
             text = textwrap.shorten(error.text or "", 200)
@@ -122,10 +123,10 @@ def read_text(source, name):
 
 
 def read_all(files, bindings, folders):
-    """Returns the `Binding`s and `Import`s of gin files, and then of bindings.
+    """Returns the bindings and imports of gin files, and then of texts of bindings.
 
     Files are absolute or below one of the folders; those of Python's path come last.
-    What a file includes takes the place of its `include`.
+    An included file takes the place of its `include`.
 
     Raises:
         UserError: a file is missing or malformed.
@@ -134,8 +135,8 @@ def read_all(files, bindings, folders):
 
     def read(path):
         for statement in read_statements(_find(path, folders)):
-            if isinstance(statement, str):
-                read(statement)
+            if isinstance(statement, IncludeStatement):
+                read(statement.filename)
             else:
                 statements.append(statement)
 
@@ -147,29 +148,6 @@ def read_all(files, bindings, folders):
     for text in bindings:
         statements += read_text(text, f"--gin.{text.replace(' = ', '=', 1)}")
     return statements
-
-
-def _statement(statement):
-    """Returns ours for a statement of gin's; None for the head of a block."""
-    file, line, *_ = statement.location
-    place = f" (in {file}, line {line})" if file else ""
-    if isinstance(statement, config_parser.IncludeStatement):
-        return statement.filename
-    if isinstance(statement, config_parser.ImportStatement):
-        return Import(statement.module, statement.format(), file, place)
-    if isinstance(statement, config_parser.BlockDeclaration):
-        return None
-    scope, selector, parameter, value, _ = statement
-    name = f"{scope}/{selector}.{parameter or ''}".strip("/.")
-    return Binding(name, selector, parameter or "", value, file, place)
-
-
-def _names(value):
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, (list, tuple)):
-        return [name for item in value for name in _names(item)]
-    return [value] if isinstance(value, Name) else []
 
 
 def _find(path, folders):

@@ -1,5 +1,6 @@
 """Mistakes in gin text: each is one message, with the nearest names."""
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -7,20 +8,27 @@ import re
 
 import gin
 
-from remixer_tf.configuration.bindings import RUN_FILE, gin_folder
+from remixer_tf.configuration.bindings import (
+    RUN_FILE,
+    gin_folder,
+    last,
+    name_of,
+    names_in,
+    place_of,
+)
 from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
 
-# Classes whose objects are used, and not the classes: a reference has brackets.
-_MADE = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule", "Run"}
+# Classes whose objects are used, as those of our dataclasses, and not the classes.
+_MADE = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
 
 
 def check_order(bindings):
     """Raises a UserError if the files of a run come before those of its model."""
     files = {}
     for binding in bindings:
-        name, file = binding.name, binding.file
+        name, file = name_of(binding), binding.location.filename
         of_run = files.get("train.dataset", file)
         if name == "Run.model" and name not in files and of_run != file:
             raise UserError(
@@ -35,7 +43,7 @@ def check_read(final, parts=frozenset()):
     """Raises a UserError if the command line sets what nothing reads.
 
     Args:
-        final: {name: `Binding`} of the bindings that count.
+        final: {name: binding} of those that count.
         parts: names of what is made only where a @reference names it.
 
     Returns:
@@ -43,52 +51,52 @@ def check_read(final, parts=frozenset()):
     """
     uses = {}  # of each macro and configurable, those that it names
     for binding in final.values():
-        owners = (name.owner for name in binding.names)
-        uses.setdefault(binding.owner, set()).update(owners)
-    called = {b.owner for b in final.values() if b.parameter} - parts
+        owners = (name.owner for name in names_in(binding.value))
+        uses.setdefault(last(binding.selector), set()).update(owners)
+    called = {last(b.selector) for b in final.values() if b.arg_name} - parts
     read = _reached(called, lambda owner: uses.get(owner, ()))
     warnings = []
     for name, binding in final.items():
-        if binding.owner in read:
+        file = binding.location.filename
+        if last(binding.selector) in read:
             continue
-        if binding.file is None:
-            raise UserError(f"--gin.{name} sets {_unread(binding, final, read)}")
-        ours = os.path.abspath(binding.file).startswith(gin_folder() + os.sep)
-        if not (binding.parameter or ours or binding.file.endswith(RUN_FILE)):
-            unread = _unread(binding, final, read)
-            warnings.append(f"{binding.file} sets {name}, {unread}")
+        if file is None:
+            raise UserError(f"--gin.{name} sets {_unread(name, final, read)}")
+        ours = os.path.abspath(file).startswith(gin_folder() + os.sep)
+        if not (binding.arg_name or ours or file.endswith(RUN_FILE)):
+            warnings.append(f"{file} sets {name}, {_unread(name, final, read)}")
     return warnings
 
 
 def check_names(bindings):
     """Raises a UserError for a name or a parameter that gin does not know."""
     for binding in bindings:
-        for name in binding.names:
+        place, parameter = place_of(binding), binding.arg_name
+        for name in names_in(binding.value):
             if name[0] == "@":
-                _find(name.selector, binding.place)
-        if binding.file is None:
+                _find(name.selector, place)
+        if not place:
             _check_no_reference(binding)
-        if not binding.parameter:
+        if not parameter:
             continue
-        part = _find(binding.selector, binding.place)
+        part = _find(binding.selector, place)
         known = sorted(parameters(part.wrapped))
-        if new := getattr(part.wrapped, "moved", {}).get(binding.parameter):
-            name = f"{part.name}.{binding.parameter}"
-            raise UserError(f"{name} has a new name: {new}.")
-        if binding.parameter not in known and not _takes_any(part):
+        if new := getattr(part.wrapped, "moved", {}).get(parameter):
+            raise UserError(f"{part.name}.{parameter} has a new name: {new}.")
+        if parameter not in known and not _takes_any(part):
             raise UserError(
-                f"{part.name} has no parameter {binding.parameter!r}{binding.place}."
-                f"{nearest(binding.parameter, known)} It has: {', '.join(known)}."
+                f"{part.name} has no parameter {parameter!r}{place}."
+                f"{nearest(parameter, known)} It has: {', '.join(known)}."
             )
 
 
 def check_values(config, complete):
-    """Raises a UserError for values that cannot be what they are for.
+    """Raises a UserError for values that a part cannot take.
 
     Args:
-        config: {(scope, selector): {parameter: value}}, as gin holds it. What is
-            required and not set becomes None in it.
-        complete: bool, whether that is an error instead.
+        config: {(scope, selector): {parameter: value}}, as gin holds it. A value
+            that is required and not set becomes None in it.
+        complete: bool, whether such a value is an error instead.
     """
     for reference in gin.config.iterate_references(config):
         _check_reference(reference, config)
@@ -98,7 +106,7 @@ def check_values(config, complete):
         for parameter, value in bindings.items():
             default = known[parameter].default if parameter in known else None
             if isinstance(default, bool):
-                _check_boolean(f"{_last(selector)}.{parameter}", value, config)
+                _check_boolean(f"{last(selector)}.{parameter}", value, config)
             if repr(value) != "%gin.REQUIRED":
                 continue
             if complete:
@@ -123,23 +131,26 @@ def parameters(function):
     }
 
 
-def _unread(binding, final, read):
+def _unread(name, final, read):
     """Says of a macro or parameter why nothing reads it, and what is read instead."""
-    if binding.parameter:
-        return f"what nothing reads: the configuration has no @{binding.owner}."
-    uses = [b for b in final.values() if f"%{binding.name}" in b.names]
+    binding = final[name]
+    if binding.arg_name:
+        owner = last(binding.selector)
+        return f"what nothing reads: the configuration has no @{owner}."
+    uses = [b for b in final.values() if f"%{name}" in names_in(b.value)]
     if not uses:
-        macros = {n[1:] for b in final.values() for n in b.names if n[0] == "%"}
-        return f"a macro that nothing uses.{nearest(binding.name, macros)}"
+        names = {n for b in final.values() for n in names_in(b.value)}
+        macros = [n[1:] for n in names if n[0] == "%"]
+        return f"a macro that nothing uses.{nearest(name, macros)}"
     use = uses[0]
     instead = [
-        f" It has {b.name} = {b.value!r}."
+        f" It has {name_of(b)} = {b.value!r}."
         for b in final.values()
-        if b.parameter == use.parameter and b.owner in read
+        if b.arg_name == use.arg_name and last(b.selector) in read
     ]
     return (
-        f"what nothing reads: it is the value of {use.name}, and the configuration has "
-        f"no @{use.owner}.{''.join(instead[:1])}"
+        f"what nothing reads: it is the value of {name_of(use)}, and the configuration "
+        f"has no @{last(use.selector)}.{''.join(instead[:1])}"
     )
 
 
@@ -190,11 +201,12 @@ def _find(selector, place):
 def _check_no_reference(binding):
     """Raises if the value on a command line is the name of a class, without @."""
     part = _registered(binding.value)
-    if part and part.name in _ours() and (bases := _bases(part)):
-        brackets = "()" if bases & _MADE else ""
+    if part and part.name in _ours() and inspect.isclass(part.wrapped):
+        brackets = "()" if _needs_brackets(part) else ""
+        name = f"--gin.{name_of(binding)}"
         raise UserError(
-            f"--gin.{binding.name}={binding.value} is the name of a class. Did you "
-            f"mean --gin.{binding.name}=@{binding.value}{brackets}"
+            f"{name}={part.name} is the name of a class. Did you mean "
+            f"{name}=@{part.name}{brackets}"
         )
 
 
@@ -207,7 +219,7 @@ def _check_reference(reference, config):
             f"the macro {name} is used but not set.{nearest(name, macros)} "
             f"{_how_to_set(name)}"
         )
-    if _bases(part) & _MADE and not reference.evaluate:
+    if _needs_brackets(part) and not reference.evaluate:
         raise UserError(
             f"@{part.name} is written with brackets where it is used: @{part.name}()"
         )
@@ -247,7 +259,7 @@ def _check_circles(config):
 
 
 def _check_boolean(name, value, config):
-    """Raises if what is True or False by default is neither."""
+    """Raises if a parameter with a bool as its default has another value."""
     reference = gin.config.ConfigurableReference
     while isinstance(value, reference) and value.config_key[1] == "gin.macro":
         value = config[value.config_key]["value"]
@@ -259,22 +271,24 @@ def _written(scope, selector, parameter=""):
     """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
     if selector == "gin.macro":
         return scope
-    return f"{scope}/{_last(selector)}.{parameter}".strip("/.")
-
-
-def _last(selector):
-    return selector.rpartition(".")[2]
+    return f"{scope}/{last(selector)}.{parameter}".strip("/.")
 
 
 def _how_to_set(name):
-    file = " `remixer_tf train_vocabulary` makes one." * (name == "VOCABULARY_FILE")
     how = f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
-    return how + file
+    if name == "VOCABULARY_FILE":
+        how += " `remixer_tf train_vocabulary` makes one."
+    return how
 
 
 def _bases(part):
     """The names of a class and of its base classes."""
     return {base.__name__ for base in getattr(part.wrapped, "__mro__", ())}
+
+
+def _needs_brackets(part):
+    ours = dataclasses.is_dataclass(part.wrapped) and part.name in _ours()
+    return ours or bool(_bases(part) & _MADE)
 
 
 def _takes_any(part):

@@ -5,17 +5,18 @@ import ast
 import os
 import re
 
-from remixer_tf.analysis.tables import FORMATS
+from remixer_tf.analysis.printed_tables import FORMATS
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.configuration.gin_files import call, get_value, parse_gin
 from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.errors import UserError, nearest
 
-# What puts a model on several devices, of Keras' backend, and the value that does not.
+# Parameters that put a model on several devices, and their values for one.
 _ONE_DEVICE = {
-    "tensorflow": {"TensorFlowEngine.strategy": "single"},
-    "jax": {"JaxEngine.mesh_shape": "", "JaxEngine.distributed": None},
+    "TensorFlowEngine.strategy": "single",
+    "JaxEngine.mesh_shape": "",
+    "JaxEngine.distributed": None,
 }
 
 
@@ -197,20 +198,16 @@ def read_run(options, devices="one"):
         UserError: what `read_configuration` raises, or devices are asked for that the
             command does not take.
     """
-    configured = devices == "configured"
-    one_device = {} if configured else _ONE_DEVICE
-    read_configuration(
-        options,
-        over_run=[
-            f"{name} = {value!r}"
-            for values in one_device.values()
-            for name, value in values.items()
-        ],
-    )
+    one_device = {} if devices == "configured" else _ONE_DEVICE
+    over_run = [f"{name} = {value!r}" for name, value in one_device.items()]
+    read_configuration(options, over_run=over_run)
     paths.start_from([options.model_dir, *paths.starts()], run=options.model_dir)
     import keras  # late, as all that is slow to import
 
-    for name, one in one_device.get(keras.backend.backend(), {}).items():
+    for name, one in one_device.items():
+        # Engines are called as their backends. The other engine's settings are ignored.
+        if not name.lower().startswith(keras.backend.backend()):
+            continue
         value = get_value(name, one)
         of_processes = name == "JaxEngine.distributed" or value == "multi_worker"
         if value != one and (devices == "one" or of_processes):

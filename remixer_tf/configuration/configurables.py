@@ -1,4 +1,4 @@
-"""What gin may configure.
+"""The functions and classes that gin may configure.
 
 A name stands in one list: the `__all__` of its package, or `NAMES` here. What the tasks
 let gin set they register themselves (`tasks/folders.py`), as modules of a user's do.
@@ -23,11 +23,12 @@ NAMES = {
         "PrefixLMFeatureConverter",
     ),
     "remixer_tf.data.classification": ("ClassifierFeatureConverter",),
-    "remixer_tf.data.language_model": ("LanguageModelFeatureConverter",),
+    "remixer_tf.data.language_model": (
+        "LanguageModelFeatureConverter",
+        "SuffixLMFeatureConverter",
+    ),
     "remixer_tf.data.masked_lm": ("MaskedLMFeatureConverter",),
     "remixer_tf.data.spans": ("SpanFeatureConverter",),
-    "remixer_tf.data.suffix_lm": ("SuffixLMFeatureConverter",),
-    "remixer_tf.data.answers": ("allowed_answers",),
     "remixer_tf.data.augmentation": (
         "RandAugment",
         "normalize",
@@ -45,7 +46,12 @@ NAMES = {
     "remixer_tf.checkpoints.paths": ("relative_paths",),
     "remixer_tf.data.epochs": ("examples_per_epoch", "steps_in_epochs"),
     "remixer_tf.data.lengths": ("LongExamples",),
-    "remixer_tf.data.pipeline": ("Batching", "get_task", "train_dataset"),
+    "remixer_tf.data.pipeline": (
+        "Batching",
+        "allowed_answers",
+        "get_task",
+        "train_dataset",
+    ),
     "remixer_tf.objectives.losses": ("CrossEntropy",),
     "remixer_tf.data.vocabulary_training": ("trained_vocabulary",),
     "remixer_tf.tasks.result_tables": (

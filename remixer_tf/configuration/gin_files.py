@@ -11,14 +11,15 @@ import sys
 import types
 
 import gin
+from gin.config_parser import BindingStatement, ImportStatement, Location
 
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration import checks
 from remixer_tf.configuration.bindings import (
     RUN_FILE,
-    Binding,
-    Import,
     gin_folder,
+    name_of,
+    place_of,
     read_all,
     read_text,
 )
@@ -63,28 +64,30 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         UserError: a file or module is missing or malformed, a name unknown, a value
             not set.
     """
-    statements = read_all(files, bindings, ["", *search_paths, gin_folder()])
-    statements = with_new_names(statements)
-    imports = [s for s in statements if isinstance(s, Import)]
-    imports[:0] = [Import(m, f"import {m}", None, "") for m in modules]
-    given = [s for s in statements if isinstance(s, Binding)]
-    final = {binding.name: binding for binding in given}
+    folders = ["", *search_paths, gin_folder()]
+    nowhere = Location(None, 0, None, "")
+    statements = [ImportStatement(module, False, None, nowhere) for module in modules]
+    statements += with_new_names(read_all(files, bindings, folders))
+    imports = [s for s in statements if isinstance(s, ImportStatement)]
+    given = [s for s in statements if isinstance(s, BindingStatement)]
+    final = {name_of(binding): binding for binding in given}
     checks.check_order(given)
     checks.check_read(final)
     load_tensorflow()
     register_configurables()
     gin.clear_config()
     # In a file with gin's dynamic registration names are Python's.
-    dynamic = {s.file for s in imports if s.module.startswith("__gin__.")}
+    dynamic = {_file(s) for s in imports if s.module.startswith("__gin__.")}
     for statement in imports:
         if not statement.module.startswith("__gin__."):
             _import(statement)
-    checks.check_names([binding for binding in given if binding.file not in dynamic])
+    checks.check_names([b for b in given if _file(b) not in dynamic])
     try:
-        gin.parse_config([s.text for s in imports if s.file not in dynamic])
-        for file, group in itertools.groupby(given, lambda binding: binding.file):
-            lines = [s.text for s in imports if s.file == file and file in dynamic]
-            gin.parse_config(lines + [f"{b.name} = {b.value!r}" for b in group])
+        for file, group in itertools.groupby(statements, _file):
+            lines = [s.format() for s in imports if _file(s) == file]
+            bindings = (s for s in group if isinstance(s, BindingStatement))
+            lines += [f"{name_of(s)} = {s.value!r}" for s in bindings]
+            gin.parse_config(lines)
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
     checks.check_values(gin.config._CONFIG, complete)
@@ -102,8 +105,12 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
 def macros(files):
     """Returns the names of the macros that gin files of the package set, sorted."""
     statements = read_all(files, [], [gin_folder()])
-    bindings = (s for s in statements if isinstance(s, Binding))
-    return sorted({b.name for b in bindings if not b.parameter})
+    bindings = (s for s in statements if isinstance(s, BindingStatement))
+    return sorted({b.selector for b in bindings if not b.arg_name})
+
+
+def _file(statement):
+    return statement.location.filename
 
 
 def _import(statement):
@@ -112,11 +119,11 @@ def _import(statement):
         importlib.import_module(statement.module)
     except ModuleNotFoundError as error:
         raise UserError(
-            f"there is no module {error.name!r}{statement.place}. Modules of yours are "
-            "looked for in the current folder and on Python's path (PYTHONPATH)."
+            f"there is no module {error.name!r}{place_of(statement)}. Modules of yours "
+            "are looked for in the current folder and on Python's path (PYTHONPATH)."
         ) from None
     except ImportError as error:
-        raise UserError(f"{error}{statement.place}") from None
+        raise UserError(f"{error}{place_of(statement)}") from None
 
 
 def bind_relative_paths(model_dir):
@@ -196,6 +203,6 @@ def configuration_str():
 
 def hyperparameters(text):
     """Returns the numbers and strings that gin text sets, {name: value}."""
-    values = {s.name: s.value for s in read_text(text, "text") if type(s) is Binding}
+    bindings = (s for s in read_text(text, "text") if isinstance(s, BindingStatement))
     kinds = (bool, int, float, str)  # A `Name` is none of them.
-    return {name: value for name, value in values.items() if type(value) in kinds}
+    return {name_of(b): b.value for b in bindings if type(b.value) in kinds}

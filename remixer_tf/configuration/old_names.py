@@ -1,86 +1,61 @@
 """Names that gin knew before: a run's own file may have them, a user's may not."""
 
-from remixer_tf.configuration.bindings import RUN_FILE, Binding, Name
+from gin.config_parser import BindingStatement
+
+from remixer_tf.configuration.bindings import RUN_FILE, Name, last, place_of
 from remixer_tf.errors import UserError
 
-_OF_RUN = {
-    "model": ("train", "evaluate", "text_to_text", "text_scorer", "text_encoder",
-              "image_to_class"),
-    "dtype_policy": ("train", "evaluate", "text_to_text", "text_scorer", "text_encoder",
-                     "image_to_class"),
-    "engine": ("train", "evaluate", "text_to_text", "text_scorer"),
-    "task": ("text_to_text", "text_scorer", "text_encoder"),
-    "vocabulary": ("text_to_text", "text_scorer", "text_encoder"),
-    "feature_lengths": ("text_to_text", "text_scorer", "text_encoder"),
-}  # fmt: skip
-_OF_TRAIN = {
-    "seed": "Run.seed",
-    "train_steps": "Schedule.train_steps",
-    "steps_per_call": "Schedule.steps_per_call",
-    "log_period": "Schedule.log_period",
-    "checkpoint_period": "Schedule.checkpoint_period",
-    "examples_per_epoch": "Schedule.examples_per_epoch",
-    "keep_checkpoints": "Checkpointing.keep",
-    "keep_period": "Checkpointing.keep_period",
-    "best": "Checkpointing.best",
-    "initial_checkpoint": "Checkpointing.initial",
-    "restart_data_at": "Checkpointing.restart_data_at",
-    "loss_fn": "Objective.loss_fn",
-    "auxiliary_loss_weights": "Objective.auxiliary_loss_weights",
-    "micro_batches": "Objective.micro_batches",
-    "clip_norm": "Objective.clip_norm",
-    "max_skipped_steps": "Objective.max_skipped_steps",
+# Old owners of parameters, the parameters, and their owner now.
+_MOVED = (
+    ("train evaluate text_to_text text_scorer text_encoder image_to_class",
+     "model dtype_policy", "Run"),
+    ("train evaluate text_to_text text_scorer", "engine", "Run"),
+    ("text_to_text text_scorer text_encoder", "task vocabulary feature_lengths", "Run"),
+    ("DecodedEvaluation LossEvaluation Pictures ScoredEvaluation", "vocabulary", "Run"),
+    ("train", "seed", "Run"),
+    ("train", "train_steps steps_per_call log_period checkpoint_period "
+     "examples_per_epoch", "Schedule"),
+    ("train", "keep_period best restart_data_at", "Checkpointing"),
+    ("train", "loss_fn auxiliary_loss_weights micro_batches clip_norm "
+     "max_skipped_steps", "Objective"),
+    ("beam_search greedy_decode sample",
+     "min_length allowed no_repeat_ngram_size repetition_penalty", "AnswerLimits"),
+    ("sample", "temperature top_k top_p", "Sampling"),
+    ("table_task", "columns fractions header on_bad_rows seed", "TableRows"),
+    ("train_dataset", "batch_size feature_converter length_buckets pack shuffle",
+     "Batching"),
+    ("train_dataset", "count_limit", "LongExamples"),
+)  # fmt: skip
+# What is no longer there, and the value that says what is done now.
+_ANY = object()
+_GONE = {
+    "Adafactor.unscaled_variables": (),
+    "GShardRouter.second_policy": "random",
+    "HashRouter.counts": None,
+    "LengthMixing.dropout_rate": 0.0,
+    "LengthMixing.renormalize": True,
+    "MoE.dispatch": _ANY,
+    "RemixerBlock.mixing_dropout_rate": 0.0,
+    "RemixerBlock.renormalize": True,
+    "TransformerStack.survival_schedule": "linear",
 }
-_OF_LIMITS = "min_length", "allowed", "no_repeat_ngram_size", "repetition_penalty"
-_SEARCHES = "beam_search", "greedy_decode", "sample"
-_GONE = (
-    "GShardRouter.second_policy",
-    "HashRouter.counts",
-    "LengthMixing.dropout_rate",
-    "LengthMixing.renormalize",
-    "MoE.dispatch",
-    "RemixerBlock.mixing_dropout_rate",
-    "RemixerBlock.renormalize",
-)
 # Of each old name the new one, or None where nothing took its place.
 NEW_NAMES = {
     **{
-        f"{owner}.{parameter}": f"Run.{parameter}"
-        for parameter, owners in _OF_RUN.items()
-        for owner in owners
+        f"{owner}.{parameter}": f"{new}.{parameter}"
+        for owners, parameters, new in _MOVED
+        for owner in owners.split()
+        for parameter in parameters.split()
     },
-    **{f"train.{parameter}": new for parameter, new in _OF_TRAIN.items()},
-    **{
-        f"{search}.{name}": f"AnswerLimits.{name}"
-        for search in _SEARCHES
-        for name in _OF_LIMITS
-    },
-    **{
-        f"sample.{name}": f"Sampling.{name}"
-        for name in ("temperature", "top_k", "top_p")
-    },
+    "train.keep_checkpoints": "Checkpointing.keep",
+    "train.initial_checkpoint": "Checkpointing.initial",
+    "train_dataset.over_length": "LongExamples.handling",
     "RemixerBlock.width": "RemixerBlock.d_ff",
     "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
     **dict.fromkeys(_GONE),
-    "DecodedEvaluation.vocabulary": "Run.vocabulary",
-    "LossEvaluation.vocabulary": "Run.vocabulary",
-    "Pictures.vocabulary": "Run.vocabulary",
-    "ScoredEvaluation.vocabulary": "Run.vocabulary",
-    "table_task.columns": "TableRows.columns",
-    "table_task.fractions": "TableRows.fractions",
-    "table_task.header": "TableRows.header",
-    "table_task.on_bad_rows": "TableRows.on_bad_rows",
-    "table_task.seed": "TableRows.seed",
-    "train_dataset.batch_size": "Batching.batch_size",
-    "train_dataset.count_limit": "LongExamples.count_limit",
-    "train_dataset.feature_converter": "Batching.feature_converter",
-    "train_dataset.length_buckets": "Batching.length_buckets",
-    "train_dataset.over_length": "LongExamples.handling",
-    "train_dataset.pack": "Batching.pack",
-    "train_dataset.shuffle": "Batching.shuffle",
 }
-# What took over parameters of a function is bound to one of its own.
+# The new owner is bound to a parameter of the function that had the parameters.
 _PARTS = {
     "AnswerLimits": "{owner}.limits",
     "Batching": "train_dataset.batching",
@@ -96,9 +71,6 @@ def with_new_names(statements):
     Only what training wrote into a run's folder may have old names. Where several have
     become one, its last value counts, which is that of training.
 
-    Args:
-        statements: list of `Binding`s and `Import`s, in order.
-
     Raises:
         UserError: another file or the command line has an old name.
     """
@@ -107,28 +79,30 @@ def with_new_names(statements):
 
 def _with_new_name(statement):
     """The statements that take the place of one."""
-    if not isinstance(statement, Binding):
+    if not isinstance(statement, BindingStatement):
         return [statement]
-    old = f"{statement.owner}.{statement.parameter}"
+    old = f"{last(statement.selector)}.{statement.arg_name}"
     if old not in NEW_NAMES:
         return [statement]
     new = NEW_NAMES[old]
-    if not (statement.file or "").endswith(RUN_FILE):
+    if not (statement.location.filename or "").endswith(RUN_FILE):
         what = f"is {new} now" if new else "is no longer there. Leave it out"
-        raise UserError(f"{old} {what}{statement.place}.")
+        raise UserError(f"{old} {what}{place_of(statement)}.")
     if new is None:
+        if _GONE[old] not in (_ANY, statement.value):
+            raise UserError(
+                f"{old} = {statement.value!r} is no longer there: all models have "
+                f"{_GONE[old]!r}{place_of(statement)}. Read it by an earlier version."
+            )
         return []
-    scope = statement.name.rpartition("/")[0]
-    prefix = f"{scope}/" if scope else ""
 
     def renamed(name, value):
         selector, _, parameter = name.rpartition(".")
-        return statement._replace(
-            name=prefix + name, selector=selector, parameter=parameter, value=value
-        )
+        return statement._replace(selector=selector, arg_name=parameter, value=value)
 
     owner, statements = new.partition(".")[0], [renamed(new, statement.value)]
     if owner in _PARTS:
-        part = _PARTS[owner].format(owner=statement.owner)
-        statements.append(renamed(part, Name(f"@{prefix}{owner}()")))
+        part = _PARTS[owner].format(owner=last(statement.selector))
+        reference = f"{statement.scope}/{owner}".removeprefix("/")
+        statements.append(renamed(part, Name(f"@{reference}()")))
     return statements

@@ -4,7 +4,7 @@ import gin
 
 from remixer_tf.configuration.checks import parameters
 
-# What only trains, answers or draws: of a checkpoint, it changes no result.
+# These train, answer or draw: they change no result of a checkpoint.
 _TRAINING = (
     "keras.optimizers.",
     "remixer_tf.analysis.",
@@ -71,7 +71,7 @@ def _text(value):
 
 
 def _without(scope, selector, parameter):
-    """What a parameter is where the binding of a scope does not say it."""
+    """The value of a parameter where no binding of this scope sets it."""
     if scope:
         bindings = gin.config._CONFIG.get(("", selector), {})
         if parameter in bindings:

@@ -7,7 +7,7 @@ import tempfile
 
 from remixer_tf.errors import UserError
 
-# Each names a part of TensorFlow that says how it starts, or what it does not find.
+# Lines on TensorFlow's start, and on devices that it does not find.
 _OF_NO_USE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|"
     rb"To enable the following instructions|"

@@ -1,14 +1,16 @@
-"""What the configuration in a run's folder may do: bind values, and no more.
+"""The configuration in a run's folder may bind values, and do no more.
 
 The folder may be a stranger's. Gin's `import` runs a module, its dynamic registration
 calls any function there is, and `include` brings another file with either.
 """
 
-from remixer_tf.configuration.bindings import Binding, read_statements
+from gin.config_parser import BindingStatement, IncludeStatement
+
+from remixer_tf.configuration.bindings import names_in, read_statements
 from remixer_tf.errors import UserError
 
-# Their modules may be imported: this package, and what it configures. Of t5 these are
-# the tasks and their metrics: its models and scripts are programs.
+# Their modules may be imported: this package, and what it configures. t5's models and
+# scripts are programs, and its tasks and metrics are not.
 _PACKAGES = ("keras", "remixer_tf", "seqio", "t5.data", "t5.evaluation")
 # Whole programs among the configurables, which write where their bindings say.
 _PROGRAMS = ("train", "evaluate")
@@ -27,10 +29,10 @@ def check_run_configuration(path, modules=()):
     """
     unknown = {}
     for statement in read_statements(path):
-        if isinstance(statement, str):
-            _refuse(path, f"includes {statement!r}")
-        elif isinstance(statement, Binding):
-            for name in statement.names:
+        if isinstance(statement, IncludeStatement):
+            _refuse(path, f"includes {statement.filename!r}")
+        elif isinstance(statement, BindingStatement):
+            for name in names_in(statement.value):
                 if name[0] == "@" and name.owner in _PROGRAMS:
                     _refuse(path, f"refers to the program {name}")
         else:

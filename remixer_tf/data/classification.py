@@ -3,7 +3,7 @@
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.failures import fail_unless
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
 
@@ -11,12 +11,9 @@ INT32 = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 
 
 class ClassNames(seqio.PassThroughVocabulary):
-    """The classes of a task: each name is one id, from 0.
+    """The classes of a task: each of the `names`, a list of str, is one id, from 0.
 
     Targets and predictions are then names, in metrics and in predictions.jsonl.
-
-    Args:
-        names: list of str.
     """
 
     def __init__(self, names):

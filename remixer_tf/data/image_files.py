@@ -12,14 +12,10 @@ _JPEG = b"\xff\xd8\xff"
 
 
 def count_pixels(data):
-    """What the header of an image says.
+    """Height times width, as the header of a file's content says: an int64.
 
-    Args:
-        data: scalar string tensor, the file's content.
-
-    Returns:
-        int64 scalar tensor, height times width; 0 of a file that is neither a JPEG nor
-        a PNG. Of a JPEG with a damaged header the op fails.
+    It is 0 of what is neither a JPEG nor a PNG. Of a JPEG with a damaged header the op
+    fails.
     """
     # Every PNG starts with these 16 bytes; its width and height follow.
     head = tf.strings.substr(data, 0, 24)

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf.checkpoints.paths import locate
-from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.failures import fail_unless
 from remixer_tf.data.image_files import MAX_PIXELS, count_pixels, decode_image
 from remixer_tf.data.seeds import Seeds
 from remixer_tf.errors import UserError

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import logging
 
-from remixer_tf.data.errors import fail_unless, how_to_fetch
+from remixer_tf.data.failures import fail_unless, how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.checks import check_integers
 
@@ -18,12 +18,9 @@ _FIRST = 5  # over-long examples that are named
 
 
 class OverLength(NamedTuple):
-    """How many examples of a split are longer than the model reads.
+    """How many examples of a split are longer than `feature_lengths`.
 
     Attributes:
-        task: str.
-        split: str.
-        feature_lengths: dictionary of ints, the lengths that the model reads.
         examples: int, the examples counted.
         over: int, those of them with a feature longer than its length, EOS included.
         longest: dictionary of ints, the longest of each feature.

@@ -15,7 +15,6 @@ becomes, in a batch of one and one step per call,
 """
 
 import dataclasses
-import difflib
 import inspect
 
 import seqio
@@ -37,7 +36,7 @@ from remixer_tf.data.lengths import (
     whole_lengths,
 )
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, nearest
 from remixer_tf.layers.checks import check_integers, check_paths
 
 
@@ -61,31 +60,12 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
             or all, or the cache is of another vocabulary.
         FileNotFoundError: there is no cache of the task.
     """
-    task = name
-    if isinstance(name, str):
-        names = _registered_names()
-        without_t5 = ""
-        if name not in names:
-            try:
-                register_waiting()
-            except ImportError as error:
-                without_t5 = f"T5's tasks are not among them: {error} "
-            names = _registered_names()
-        if name not in names:
-            nearest = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
-            raise UserError(
-                f"No task or mixture is registered under the name {name!r}. "
-                + (f"The nearest names: {', '.join(nearest)}. " if nearest else "")
-                + f"{without_t5}Import the module that registers it."
-            )
-        task = seqio.get_mixture_or_task(name)
+    task = _registered(name) if isinstance(name, str) else name
     if not isinstance(task, (seqio.Task, seqio.Mixture)):
         raise UserError(
             "A task must be the name of a registered one (TASK in gin), or a "
             f"seqio.Task or seqio.Mixture. Received: {task!r}"
         )
-    if without:
-        _check_without(task, without)
     if vocabulary is not None:
         task = _replace_vocabulary(task, vocabulary)
     if cache_dir is not None:
@@ -99,21 +79,46 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
     return _leave_out(task, without) if without else task
 
 
-def _registered_names():
-    return {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+def allowed_answers(strings, task, vocabulary=None):
+    """Encodes the strings that a search may answer with: its argument `allowed`.
+
+    Args:
+        strings: list of str, such as the labels of a classification task.
+        task, vocabulary: see `get_task`; the strings are answers of its targets.
+
+    Returns:
+        list of lists of int, token ids without EOS.
+    """
+    encode = get_task(task, vocabulary).output_features["targets"].vocabulary.encode
+    return [list(encode(string)) for string in strings]
 
 
-def _check_without(task, without):
-    names = [subtask.name for subtask in seqio.get_subtasks(task)]
-    if isinstance(without, str) or not {*without} < {*names}:
+def _registered(name):
+    """The task or mixture of a name; those that are registered late come last."""
+    registries = seqio.TaskRegistry, seqio.MixtureRegistry
+    without_t5 = ""
+    if not any(name in registry.names() for registry in registries):
+        try:
+            register_waiting()
+        except ImportError as error:
+            without_t5 = f" T5's tasks are not among them: {error}"
+    names = {name for registry in registries for name in registry.names()}
+    if name not in names:
         raise UserError(
-            f"without must be a list of some of the tasks of {task.name}: "
-            f"{', '.join(names)}. Received: without={without!r}"
+            f"No task or mixture is registered under the name {name!r}."
+            f"{nearest(name, names)}{without_t5} Import the module that registers it."
         )
+    return seqio.get_mixture_or_task(name)
 
 
 def _leave_out(mixture, without):
     """The mixture without some tasks. The rates of the others stay as they are."""
+    names = [subtask.name for subtask in seqio.get_subtasks(mixture)]
+    if isinstance(without, str) or not {*without} < {*names}:
+        raise UserError(
+            f"without must be a list of some of the tasks of {mixture.name}: "
+            f"{', '.join(names)}. Received: without={without!r}"
+        )
 
     def rate(task):
         # By its name, as it may have been changed since.
@@ -369,11 +374,9 @@ def check_split(task, split):
             f"'train[50%:]'; others read whole splits: {', '.join(names)}. "
             "max_examples takes the first of a split."
         )
-    nearest = difflib.get_close_matches(split, names)
     raise UserError(
-        f"{task.name} has no split {split!r}."
-        + (f" The nearest: {', '.join(nearest)}." if nearest else "")
-        + f" It has: {', '.join(names)}."
+        f"{task.name} has no split {split!r}.{nearest(split, names)} It has: "
+        f"{', '.join(names)}."
     )
 
 

@@ -8,11 +8,8 @@ class PositionDataset:
 
     A checkpoint of tf.data's own iterator holds all that was read ahead, images here,
     unless an experimental option says otherwise, under which short-lived iterators
-    crash the process. Where an element follows from its number, the number is enough.
-
-    Args:
-        make: a function `make(start)`, start an int, that returns the
-            `tf.data.Dataset` of the elements number start, start + 1, ...
+    crash the process. Where an element follows from its number, the number is enough:
+    `make(start)` is the `tf.data.Dataset` of the elements number start, start + 1, ...
     """
 
     def __init__(self, make):

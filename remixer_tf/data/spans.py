@@ -4,7 +4,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.classification import INT32, ClassifierFeatureConverter
-from remixer_tf.data.errors import fail_unless
+from remixer_tf.data.failures import fail_unless
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
 
@@ -127,11 +127,7 @@ def _cut(example, sep, length, stride):
 
 
 def cut_span(example, span):
-    """Cuts a span of a window's tokens out of the context.
-
-    Args:
-        example: dictionary of NumPy values, a window of `span_windows`.
-        span: pair of ints, the positions of the first and the last token.
+    """Cuts the text between two positions, `span`, of a window of `span_windows`.
 
     Returns:
         str without outer spaces; "" unless both tokens are the context's.

@@ -11,7 +11,7 @@ import seqio
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
-from remixer_tf.data.pipeline import get_task
+from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 from remixer_tf.errors import StorageError, UserError
 
@@ -43,11 +43,7 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
 
     # Bytes need no file, where the task's own vocabulary may be one to download.
     for subtask in seqio.get_subtasks(get_task(task, byte_vocabulary())):
-        if split not in subtask.splits:
-            raise UserError(
-                f"{subtask.name} has no split {split!r}. "
-                f"It has: {', '.join(subtask.splits)}."
-            )
+        check_split(subtask, split)
         dataset = subtask.get_dataset(None, split=split, shuffle=False)
         known = [name for name in dataset.element_spec if name.endswith(suffix)]
         missing = [name for name in features if f"{name}{suffix}" not in known]

@@ -110,14 +110,7 @@ class HuggingFaceRules:
 
 
 def beam_search(
-    model,
-    batch,
-    max_length,
-    rules,
-    beams=4,
-    n_best=1,
-    eos_id=1,
-    limits=None,
+    model, batch, max_length, rules, beams=4, n_best=1, eos_id=1, limits=None
 ):
     """Searches for the likeliest answers, keeping `beams` beginnings of each example.
 

@@ -15,13 +15,23 @@ IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
 class AnswerLimits:
     """What an answer may be, whatever search writes it.
 
+    Repetition is what a decoder has read: the start id 0, the prompt of a language
+    model, and the answer so far. Its rules are those of transformers 5
+    (`generation/logits_process.py`, `RepetitionPenaltyLogitsProcessor` and
+    `NoRepeatNGramLogitsProcessor`).
+
     Args:
         min_length: int, tokens of an answer at least, EOS not included.
         allowed: None, or lists of token ids, without EOS: an answer is one of them.
-        no_repeat_ngram_size, repetition_penalty: see `Repetition`.
+        no_repeat_ngram_size: int, at least 0; n-grams of this size do not occur twice.
+            0 allows all.
+        repetition_penalty: float above 0. Scores of tokens that were read are divided
+            by it where they are positive, and multiplied by it where they are negative
+            (Keskar et al. 2019, section 4.1). 1 changes nothing.
 
-    The search raises a ValueError for numbers out of their range and for answers that
-    do not fit, see `Constraint`.
+    Searches raise a ValueError for numbers out of their range; if no answer, or not
+    every allowed one, fits the lengths; and if allowed ones have the id of padding or
+    of EOS.
     """
 
     min_length: int = 0
@@ -40,14 +50,11 @@ class Constraint:
     Args:
         eos_id: int, the token that ends an answer.
         max_length: int, tokens of an answer at most, EOS included.
-        min_length, allowed: see `AnswerLimits`.
-
-    Raises:
-        ValueError: no answer, or not every allowed one, fits the lengths; or allowed
-            ones have the id of padding or of EOS.
+        limits: an `AnswerLimits`; see there for what is raised.
     """
 
-    def __init__(self, eos_id, max_length, min_length, allowed):
+    def __init__(self, eos_id, max_length, limits):
+        min_length, allowed = limits.min_length, limits.allowed
         if not 0 <= min_length < max_length:
             raise UserError(
                 "min_length must be at least 0 and less than the tokens that are "
@@ -103,9 +110,6 @@ class Constraint:
             place: int32 `[batch]`, how many tokens are written.
             nodes: int32 `[batch, beams]`, 0 at first.
 
-        Returns:
-            float32 `[batch, beams, vocab_size]`.
-
         Raises:
             ValueError: an allowed answer has an id that the model lacks.
         """
@@ -117,17 +121,7 @@ class Constraint:
                     f"{size} ids. Encode them with the model's vocabulary."
                 )
             _, children = self._children(nodes)
-            children = ops.reshape(children, (-1, self._width))
-            flat = ops.reshape(log_probs, (-1, size))
-            rows = ops.arange(ops.shape(flat)[0], dtype="int32")[:, None]
-            index = ops.stack([rows + ops.zeros_like(children), children], axis=-1)
-            allowed = ops.take_along_axis(flat, children, axis=1)
-            flat = ops.scatter_update(
-                ops.full_like(flat, IMPOSSIBLE),
-                ops.reshape(index, (-1, 2)),
-                ops.reshape(allowed, (-1,)),
-            )
-            log_probs = ops.reshape(flat, ops.shape(log_probs))
+            log_probs = ops.where(mark(log_probs, children), log_probs, IMPOSSIBLE)
         if self.min_length:
             early = (place < self.min_length)[:, None, None]
             ends = ops.arange(size, dtype="int32") == self.eos_id
@@ -153,3 +147,20 @@ class Constraint:
         last = ops.take(self._last, nodes, axis=0)[..., None]
         edges = ops.minimum(first + ops.arange(self._width, dtype="int32"), last)
         return edges, ops.take(self._tokens, edges, axis=0)
+
+
+def mark(like, tokens):
+    """Which tokens of a vocabulary occur, bool of the shape of `like`.
+
+    Args:
+        like: `[batch, beams, vocab_size]`.
+        tokens: int32 `[batch, beams, length]`; those of `vocab_size` do not count.
+    """
+    size = like.shape[-1]
+    tokens = ops.reshape(tokens, (-1, tokens.shape[-1]))
+    flat = ops.pad(ops.zeros_like(ops.reshape(like, (-1, size))), [(0, 0), (0, 1)])
+    rows = ops.arange(ops.shape(flat)[0], dtype="int32")[:, None]
+    index = ops.stack([rows + ops.zeros_like(tokens), tokens], axis=-1)
+    index = ops.reshape(index, (-1, 2))
+    flat = ops.scatter_update(flat, index, ops.ones_like(index[:, 0], dtype="float32"))
+    return ops.reshape(flat[:, :size] > 0, ops.shape(like))

@@ -40,14 +40,7 @@ def row_uniforms(tokens, seed, shape):
 
 
 def threefry(key, counter):
-    """Threefry-2x32 of 20 rounds: two words, a function of key and counter.
-
-    Args:
-        key, counter: pairs of uint32 tensors of shapes that broadcast.
-
-    Returns:
-        a pair of uint32 tensors.
-    """
+    """Threefry-2x32 of 20 rounds: of two pairs of uint32 tensors, a third."""
     parity = ops.bitwise_xor(ops.bitwise_xor(key[0], key[1]), _word(_PARITY))
     keys = (*key, parity)
     x, y = counter[0] + keys[0], counter[1] + keys[1]

@@ -121,8 +121,7 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
         the `Hypotheses`, and the last state.
 
     Raises:
-        ValueError: the model writes no text, or what `Constraint` and `Repetition`
-            raise.
+        ValueError: the model writes no text, or see `AnswerLimits`.
     """
     check_writes(model)
     limits = limits or AnswerLimits()
@@ -132,41 +131,29 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
     context, cache = model.start_decoding(batch, length, search.beams)
     now = writing.start(cache)
     while True:
-        cached = ops.arange(length, dtype="int32")
+        cached = ops.arange(length, dtype="int32")  # positions
+
+        def is_unfinished(step, last, hypotheses, *_, length=length):
+            return ops.logical_and(step < length, ops.any(hypotheses.running))
+
         step = functools.partial(writing.step, context, cached)
-        now = _Now(*ops.while_loop(_is_unfinished(length), step, now))
+        now = _Now(*ops.while_loop(is_unfinished, step, now))
         if length == longest:
             return now.hypotheses, now.state
         length = min(4 * length, longest)
         now = now._replace(cache=model.grow_cache(context, now.cache, length))
 
 
-def _is_unfinished(length):
-    """Whether an answer goes on and the cache has room, a function of a `_Now`."""
-    return lambda step, last, hypotheses, *_: ops.logical_and(
-        step < length, ops.any(hypotheses.running)
-    )
-
-
 class _Now(NamedTuple):
-    """Where writing is.
+    """Where writing is."""
 
-    Attributes:
-        step: int32 scalar, the position that is written next, prompt included.
-        last: int32 `[batch, beams]`, the tokens before it.
-        hypotheses: `Hypotheses`.
-        nodes: int32 `[batch, beams]`, of the `Constraint`.
-        state: the search's.
-        writers: int32 `[batch, beams, steps]`, who wrote each position that a
-            hypothesis goes on from; () where none goes on from others.
-        cache: the model's.
-    """
-
-    step: Any
-    last: Any
+    step: Any  # int32 scalar, the position that is written next, prompt included
+    last: Any  # int32 [batch, beams], the tokens before it
     hypotheses: Any
-    nodes: Any
-    state: Any
+    nodes: Any  # int32 [batch, beams], the constraint's
+    state: Any  # the search's
+    # int32 [batch, beams, steps], who wrote each position that a hypothesis goes on
+    # from; () where none goes on from others.
     writers: Any
     cache: Any
 
@@ -176,17 +163,12 @@ class _Writing:
 
     def __init__(self, model, prompt, max_length, search, eos_id, limits):
         self.model, self.prompt, self.search = model, prompt, search
-        self.prompt_positions = ops.arange(prompt.shape[1], dtype="int32")[None, :]
         self.prompt_lengths = ops.sum(ops.cast(prompt > 0, "int32"), axis=1)
         self.positions = ops.arange(max_length, dtype="int32")
         self.numbers = ops.arange(search.beams, dtype="int32")
         self.steps = ops.arange(prompt.shape[1] + max_length, dtype="int32")
-        self.constraint = Constraint(
-            eos_id, max_length, limits.min_length, limits.allowed
-        )
-        self.repetition = Repetition(
-            limits.no_repeat_ngram_size, limits.repetition_penalty
-        )
+        self.constraint = Constraint(eos_id, max_length, limits)
+        self.repetition = Repetition(limits)
 
     def start(self, cache):
         """The first `_Now`."""
@@ -205,7 +187,7 @@ class _Writing:
         return _Now(step, start, hypotheses, start, self.search.state, writers, cache)
 
     def step(self, context, cached, *now):
-        """The next `_Now`; `cached` are the positions that the cache holds."""
+        """The next `_Now`; `cached` are the cache's positions."""
         now, ancestry, beams = _Now(*now), None, self.search.beams
         if self.search.branches:
             writers = now.writers[:, :, : cached.shape[0]]
@@ -258,8 +240,8 @@ class _Writing:
             cache = self.model.reorder_cache(cache, rows)
         tokens, scores, running = hypotheses
         free = ops.logical_and(running, ops.logical_not(reading)[:, None])
-        given = ops.equal(self.prompt_positions, now.step)
-        given = ops.sum(ops.where(given, self.prompt, 0), axis=1)
+        here = ops.equal(self.steps[: self.prompt.shape[1]], now.step)
+        given = ops.sum(ops.where(here, self.prompt, 0), axis=1)
         last = ops.where(free, choice.tokens, given[:, None])
         # Without making parents' log-probabilities: they are many.
         log_probs = ops.reshape(log_probs, (-1, beams * size))
@@ -286,12 +268,7 @@ def check_writes(model):
 
 
 def pick(x, index):
-    """Takes for each example what an index names: `[batch, m, ..]`.
-
-    Args:
-        x: `[batch, n, ..]`, all but `batch` static.
-        index: int32 `[batch, m]`, in `[0, n)`.
-    """
+    """Takes of x, `[batch, n, ..]`, what an index, int32 `[batch, m]`, names."""
     # Of rows, and not along an axis, which would cost ten operations for one.
     rows = flat_rows(index, x.shape[1])
     return ops.take(ops.reshape(x, (-1, *x.shape[2:])), rows, axis=0)

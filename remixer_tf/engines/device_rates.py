@@ -1,7 +1,11 @@
 """How fast devices multiply matrices: as stated by their makers, and as measured."""
 
+import functools
 import re
 import time
+
+import numpy as np
+from keras import ops
 
 # FLOP/s of dense products of 16-bit floats, by the first words of a device's name as
 # TensorFlow and JAX give it; of a TPU v2 or v3 for each of a chip's two cores. Source:
@@ -31,11 +35,9 @@ PEAKS = {
 
 
 def peak_rate(kind, dtype):
-    """The FLOP/s that a device's maker states, or None where they are not known here.
+    """Returns the FLOP/s that a device's maker states, or None if unknown.
 
-    Args:
-        kind: str, the device's name, such as "NVIDIA H200".
-        dtype: str, that of the products; only those of 16 bits are known.
+    `kind` is its name, such as "NVIDIA H200". Rates are known for 16-bit dtypes.
     """
     # Whole words: an L40 is no L4.
     names = [name for name in PEAKS if re.match(rf"{name}\b", kind)]
@@ -44,27 +46,27 @@ def peak_rate(kind, dtype):
     return PEAKS[max(names, key=len)]
 
 
-def measure_products(run, size, chain, seconds):
-    """Returns the FLOP/s of square products: the best of as many runs as fit.
+@functools.cache
+def matmul_rate(dtype, accelerator, seconds=0.5):
+    """Measures the FLOP/s of square products on one device, once in a process.
 
-    Args:
-        run: a function that computes them, and waits for the device.
-        size, chain: ints, width and number of the products.
-        seconds: float, how long to measure.
+    The best of as many chains of products as fit in the seconds. On an accelerator they
+    are long: starting small products would take longer than computing them.
     """
-    run()
+    size, chain = (8192, 16) if accelerator else (1024, 1)
+    a = np.random.default_rng(0).standard_normal((size, size), "float32")
+    a = ops.cast(ops.convert_to_tensor(a * size**-0.5), dtype)
+
+    def multiply():
+        x = a
+        for _ in range(chain):
+            x = ops.matmul(a, x)
+        float(x[0, 0])  # Only one number comes back from the device.
+
+    multiply()
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        run()
+        multiply()
         best = min(best, time.perf_counter() - start)
     return 2 * chain * size**3 / best
-
-
-def matmul_sizes(accelerator):
-    """Width and number of the products that measure a rate: two ints.
-
-    An accelerator needs large ones in a chain, since starting them and copying the
-    result would take longer than a small one.
-    """
-    return (8192, 16) if accelerator else (1024, 1)

@@ -21,8 +21,7 @@ class Cost(NamedTuple):
     Attributes:
         flops: int, of this host's matrix products in one step.
         bytes: int, an estimate of a replica's memory: variables, slots, gradients, and
-            the largest sum of the tensors alive at once. Compilers and allocators may
-            need less or more.
+            the largest sum of the tensors alive at once.
     """
 
     flops: int
@@ -43,11 +42,8 @@ def check_rows(rows, replicas, micro_batches=1):
 class Engine(abc.ABC):
     """Builds a model and runs its steps, on one way of distributing them.
 
-    All that depends on the library (TensorFlow, JAX) and its devices is here; the loop,
-    evaluations, checkpoints and progress stand above, and hold for every engine. The
-    state of a run is in the Keras variables of `model` and `optimizer`: they may be
-    assigned before the first step; after a step, ask for `model` or `values` anew, as
-    an engine may keep the state elsewhere in the meantime.
+    All that depends on the library (TensorFlow, JAX) and its devices is here. The state
+    of a run is in the Keras variables of `model` and `optimizer`.
 
     Attributes:
         host: the `Host` that this process is.
@@ -74,7 +70,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def build_model(self, model, dtype_policy):
-        """Makes the model alone, for who evaluates and does not train; see `build`."""
+        """Makes the model without an optimizer, for evaluation; see `build`."""
 
     @abc.abstractmethod
     def step(self, superbatch, stop=False):
@@ -116,15 +112,14 @@ class Engine(abc.ABC):
         Args:
             function: takes a dictionary of tensors [rows, ...], and returns a structure
                 of tensors that have a leading axis too.
-            any_rows: bool, whether the number of rows is unknown while tracing, as it
-                is in `TextToText`: an operation of known shape may be another one, that
-                rounds otherwise. One graph then serves batches of all sizes.
+            any_rows: bool, whether the number of rows is unknown while tracing, as in
+                `TextToText`: one graph then serves batches of all sizes, and rounds
+                alike.
 
         Returns:
-            a function that takes such a batch, and computes with the weights of the
-            moment: each replica its rows, and the structure holds NumPy arrays, the
-            replicas' one after the other. All hosts call it, in the same order and
-            with the same batches, of which each gets all results.
+            a function of such a batch that computes with the weights of the moment. It
+            returns the structure with NumPy arrays, the replicas' rows one after the
+            other. All hosts call it with the same batches, and get all results.
         """
 
     @contextlib.contextmanager
@@ -179,17 +174,11 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def matmul_rate(self):
-        """Returns the FLOP/s of square products in the compute dtype on this host.
-
-        It is measured here, in half a second.
-        """
+        """Measures the FLOP/s of square products in the compute dtype on this host."""
 
     @abc.abstractmethod
     def peak_rate(self):
-        """Returns the FLOP/s that the makers state for this host's devices, or None.
-
-        See `device_rates.peak_rate`.
-        """
+        """Returns the FLOP/s that the makers state for this host's devices, or None."""
 
     @abc.abstractmethod
     def devices(self):

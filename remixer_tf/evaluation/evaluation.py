@@ -18,8 +18,7 @@ from remixer_tf.data.lengths import check_feature_lengths, has_split
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.batches import call_on_examples, padded_lengths
-from remixer_tf.evaluation.metrics import compute_metrics, metrics_of
+from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
 from remixer_tf.evaluation.results import (
     metrics_by_name,
     print_table,
@@ -30,6 +29,7 @@ from remixer_tf.evaluation.results import (
     write_result,
 )
 from remixer_tf.evaluation.splits import TaskSplit, data_of, default_splits
+from remixer_tf.evaluation.task_metrics import compute_metrics, metrics_of
 from remixer_tf.layers.checks import check_integers
 
 
@@ -371,16 +371,11 @@ class TextEvaluation(Evaluation):
             return {"": math.nan}
 
     def predict_examples(self, part, model, function, remedy, feature_converter=None):
-        """Calls a function on the batches of a part's examples.
+        """Calls a function on the batches of a part's examples, see `call_on_examples`.
 
-        Args:
-            part, model, function: see `predict`.
-            remedy: str, what the log says is done with examples that are too long.
-            feature_converter: a `seqio.FeatureConverter` class, where the evaluation
-                has none.
-
-        Returns:
-            facts of the examples, what `call_on_examples` returns, and its seconds.
+        `remedy` is what the log says is done with long examples, and
+        `feature_converter` counts where the evaluation has none. Returns facts of the
+        examples, the results, and seconds.
         """
         split = self._splits[part]
         over_length = self.count_over_length(part, remedy)

@@ -21,6 +21,7 @@ import rich.table
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import StorageError
 from remixer_tf.training.metrics_file import append_metrics
 
@@ -57,11 +58,9 @@ def write_examples(model_dir, result, records, name, columns):
 def write_result(model_dir, kind, result, examples=None):
     """Writes a result as <kind>.json, to TensorBoard and to metrics.jsonl.
 
-    Args:
-        model_dir: folder of the run.
-        kind: "metrics" (decoded), "loss" or "score".
-        result: dictionary with evaluation, task, split, step and metrics.
-        examples: None, or what `write_examples` returned.
+    A result is a dictionary with evaluation, task, split, step and metrics, of the kind
+    "metrics" (decoded), "loss" or "score"; `examples` is what `write_examples`
+    returned.
 
     Raises:
         OSError: a file cannot be written.
@@ -81,9 +80,7 @@ def write_result(model_dir, kind, result, examples=None):
 
 def write_json(path, value):
     """Writes a file that is never seen half written."""
-    with tf.io.gfile.GFile(path + ".writing", "w") as file:
-        file.write(json.dumps(value, indent=2) + "\n")
-    tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+    write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 @functools.cache

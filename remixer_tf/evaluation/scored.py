@@ -8,7 +8,7 @@ from seqio.metrics import ModelOutputType
 from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.decoding import score
 from remixer_tf.evaluation.evaluation import TextEvaluation
-from remixer_tf.evaluation.metrics import metrics_of, text_of
+from remixer_tf.evaluation.task_metrics import metrics_of, text_of
 
 
 class ScoredEvaluation(TextEvaluation):
@@ -71,13 +71,7 @@ class ScoredEvaluation(TextEvaluation):
 
 
 class ScoredExamples(NamedTuple):
-    """Scores in the order of the examples; see `remixer_tf.decoding.Scores`.
-
-    Attributes:
-        sums: float32 array `[num_examples]`.
-        num_tokens: int32 array `[num_examples]`.
-        greedy: bool array `[num_examples]`.
-    """
+    """Scores `[num_examples]` in the order of the examples; see `Scores`."""
 
     sums: np.ndarray
     num_tokens: np.ndarray

@@ -19,16 +19,10 @@ _NO_LABEL = (b"<unk>", b"-1.0", b"-1")
 
 
 def data_of(run, task=None, feature_lengths=None):
-    """Returns a task and lengths: those given, else those of a run.
+    """Returns a task (or mixture) and lengths: those given, else those of a run.
 
-    Args:
-        run: a `Run`; None where task and lengths are given.
-        task: None, or registered name, `seqio.Task` or `seqio.Mixture`. It gets the
-            run's vocabulary too, if the run has one.
-        feature_lengths: None, or as in `Run`.
-
-    Returns:
-        the `seqio.Task` or `seqio.Mixture`, and dictionary of ints.
+    A task that is given gets the run's vocabulary, if the run has one. Without a run,
+    None, both must be given.
     """
     if run is None:
         if task is None or feature_lengths is None:
@@ -114,16 +108,11 @@ class TaskSplit:
 
 
 def have_labels(examples):
-    """Whether there is anything to score: one of the targets is a label.
+    """Whether there is anything to score in examples: one of the targets is a label.
 
     Judged by the data, since names do not tell: SuperGLUE's diagnostics have labels in
-    their test sets, COGS has them in `gen`, and GLUE's test sets have none.
-
-    Args:
-        examples: list of dictionaries of NumPy arrays.
-
-    Returns:
-        bool. False if every example has the label -1 or the targets `<unk>`.
+    their test sets, COGS has them in `gen`, and GLUE's test sets have none. Without
+    labels every example has the label -1 or the targets `<unk>`.
     """
     return not all(map(_is_unlabelled, examples))
 

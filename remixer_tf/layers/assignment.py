@@ -72,15 +72,8 @@ def _fill(values, free, room):
     """Assigns all free tokens.
 
     In each round either all applications are granted or another expert is full: there
-    are at most num_experts rounds.
-
-    Args:
-        values: float32 `[groups, num_experts, tokens]`, finite.
-        free: bool `[groups, tokens]`, the tokens to assign.
-        room: int32 `[groups, num_experts]`, how many each expert takes.
-
-    Returns:
-        int32 `[groups, tokens]`, experts, 0 for what was not free.
+    are at most num_experts rounds. Values are float32 `[groups, num_experts, tokens]`
+    and finite; `room`, int32 `[groups, num_experts]`, is how many each expert takes.
     """
     _, num_experts, tokens = values.shape
     levels = min(2**20, 2**31 // ((num_experts + 1) * tokens))

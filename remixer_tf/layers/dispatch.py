@@ -195,32 +195,23 @@ def exchange(x, choices, plan, num_experts, apply):
     """
     groups, tokens, d_model = ops.shape(x)
     gates = ops.cast(choices.gates, x.dtype)[..., None]
-    # The index -1 has no one.
+    # The index -1 is no one.
     if plan is None:
-        capacity = choices.tokens.shape[2]
-        places = num_experts * capacity  # of a group
         token = ops.where(choices.chosen, choices.tokens, -1)
-        ones = ops.one_hot(token, tokens, dtype=x.dtype)  # [G, E, C, S]
-        there, back = (
-            ops.reshape(y, (groups, places, tokens)) for y in (ones, gates * ones)
-        )
+        there = ops.one_hot(token, tokens, dtype=x.dtype)  # [G, E, C, S]
+        back = gates * there
     else:
         capacity = plan.filled.shape[0] // (num_experts * groups)
-        places = num_experts * capacity
         place = plan.row // (groups * capacity) * capacity + plan.row % capacity
         place = ops.where(plan.kept, place, -1)
-        ones = ops.one_hot(place, places, dtype=x.dtype)  # [G, k, S, E C]
-        there, back = (
-            ops.transpose(ops.sum(y, axis=1), (0, 2, 1)) for y in (ones, gates * ones)
-        )
-    rows = ops.matmul(there, x)
-    rows = ops.reshape(rows, (groups, num_experts, capacity, d_model))
-    rows = ops.transpose(rows, (1, 0, 2, 3))
-    rows = apply(ops.reshape(rows, (num_experts, groups * capacity, d_model)), None)
-    rows = ops.reshape(rows, (num_experts, groups, capacity, d_model))
-    rows = ops.transpose(rows, (1, 0, 2, 3))
-    rows = ops.reshape(rows, (groups, places, d_model))
-    return ops.cast(ops.matmul(ops.transpose(back, (0, 2, 1)), rows), "float32")
+        ones = ops.one_hot(place, num_experts * capacity, dtype=x.dtype)
+        ones = ops.reshape(ones, (*place.shape, num_experts, capacity))
+        there = ops.einsum("gksec->gecs", ones)
+        back = ops.einsum("gksec->gecs", gates[..., None] * ones)
+    rows = ops.einsum("gecs,gsd->egcd", there, x)
+    rows = apply(ops.reshape(rows, (num_experts, -1, d_model)), None)
+    rows = ops.reshape(rows, (num_experts, groups, -1, d_model))
+    return ops.cast(ops.einsum("gecs,egcd->gsd", back, rows), "float32")
 
 
 def multiply_blocks(rows, weights, block_experts):

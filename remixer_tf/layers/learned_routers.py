@@ -60,6 +60,15 @@ class LearnedRouter(Router):
         """Whether random numbers are needed in training."""
         return bool(self.jitter)
 
+    def call(self, x, tokens, token_mask, training=False):
+        logits = self.compute_logits(x, training)
+        probabilities = ops.softmax(logits)
+        gates, experts = ops.top_k(probabilities, self.k)
+        experts = ops.cast(experts, "int32")
+        if training:
+            self.sow_losses(logits, probabilities, experts[..., 0], token_mask)
+        return Routing(experts, gates, logits=logits)
+
     def compute_logits(self, x, training):
         """`x W`, float32 `[groups, tokens, num_experts]`."""
         if self.jitter and training:
@@ -116,15 +125,6 @@ class SwitchRouter(LearnedRouter):
     def __init__(self, num_experts, jitter=0.01, **kwargs):
         super().__init__(num_experts, jitter=jitter, **kwargs)
 
-    def call(self, x, tokens, token_mask, training=False):
-        logits = self.compute_logits(x, training)
-        probabilities = ops.softmax(logits)
-        gates, experts = ops.top_k(probabilities, 1)
-        experts = ops.cast(experts, "int32")
-        if training:
-            self.sow_losses(logits, probabilities, experts[..., 0], token_mask)
-        return Routing(experts, gates, logits=logits)
-
 
 class GShardRouter(LearnedRouter):
     """The two likeliest experts, gates normalised to sum 1 (GShard, Algorithm 1).
@@ -161,13 +161,8 @@ class GShardRouter(LearnedRouter):
         return bool(self.jitter or self.second_threshold)
 
     def call(self, x, tokens, token_mask, training=False):
-        logits = self.compute_logits(x, training)
-        probabilities = ops.softmax(logits)
-        gates, experts = ops.top_k(probabilities, 2)
-        experts = ops.cast(experts, "int32")
-        gates /= ops.sum(gates, axis=-1, keepdims=True)
-        if training:
-            self.sow_losses(logits, probabilities, experts[..., 0], token_mask)
+        routing = super().call(x, tokens, token_mask, training)
+        gates = routing.gates / ops.sum(routing.gates, axis=-1, keepdims=True)
         chosen = None
         if training and self.second_threshold:
             draws = keras.random.uniform(
@@ -175,7 +170,7 @@ class GShardRouter(LearnedRouter):
             )
             second = draws * self.second_threshold < gates[..., 1]
             chosen = ops.stack([ops.ones_like(second), second], axis=-1)
-        return Routing(experts, gates, chosen, logits)
+        return routing._replace(gates=gates, chosen=chosen)
 
 
 class ExpertsChooseRouter(LearnedRouter):

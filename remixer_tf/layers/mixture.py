@@ -227,38 +227,35 @@ class MoE(PositionWise):
         return y
 
     def _sow_statistics(self, choices, kept, mask):
+        experts, gates, chosen, logits, _ = choices
+
         def mean(values, of):
             of = ops.cast(of, "float32")
             return ops.sum(values * of) / ops.maximum(ops.sum(of), 1.0)
 
         def load():
-            index = ops.where(choices.chosen, choices.experts, -1)
+            index = ops.where(chosen, experts, -1)  # -1 is no one
             index = ops.one_hot(index, self.num_experts, dtype="float32")
             return ops.sum(index, axis=(0, 1, 2))
 
-        def share():
-            return load() / ops.maximum(ops.sum(load()), 1.0)
-
-        def unused():
-            return ops.sum(ops.cast(ops.equal(load(), 0), "float32"))
-
-        def entropy():
-            log_p = ops.log_softmax(choices.logits)
-            return mean(-ops.sum(ops.exp(log_p) * log_p, axis=-1), mask)
-
         def largest_logit():
             real = ops.cast(mask, "bool")[:, :, None]
-            return ops.max(ops.where(real, choices.logits, -np.inf))
+            return ops.max(ops.where(real, logits, -np.inf))
+
+        def entropy():
+            log_p = ops.log_softmax(logits)
+            return mean(-ops.sum(ops.exp(log_p) * log_p, axis=-1), mask)
 
         dropped = 1 - ops.cast(kept, "float32")
-        sow_statistic = functools.partial(sow, self, "statistics")
-        sow_statistic("load", share)
-        sow_statistic("unused", unused)
-        sow_statistic("dropped", lambda: mean(dropped, choices.chosen))
+        statistics = {
+            "load": lambda: load() / ops.maximum(ops.sum(load()), 1.0),
+            "unused": lambda: ops.sum(ops.cast(ops.equal(load(), 0), "float32")),
+            "dropped": lambda: mean(dropped, chosen),
+            "gate": lambda: mean(gates, chosen),
+        }
         if self.router.k == 2:
-            second = choices.chosen[:, 1]
-            sow_statistic("dropped_second", lambda: mean(dropped[:, 1], second))
-        sow_statistic("gate", lambda: mean(choices.gates, choices.chosen))
-        if choices.logits is not None:
-            sow_statistic("entropy", entropy)
-            sow_statistic("largest_logit", largest_logit)
+            statistics["dropped_second"] = lambda: mean(dropped[:, 1], chosen[:, 1])
+        if logits is not None:
+            statistics |= {"entropy": entropy, "largest_logit": largest_logit}
+        for name, value in statistics.items():
+            sow(self, "statistics", name, value)

@@ -143,11 +143,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         return ops.transpose(mixed, (0, 2, 1))
 
     def _route(self, channels, context):
-        """The expert of each channel, and its probability.
-
-        Args:
-            channels: float `[batch, channels, length]`.
-            context: a `Context`.
+        """The experts of channels `[batch, channels, length]`, and their probabilities.
 
         Returns:
             int32 and float32 `[batch, channels]`.
@@ -178,9 +174,7 @@ class SparseSpatialGate(SpatialGatingUnit):
 def _order_by_expert(experts, num_experts):
     """The order of the channels `[num_experts, batch, channels of an expert]`.
 
-    Args:
-        experts: int32 `[batch, channels]`, each as often in every row.
-        num_experts: int.
+    `experts`, int32 `[batch, channels]`, has each of them as often in every row.
 
     Returns:
         two int32 `[batch * channels]`: the channel in each place of that order, counted

@@ -39,14 +39,7 @@ def build_model(model, dtype_policy):
 
 
 def declare(make):
-    """Makes a layer or model whose variables are declared and never made, to count.
-
-    Args:
-        make: a function of no arguments that returns it, built.
-
-    Returns:
-        what `make` returns. Its variables have shapes and no values.
-    """
+    """Returns what `make()` builds, its variables without values, to count them."""
     # Keras notes those without values, and makes them in the next stateless call.
     waiting = global_state.get_global_attribute("uninitialized_variables") or []
     before = [*waiting]

@@ -97,15 +97,15 @@ class PostNormBlock(Block):
         return self.norm(self._add(x, y)), cache
 
 
-def survival_by_layer(probability, schedule, num_layers):
-    """The survival probability of each layer under a schedule, a list of floats.
+def survival_by_layer(probability, num_layers):
+    """The survival probability of each layer of a stack, a list of floats.
 
-    "constant": p everywhere. "linear": `1 - (1 - p) l / (L - 1)` for layer l of L,
-    from 0, as timm has it; the only layer of L = 1 has p. (Huang et al. 2016 have
-    `1 - (1 - p) (l + 1) / L`: there the first layer may be left out too.)
+    `1 - (1 - p) l / (L - 1)` for layer l of L, from 0, as timm has it; the only layer
+    of L = 1 has p. (Huang et al. 2016 have `1 - (1 - p) (l + 1) / L`: there the first
+    layer may be left out too.)
 
     Raises:
-        ValueError: for an unknown schedule or a probability outside (0, 1].
+        ValueError: for a probability outside (0, 1].
     """
     check_numbers(survival_probability=probability)
     if not 0 < probability <= 1:
@@ -113,16 +113,9 @@ def survival_by_layer(probability, schedule, num_layers):
             "A survival probability lies above 0 and is at most 1, which leaves out "
             f"nothing. Received: survival_probability={probability}"
         )
-    if schedule == "constant":
-        return [probability] * num_layers
-    if schedule == "linear":
-        last = max(num_layers - 1, 1)
-        drops = [layer / last for layer in range(num_layers - 1)] + [1.0]
-        return [1 - (1 - probability) * drop for drop in drops]
-    raise UserError(
-        'survival_schedule is "constant" or "linear". '
-        f"Received: survival_schedule={schedule!r}"
-    )
+    last = max(num_layers - 1, 1)
+    drops = [layer / last for layer in range(num_layers - 1)] + [1.0]
+    return [1 - (1 - probability) * drop for drop in drops]
 
 
 def sublayers_by_layer(sublayers, num_layers):
@@ -164,8 +157,9 @@ def make_sublayer(factory, name, dtype):
     if isinstance(factory, keras.layers.Layer):
         what = type(factory).__name__
         raise UserError(
-            f"A sublayer is given by what makes it, and not as a layer: pass {what}, "
-            f"or functools.partial({what}, ...) with its arguments. Received: {factory}"
+            f"A sublayer is given by what makes it, and not as a layer: pass {what} "
+            f"(in gin: @{what}), or functools.partial({what}, ...) with its arguments. "
+            f"Received: {factory}"
         )
     what = getattr(factory, "__name__", factory)
     init = "`def __init__(self, ..., **kwargs): super().__init__(**kwargs)`"
@@ -210,9 +204,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         norm: a factory that takes `name` and `dtype` and returns a normalisation
             layer.
         dropout_rate: float, on the input, each sublayer's output, and the output.
-        survival_probability: float in (0, 1], of stochastic depth (see `Block`).
-        survival_schedule: str, "constant", or "linear" from 1 in the first layer to
-            `survival_probability` in the last.
+        survival_probability: float in (0, 1], of stochastic depth in the last layer,
+            see `Block` and `survival_by_layer`.
         positions: a factory that takes `name` and `dtype` and returns a layer that
             adds absolute positions to the input, called as `PositionEmbedding`, or
             None.
@@ -245,7 +238,6 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         norm=RMSNorm,
         dropout_rate=0.0,
         survival_probability=1.0,
-        survival_schedule="linear",
         positions=None,
         input_norm=False,
         final_norm=True,
@@ -263,9 +255,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         self.causal = causal
         self.max_length = max_length
         self.num_layers = num_layers
-        survival = survival_by_layer(
-            survival_probability, survival_schedule, num_layers
-        )
+        survival = survival_by_layer(survival_probability, num_layers)
         self.positions = self.position_bias = None
         if positions is not None:
             self.positions = positions(name="positions", dtype=dtype)
@@ -333,18 +323,15 @@ class TransformerStack(SavesParts, keras.layers.Layer):
 
     def build(self, input_shape):
         self.d_model = input_shape[-1]
-        if self.positions is not None:
-            self.positions.build(input_shape)
-        if self.input_norm is not None:
-            self.input_norm.build(input_shape)
+        for layer in (self.positions, self.input_norm, self.final_norm):
+            if layer is not None:
+                layer.build(input_shape)
         if self.position_bias is not None:
             self.position_bias.build()
         self.input_dropout.build()
         for block in self.blocks:
             block.build(input_shape)
             self._tell(block.sublayer, block.name)  # Also those that it made just now.
-        if self.final_norm is not None:
-            self.final_norm.build(input_shape)
         self.output_dropout.build()
 
     def call(self, x, context, cache=None, state=None, training=False):

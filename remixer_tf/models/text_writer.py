@@ -77,15 +77,7 @@ class TextWriter(KerasModel):
         return getattr(self.decoder, "first_scorable", 0)
 
     def grow_cache(self, context, cache, max_length):
-        """Pads a cache, to hold `max_length` tokens.
-
-        Args:
-            context, cache: from `start_decoding`, the cache from the last step.
-            max_length: int.
-
-        Returns:
-            the cache.
-        """
+        """Pads the cache of the last step, to hold `max_length` tokens."""
         return self.decoder.grow_cache(cache, max_length, context)
 
     def reorder_cache(self, cache, rows):

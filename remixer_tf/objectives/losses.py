@@ -175,16 +175,10 @@ def _uniform(logits):
 
 
 def is_argmax(logits, targets):
-    """Whether the target's logit is the largest; of equal ones the first counts.
+    """Whether the target's logit is the largest, bool `[...]`.
 
-    argmax(logits) == targets, in a third of the time of ops.argmax or less.
-
-    Args:
-        logits: float `[..., vocab_size]`.
-        targets: int `[...]`.
-
-    Returns:
-        bool `[...]`.
+    argmax(logits) == targets, in a third of the time of ops.argmax or less, for logits
+    `[..., vocab_size]` and targets `[...]`.
     """
     targets = targets[..., None]
     target_logits = ops.take_along_axis(logits, targets, axis=-1)

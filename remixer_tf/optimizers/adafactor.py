@@ -2,13 +2,13 @@
 
 import math
 import numbers
-import re
 
 import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import axes_of, make_named
+from remixer_tf.layers.checks import check_integers
 
 _DTYPE = "float32"  # of the slots and of every intermediate result
 
@@ -58,16 +58,12 @@ class Adafactor(keras.optimizers.Optimizer):
         min_dim_size_to_factor: see above. 128 as in T5; a huge value factors nothing.
         multiply_by_parameter_scale: whether updates are relative to RMS(X). If not,
             D = learning_rate * U.
-        unscaled_variables: regular expressions. A variable whose `path` one of them
-            matches (`re.search`) is updated as if `multiply_by_parameter_scale` were
-            False. Each has to match a variable.
-        name: also the beginning of every slot's path, so it is fixed by default.
         **kwargs: `weight_decay`, `clipnorm` and the other arguments of
-            `keras.optimizers.Optimizer`.
+            `keras.optimizers.Optimizer`. `name`, the beginning of every slot's path, is
+            "adafactor" by default.
 
     Raises:
-        ValueError: at construction for an argument outside its range; in `build` for an
-            expression of `unscaled_variables` that matches no variable.
+        ValueError: an argument is outside its range.
     """
 
     def __init__(
@@ -81,25 +77,19 @@ class Adafactor(keras.optimizers.Optimizer):
         epsilon_2=1e-3,
         min_dim_size_to_factor=128,
         multiply_by_parameter_scale=True,
-        unscaled_variables=(),
-        name="adafactor",
         **kwargs,
     ):
-        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        kwargs = {"name": "adafactor"} | kwargs
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        check_integers(0, step_offset=step_offset)
+        check_integers(min_dim_size_to_factor=min_dim_size_to_factor)
         _check("beta_1", beta_1, "in [0, 1)", lambda x: 0 <= x < 1)
         _check("decay_exponent", decay_exponent, "in (0, 1]", lambda x: 0 < x <= 1)
-        _check("step_offset", step_offset, "an integer >= 0", lambda x: x >= 0, True)
+        _check("epsilon_1", epsilon_1, "> 0", lambda x: x > 0)
+        _check("epsilon_2", epsilon_2, "> 0", lambda x: x > 0)
         if clipping_threshold is not None:
-            _check("clipping_threshold", clipping_threshold, "> 0 or None", _positive)
-        _check("epsilon_1", epsilon_1, "> 0", _positive)
-        _check("epsilon_2", epsilon_2, "> 0", _positive)
-        _check(
-            "min_dim_size_to_factor",
-            min_dim_size_to_factor,
-            "an integer > 0",
-            _positive,
-            True,
-        )
+            needs = "> 0 or None"
+            _check("clipping_threshold", clipping_threshold, needs, lambda x: x > 0)
         self.beta_1 = beta_1
         self.decay_exponent = decay_exponent
         self.step_offset = step_offset
@@ -108,14 +98,6 @@ class Adafactor(keras.optimizers.Optimizer):
         self.epsilon_2 = epsilon_2
         self.min_dim_size_to_factor = min_dim_size_to_factor
         self.multiply_by_parameter_scale = multiply_by_parameter_scale
-        self.unscaled_variables = _check_patterns(unscaled_variables)
-
-    def slot_shapes(self, shape):
-        """Returns {slot name: shape} for a variable of this shape; makes nothing."""
-        return {
-            slot: tuple(shape[axis] for axis in axes)
-            for slot, axes in self.slot_axes(shape).items()
-        }
 
     def slot_axes(self, shape):
         """Returns {slot name: the axes of a variable of this shape that it keeps}."""
@@ -136,17 +118,8 @@ class Adafactor(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        paths = [variable.path for variable in variables]
-        for pattern in self.unscaled_variables:
-            if not any(re.search(pattern, path) for path in paths):
-                raise UserError(
-                    f"unscaled_variables: the expression {pattern!r} matches no "
-                    f"variable. Expected: a part of a path such as {paths[:3]}. "
-                    "Remove it or correct it."
-                )
         self._slots = []
-        self._is_scaled = []
-        for variable, path in zip(variables, paths, strict=True):
+        for variable in variables:
             shape, names = variable.shape, axes_of(variable)
             self._slots.append(
                 {
@@ -155,13 +128,11 @@ class Adafactor(keras.optimizers.Optimizer):
                         tuple(names[axis] for axis in axes),
                         tuple(shape[axis] for axis in axes),
                         dtype=_DTYPE,
-                        name=f"{path.replace('/', '_')}_{slot}",
+                        name=f"{variable.path.replace('/', '_')}_{slot}",
                     )
                     for slot, axes in self.slot_axes(shape).items()
                 }
             )
-            unscaled = any(re.search(p, path) for p in self.unscaled_variables)
-            self._is_scaled.append(self.multiply_by_parameter_scale and not unscaled)
 
     def apply(self, grads, trainable_variables=None):
         """Updates the variables, see Keras; sparse gradients are made dense.
@@ -174,14 +145,13 @@ class Adafactor(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         """Applies one dense gradient to its variable; called by `apply`."""
-        index = self._get_variable_index(variable)
-        slots = self._slots[index]
+        slots = self._slots[self._get_variable_index(variable)]
         gradient = ops.cast(gradient, _DTYPE)
         update = gradient * self._inverse_root_second_moment(gradient, slots)
         if self.clipping_threshold is not None:
             update = update / ops.maximum(1.0, _rms(update) / self.clipping_threshold)
         update = update * ops.cast(learning_rate, _DTYPE)
-        if self._is_scaled[index]:
+        if self.multiply_by_parameter_scale:
             scale = _rms(ops.cast(variable, _DTYPE))
             update = update * ops.maximum(scale, self.epsilon_2)
         if self.beta_1:
@@ -190,17 +160,14 @@ class Adafactor(keras.optimizers.Optimizer):
 
     def get_config(self):
         """Returns the constructor's arguments, all of them serializable."""
+        names = (
+            *("beta_1", "decay_exponent", "step_offset", "clipping_threshold"),
+            *("epsilon_1", "epsilon_2", "min_dim_size_to_factor"),
+            "multiply_by_parameter_scale",
+        )
         return {
             **super().get_config(),
-            "beta_1": self.beta_1,
-            "decay_exponent": self.decay_exponent,
-            "step_offset": self.step_offset,
-            "clipping_threshold": self.clipping_threshold,
-            "epsilon_1": self.epsilon_1,
-            "epsilon_2": self.epsilon_2,
-            "min_dim_size_to_factor": self.min_dim_size_to_factor,
-            "multiply_by_parameter_scale": self.multiply_by_parameter_scale,
-            "unscaled_variables": list(self.unscaled_variables),
+            **{name: getattr(self, name) for name in names},
         }
 
     def _inverse_root_second_moment(self, gradient, slots):
@@ -250,28 +217,7 @@ def _without(axes, axis):
     return axes[:axis] + axes[axis + 1 :]
 
 
-def _positive(x):
-    return x > 0
-
-
-def _check(name, value, expected, is_valid, integer=False):
-    kind = numbers.Integral if integer else numbers.Real
-    if not isinstance(value, kind) or not math.isfinite(value) or not is_valid(value):
+def _check(name, value, expected, is_valid):
+    number = isinstance(value, numbers.Real) and math.isfinite(value)
+    if not number or not is_valid(value):
         raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
-
-
-def _check_patterns(patterns):
-    if isinstance(patterns, str) or not all(isinstance(p, str) for p in patterns):
-        raise UserError(
-            "unscaled_variables must be a list of regular expressions, such as "
-            f"['rel_embedding']. Received: unscaled_variables={patterns!r}"
-        )
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UserError(
-                "unscaled_variables must be a list of regular expressions. "
-                f"Received: {pattern!r}, which is none: {error}"
-            ) from error
-    return tuple(patterns)

@@ -3,7 +3,8 @@
 Every schedule is a function of t = max(step - step_offset, 0), where `step` is the
 optimizer's `iterations` (0 at the first update) and `step_offset` is the step at which
 fine-tuning started. Warm-up is linear from 0 at t = 0 to the peak at t = warmup_steps,
-so that the first update of a schedule with warm-up changes nothing.
+so that the first update of a schedule with warm-up changes nothing. All raise
+ValueError for an argument outside its range.
 """
 
 import math
@@ -13,6 +14,7 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.layers.checks import check_integers
 
 _register = keras.saving.register_keras_serializable(package="remixer_tf")
 
@@ -23,8 +25,10 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
     _arguments = ()  # of the constructor, kept under the same names
 
     def __init__(self, warmup_steps, step_offset, least_warmup_steps=0):
-        self.warmup_steps = _steps("warmup_steps", warmup_steps, least_warmup_steps)
-        self.step_offset = _steps("step_offset", step_offset, 0)
+        check_integers(least_warmup_steps, warmup_steps=warmup_steps)
+        check_integers(0, step_offset=step_offset)
+        self.warmup_steps = int(warmup_steps)
+        self.step_offset = int(step_offset)
 
     def __call__(self, step):
         """Returns the learning rate at this step, a float32 scalar."""
@@ -52,9 +56,6 @@ class TruncatedRsqrt(_Schedule):
         warmup_steps: integer >= 1, the steps before the decay; there is no ramp.
         multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
         step_offset: see the module.
-
-    Raises:
-        ValueError: for an argument outside its range.
     """
 
     _arguments = ("warmup_steps", "multiplier", "step_offset")
@@ -72,15 +73,7 @@ class WarmupRsqrt(TruncatedRsqrt):
     """`TruncatedRsqrt` with a linear ramp to the same peak.
 
     multiplier * min(1, t / warmup_steps) / sqrt(max(t, warmup_steps)). Known as
-    `linear_warmup * rsqrt_decay` in T5X.
-
-    Args:
-        warmup_steps: integer >= 1.
-        multiplier: positive float. With 1 the peak is 1 / sqrt(warmup_steps).
-        step_offset: see the module.
-
-    Raises:
-        ValueError: for an argument outside its range.
+    `linear_warmup * rsqrt_decay` in T5X. The arguments are the same.
     """
 
     def _value(self, step):
@@ -97,9 +90,6 @@ class WarmupConstant(_Schedule):
         learning_rate: positive float; T5 fine-tunes with 1e-3.
         warmup_steps: integer >= 0; 0 is no warm-up.
         step_offset: see the module.
-
-    Raises:
-        ValueError: for an argument outside its range.
     """
 
     _arguments = ("learning_rate", "warmup_steps", "step_offset")
@@ -129,9 +119,6 @@ class WarmupLinearDecay(_Schedule):
         warmup_steps: integer >= 0; 0 is no warm-up.
         end_learning_rate: float in [0, learning_rate].
         step_offset: see the module.
-
-    Raises:
-        ValueError: for an argument outside its range.
     """
 
     _arguments = (
@@ -152,7 +139,8 @@ class WarmupLinearDecay(_Schedule):
     ):
         super().__init__(warmup_steps, step_offset)
         self.learning_rate = _rate("learning_rate", learning_rate)
-        self.total_steps = _steps("total_steps", total_steps, 1)
+        check_integers(total_steps=total_steps)
+        self.total_steps = int(total_steps)
         if self.total_steps <= self.warmup_steps:
             raise UserError(
                 "total_steps must be more than warmup_steps, between which the rate "
@@ -183,28 +171,11 @@ class WarmupCosineDecay(WarmupLinearDecay):
 
     `WarmupLinearDecay` with (1 + cos(pi p)) / 2 in the place of 1 - p. It is
     `keras.optimizers.schedules.CosineDecay` with `total_steps` counted from the start.
-
-    Args:
-        learning_rate: positive float, the peak.
-        total_steps: integer > warmup_steps, warm-up included.
-        warmup_steps: integer >= 0; 0 is no warm-up.
-        end_learning_rate: float in [0, learning_rate].
-        step_offset: see the module.
-
-    Raises:
-        ValueError: for an argument outside its range.
+    The arguments are those of `WarmupLinearDecay`.
     """
 
     def _remainder(self, progress):
         return 0.5 * (1.0 + ops.cos(math.pi * progress))
-
-
-def _steps(name, value, least):
-    if not isinstance(value, numbers.Integral) or value < least:
-        raise UserError(
-            f"{name} must be an integer >= {least}. Received: {name}={value!r}"
-        )
-    return int(value)
 
 
 def _rate(name, value, zero_allowed=False):

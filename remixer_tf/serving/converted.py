@@ -1,5 +1,6 @@
 """A model's graph as a file of another runtime, which is run before it is kept."""
 
+import importlib
 import json
 import os
 import tempfile
@@ -20,7 +21,8 @@ def check_runtime(name):
     """Raises ImportError if what a runtime of `RUNTIMES` needs is not installed."""
     runtime = RUNTIMES[name]
     try:
-        runtime.check_installed()
+        for module in runtime.MODULES:
+            importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingLibraryError(
             f"{error.name} is missing. Install what --format={name} needs: "

@@ -8,7 +8,7 @@ from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.text_encoder import class_answers
 
-# Of an image in a request, 4096 x 4096: it takes 0.25 GB until it is resized.
+# An image of 4096 x 4096 pixels takes 0.25 GB until it is resized.
 MAX_PIXELS = 2**24
 
 
@@ -53,7 +53,7 @@ class ImageToClass(tf.Module):
         self._prepare = prepare
 
     def signatures(self):
-        """What an export has: `Signatures`. Evaluation's transforms are in the graph.
+        """Returns the `Signatures` of an export, with evaluation's transforms.
 
         - `classify`, also the default: `images`, uint8 `[batch, height, width, 3]`, of
           any size;

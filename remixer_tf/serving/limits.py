@@ -1,4 +1,4 @@
-"""What one request may ask of an export."""
+"""Limits of one request to an export."""
 
 import tensorflow as tf
 

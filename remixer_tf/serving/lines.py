@@ -116,8 +116,8 @@ def open_output(path):
     """Opens a file to write bytes to; "-" is standard output.
 
     The file appears when the block ends without an error. Until then, and if it ends
-    with one, a file that was there stays as it is. What killed processes left half
-    written beside it is removed.
+    with one, a file that was there stays as it is. Half written files of killed
+    processes are removed.
 
     Raises:
         OSError: it cannot be written.

@@ -9,15 +9,11 @@ from remixer_tf.errors import UserError
 
 NAME = "LiteRT"
 EXTRA = "litert"
+MODULES = ("ai_edge_litert.interpreter",)  # what the extra installs
 FILE = "model.tflite"
 ANY_BATCH = False
 SIGNATURE = "predict_tokens"
-CALL = {"signature": SIGNATURE}  # what model.json says beside names and shapes
-
-
-def check_installed():
-    """Raises ModuleNotFoundError unless the runtime can be imported."""
-    import ai_edge_litert.interpreter  # noqa: F401
+CALL = {"signature": SIGNATURE}  # for model.json, with names and shapes
 
 
 def convert(module, function, path):

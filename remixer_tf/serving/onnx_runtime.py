@@ -8,16 +8,11 @@ from remixer_tf.errors import UserError
 
 NAME = "ONNX"
 EXTRA = "onnx"
+MODULES = ("onnxruntime", "tf2onnx")  # what the extra installs
 FILE = "model.onnx"
 ANY_BATCH = True
 OPSET = 18
-CALL = {"opset": OPSET}  # what model.json says beside names and shapes
-
-
-def check_installed():
-    """Raises ModuleNotFoundError unless converter and runtime can be imported."""
-    import onnxruntime  # noqa: F401
-    import tf2onnx  # noqa: F401
+CALL = {"opset": OPSET}  # for model.json, with names and shapes
 
 
 def convert(module, function, path):

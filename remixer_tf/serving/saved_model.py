@@ -13,7 +13,7 @@ from remixer_tf.serving.warm_up import import_messages, write_warm_up
 
 
 class Signatures(NamedTuple):
-    """What can be asked of an export.
+    """The signatures of an export, and what they need.
 
     Attributes:
         functions: dictionary of names to `tf.function`s with an `input_signature`. Each
@@ -84,7 +84,7 @@ def export(
         text_file = os.path.join(folder, "operative_config.gin")
         with open(text_file, "w") as file:
             file.write(configuration)
-        # Not the model itself: all its functions would be saved beside these.
+        # Not the model itself: all its functions would be saved too.
         root = tf.Module()
         root.resources = signatures.resources
         root.assets = [

@@ -62,14 +62,14 @@ class TextEncoder(tf.Module):
         self._names = names.names if isinstance(names, ClassNames) else []
 
     def signatures(self):
-        """What an export has: `Signatures`, `classify` (also the default) and `embed`.
+        """Returns the `Signatures` of an export.
 
         All take `inputs` and, if the task has pairs, `inputs_b`, strings `[batch]`, and
         return `trimmed`, bool `[batch]`, whether they were too long.
 
-        - `classify`: `probabilities`, float32 `[batch, classes]`; `class_ids`, int32
-          `[batch]`, the likeliest; and `outputs`, string `[batch]`, its name, if the
-          task names classes.
+        - `classify`, also the default: `probabilities`, float32 `[batch, classes]`;
+          `class_ids`, int32 `[batch]`, the likeliest; and `outputs`, string `[batch]`,
+          its name, if the task names classes.
         - `embed`: `embeddings`, float32 `[batch, d_model]`, the mean of the encoder's
           output over the tokens that are there.
         """

@@ -32,7 +32,7 @@ def text_scorer(run, model_dir, *, step=None):
 class TextScorer:
     """Scores targets, given inputs: see `remixer_tf.decoding.score`.
 
-    What the model reads of them is told at `Codec`.
+    `Codec` says what the model reads of them.
 
     Args:
         model: a built and restored `EncoderDecoder` or `DecoderOnly`.
@@ -85,8 +85,8 @@ class TextScorer:
     def read(self, split):
         """Returns the (inputs, targets) of a split of the task, pairs of lists of int.
 
-        Those of a mixture come one task after the other, which is logged. What is too
-        long is counted and logged.
+        A mixture's come one task after the other, which is logged. Texts that are too
+        long are counted and logged.
 
         Raises:
             ValueError: an unknown split, or a split without examples.

@@ -101,7 +101,8 @@ class TextToText(tf.Module):
             it is not of a language model.
         feature_lengths: dictionary of ints, as in training.
         max_decode_length, skip_special_tokens: see `text_to_text`.
-        decode_fn, weights, jit_compile: see `TokenGraph`, the attribute `tokens`.
+        graph: `decode_fn`, `weights`, `jit_compile` of the attribute `tokens`, see
+            `TokenGraph`.
 
     A call takes `inputs`, string `[batch]`. It returns a dictionary with `outputs`,
     string `[batch]`; `scores`, float32 `[batch]`, the log-probability of the answer's
@@ -121,10 +122,8 @@ class TextToText(tf.Module):
         *,
         feature_lengths,
         max_decode_length=None,
-        decode_fn=greedy_decode,
         skip_special_tokens=False,
-        weights="float32",
-        jit_compile=None,
+        **graph,
     ):
         super().__init__(name="text_to_text")
         features = task.output_features
@@ -133,16 +132,9 @@ class TextToText(tf.Module):
                 f"{task.name} has the features {', '.join(features)}. Answering needs "
                 "a task with targets."
             )
-        input_length, max_decode_length = _lengths(
-            task, feature_lengths, max_decode_length
-        )
+        reads, writes = _lengths(task, feature_lengths, max_decode_length)
         self.tokens = TokenGraph(
-            model,
-            input_length=input_length,
-            max_decode_length=max_decode_length,
-            decode_fn=decode_fn,
-            weights=weights,
-            jit_compile=jit_compile,
+            model, input_length=reads, max_decode_length=writes, **graph
         )
         self.codec = Codec(task, feature_lengths, converter_for(model))
         self.write = functools.partial(
@@ -156,7 +148,7 @@ class TextToText(tf.Module):
         return self._write(self.tokens.decode(tokens), trimmed)
 
     def _write(self, decoded, trimmed):
-        """What a call returns, of a `Decoded` of tensors."""
+        """Returns the answers of a call from a `Decoded` of tensors."""
         answers = {
             "outputs": self.write(decoded.tokens),
             "scores": decoded.scores,
@@ -171,7 +163,7 @@ class TextToText(tf.Module):
         return answers
 
     def read(self, texts):
-        """What the model reads of strings `[batch]`.
+        """Returns the ids that the model reads of strings `[batch]`.
 
         Returns:
             int32 `[batch, length of the inputs]`, and bool `[batch]`, whether it is
@@ -180,7 +172,7 @@ class TextToText(tf.Module):
         return self.codec.read("inputs", texts, self.tokens.input_length)
 
     def signatures(self):
-        """What an export has: `Signatures`.
+        """Returns the `Signatures` of an export.
 
         - `serving_default`: a call. Its answers are UTF-8, as TensorFlow Serving's REST
           interface needs them: seqio's decoding drops bytes that are not.

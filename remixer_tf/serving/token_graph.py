@@ -59,7 +59,7 @@ class TokenGraph(tf.Module):
         """Decodes int32 `[batch, input_length]`, padded with 0: a `Decoded`."""
         decode = self.search
         if self.jit_compile:
-            # Of each trace its own: it reads what the graph around it has cast.
+            # A new one for each trace: it reads what the graph around it has cast.
             decode = tf.function(decode, jit_compile=True, autograph=False)
         with self.weights.reading():
             return decode({"encoder_input_tokens": tokens})

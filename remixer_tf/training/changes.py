@@ -9,22 +9,28 @@ _SHOWN = 10
 
 
 def write_configuration(model_dir, text, step):
-    """Writes operative_config.gin. One of other bindings stays beside it.
-
-    That is operative_config_<step>.gin then: it led to this step.
+    """Writes operative_config.gin; one of other bindings stays next to it.
 
     Args:
         model_dir: folder of the run.
         text: str, gin as `gin.operative_config_str` writes it.
-        step: int, the step that the run goes on from.
+        step: int, the step that the run continues from. The configuration that led
+            to it becomes operative_config_<step>.gin.
 
     Returns:
         str, the bindings that have changed; "" for none.
     """
     path = os.path.join(model_dir, "operative_config.gin")
-    earlier = _read(path) if tf.io.gfile.exists(path) else text
-    changes = _changes(_bindings(earlier), _bindings(text))
-    message = ""
+    earlier, message = text, ""
+    if tf.io.gfile.exists(path):
+        with tf.io.gfile.GFile(path) as file:
+            earlier = file.read()
+    old, new = _bindings(earlier), _bindings(text)
+    changes = [
+        f"  {name}: {_short(old.get(name))}, now {_short(new.get(name))}"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
+    ]
     if changes:
         kept = os.path.join(model_dir, f"operative_config_{step}.gin")
         if not tf.io.gfile.exists(kept):  # Else no step was saved in between.
@@ -37,11 +43,6 @@ def write_configuration(model_dir, text, step):
     return message
 
 
-def _read(path):
-    with tf.io.gfile.GFile(path) as file:
-        return file.read()
-
-
 def _bindings(text):
     """Returns {name: value as text}, without what says where the program started."""
     pairs = re.findall(r"^(\S+) = (.*(?:\n[ \t]+.*)*)", text, re.MULTILINE)
@@ -50,15 +51,6 @@ def _bindings(text):
         for name, value in pairs
         if not name.endswith("relative_paths.folders")
     }
-
-
-def _changes(old, new):
-    """Returns the lines that tell two dictionaries apart."""
-    return [
-        f"  {name}: {_short(old.get(name))}, now {_short(new.get(name))}"
-        for name in {**new, **old}
-        if old.get(name) != new.get(name)
-    ]
 
 
 def _short(value):

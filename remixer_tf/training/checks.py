@@ -29,12 +29,7 @@ def check_evaluations(evaluations, schedule, best):
 
 
 def check_vocabulary_size(vocabularies, model):
-    """Raises ValueError if the model lacks ids of a vocabulary.
-
-    Args:
-        vocabularies: what `describe_vocabularies` gives.
-        model: a `keras.Model`; one without `vocab_size` has no ids to lack.
-    """
+    """Raises ValueError if the model lacks ids of `describe_vocabularies`'s."""
     limit = getattr(model, "vocab_size", None)
     for feature, vocabulary in vocabularies.items():
         if limit is not None and vocabulary["size"] > limit:
@@ -113,8 +108,7 @@ def folder_of_run(model_dir):
 def check_no_results(model_dir):
     """Raises ValueError if there are results of a run that is not there.
 
-    Predictions without a result do not count: a kill in the first evaluation leaves
-    them before the first checkpoint is whole.
+    Predictions alone do not count: a kill in the first evaluation leaves them.
     """
     walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
     if any(name.endswith(".json") for _, _, names in walk for name in names):

@@ -8,12 +8,7 @@ _MUCH_DROPPED = 0.1
 def imbalances(values):
     """Returns the largest load over the mean load of each layer, 1 if they are even.
 
-    Args:
-        values: dictionary from `summarize_steps`.
-
-    Returns:
-        dictionary of floats, "statistics/<layer>/load_largest_over_mean"; NaN where
-        there was no load at all.
+    The names are "statistics/<layer>/load_largest_over_mean"; NaN if there was no load.
     """
     return {
         f"{name}_largest_over_mean": float(np.max(load) / (np.mean(load) or np.nan))
@@ -23,13 +18,9 @@ def imbalances(values):
 
 
 def warning(values):
-    """Tells of layers with an expert that nothing chose, or with many choices dropped.
+    """Names layers with an expert that nothing chose, or with many choices dropped.
 
-    Args:
-        values: dictionary from `summarize_steps`, of a log period.
-
-    Returns:
-        str, a line that names the layers and the figures; None if all is well.
+    Of a dictionary from `summarize_steps`, a line; None if all is well.
     """
     problems = {}  # layer -> what is wrong
     for name, value in values.items():

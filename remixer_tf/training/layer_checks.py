@@ -13,9 +13,9 @@ LENGTH = 8
 def check_own_layers(model, batch, decodes=False):
     """Tries the sublayers that are not of this package, one of each kind and stack.
 
-    With weights drawn at random, since new ones may be zeros that hide a mistake. The
-    model's own are neither read nor changed. A layer of a decoder may see no later
-    token and decodes what it trains; if the data are packed, examples stay apart.
+    Weights are drawn at random, since new ones may be zeros that hide a mistake; the
+    model's own stay. A layer of a decoder may see no later token and decodes what it
+    trains; if the data are packed, examples stay apart.
 
     Args:
         model: a built `keras.Model`.

@@ -12,7 +12,7 @@ from remixer_tf.layers.checks import check_factories
 from remixer_tf.objectives.objective import Objective
 from remixer_tf.training.checks import check_evaluations, folder_of_run
 from remixer_tf.training.hooks import Evaluating, OwnFolder, Saving, Stopping
-from remixer_tf.training.overview import Overview
+from remixer_tf.training.progress import Speed
 from remixer_tf.training.run_lock import RunLock
 from remixer_tf.training.run_log import Logging
 from remixer_tf.training.session import Session
@@ -88,8 +88,7 @@ def train(
         if session.nothing_to_do(evaluating):
             return None
         session.check_layers(evaluating)
-        overview = Overview(engine, engine.cost(batches.first))
-        session.describe(overview, run.dtype_policy)
+        session.describe(engine.cost(batches.first), run.dtype_policy)
         if launch.dry_run:
             return None
         undo.pop_all()
@@ -97,7 +96,7 @@ def train(
         most = objective.max_skipped_steps
         skipped = SkippedSteps(launch.model_dir, most, text, engine.host)
         totals = Totals(session, skipped, start_time)
-        logging = Logging(session, overview, totals, skipped)
+        logging = Logging(session, totals, skipped)
         logging.start(text, hyperparameters)
         return _take_steps(session, evaluating, skipped, totals, logging, lock)
 
@@ -105,6 +104,7 @@ def train(
 def _take_steps(session, evaluating, skipped, totals, logging, lock):
     """Takes the steps that are left, and returns the summary."""
     engine, schedule, step = session.engine, session.schedule, session.step
+    session.speed = Speed()
     saving = Saving(session, evaluating, totals, skipped)
     hooks = [
         skipped,

@@ -2,10 +2,8 @@
 
 A line is an object with `step` and numbers: one for each log line of training, with
 TensorBoard's names such as `loss`, and one for each result of an evaluation, with names
-such as `mini_cogs/dev/loss`. What is not finite is null.
-
-A run that resumes takes the steps after the restored one again, and removes their
-lines. If a step has several values of a name, the last one counts.
+such as `mini_cogs/dev/loss`. What is not finite is null. A run that resumes removes the
+lines of later steps. If a step has several values of a name, the last one counts.
 """
 
 import json
@@ -15,15 +13,11 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.checkpoints.whole_folder import write_whole
+
 
 def append_metrics(model_dir, step, values):
-    """Appends a line.
-
-    Args:
-        model_dir: folder of the run.
-        step: int.
-        values: dictionary of numbers and arrays; text is left out.
-    """
+    """Appends a line of a dictionary of numbers and arrays; text is left out."""
     numbers = {
         name: _finite(np.asarray(value).tolist())
         for name, value in values.items()
@@ -42,9 +36,7 @@ def remove_metrics_after(model_dir, step):
         lines = list(file)
     kept = [line for line in lines if _step_of(line) <= step]
     if len(kept) < len(lines):
-        with tf.io.gfile.GFile(path + ".writing", "w") as file:
-            file.write("".join(kept))
-        tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+        write_whole(path, "".join(kept))
 
 
 def _path(model_dir):

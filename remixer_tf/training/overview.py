@@ -16,71 +16,55 @@ _READ = {
 }
 
 
-class Overview:
-    """Counts what a run is made of.
+def overview(engine, batches, cost, dtype_policy):
+    """Returns the screen, a str.
 
     Args:
-        engine: the `Engine` of the run, built.
+        engine: the built `Engine`.
+        batches: the run's `TimedBatches`. Their data may have `over_length`, an
+            `OverLength`, and `caches`, a str that says what is read from caches.
         cost: the `Cost` of a step on the first superbatch.
-
-    Attributes:
-        matmul_rate: float, see `Engine.matmul_rate`.
-        peak_rate: float or None, see `Engine.peak_rate`.
+        dtype_policy: str.
     """
+    superbatch = batches.first
+    steps, batch = targets_and_weights(superbatch)[0].shape[:2]
+    batch *= engine.host.shard_info.num_shards
+    lengths = " / ".join(
+        f"{label} {'x'.join(map(str, superbatch[key].shape[2:]))}"
+        for label, key in _READ.items()
+        if key in superbatch
+    )
+    read = sum(math.prod(x.shape[2:]) for x in throughput_tensors(superbatch))
+    replicas, limit = engine.num_replicas, engine.memory_limit()
+    available = f", of {limit / 1e9:.1f} GB on this machine" if limit else ""
+    rows = {
+        "model": f"{engine.model.name}, {count_parameters(engine.model):,} parameters",
+        "precision": dtype_policy,
+        "devices": f"{replicas} replica(s) on {engine.host.count} host(s), here "
+        f"{engine.devices()}",
+        "batch": f"{batch} in all, {batch // replicas} per replica, "
+        f"{steps} step(s) per call",
+        "lengths": f"{lengths} (first batch), {batch * read:,} "
+        f"{throughput_unit(superbatch)} per step, padding included",
+        "work": f"{cost.flops / 1e9:,.1f} GFLOP of matrix products per step; this "
+        f"machine does {engine.matmul_rate() / 1e9:,.0f} GFLOP/s",
+        "memory": f"about {cost.bytes / 1e9:.2f} GB per replica{available}",
+    }
+    if (caches := getattr(batches.data, "caches", None)) is not None:
+        rows["cached"] = caches
+    if (over := getattr(batches.data, "over_length", None)) is not None:
+        rows[over.handling] = str(over)
+    return "\n".join(f"{name:>10}  {text}" for name, text in rows.items())
 
-    def __init__(self, engine, cost):
-        self._engine = engine
-        self._cost = cost
-        self._parameters = count_parameters(engine.model)
-        self.matmul_rate = engine.matmul_rate()
-        self.peak_rate = engine.peak_rate()
 
-    def text(self, batches, dtype_policy):
-        """Returns the screen.
-
-        Args:
-            batches: the run's `TimedBatches`. Their data may have `over_length`, an
-                `OverLength`, and `caches`, a str that says what is read from caches.
-            dtype_policy: str.
-        """
-        superbatch, engine, cost = batches.first, self._engine, self._cost
-        steps, batch = targets_and_weights(superbatch)[0].shape[:2]
-        batch *= engine.host.shard_info.num_shards
-        lengths = " / ".join(
-            f"{label} {'x'.join(map(str, superbatch[key].shape[2:]))}"
-            for label, key in _READ.items()
-            if key in superbatch
-        )
-        read = sum(math.prod(x.shape[2:]) for x in throughput_tensors(superbatch))
-        replicas, limit = engine.num_replicas, engine.memory_limit()
-        available = f", of {limit / 1e9:.1f} GB on this machine" if limit else ""
-        rows = {
-            "model": f"{engine.model.name}, {self._parameters:,} parameters",
-            "precision": dtype_policy,
-            "devices": f"{replicas} replica(s) on {engine.host.count} host(s), here "
-            f"{engine.devices()}",
-            "batch": f"{batch} in all, {batch // replicas} per replica, "
-            f"{steps} step(s) per call",
-            "lengths": f"{lengths} (first batch), {batch * read:,} "
-            f"{throughput_unit(superbatch)} per step, padding included",
-            "work": f"{cost.flops / 1e9:,.1f} GFLOP of matrix products per step; this "
-            f"machine does {self.matmul_rate / 1e9:,.0f} GFLOP/s",
-            "memory": f"about {cost.bytes / 1e9:.2f} GB per replica{available}",
-        }
-        if (caches := getattr(batches.data, "caches", None)) is not None:
-            rows["cached"] = caches
-        if (over := getattr(batches.data, "over_length", None)) is not None:
-            rows[over.handling] = str(over)
-        return "\n".join(f"{name:>10}  {text}" for name, text in rows.items())
-
-    def parameter_table(self):
-        """Returns the variables as a Markdown table."""
-        rows = ["| variable | shape | parameters |", "|---|---|---:|"]
-        rows += [
-            f"| {v.path} | {list(v.shape)} | {math.prod(v.shape):,} |"
-            for v in self._engine.model.trainable_variables
-        ]
-        return "\n".join([*rows, f"| **all** | | **{self._parameters:,}** |"])
+def parameter_table(model):
+    """Returns the trainable variables as a Markdown table."""
+    rows = ["| variable | shape | parameters |", "|---|---|---:|"]
+    rows += [
+        f"| {v.path} | {list(v.shape)} | {math.prod(v.shape):,} |"
+        for v in model.trainable_variables
+    ]
+    return "\n".join([*rows, f"| **all** | | **{count_parameters(model):,}** |"])
 
 
 def count_parameters(model):

@@ -61,13 +61,10 @@ class Progress:
             self._bar.update(self._task, completed=step)
 
     def report(self, step, values):
-        """Shows the values of a log period.
+        """Shows the values of a log period, a dict of floats.
 
-        Args:
-            step: int.
-            values: dict of floats: learning_rate, and if known loss (else objective),
-                accuracy, auxiliary_loss, steps_per_second, and tokens_per_second or
-                images_per_second.
+        These are learning_rate, and if known loss (else objective), accuracy,
+        auxiliary_loss, steps_per_second, tokens_per_second or images_per_second.
         """
         loss = "loss" if "loss" in values else "objective"
         text = "  ".join(

@@ -19,13 +19,10 @@ STALE_SECONDS = 120
 class RunLock:
     """Holds <model_dir>/run.lock while a run lives. Use it as a context manager.
 
-    The file names the process that holds it, and its time is renewed every
-    HEARTBEAT_SECONDS. A process of this machine that is gone holds nothing. One of
-    another machine is watched: it lives if it renews the file within STALE_SECONDS, by
-    no clock but this machine's, and else has lost it.
-
-    Where files can be locked (`flock`) or created exclusively, two runs that start at
-    once cannot both take it; an object store can do neither.
+    The file names its process, which renews it every HEARTBEAT_SECONDS. A process of
+    this machine that is gone holds nothing. One of another machine lives if it renews
+    the file within STALE_SECONDS of this machine's clock. Of two runs that start at
+    once one takes it, on file systems with `flock`.
 
     Args:
         model_dir: folder of the run, which exists.
@@ -69,38 +66,26 @@ class RunLock:
             )
 
     def _take(self):
-        while not self._create():
-            holder = self._read()
-            if holder is not None and self._lives(holder):
-                raise StorageError(
-                    f"{_name(holder)} trains in {self._folder} (it renewed "
-                    f"{self._path} {self._age():.0f} s ago). Wait until it has ended, "
-                    "stop it, or set another --model_dir."
-                )
-            with contextlib.suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(self._path)
-
-    def _create(self):
-        """Writes the lock if there is none, and returns whether there was none."""
-        if "://" in self._path:
-            if tf.io.gfile.exists(self._path):
-                return False
-            self._write()
-            return True
+        holder = self._read()
+        if holder is not None and self._lives(holder):
+            seconds = max(0, time.time() - self._time() / 1e9)
+            raise StorageError(
+                f"{_name(holder)} trains in {self._folder} (it renewed {self._path} "
+                f"{seconds:.0f} s ago). Wait until it has ended, stop it, or set "
+                "another --model_dir."
+            )
         try:
-            with open(self._path, "x", encoding="utf-8") as file:
-                file.write(json.dumps(self._me))
-        except FileExistsError:
-            return False
+            self._write()
         except OSError:  # A full disk: nobody holds an empty file.
             with contextlib.suppress(OSError):
                 os.remove(self._path)
             raise
-        return True
 
     def _write(self):
-        with tf.io.gfile.GFile(self._path, "w") as file:
-            file.write(json.dumps(self._me))
+        # Python's own gives the usual errors.
+        make = tf.io.gfile.GFile if "://" in self._path else open
+        with make(self._path, "w") as file:
+            json.dump(self._me, file)
 
     def _read(self):
         """Returns who holds the lock: {} if it does not say, None if nobody."""
@@ -118,12 +103,8 @@ class RunLock:
         # Who sees its ids. Containers may have one host's name, and each its own ids.
         if holder.get("machine") and holder["machine"] == self._me["machine"]:
             return describe(holder["pid"]) == holder
-        logging.warning(
-            "%s: waiting up to %d s whether %s lives",
-            self._path,
-            STALE_SECONDS,
-            _name(holder),
-        )
+        waits = "%s: waiting up to %d s whether %s lives"
+        logging.warning(waits, self._path, STALE_SECONDS, _name(holder))
         seen = self._time()
         for _ in range(STALE_SECONDS):
             time.sleep(1)
@@ -137,9 +118,6 @@ class RunLock:
             return tf.io.gfile.stat(self._path).mtime_nsec
         except tf.errors.NotFoundError:
             return 0
-
-    def _age(self):
-        return max(0.0, time.time() - self._time() / 1e9)
 
     def _renew(self):
         while not self._ended.wait(HEARTBEAT_SECONDS):
@@ -160,12 +138,12 @@ class RunLock:
 
 @contextlib.contextmanager
 def _turn(folder):
-    """Lets processes of this machine, and where it can of others, take turns."""
+    """Lets processes take turns, on file systems with `flock`."""
     try:
         import fcntl
 
         descriptor = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):  # Not a system, or a folder, that has it.
+    except (ImportError, OSError):
         yield
         return
     try:

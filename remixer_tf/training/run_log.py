@@ -9,6 +9,7 @@ import tensorflow as tf
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.training import experts
 from remixer_tf.training.metrics_file import append_metrics
+from remixer_tf.training.overview import parameter_table
 
 
 class Logging:
@@ -18,16 +19,14 @@ class Logging:
 
     Args:
         session: the `Session`.
-        overview: the `Overview`.
         totals: the `Totals`.
         skipped: the `SkippedSteps`.
     """
 
-    def __init__(self, session, overview, totals, skipped):
+    def __init__(self, session, totals, skipped):
         rows = targets_and_weights(session.batches.first)[0].shape[1]
         host = session.engine.host
         self._session = session
-        self._overview = overview
         self._totals = totals
         self._skipped = skipped
         self._batch_size = rows * host.shard_info.num_shards
@@ -44,12 +43,7 @@ class Logging:
         self._writer.close()
 
     def start(self, configuration, hyperparameters):
-        """Writes what stays the same: hyperparameters, configuration, parameters.
-
-        Args:
-            configuration: str, the operative gin.
-            hyperparameters: dict of numbers and strings.
-        """
+        """Writes the parameters, the operative gin, and a dict of hyperparameters."""
         from tensorboard.plugins.hparams import api as hparams
 
         with self._writer.as_default(self._session.step):
@@ -57,7 +51,7 @@ class Logging:
                 hparams.hparams(hyperparameters)
             indented = "".join(f"    {line}\n" for line in configuration.splitlines())
             tf.summary.text("configuration", indented)
-            tf.summary.text("parameters", self._overview.parameter_table())
+            tf.summary.text("parameters", parameter_table(self._session.engine.model))
         self._writer.flush()
 
     def after_call(self, step, batch, metrics):
@@ -84,9 +78,9 @@ class Logging:
         examples = step * self._batch_size
         if "flops_per_second" in values:
             rate = values.pop("flops_per_second")
-            values["share_of_matmul_rate"] = rate / self._overview.matmul_rate
-            if self._overview.peak_rate:
-                values["model_flops_utilization"] = rate / self._overview.peak_rate
+            values["share_of_matmul_rate"] = rate / engine.matmul_rate()
+            if peak := engine.peak_rate():
+                values["model_flops_utilization"] = rate / peak
         values["parameter_norm"] = engine.parameter_norm()
         values["examples"] = examples
         if per_epoch := self._session.schedule.examples_per_epoch:

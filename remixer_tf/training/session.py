@@ -1,55 +1,54 @@
 """What the loop and its hooks share, and what a run does before its first step."""
 
+import dataclasses
+
 from remixer_tf.checkpoints.vocabularies import (
     forget_vocabularies,
     name_copies,
     remember_vocabularies,
 )
+from remixer_tf.checkpoints.writing import Checkpoints
+from remixer_tf.engines.engine import Engine
 from remixer_tf.training.changes import write_configuration
 from remixer_tf.training.checks import check_no_results, check_vocabulary_size
 from remixer_tf.training.layer_checks import check_own_layers
 from remixer_tf.training.metrics_file import remove_metrics_after
-from remixer_tf.training.progress import Progress, Speed, format_seconds
+from remixer_tf.training.overview import overview
+from remixer_tf.training.progress import Progress, format_seconds
+from remixer_tf.training.settings import Launch, Schedule
+from remixer_tf.training.stop_signal import StopSignal
+from remixer_tf.training.timed_batches import TimedBatches
 from remixer_tf.training.totals import remove_summary, write_summary
 
 
+@dataclasses.dataclass
 class Session:
-    """A run while a process trains it.
-
-    Its methods are called once each, in their order.
-
-    Args:
-        launch: the `Launch`.
-        schedule: the `Schedule`.
-        engine: the built `Engine`.
-        batches: the `TimedBatches`.
-        checkpoints: the `Checkpoints`.
-        signal: the `StopSignal`.
+    """A run while a process trains it. The methods are called once each, in order.
 
     Attributes:
-        launch, schedule, engine, batches, checkpoints, signal: see above.
-        model_dir: str, folder of the run.
-        speed: the `Speed` of the steps.
-        step: int, the step that the run continues from.
-        progress: the `Progress`.
+        launch, schedule: what the run is told.
+        engine: the built `Engine`.
+        batches, checkpoints, signal: the run's.
+        step: int, the step that the run continues from, once it is restored.
+        progress: the `Progress`, once it is restored.
+        speed: the `Speed`, once the loop has begun.
     """
 
-    def __init__(self, launch, schedule, engine, batches, checkpoints, signal):
-        self.launch = launch
-        self.schedule = schedule
-        self.engine = engine
-        self.batches = batches
-        self.checkpoints = checkpoints
-        self.signal = signal
-        self.model_dir = launch.model_dir
-        self.speed = Speed()
-        self._writes = engine.host.index == 0 and not launch.dry_run
+    launch: Launch
+    schedule: Schedule
+    engine: Engine
+    batches: TimedBatches
+    checkpoints: Checkpoints
+    signal: StopSignal
+
+    def __post_init__(self):
+        self.model_dir = self.launch.model_dir
+        self._writes = self.engine.host.index == 0 and not self.launch.dry_run
 
     def restore(self, checkpointing, undo):
         """Sets the weights: the run's own, else initial ones, else new ones.
 
-        If the start fails, `undo`, a `contextlib.ExitStack`, removes the vocabularies
-        of a run that starts from scratch.
+        `undo`, an `ExitStack`, removes vocabularies of a run if its start fails.
         """
         host, model = self.engine.host, self.engine.model
         restart_data_at = checkpointing.restart_data_at
@@ -106,9 +105,10 @@ class Session:
             decodes = any(getattr(e, "decodes", False) for e in evaluating.evaluations)
             check_own_layers(self.engine.model, batch, decodes)
 
-    def describe(self, overview, dtype_policy):
+    def describe(self, cost, dtype_policy):
         """Says what will run, and from where."""
-        self.progress.message(overview.text(self.batches, dtype_policy))
+        text = overview(self.engine, self.batches, cost, dtype_policy)
+        self.progress.message(text)
         self.progress.message(self._origin)
         if self.launch.dry_run:
             self.progress.message("dry run: nothing was trained or written")

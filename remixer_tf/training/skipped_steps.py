@@ -16,12 +16,12 @@ class SkippedSteps:
     """Counts steps that were skipped as not finite, and ends the run after too many.
 
     A call's result is looked at while the next call runs, so that the host does not
-    wait for the device.
+    wait for the device. The batch of such a step is kept in `nonfinite-<step>`.
 
     Args:
-        model_dir: folder of the run; `nonfinite-<step>` appears there.
+        model_dir: folder of the run.
         max_skipped: int, how many steps may be skipped.
-        configuration: str, the operative gin, written beside the batch.
+        configuration: str, the operative gin, kept with the batch.
         host: the `Host` that this process is: each writes its own part of the batch.
 
     Attributes:

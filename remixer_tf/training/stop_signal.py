@@ -11,14 +11,11 @@ PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command aga
 class StopSignal:
     """Ends a run at SIGTERM, which takes a machine away, and at SIGINT (Ctrl-C).
 
-    At once, but where steps would be lost: there it is noted, for the loop to save
-    first. Use it as a context manager around the run.
-
-    Args:
-        alone: bool, whether no other process trains with this one.
+    It ends at once, except where steps would be lost: there the loop saves first. Use
+    it as a context manager around the run.
 
     Attributes:
-        alone: bool.
+        alone: bool, whether no other process trains with this one.
         received: the number of the signal, or None.
     """
 
@@ -53,10 +50,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def let_through(self):
-        """Ends the run at once in this block of a `held` one, as nothing is lost.
-
-        Not if other processes would wait for this one.
-        """
+        """Ends the run at once in this block of a `held` one, if it is `alone`."""
         if not self.alone:
             yield
             return
@@ -69,15 +63,7 @@ class StopSignal:
             self._held = True
 
     def leave(self, what):
-        """Ends the run.
-
-        Args:
-            what: str, what has been saved.
-
-        Raises:
-            KeyboardInterrupt: SIGINT came.
-            SystemExit: SIGTERM came, here or to another process.
-        """
+        """Raises KeyboardInterrupt after SIGINT, else SystemExit; `what` is saved."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(f"Ctrl-C: {what}")
         self._message = f"SIGTERM: {what}"

@@ -10,17 +10,14 @@ class TimedBatches:
 
     Args:
         data: a `tf.data.Dataset` of superbatches, see `train`.
-        engine: the run's `Engine`. Batches of new shapes are checked against its model,
-            see `check_ids`.
+        engine: the run's `Engine`, against whose model `check_ids` checks batches.
 
     Attributes:
-        data: see above.
-        iterator: the iterator of the data.
+        data, iterator: the data, and their iterator.
         first: the first superbatch, once `read_first` was called.
         start: float, `time.perf_counter` before the last batch was read.
         waited: float, the seconds that reading it took.
-        new_shapes: bool, whether no batch before it had its shapes. The engine traces
-            and compiles its steps then.
+        new_shapes: bool, whether no batch before had its shapes: the engine compiles.
     """
 
     def __init__(self, data, engine):

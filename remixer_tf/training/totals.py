@@ -6,6 +6,7 @@ import time
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.models.batches import throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import count_parameters
@@ -46,11 +47,7 @@ class Totals:
         self._sums = metrics
 
     def end_period(self):
-        """Returns the values of the steps since the last call of this method.
-
-        Returns:
-            dictionary, see `summarize_steps` and `Speed.lap`.
-        """
+        """Returns values since its last call; see `summarize_steps`, `Speed.lap`."""
         read = float(self._sums["tokens"])
         self._read += read
         self._session.speed.count(read=read)
@@ -63,8 +60,7 @@ class Totals:
         """Returns what train_summary.json says at this step, a dictionary.
 
         Seconds, FLOPs, skipped steps and what was read count all processes that led to
-        this step, one after the other. Rates and loss are those of this process. A run
-        on several hosts counts the FLOPs of all hosts.
+        this step. Rates and loss are those of this process.
         """
         engine, earlier = self._session.engine, self._session.checkpoints.summary
         values, read = self._values, self._read
@@ -98,9 +94,7 @@ def write_summary(model_dir, summary, replace=True):
     """Writes train_summary.json, or leaves the one that is there."""
     path = _path(model_dir)
     if replace or not tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path + ".writing", "w") as file:
-            json.dump(summary, file, indent=2)
-        tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+        write_whole(path, json.dumps(summary, indent=2))
 
 
 def remove_summary(model_dir):

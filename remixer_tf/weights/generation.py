@@ -9,7 +9,7 @@ from typing import NamedTuple
 from remixer_tf.decoding import AnswerLimits, Sampling
 from remixer_tf.weights.values import flag, integer, real, short
 
-# What is no setting of a search, or holds here anyway (T5's ids are checked).
+# No settings of a search, or settings that hold here anyway (T5's ids are checked).
 _SILENT = {
     "_from_model_config",
     "bos_token_id",
@@ -25,7 +25,7 @@ _SILENT = {
     "use_cache",
 }
 _OF_ONE_SEARCH = ("early_stopping", "length_penalty", "temperature", "top_k", "top_p")
-# Of `AnswerLimits`, and what transformers calls them.
+# Fields of `AnswerLimits`, and transformers' names of them.
 _LIMITS = {
     "min_length": "min_new_tokens",
     "no_repeat_ngram_size": "no_repeat_ngram_size",

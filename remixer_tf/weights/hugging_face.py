@@ -67,7 +67,7 @@ def read_hugging_face_t5(folder):
     model = t5_of_config(config, tied)
     model.check_fits(shapes)
     scaled = _scales_logits(config)
-    # Here tied logits are scaled, and others not. What is neither gets a matrix.
+    # Here tied logits are scaled, and others not. Tied ones without scale get a matrix.
     logits = "lm_head.weight"
     if tied and not scaled:
         logits, model = embedding, model._replace(tied_logits=False)

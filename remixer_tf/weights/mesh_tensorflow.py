@@ -15,7 +15,7 @@ _SLOT = re.compile(r"_slot_(v|vr|vc|m)$")
 
 
 def read_mesh_tensorflow(prefix):
-    """Reads a checkpoint of TensorFlow 1, and the operative_config.gin beside it.
+    """Reads a checkpoint of TensorFlow 1, with the operative_config.gin next to it.
 
     Args:
         prefix: str, the path of the checkpoint's files without `.index`.

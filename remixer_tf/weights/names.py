@@ -1,8 +1,8 @@
-"""What published weights call our variables: one table for each format.
+"""The names of our variables in published weights: one table for each format.
 
-A row is (pattern, name, change). The variable whose path, without the model's name,
-matches the pattern is the array `name` there, in which the pattern's groups are filled
-in, after `change` of its axes.
+A row is (pattern, name, change). The pattern matches the path of a variable without the
+model's name. Its groups are filled into `name`, the array's name there. `change` turns
+the array's axes into the variable's.
 """
 
 import re

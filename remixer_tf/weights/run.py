@@ -12,7 +12,7 @@ from remixer_tf.weights.values import gin_text
 def run_gin(source, vocabulary=None):
     """Returns the gin text of a run that starts from a `Source`.
 
-    `vocabulary` is the path of a SentencePiece model, None for the one beside the
+    `vocabulary` is the path of a SentencePiece model, None for the one next to the
     weights.
     """
     run = "imagenet" if source.extra_ids is None else "imported"

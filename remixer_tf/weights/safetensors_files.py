@@ -10,11 +10,10 @@ from remixer_tf.weights.values import short
 
 _NAME = "model.safetensors"
 _INDEX = f"{_NAME}.index.json"
-# What may run code as it is read, or what others write: never read.
+# Files of these kinds are never read: they may run code, or are another library's.
+_PICKLE = "a pickle, which runs whatever code it holds when it is read"
 _REFUSED = {
-    ".bin": "a pickle, which runs whatever code it holds when it is read",
-    ".pt": "a pickle, which runs whatever code it holds when it is read",
-    ".pth": "a pickle, which runs whatever code it holds when it is read",
+    **dict.fromkeys((".bin", ".pt", ".pth"), _PICKLE),
     ".h5": "in TensorFlow's HDF5 form",
     ".msgpack": "in Flax's form of it",
 }

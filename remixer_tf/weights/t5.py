@@ -1,4 +1,4 @@
-"""What T5's kin have in common, whoever published them: their sizes, for gin."""
+"""Sizes of published T5s, for gin."""
 
 import ast
 import itertools
@@ -10,7 +10,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.weights.names import find_name
 from remixer_tf.weights.values import real, shape_of
 
-# What other libraries call an activation: what we do (`get_activation`).
+# Other libraries' names of activations, and ours (`get_activation`).
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -66,8 +66,8 @@ class T5(NamedTuple):
     def check_fits(self, shapes):
         """Raises ValueError if the arrays are far too few or too small for the model.
 
-        What is wrong with single arrays `match_variables` tells, of a model that is
-        built: this bounds its memory by that of the arrays.
+        It bounds the memory of the model that is built by that of the arrays.
+        `match_variables` reports what is wrong with single arrays.
 
         Args:
             shapes: {name: shape}.
@@ -152,7 +152,7 @@ def t5_from_shapes(shapes, rows, text):
 
 def published_activations(text):
     """The activations that Mesh TensorFlow's or T5X's gin text names, a list."""
-    # A value goes on over the lines of a bracket; it may be a macro of this text.
+    # A value in brackets may have several lines; it may be a macro of this text.
     value = r"(\([^()]*\)|\[[^\[\]]*\]|.+)"
     found = re.findall(
         rf"(?m)^\S*(?:DenseReluDense\.activation|mlp_activations) = {value}", text

@@ -1,4 +1,4 @@
-"""Reads T5X's checkpoints: a msgpack file, and zarr arrays beside it."""
+"""Reads T5X's checkpoints: a msgpack file, and zarr arrays next to it."""
 
 import os
 
@@ -18,11 +18,11 @@ _CHUNKED = "__msgpack_chunked_array__"
 
 
 def read_t5x(path):
-    """Reads a checkpoint of T5X, and the config.gin beside it or one folder above.
+    """Reads a checkpoint of T5X, and the config.gin next to it or one folder above.
 
     Args:
-        path: str, the msgpack file, called `checkpoint` in a folder of its own where
-            arrays are beside it.
+        path: str, the msgpack file, called `checkpoint` in a folder of its own if
+            arrays are next to it.
 
     Raises:
         ValueError: it is not T5X's, or not of a T5.

@@ -96,7 +96,7 @@ def named_arrays(model):
 
 
 def t5_config(model):
-    """What config.json says of a model.
+    """Returns the content of config.json for a model.
 
     Raises:
         ValueError: it is no T5.
@@ -251,7 +251,7 @@ def _one_vocabulary(task):
 
 
 def _tokenizer_config(vocabulary):
-    """What tokenizer_config.json says of a vocabulary."""
+    """Returns the content of tokenizer_config.json for a vocabulary."""
     kinds = {
         seqio.SentencePieceVocabulary: "T5Tokenizer",
         seqio.ByteVocabulary: "ByT5Tokenizer",

@@ -1,9 +1,8 @@
-"""What published files say of a model: numbers and names, checked one by one.
+"""Values of published files, numbers and names, checked one by one.
 
 The files may be a stranger's. Gin text is made of checked values alone, by `gin_text`.
 """
 
-import math
 import os
 
 from remixer_tf.errors import UserError
@@ -62,21 +61,6 @@ def gin_text(bindings):
         TypeError: a value is no bool, int, float, str, or tuple of them.
     """
     return "".join(f"{name} = {_literal(value)}\n" for name, value in bindings.items())
-
-
-def check_size(shapes, num_bytes, what):
-    """Raises ValueError if arrays cannot be in files, called `what`, of so many bytes.
-
-    Args:
-        shapes: {name: shape} that the files claim.
-        num_bytes: int, the size of the files, or the most that they expand to.
-    """
-    claimed = sum(math.prod(map(int, shape)) for shape in shapes.values())
-    if claimed > num_bytes:  # No dtype of weights has less than a byte.
-        raise UserError(
-            f"{what} cannot hold what it claims: {claimed:,} numbers in at most "
-            f"{num_bytes:,} bytes."
-        )
 
 
 def shape_of(shapes, name, rank, whose):

@@ -266,6 +266,7 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
     for table in (models, devices, *parts[1::2]):
         cells = [line.split("|")[1:-1] for line in table.splitlines() if line]
         assert len({len(line) for line in cells}) == 1 and len(cells) >= 4
+        assert all(kind.strip() for _, kind, *_ in cells)
     header, _, t5, remixer = [line.split(" | ") for line in models.splitlines()]
     assert header[1:6] == [
         *("parameters", "parameters (paper)", "batch", "inputs", "targets")

@@ -74,6 +74,7 @@ def test_help_is_readable(capsys):
         ("infer", [], "required: --model_dir. --help lists all options."),
         ("infer", ["--model_dir=a", "--batch_size=0"], "at least 1. Received: 0."),
         ("infer", ["--model_dir=a", "--step=last"], "--step: invalid step value"),
+        ("export", ["--model_dir=a", "--format=onnx", "--max_rows=3"], "a SavedModel"),
         ("compare", ["a", "--format=html"], "invalid choice: 'html' (choose from"),
         ("compare", ["a", "--formt=csv"], "'--formt=csv'. Nearest: --format."),
     ],
@@ -189,6 +190,7 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
             ["brackets", "@WarmupConstant()"],
         ),
         (["--gin.Objective.loss_fn=@CrossEntropy"], ["brackets", "@CrossEntropy()"]),
+        (["--gin.train_dataset.batching=@Batching"], ["brackets", "@Batching()"]),
         (
             ["--gin_file=runs/pretrain_c4.gin", "--gin.LEARNING_RATE=1e-4"],
             [

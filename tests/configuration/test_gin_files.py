@@ -289,8 +289,8 @@ def test_adafactor_state_of_remixer_base_is_under_one_percent():
     parameters = state = 0
     for variable in model.trainable_variables:
         parameters += math.prod(variable.shape)
-        slots = optimizer.slot_shapes(variable.shape)
-        state += sum(math.prod(shape) for shape in slots.values())
+        for axes in optimizer.slot_axes(variable.shape).values():
+            state += math.prod(variable.shape[axis] for axis in axes)
     assert 0 < state < 0.01 * parameters
 
 

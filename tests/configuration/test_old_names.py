@@ -62,6 +62,15 @@ def test_an_old_search_has_its_limits(tmp_path):
     assert found["limits"].min_length == 3 and found["sampling"].top_k == 5
 
 
+def test_an_old_choice_that_is_no_longer_there_is_no_other_model(tmp_path):
+    path = tmp_path / "operative_config.gin"
+    path.write_text("RemixerBlock.renormalize = True\n")
+    configuration.parse_gin([str(path)], [])
+    path.write_text("RemixerBlock.renormalize = False\n")
+    with pytest.raises(UserError, match="= False is no longer there: all models"):
+        configuration.parse_gin([str(path)], [])
+
+
 @pytest.mark.parametrize("old", sorted(NEW_NAMES))
 def test_a_user_is_told_the_new_name(old, tmp_path):
     new = NEW_NAMES[old]

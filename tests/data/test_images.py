@@ -11,7 +11,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data import augmentation
-from remixer_tf.data.errors import data_errors
+from remixer_tf.data.failures import data_errors
 from remixer_tf.data.image_sources import ImageFolder, TfdsImages
 from remixer_tf.data.images import eval_images, image_dataset
 from remixer_tf.data.seeds import Seeds

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.data import epochs, eval_batches, pipeline
 from remixer_tf.data.codec import Codec
-from remixer_tf.data.errors import data_errors
+from remixer_tf.data.failures import data_errors
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.masked_lm import concat_and_split
@@ -390,7 +390,7 @@ def registered():
 
 
 def test_an_unregistered_name_gets_the_nearest(registered):
-    with pytest.raises(ValueError, match="'toy_pipelin'.*nearest names: toy_pipeline"):
+    with pytest.raises(ValueError, match="'toy_pipelin'.*Nearest: toy_pipeline"):
         pipeline.get_task("toy_pipelin")
 
 

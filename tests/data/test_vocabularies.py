@@ -199,8 +199,8 @@ def test_read_texts():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"task": "tiny_boths"}, "nearest names: tiny_both"),
-        ({"task": "tiny_both", "split": "dev"}, "no split 'dev'. It has: train, empty"),
+        ({"task": "tiny_boths"}, "Nearest: tiny_both"),
+        ({"task": "tiny_both", "split": "dev"}, "no split 'dev'. It has: empty, train"),
         ({"task": "tiny_both", "split": "empty"}, "has no text"),
         ({"task": "tiny_one"}, "tiny_one keeps no text of inputs, targets"),
         (

@@ -24,12 +24,16 @@ def test_numbers_of_the_rules():
     """Read so far: 0 2 3 2. The pair 2 3 is there; 3 2 follows only on 3."""
     read = np.array([[[0, 2, 3, 2, 5, 5]]], "int32")  # 5 comes later
     scores = np.array([[[1.0, -1.0, -2.0, 4.0, 3.0, 2.0]]], "float32")
-    lower = Repetition(penalty=2.0).penalize(scores, read, np.int32(3))
+    lower = Repetition(AnswerLimits(repetition_penalty=2.0)).penalize(
+        scores, read, np.int32(3)
+    )
     np.testing.assert_array_equal(lower, [[[0.5, -1.0, -4.0, 2.0, 3.0, 2.0]]])
     for size, banned in ((1, {0, 2, 3}), (2, {3}), (3, set())):
-        left = Repetition(size).mask(scores, read, np.int32(3))
+        repetition = Repetition(AnswerLimits(no_repeat_ngram_size=size))
+        left = repetition.mask(scores, read, np.int32(3))
         assert set(np.flatnonzero(np.isinf(left))) == banned
-    np.testing.assert_array_equal(Repetition(5).mask(scores, read, np.int32(3)), scores)
+    longer = Repetition(AnswerLimits(no_repeat_ngram_size=5))
+    np.testing.assert_array_equal(longer.mask(scores, read, np.int32(3)), scores)
 
 
 def test_a_prompt_is_read_without_its_padding():

@@ -208,13 +208,8 @@ def test_slots_follow_their_variables(bert, optimizer):
     made = optimizer()
     made.build(bert.trainable_variables)
     partitions = layout.partitions(bert)
-    slots = dict(
-        zip(
-            (slot.path.partition("/")[2] for slot in made.variables),
-            layout.slot_partitions(bert, made),
-            strict=True,
-        )
-    )
+    of_slot = layout.slot_partition(bert)
+    slots = {slot.path.partition("/")[2]: of_slot(slot) for slot in made.variables}
     assert slots.pop("iteration") == slots.pop("learning_rate") == ()
     seen = set()
     for variable in bert.trainable_variables:
@@ -256,8 +251,8 @@ def test_a_slot_is_of_the_longest_name():
         for v in variables
     ]
     layout = Layout("model:2", "d_ff:model")
-    partitions = layout.slot_partitions(model, types.SimpleNamespace(variables=slots))
-    assert partitions == [(None, None), (None, None), ("model", None)]
+    partitions = map(layout.slot_partition(model), slots)
+    assert [*partitions] == [(None, None), (None, None), ("model", None)]
 
 
 def test_a_slot_of_another_shape_is_split_by_its_own_names(bert):
@@ -272,7 +267,8 @@ def test_a_slot_of_another_shape_is_split_by_its_own_names(bert):
     odd = Odd()
     odd.build(bert.trainable_variables)
     layout = Layout("model:2", "vocab:model")
-    assert layout.slot_partitions(bert, odd)[-3:] == [(None,), ("model",), (None,)]
+    partitions = map(layout.slot_partition(bert), odd.variables[-3:])
+    assert [*partitions] == [(None,), ("model",), (None,)]
 
 
 def test_memory_is_of_the_parts(bert):

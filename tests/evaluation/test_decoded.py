@@ -11,7 +11,7 @@ import tensorflow as tf
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.evaluation.batches import call_on_examples, padded_lengths
+from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task, word_metric
 from tests.evaluation.shift import DEV, LENGTHS, decoded, shift_engine
 from tests.models.tiny import tiny_model

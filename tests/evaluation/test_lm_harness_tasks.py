@@ -92,7 +92,7 @@ def run(request, tmp_path_factory):
         ]
         run_command("train", [f"--model_dir={model_dir}", *arguments])
         yield model_dir, []
-        text_files.set_directory(None)
+        text_files.data_folder.set(None)
     else:
         model_dir.mkdir()
         train_run(model_dir, "bytes")

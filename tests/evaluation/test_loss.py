@@ -103,11 +103,11 @@ def validation_text(tmp_path):
     documents = [f"one sheep and {i} more" for i in range(150)]
     lines = [json.dumps({"text": text}) for text in documents]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    text_files.set_directory(str(tmp_path))
+    text_files.data_folder.set(str(tmp_path))
     documents = text_files.read_split("validation")
     assert len(documents) == 3
     yield sum(([*(byte + 3 for byte in text.encode()), 1] for text in documents), [])
-    text_files.set_directory(None)
+    text_files.data_folder.set(None)
 
 
 @pytest.mark.slow

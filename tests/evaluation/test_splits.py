@@ -27,7 +27,7 @@ def test_unknown_splits_are_refused_at_start(make, split):
             feature_lengths=LENGTHS,
             splits=["train", split],
         )
-    assert ("The nearest: dev." in str(error.value)) == (split == "devv")
+    assert ("Nearest: dev." in str(error.value)) == (split == "devv")
     assert ("max_examples" in str(error.value)) == ("[" in split)
 
 

@@ -65,16 +65,13 @@ def test_a_sublayer_of_ones_own_that_is_written_wrongly(body, words):
         assert word in str(error.value)
 
 
-def test_schedules():
-    assert survival_by_layer(0.8, "constant", 3) == [0.8] * 3
-    np.testing.assert_allclose(survival_by_layer(0.8, "linear", 3), [1, 0.9, 0.8])
-    np.testing.assert_allclose(survival_by_layer(0.8, "linear", 1), [0.8])
-    assert survival_by_layer(1.0, "linear", 4) == [1.0] * 4
-    with pytest.raises(ValueError, match="survival_schedule='cosine'"):
-        survival_by_layer(0.8, "cosine", 3)
+def test_survival_by_layer():
+    np.testing.assert_allclose(survival_by_layer(0.8, 3), [1, 0.9, 0.8])
+    np.testing.assert_allclose(survival_by_layer(0.8, 1), [0.8])
+    assert survival_by_layer(1.0, 4) == [1.0] * 4
     for probability in (0.0, 1.5):
         with pytest.raises(ValueError, match=f"survival_probability={probability}"):
-            survival_by_layer(probability, "linear", 3)
+            survival_by_layer(probability, 3)
 
 
 def test_a_branch_is_dropped_whole_per_example_and_keeps_its_mean():
@@ -94,7 +91,7 @@ def test_the_schedule_reaches_the_blocks_and_states_have_stable_paths():
     make = functools.partial(
         TransformerStack, {"a": Ones, "b": Ones}, num_layers=3, name="stack"
     )
-    stack = make(survival_probability=0.7, survival_schedule="linear")
+    stack = make(survival_probability=0.7)
     stack.build((None, None, 4))
     rates = [block.stochastic_depth.rate for block in stack.blocks]
     np.testing.assert_allclose(rates, [0, 0, 0.15, 0.15, 0.3, 0.3])

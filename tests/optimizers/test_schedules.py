@@ -99,8 +99,14 @@ def test_an_optimizer_starts_at_step_0():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: schedules.TruncatedRsqrt(0), "warmup_steps must be an integer >= 1"),
-        (lambda: schedules.WarmupRsqrt(1e4), "warmup_steps must be an integer >= 1"),
+        (
+            lambda: schedules.TruncatedRsqrt(0),
+            "warmup_steps must be an integer of at least 1",
+        ),
+        (
+            lambda: schedules.WarmupRsqrt(1e4),
+            "warmup_steps must be an integer of at least 1",
+        ),
         (
             lambda: schedules.TruncatedRsqrt(multiplier=0),
             "multiplier must be a number >",
@@ -112,11 +118,11 @@ def test_an_optimizer_starts_at_step_0():
         (lambda: schedules.WarmupConstant(-1.0), "learning_rate must be a number > 0"),
         (
             lambda: schedules.WarmupConstant(1.0, -1),
-            "warmup_steps must be an int.*>= 0",
+            "warmup_steps must be an int.* at least 0",
         ),
         (
             lambda: schedules.WarmupConstant(1.0, step_offset=-5),
-            "step_offset must be an integer >= 0. Received: step_offset=-5",
+            "step_offset must be an integer of at least 0. Received: step_offset=-5",
         ),
         (
             lambda: schedules.WarmupLinearDecay(1.0, 100, 100),

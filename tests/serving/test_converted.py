@@ -211,7 +211,7 @@ def fake_runtime(function):
         FILE="model.fake",
         CALL={},
         ANY_BATCH=True,
-        check_installed=lambda: None,
+        MODULES=(),
         convert=convert,
         load=lambda path: function,
     )

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf import configuration
-from remixer_tf.data.errors import how_to_fetch
+from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import benchmark_files, squad_files

@@ -8,8 +8,8 @@ import pytest
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.pipeline import get_task
-from remixer_tf.evaluation.metrics import compute_metrics
 from remixer_tf.evaluation.scored import ScoredExamples
+from remixer_tf.evaluation.task_metrics import compute_metrics
 from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD
 from remixer_tf.tasks.choices import choices
 from tests.data.toy_tasks import train_dataset

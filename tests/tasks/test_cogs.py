@@ -24,7 +24,7 @@ def no_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("REMIXER_TF_DATA", raising=False)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     yield
-    cogs.set_directory(None)
+    cogs_files.data_folder.set(None)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_folder_is_found_in_this_order(tmp_path, monkeypatch):
     assert cogs_files.data_folder.find()[0] == str(tmp_path / "data/cogs")
     monkeypatch.setenv("REMIXER_TF_COGS_DIR", str(tmp_path / "named"))
     assert cogs_files.data_folder.find()[0] == str(tmp_path / "named")
-    cogs.set_directory(str(tmp_path / "set"))
+    cogs_files.data_folder.set(str(tmp_path / "set"))
     assert cogs_files.data_folder.find()[0] == str(tmp_path / "set")
 
 
@@ -136,7 +136,7 @@ def test_a_folder_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("REMIXER_TF_COGS_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError, match="REMIXER_TF_COGS_DIR.*nowhere"):
         read("dev")
-    cogs.set_directory(str(tmp_path / "elsewhere"))
+    cogs_files.data_folder.set(str(tmp_path / "elsewhere"))
     with pytest.raises(FileNotFoundError, match="cogs.directory.*elsewhere"):
         read("dev")
 
@@ -253,7 +253,7 @@ def test_types_are_18_lexical_and_3_structural():
 class TestRealFiles:
     @pytest.fixture(autouse=True)
     def real_folder(self, no_folder, real_data_dir):
-        cogs.set_directory(str(real_data_dir / "cogs"))
+        cogs_files.data_folder.set(str(real_data_dir / "cogs"))
 
     @pytest.mark.parametrize(
         ("split", "count"),

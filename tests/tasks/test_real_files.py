@@ -106,7 +106,9 @@ def task_of(name, folder):
         return get_task(name)
     # A part of SQuAD 1.1 under another name, as T5's task reads it.
     path = str(folder / "squad" / "xquad.en.json")
-    source = squad.question_source(lambda split: squad.read_json(path), ["validation"])
+    source = squad.question_source(
+        lambda split: squad_files.read_json(path), ["validation"]
+    )
     return get_task("squad_v010_allanswers").replace(name="xquad", source=source)
 
 

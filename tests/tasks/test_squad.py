@@ -20,9 +20,9 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.spans import SpanFeatureConverter
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.decoding import best_span
-from remixer_tf.evaluation.batches import call_on_examples
+from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.decoded import DecodedExamples
-from remixer_tf.evaluation.metrics import compute_metrics
+from remixer_tf.evaluation.task_metrics import compute_metrics
 from remixer_tf.tasks import squad, squad_files
 from remixer_tf.tasks.squad import Question
 from tests.tasks import squad_reference as reference
@@ -263,20 +263,20 @@ def test_gin_names_the_folder(tmp_path):
 def test_a_file_of_another_format(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match="a.json is not of SQuAD's format"):
-        squad.read_json(str(tmp_path / "a.json"))
+        squad_files.read_json(str(tmp_path / "a.json"))
 
 
 def test_an_id_names_one_question(tmp_path):
     (tmp_path / "a.json").write_text(as_json([ROWS[0], ROWS[0]]))
     with pytest.raises(ValueError, match="an id must name one question"):
-        squad.read_json(str(tmp_path / "a.json"))
+        squad_files.read_json(str(tmp_path / "a.json"))
 
 
 @pytest.mark.real_data
 def test_the_target_spans_of_xquad_score_well(real_data_dir, toy):
     """T5's pieces hold more than some answers, mostly what the scores leave out."""
     path = str(real_data_dir / "squad" / "xquad.en.json")
-    source = squad.question_source(lambda split: squad.read_json(path), ["dev"])
+    source = squad.question_source(lambda split: squad_files.read_json(path), ["dev"])
     task = get_task(
         toy.replace(source=source),
         sentencepiece_vocabulary(

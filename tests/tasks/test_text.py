@@ -6,7 +6,7 @@ import json
 import pytest
 import seqio
 
-from remixer_tf.data.pipeline import check_split
+from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabulary_training import read_texts
 from remixer_tf.tasks import text_files
 from remixer_tf.tasks.text import text_task
@@ -23,9 +23,9 @@ def folder(tmp_path):
     lines = [json.dumps({"text": f"document {i}", "url": ""}) for i in range(100)]
     (tmp_path / "web.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "README.md").write_text("no text")
-    text_files.set_directory(str(tmp_path))
+    text_files.data_folder.set(str(tmp_path))
     yield tmp_path
-    text_files.set_directory(None)
+    text_files.data_folder.set(None)
 
 
 def test_documents(folder):
@@ -191,10 +191,10 @@ def test_arguments(tmp_path):
 def test_a_missing_dataset_names_the_command_that_fetches_it(
     name, tmp_path, monkeypatch
 ):
-    loader = type(seqio.get_mixture_or_task(name).source.tfds_dataset)
+    loader = type(get_task(name).source.tfds_dataset)
     monkeypatch.setattr(loader, "data_dir", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"Fetch it: run .*\n.*'c4/en:2.2.0'"):
-        check_split(seqio.get_mixture_or_task(name), "train")
+        check_split(get_task(name), "train")
 
 
 def test_errors(tmp_path, monkeypatch):

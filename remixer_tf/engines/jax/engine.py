@@ -10,9 +10,9 @@ import tensorflow as tf
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.checkpoints.host import Host
-from remixer_tf.engines.device_rates import peak_rate
+from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import Cost, Engine, check_rows
-from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_bytes
+from remixer_tf.engines.jax.flops import product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
@@ -32,8 +32,8 @@ if keras.backend.backend() == "jax":
 class JaxEngine(Engine):
     """Runs a model by JAX, several steps in one program on a mesh of devices.
 
-    Mesh and rules change where numbers are, and not which ones are computed, but for
-    rounding: a batch is the global one, and dropout's masks are the same.
+    Mesh and rules change no results except by rounding: a batch is the global one, and
+    dropout's masks are the same.
 
     Args:
         mesh_shape, layout_rules: str, see `Layout`. With "" one device has all.
@@ -44,8 +44,8 @@ class JaxEngine(Engine):
             where it is. Both are read on any mesh and either engine.
         distributed: dictionary of what `connect` takes, of several processes that train
             together; None for this process alone.
-        barrier_seconds: how long a process waits for the others where all meet, before
-            and after checkpoints and evaluations.
+        barrier_seconds: how long a process waits for the others at checkpoints and
+            evaluations.
 
     Raises:
         ValueError: Keras runs on another library, there are fewer devices than the mesh
@@ -93,18 +93,25 @@ class JaxEngine(Engine):
         with placed(lambda scalar: self._everywhere):
             self.optimizer = optimizer()
         self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
-        of_slot = self._layout.slot_partition(self.model, self.optimizer)
-        with placed(lambda slot: self._sharding(*of_slot(slot))):
+        partition = self._layout.slot_partition(self.model)
+
+        def of_slot(slot):
+            return self._sharding(*partition(slot))
+
+        def constrain(part):
+            return jax.lax.with_sharding_constraint(part, self._of_batch())
+
+        with placed(of_slot):
             self._train_step = JaxTrainStep(
-                self.model,
-                self.optimizer,
-                objective,
-                constrain=lambda part: jax.lax.with_sharding_constraint(
-                    part, self._of_batch()
-                ),
+                self.model, self.optimizer, objective, constrain
             )
-        # Here, so that rules which do not fit are told before anything is read.
-        self._of_state = self._state_shardings()
+        trainable, non_trainable, slots = self._train_step.variables()
+        of_variables = self._of_variables()
+        self._of_state = State(
+            [of_variables[variable.path] for variable in trainable],
+            [of_variables[variable.path] for variable in non_trainable],
+            [of_slot(slot) for slot in slots],
+        )
 
     def build_model(self, model, dtype_policy):
         # Each variable is split when it is made: no device ever holds all of them.
@@ -113,25 +120,15 @@ class JaxEngine(Engine):
 
     def step(self, superbatch, stop=False):
         program, _ = self.program(superbatch)
-        state = self._state()
-        state, sums = program(*self._arguments(state, superbatch, stop))
-        for variables, values in zip(self._train_step.variables(), state, strict=True):
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
+        state, sums = program(*self._arguments(superbatch, stop))
+        variables = self._train_step.variables()
+        jax.tree.map(lambda variable, value: variable.assign(value), variables, state)
         # This process's own, with which it can reckon alone.
         return jax.tree.map(lambda value: value.addressable_data(0), sums)
 
-    def _state(self):
-        """The `State` as it is in Keras' variables."""
-        return State(
-            *(
-                [variable.value for variable in group]
-                for group in self._train_step.variables()
-            )
-        )
-
-    def _arguments(self, state, superbatch, stop):
+    def _arguments(self, superbatch, stop=False):
         """What the program takes, on the devices."""
+        state = jax.tree.map(lambda v: v.value, self._train_step.variables())
         stop = np.full(self._mesh.local_mesh.size, stop, "float32")
         of_parts = jax.make_array_from_process_local_data
         rows = self._of_batch(1)
@@ -184,17 +181,6 @@ class JaxEngine(Engine):
             ".*/halves": self._sharding(None, None, self._layout.axis("d_ff")),
         }
 
-    def _state_shardings(self):
-        """How they share the `State`."""
-        of_variables = self._of_variables()
-        trainable, non_trainable, _ = self._train_step.variables()
-        slots = self._layout.slot_partitions(self.model, self.optimizer)
-        return State(
-            [of_variables[variable.path] for variable in trainable],
-            [of_variables[variable.path] for variable in non_trainable],
-            [self._sharding(*axes) for axes in slots],
-        )
-
     def program(self, superbatch):
         """Returns the compiled program for data of these shapes, and its `Cost`."""
         shapes = tuple((k, tuple(v.shape)) for k, v in sorted(superbatch.items()))
@@ -212,7 +198,7 @@ class JaxEngine(Engine):
                 donate_argnums=0,
                 out_shardings=(self._of_state, self._everywhere),
             )
-            arguments = self._arguments(self._state(), superbatch, False)
+            arguments = self._arguments(superbatch)
             with shared(self._shared_tensors()):
                 traced = program.trace(*arguments)
             compiled = traced.lower().compile()
@@ -264,14 +250,16 @@ class JaxEngine(Engine):
         return gather(variable.value)
 
     def parameter_norm(self):
-        return float(gather(jax.jit(global_norm)(self._state().trainable)))
+        values = [variable.value for variable in self.model.trainable_variables]
+        return float(gather(jax.jit(global_norm)(values)))
 
     def cost(self, superbatch):
         return self.program(superbatch)[1]
 
     def matmul_rate(self):
         devices = self._mesh.local_mesh.size
-        return devices * matmul_rate(self._compute_dtype)
+        accelerator = jax.default_backend() != "cpu"
+        return devices * matmul_rate(self._compute_dtype, accelerator)
 
     def peak_rate(self):
         devices = self._mesh.local_mesh.devices
@@ -308,15 +296,11 @@ class MissingDevicesError(UserError):
 
 
 def make_mesh(axes, there):
-    """Returns the mesh of the first devices, of axes {name: size}.
-
-    Args:
-        axes: dictionary of ints.
-        there: list of devices. If they are of several processes, it takes all of them.
+    """Returns the mesh of axes {name: size} of the first devices.
 
     Raises:
         MissingDevicesError: there are too few devices.
-        ValueError: there are too many.
+        ValueError: they are of several processes, and it would not take all.
     """
     needed = math.prod(axes.values())
     processes = {device.process_index for device in there}

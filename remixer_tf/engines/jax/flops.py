@@ -1,12 +1,8 @@
-"""FLOPs and memory of a compiled program, and the devices' matmul rate."""
+"""FLOPs and memory of a compiled program."""
 
-import functools
 import math
 
-import jax
 from jax.extend import core
-
-from remixer_tf.engines.device_rates import matmul_sizes, measure_products
 
 
 def product_flops(jaxpr):
@@ -39,16 +35,4 @@ def program_bytes(compiled):
         + memory.temp_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
-    )
-
-
-@functools.cache
-def matmul_rate(dtype, seconds=0.5):
-    """Returns the FLOP/s of one device, measured once; see `measure_products`."""
-    size, chain = matmul_sizes(jax.default_backend() != "cpu")
-    a = jax.random.normal(jax.random.key(0), (size, size)) * size**-0.5
-    a = a.astype(dtype)
-    products = jax.jit(lambda a: jax.lax.fori_loop(0, chain, lambda _, x: a @ x, a))
-    return measure_products(
-        lambda: jax.block_until_ready(products(a)), size, chain, seconds
     )

@@ -42,7 +42,8 @@ class Layout:
     """
 
     def __init__(self, mesh_shape="", layout_rules=""):
-        self.axes = {}
+        received = f"Received: {mesh_shape=}, {layout_rules=}"
+        self.axes, rules = {}, {}  # rules: dimension -> axes
         for axis, size in _pairs("mesh_shape", mesh_shape, "data:4,model:2"):
             if not re.fullmatch("[1-9][0-9]*", size):
                 raise UserError(
@@ -50,41 +51,35 @@ class Layout:
                     f"{axis}:{size} in mesh_shape={mesh_shape!r}"
                 )
             if axis in self.axes:
-                raise UserError(
-                    f"mesh_shape tells the axis {axis!r} twice. Received: "
-                    f"mesh_shape={mesh_shape!r}"
-                )
+                raise UserError(f"mesh_shape tells the axis {axis!r} twice. {received}")
             self.axes[axis] = int(size)
-        rules = {}  # dimension -> axes
         for name, axis in _pairs("layout_rules", layout_rules, "batch:data,d_ff:model"):
             if name not in DIMENSIONS:
                 raise UserError(
                     f"layout_rules name a dimension {name!r}, which no tensor has. "
-                    f"There are: {', '.join(DIMENSIONS)}. Received: "
-                    f"layout_rules={layout_rules!r}"
+                    f"There are: {', '.join(DIMENSIONS)}. {received}"
                 )
             if axis in rules.get(name, ()) or (name in rules and name != "batch"):
                 raise UserError(
                     f"layout_rules have two rules for {name!r}; one axis can split it. "
-                    f"Received: layout_rules={layout_rules!r}"
+                    f"{received}"
                 )
             rules.setdefault(name, []).append(axis)
-        rules = {
-            name: [axis for axis in axes if axis in self.axes]
-            for name, axes in rules.items()
-        }
+        rules = {n: [a for a in axes if a in self.axes] for n, axes in rules.items()}
         self.num_devices = math.prod(self.axes.values())
         self.batch_axes = tuple(rules.pop("batch", ()))
         self.num_batch_parts = math.prod(self.axes[axis] for axis in self.batch_axes)
         self._axis_of = {name: axes[0] for name, axes in rules.items() if axes}
-        used = {*self.batch_axes, *self._axis_of.values()}
+        self._check_used({*self.batch_axes, *self._axis_of.values()}, received)
+
+    def _check_used(self, used, more):
+        """Raises ValueError if an axis of several devices is not one of those used."""
         for axis, size in self.axes.items():
             if size > 1 and axis not in used:
                 raise UserError(
                     f"The mesh axis {axis!r} of {size} devices splits nothing: each of "
                     f"them would do the same. Add a rule such as batch:{axis}, or "
-                    f"leave out the axis. Received: mesh_shape={mesh_shape!r}, "
-                    f"layout_rules={layout_rules!r}"
+                    f"leave out the axis. {more}"
                 )
 
     def axis(self, dimension):
@@ -141,28 +136,20 @@ class Layout:
             v.path: self.partition(v, num_heads.get(v.path)) for v in model.variables
         }
         used = {*self.batch_axes, *(a for axes in partitions.values() for a in axes)}
-        for name, axis in self._axis_of.items():
-            if self.axes[axis] > 1 and axis not in used:
-                raise UserError(
-                    f"The mesh axis {axis!r} of {self.axes[axis]} devices splits "
-                    "nothing: each of them would do the same. Its rule is "
-                    f"{name}:{axis}, and no variable of this model has the dimension "
-                    f"{name!r}. Add a rule such as batch:{axis}, or leave out the axis."
-                )
+        rules = ", ".join(f"{name}:{axis}" for name, axis in self._axis_of.items())
+        more = f"The rules are {rules}, and this model's variables lack the dimension."
+        self._check_used(used, more)
         return partitions
 
-    def slot_partition(self, model, optimizer):
-        """Says how the optimizer's variables are split: as the model's that they serve.
+    def slot_partition(self, model):
+        """Says how an optimizer's variables are split: as the model's that they serve.
 
-        Args:
-            model: a built `keras.Model`.
-            optimizer: a `keras.optimizers.Optimizer` of the model's trainable
-                variables. A slot of another shape than its variable is split by names
-                of its own, as `Adafactor` gives its rows and columns (`make_named`).
+        A slot of another shape than its variable is split by names of its own, as
+        `Adafactor` gives its rows and columns (`make_named`).
 
         Returns:
-            a function of one of `optimizer.variables`, or of one that is being made. It
-            returns a tuple, see `partition`.
+            a function of one of the optimizer's variables, or of one that is being
+            made. It returns a tuple, see `partition`.
 
         Raises:
             ValueError: see `partition`.
@@ -172,22 +159,17 @@ class Layout:
         partitions = self.partitions(model)
         # Keras names a slot after its variable: "<path with _ for />_<slot>".
         owners = {v.path.replace("/", "_"): v for v in model.trainable_variables}
-        return lambda slot: self._slot(slot, owners, partitions)
 
-    def slot_partitions(self, model, optimizer):
-        """Returns the list of `slot_partition` of all `optimizer.variables`."""
-        of_slot = self.slot_partition(model, optimizer)
-        return [of_slot(slot) for slot in optimizer.variables]
+        def of_slot(slot):
+            name = slot.path.rpartition("/")[2]
+            # The longest: "..._wi_0_momentum" is of "..._wi_0" and not of "..._wi".
+            own = [owner for owner in owners if name.startswith(f"{owner}_")]
+            owner = owners[max(own, key=len)] if own else None
+            if owner is not None and tuple(slot.shape) == tuple(owner.shape):
+                return partitions[owner.path]
+            return self.partition(slot)
 
-    def _slot(self, slot, owners, partitions):
-        name = slot.path.rpartition("/")[2]
-        # The longest: "..._wi_0_momentum" is of "..._wi_0" and not of "..._wi".
-        owner = max(
-            (o for o in owners if name.startswith(f"{o}_")), key=len, default=""
-        )
-        if owner and tuple(slot.shape) == tuple(owners[owner].shape):
-            return partitions[owners[owner].path]
-        return self.partition(slot)
+        return of_slot
 
 
 def _pairs(argument, text, example):

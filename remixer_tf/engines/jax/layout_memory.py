@@ -29,15 +29,9 @@ class DeviceMemory(NamedTuple):
 
 
 def device_memory(layout, model, optimizer):
-    """Counts the bytes that each device holds.
+    """Returns the `DeviceMemory` of a built model and optimizer.
 
-    Args:
-        layout: `Layout`.
-        model: a built `keras.Model`; its variables need no values.
-        optimizer: an optimizer, built with the model's trainable variables.
-
-    Returns:
-        `DeviceMemory`.
+    Their variables need no values.
 
     Raises:
         ValueError: the layout does not fit, see `Layout.partitions`.
@@ -47,25 +41,18 @@ def device_memory(layout, model, optimizer):
     def count(variables):
         return sum(_bytes(v, partitions[v.path], layout) for v in variables)
 
-    slots = layout.slot_partitions(model, optimizer)
+    of_slot = layout.slot_partition(model)
     return DeviceMemory(
         weights=count(model.variables),
         gradients=count(model.trainable_variables),
-        optimizer=sum(
-            _bytes(slot, partition, layout)
-            for slot, partition in zip(optimizer.variables, slots, strict=True)
-        ),
+        optimizer=sum(_bytes(v, of_slot(v), layout) for v in optimizer.variables),
     )
 
 
 def declare_run(model, optimizer, dtype_policy):
-    """Makes a model and its optimizer, with variables that have no values.
+    """Builds a model and its optimizer, with variables that have no values.
 
-    Args:
-        model, optimizer, dtype_policy: as `train` takes them.
-
-    Returns:
-        the `keras.Model` and the `keras.optimizers.Optimizer`, built.
+    The arguments are factories and a dtype policy, as `Engine.build` takes them.
     """
     if keras.backend.backend() == "tensorflow":
         with tf.Graph().as_default():  # Variables of a graph have no memory.

@@ -13,9 +13,7 @@ def placed(sharding):
     """Has Keras make variables on the devices that will have them.
 
     Keras computes a large one in parts, for which it wants an `Initializer` and no
-    function; a small one is computed whole on one device, and then split. The numbers
-    are those of one device, but for the last bit of a large one. A variable also stays
-    where it is when it is assigned.
+    function. The numbers are those of one device, except the last bit of a large one.
 
     Args:
         sharding: a function of a `keras.Variable` that has a path and a shape, and no
@@ -28,14 +26,9 @@ def placed(sharding):
 
 
 def shared(shardings):
-    """Has the devices share tensors while a program is traced.
+    """Returns a context in which devices share tensors that a program is traced with.
 
-    Args:
-        shardings: dictionary {expression of a tensor's path: sharding}. With none,
-            Keras has no distribution.
-
-    Returns:
-        a context manager.
+    Of {expression of a tensor's path: sharding}; {} for no distribution.
     """
     return _distributed(_Tensors(shardings) if shardings else None)
 

@@ -58,7 +58,7 @@ def connect(initialization_timeout=300, **options):
         jax.distributed.initialize(
             initialization_timeout=initialization_timeout, **options
         )
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(
             f"The processes cannot be connected: {error} Expected: "
             "JaxEngine.distributed with what jax.distributed.initialize takes, as "

@@ -33,12 +33,9 @@ class JaxTrainStep:
     """Several optimizer steps as a function of a state, to be compiled as a whole.
 
     Objective, clipping, micro-batches, skipped steps and sums are those of
-    `Engine.step`. The batch is the global one, whatever the devices that share it. The
-    parts of which auxiliary losses and statistics are means are the micro-batches
-    alone, and the same dropout masks are drawn on any number of devices.
-
-    A step that is skipped moves the states of random generators on, as on TensorFlow,
-    and nothing else.
+    `Engine.step`, of the global batch on any number of devices: its parts are the
+    micro-batches alone. A step that is skipped moves the states of random generators
+    on, as on TensorFlow, and nothing else.
 
     Args:
         model: a built `keras.Model`.

@@ -3,11 +3,10 @@
 import keras
 import tensorflow as tf
 
-from remixer_tf.engines.device_rates import peak_rate
+from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import Cost, Engine
 from remixer_tf.engines.tensorflow.flops import (
     matmul_flops,
-    matmul_rate,
     peak_bytes,
     variable_bytes,
 )
@@ -91,7 +90,8 @@ class TensorFlowEngine(Engine):
         return self._costs[shapes]
 
     def matmul_rate(self):
-        rate = matmul_rate(seconds=0.5, dtype=self._compute_dtype)
+        accelerator = bool(tf.config.list_logical_devices("GPU"))
+        rate = matmul_rate(self._compute_dtype, accelerator)
         return rate * self._devices_of_host()
 
     def peak_rate(self):

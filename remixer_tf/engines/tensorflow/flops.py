@@ -1,12 +1,9 @@
-"""FLOPs and memory of a traced function, and the machine's matmul rate."""
+"""FLOPs and memory of a traced function."""
 
-import functools
 import math
 from typing import NamedTuple
 
 import tensorflow as tf
-
-from remixer_tf.engines.device_rates import matmul_sizes, measure_products
 
 
 class OpFlops(NamedTuple):
@@ -24,19 +21,13 @@ class OpFlops(NamedTuple):
 
 
 def op_flops(concrete_function):
-    """Counts the FLOPs of every operation from its shapes, static for the products.
+    """Returns the `OpFlops` of every operation that counts, a list.
 
-    Matrix products and convolutions count 2 m n k. Of the rest, pointwise arithmetic
-    (sums, products, comparisons such as max, exponentials, roots, activations) counts
-    one for each output element, a reduction (sum, mean, max) one for each input
-    element, and a softmax five for each: max, difference, exponential, sum, quotient.
-    An FFT of n real numbers, there or back, counts 2.5 n log2 n. Moving, casting and
-    selecting are none, nor is arithmetic on integers. The body of a loop counts as
-    often as its maximum says, and once if that is unknown. The rest of an operation
-    whose shape is unknown counts nothing.
-
-    Returns:
-        list of `OpFlops`, without those that count nothing.
+    Matrix products and convolutions count 2 m n k. Pointwise arithmetic on floats
+    counts one for each output element, a reduction one for each input element, and a
+    softmax five for each: max, difference, exponential, sum, quotient. An FFT of n real
+    numbers, there or back, counts 2.5 n log2 n. The body of a loop counts as often as
+    its maximum says, and once if that is unknown. Unknown shapes count nothing.
     """
     return list(_graph_flops(concrete_function.graph, ""))
 
@@ -171,19 +162,3 @@ def _bytes(tensor):
 def variable_bytes(variables):
     """Returns the bytes that variables take."""
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
-
-
-@functools.cache
-def matmul_rate(seconds=2.0, dtype="float32"):
-    """Returns the FLOP/s of one device, measured once; see `measure_products`."""
-    size, chain = matmul_sizes(bool(tf.config.list_logical_devices("GPU")))
-    a = tf.cast(tf.random.normal((size, size), stddev=size**-0.5), dtype)
-
-    @tf.function
-    def products(a):
-        x = a
-        for _ in range(chain):
-            x = tf.matmul(a, x)
-        return x[0, 0]  # Only one number comes back from the device.
-
-    return measure_products(lambda: products(a).numpy(), size, chain, seconds)

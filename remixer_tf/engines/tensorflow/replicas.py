@@ -10,21 +10,17 @@ from remixer_tf.engines.tensorflow.strategy import get_host
 def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
     """A function of a batch as a graph, each replica of this host on its rows.
 
-    No replica waits for another, nor for another host: of several hosts, one may call
-    it alone.
+    Of several hosts, one may call it alone.
 
     Args:
-        function: takes a dictionary of tensors `[rows, ...]` and returns a structure of
-            tensors that have a leading axis too.
+        function, any_rows: see `Engine.compile`. XLA, which needs static shapes, still
+            compiles the one graph for each number of rows.
         strategy: the `tf.distribute.Strategy` of the model.
         jit_compile: bool, whether XLA compiles the function.
-        any_rows: see `Engine.compile`. XLA, which needs static shapes, still compiles
-            the one graph for each number of rows.
 
     Returns:
-        a function that takes such a batch, and returns the structure with NumPy arrays:
-        the replicas' results, one after the other along the leading axis. It raises a
-        ValueError if the rows do not divide among the replicas.
+        what `Engine.compile` returns. It raises a ValueError if the rows do not divide
+        among the replicas.
     """
     compiled = tf.function(function, jit_compile=jit_compile, autograph=False)
     replicas = strategy.num_replicas_in_sync // get_host(strategy).count
@@ -62,8 +58,7 @@ def split_rows(batch, strategy, axis=0):
         axis: int, that of the rows.
 
     Returns:
-        dictionary of what `strategy.run` takes, one after the other; the batch itself
-        where there is one replica.
+        dictionary of what `strategy.run` takes; the batch itself for one replica.
     """
     replicas = strategy.num_replicas_in_sync // get_host(strategy).count
     if replicas == 1:

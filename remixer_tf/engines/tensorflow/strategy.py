@@ -25,14 +25,11 @@ def get_strategy(name="single"):
     fail when their tensors differ in shape.)
 
     Args:
-        name: one of
-            'single': one device, the first accelerator, else the CPU;
-            'mirrored': all accelerators of this machine, or all logical CPU devices if
-                there is none, each with a copy of the variables;
-            'multi_worker': the same on several machines, each of which runs this
-                command with its own environment variable TF_CONFIG;
-            'tpu:ADDRESS': all cores of a TPU slice. ADDRESS is 'local' on a TPU VM,
-                else a TPU's name or 'grpc://HOST:PORT'.
+        name: 'single', the first accelerator, else the CPU; 'mirrored', all
+            accelerators of this machine, or all logical CPU devices if there is none,
+            each with a copy of the variables; 'multi_worker', the same on several
+            machines, each with its own TF_CONFIG; 'tpu:ADDRESS', all cores of a TPU
+            slice. ADDRESS is 'local' on a TPU VM, else its name or 'grpc://HOST:PORT'.
 
     Raises:
         ValueError: `name` is none of them, or TF_CONFIG is not set or not valid.
@@ -106,12 +103,8 @@ def get_host(strategy):
 def take_reduced_gradients(optimizer):
     """Makes `optimizer.apply` take gradients that all replicas have added up already.
 
-    Under a strategy Keras adds them up itself, with no argument to prevent it. Adding
-    twice would cost the traffic of all gradients once more, and clipping and the
-    gradient's norm need the sum before the update.
-
-    Args:
-        optimizer: a `keras.optimizers.Optimizer` on TensorFlow.
+    Under a strategy Keras adds them up itself, with no argument to prevent it. Clipping
+    and the gradient's norm need the sum before the update.
 
     Raises:
         AttributeError: this version of Keras does it elsewhere.
@@ -146,11 +139,7 @@ def _check_tf_config(text):
 
 
 def _tpu_strategy(address):
-    """Connects to a TPU.
-
-    Raises:
-        OSError: none answers.
-    """
+    """Connects to a TPU; raises OSError if none answers."""
     try:
         if address.startswith("grpc://"):  # TensorFlow would wait for minutes.
             url = urllib.parse.urlsplit(address)

@@ -7,7 +7,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf import configuration
-from remixer_tf.data.suffix_lm import SuffixLMFeatureConverter
+from remixer_tf.data.language_model import SuffixLMFeatureConverter
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import read_results
 from tests.data.toy_tasks import VOCABULARY, train_dataset
@@ -80,7 +80,8 @@ def test_a_wrong_share(share):
 @pytest.mark.usefixtures("clear_gin")
 def test_evaluation_scores_the_rest_and_gin_sets_the_share(task, tmp_path):
     configuration.register_configurables()
-    gin.parse_config("SuffixLMFeatureConverter.first_share = 0.5")
+    with gin.unlock_config():  # A test before may have used a configuration.
+        gin.parse_config("SuffixLMFeatureConverter.first_share = 0.5")
     model = Constant()
     model.build()
     suffix = gin.get_configurable("SuffixLMFeatureConverter")

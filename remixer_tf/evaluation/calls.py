@@ -44,16 +44,13 @@ def call_on_examples(function, examples, codec, *, description, **options):
 
 
 def padded_lengths(model, feature_lengths):
-    """The lengths that rows may be padded to with no other answer than `infer`'s.
+    """The lengths that rows may be padded to without another answer than `infer`'s.
 
     Inference pads to `feature_lengths`. Quarters of them save time, and give the same
     where padding is masked and float32 rounds. Otherwise there is one length: a model
     that sees its padding would see less of it than in training; and in bfloat16 a sum
     over fewer zeros may round to another number, and of two tokens that are about as
     likely the other one be written. The length of targets, which are not read, stays.
-
-    Returns:
-        list of dictionaries, as `batch_examples` takes them.
     """
     writes_in_bfloat16 = (
         hasattr(model, "decode_step") and model.compute_dtype != "float32"

@@ -50,11 +50,7 @@ def compute_metrics(task, examples, outputs):
 
 
 def metrics_of(task, kinds):
-    """Returns the metrics of a task that take one of these kinds of outputs.
-
-    Args:
-        task: a `seqio.Task`.
-        kinds: collection of `seqio.metrics.ModelOutputType`.
+    """Returns the metrics of a task that take one of these `ModelOutputType`s.
 
     Raises:
         ValueError: all metrics are of other kinds, or some of a kind that no evaluation
@@ -114,12 +110,8 @@ def list_predictions(task, examples, decoded):
     """Yields what `predictions.jsonl` says about each example, a dictionary.
 
     Its values are str, but for `idx`: the number that a benchmark gives the example, or
-    a dictionary of several.
-
-    Args:
-        task: a `seqio.Task`.
-        examples: list from `read_examples`.
-        decoded: `DecodedExamples`.
+    a dictionary of several. Examples are from `read_examples`, decoded
+    `DecodedExamples`.
     """
     vocabulary = task.output_features["targets"].vocabulary
     for example, tokens in zip(examples, decoded.tokens, strict=True):

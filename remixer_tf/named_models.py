@@ -6,6 +6,8 @@ import os
 import re
 from typing import NamedTuple
 
+from gin.config_parser import IncludeStatement
+
 from remixer_tf.configuration.bindings import gin_folder, read_statements
 from remixer_tf.errors import UserError, nearest
 
@@ -99,7 +101,8 @@ def _read(name):
 
 def _family(path):
     """The last architecture that a file includes, else that of its model."""
-    included = [s for s in read_statements(path) if isinstance(s, str)]
+    statements = read_statements(path)
+    included = [s.filename for s in statements if isinstance(s, IncludeStatement)]
     for file in reversed(included):
         if file.startswith("architectures/"):
             return os.path.basename(file).removesuffix(".gin")

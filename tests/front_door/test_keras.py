@@ -102,13 +102,13 @@ def test_balancing_losses_are_added():
     model.compile(rt.Adafactor(0.0))
     trained = model.fit(batch, batch_size=4, verbose=0).history["loss"][0]
     plain = cross_entropy(
-        model(batch, training=False),
+        model(batch, training=True),  # Full experts drop tokens then.
         batch["decoder_target_tokens"],
         batch["decoder_loss_weights"],
     )
-    # Switch's balance is at least alpha = 0.01 a mixture (Fedus et al. 2021, Equation
-    # 4: N sum f_i P_i is 1 when tokens are spread evenly, and more else).
-    assert trained > float(plain["loss"]) / 32 + 0.9e-2
+    # Switch's balance is at least alpha = 0.01 in each of two mixtures (Fedus et al.
+    # 2021, Equation 4: N sum f_i P_i is 1 when tokens are spread evenly, else more).
+    assert trained > float(plain["loss"]) / 32 + 2 * 0.95e-2
 
 
 @keras.saving.register_keras_serializable("tests")

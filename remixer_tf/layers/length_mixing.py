@@ -82,11 +82,8 @@ class LengthMixing(Sublayer):
         self.toeplitz = toeplitz
         self.softmax = softmax
         self.use_bias = use_bias
-        self.kernel_initializer = (
-            keras.initializers.TruncatedNormal(stddev=0.02)
-            if kernel_initializer is None
-            else keras.initializers.get(kernel_initializer)
-        )
+        default = keras.initializers.TruncatedNormal(stddev=0.02)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer or default)
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape):
@@ -143,13 +140,13 @@ class LengthMixing(Sublayer):
             sow(self, "intermediates", "mixing", lambda: self.matrix(n))
         if packed:
             matrix = ops.cast(self._packed_matrix(context), x.dtype)
-            y = ops.einsum("hbts,hbcs->hbct", matrix, x)
+            y = ops.einsum("hbts,hbcs->hbct", matrix, x)  # M X, each example's M
         elif self.toeplitz and not self.softmax and fft_product.is_chosen(n):
             y = fft_product.fft_product(self._visible_weights(n), x)
         else:
             matrix = self.matrix(n)
-            y = mix(ops.cast(matrix, x.dtype), x)
-            if self.softmax and mask is not None:  # / softmax(H) mask
+            y = mix(ops.cast(matrix, x.dtype), x)  # M X
+            if self.softmax and mask is not None:  # divided by softmax(H) mask
                 mass = ops.einsum("hts,bs->hbt", matrix, ops.cast(mask, "float32"))
                 mass = ops.where(mass > SMALLEST_MASS, mass, 1.0)[:, :, None]
                 # Not times 1 / mass: LiteRT's converter multiplies by mass then.

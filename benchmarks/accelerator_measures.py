@@ -16,6 +16,7 @@ from remixer_tf.engines.jax.step import JaxTrainStep, State
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import Block
 from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.objective import Objective
 from remixer_tf.optimizers import Adafactor
 
 not_measured = []  # what was not, and why
@@ -50,7 +51,8 @@ def random_batch(steps, batch, inputs, targets, vocab_size):
 
 def training(model):
     """The engine's own steps, as a function of (state, superbatch), and the state."""
-    step = JaxTrainStep(model, Adafactor(1e-3), loss_fn=CrossEntropy(z_loss=1e-4))
+    objective = Objective(CrossEntropy(z_loss=1e-4))
+    step = JaxTrainStep(model, Adafactor(1e-3), objective)
 
     def train(state, superbatch):
         state, sums = step(state, superbatch, jnp.zeros(1))

@@ -23,8 +23,9 @@ import seqio  # noqa: E402
 import t5.data  # noqa: E402
 
 from remixer_tf.data.caching import write_caches  # noqa: E402
+from remixer_tf.data.lengths import LongExamples  # noqa: E402
 from remixer_tf.data.masked_lm import MaskedLMFeatureConverter  # noqa: E402
-from remixer_tf.data.pipeline import get_task, train_dataset  # noqa: E402
+from remixer_tf.data.pipeline import Batching, get_task, train_dataset  # noqa: E402
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary  # noqa: E402
 from remixer_tf.tasks import benchmark_files  # noqa: E402
 from remixer_tf.tasks.text import text_task  # noqa: E402
@@ -59,13 +60,10 @@ def super_glue(folder):
 def measure(task, lengths, converter, seconds):
     """Returns (seconds to the first batch, examples/s, tokens/s)."""
     start = time.perf_counter()
-    batches = train_dataset(
-        task,
-        feature_lengths=lengths,
-        batch_size=BATCH,
-        feature_converter=converter,
-        count_limit=0,
-    ).as_numpy_iterator()
+    batching = Batching(BATCH, feature_converter=converter)
+    uncounted = LongExamples(count_limit=0)
+    dataset = train_dataset(task, lengths, batching, uncounted)
+    batches = dataset.as_numpy_iterator()
     next(batches)
     first = time.perf_counter() - start
     examples = tokens = 0

@@ -1,4 +1,4 @@
-"""What mixtures of experts cost: assignment, routing, dispatch.
+"""What mixtures of experts cost: assignment, routing, moving tokens.
 
     python -m benchmarks.mixtures [--rounds=7] [--experts=1,2,4,8,16] [--xla]
 
@@ -9,7 +9,7 @@ feed-forward layer of the same FLOPs: experts are as wide as it (half, where a t
 two), the capacity factor is 1, and hidden layers are not gated. Layers take turns
 within each round; the ratio to the dense one is the median over the rounds. The
 router's share is its own time, the experts' that of their products on rows that lie
-ready; the rest is dispatch. Last the spatial experts of sMLP's blocks, against gMLP's
+ready; the rest moves tokens. Last the spatial experts of sMLP's blocks, against gMLP's
 block with one spatial gate.
 """
 
@@ -35,7 +35,6 @@ from remixer_tf.layers import (
     SparseSpatialGate,
     SwitchRouter,
 )
-from remixer_tf.layers import mixture as mixtures
 from remixer_tf.layers.assignment import assign_balanced
 
 ROWS, LENGTH, D_MODEL, D_FF, VOCAB_SIZE = 8, 512, 256, 1024, 1000
@@ -90,17 +89,14 @@ def part_steps(mixture, jit_compile):
     x = mixture._group(x)
     ids, mask = mixture._group(context.tokens), mixture._group(context.token_mask)
     groups, tokens, _ = x.shape
-    if mixture.dispatch == "dense":
-        rows = TOKENS
-    else:
-        rows = groups * mixture.router.capacity(tokens)
+    rows = groups * mixture.router.capacity(tokens)
 
     def route(x):
         routing = mixture.router(x, tokens=ids, token_mask=mask, training=True)
         return routing.gates
 
     def compute(rows):
-        return mixture._apply_experts(rows, None, [*mixture.wi, mixture.wo], True)
+        return mixture._apply_experts([*mixture.wi, mixture.wo], True, rows, None)
 
     ready = tf.random.normal((mixture.num_experts, rows, D_MODEL))
     return (
@@ -141,18 +137,26 @@ def print_assignment(rounds):
         print_row(tokens, 16, *(milliseconds(times, xla) for xla in steps))
 
 
+def by_every_expert(layer, x):
+    """The outputs of every expert, the choices of which are added up."""
+    routing = layer.router(x, tokens=None, token_mask=None)
+    rows = tf.broadcast_to(tf.squeeze(x, 1), (layer.num_experts, len(x), D_MODEL))
+    y = layer._apply_experts([*layer.wi, layer.wo], False, rows, None)
+    gates = routing.gates * tf.one_hot(routing.experts[..., 0], layer.num_experts)
+    return tf.einsum("te,etd->td", gates[:, 0], y)
+
+
 def print_evaluation(rounds):
-    mixtures.FEW_TOKENS = 0  # Both ways, whichever the layer takes.
     print_header("tokens evaluated", "experts", "ms, dropless", "ms, every expert")
     for tokens, experts in itertools.product((1, 64, 4096), (4, 8, 16)):
         x = tf.random.normal((tokens, 1, D_MODEL))
-        steps = {}
-        for dispatch in ("gather", "dense"):
-            layer = MoE(experts, D_FF, dispatch=dispatch)
-            layer.build(x.shape)
-            steps[dispatch] = tf.function(
-                functools.partial(layer, x, context=Context())
-            )
+        layer = MoE(experts, D_FF)
+        layer.build(x.shape)
+        steps = {
+            "dropless": functools.partial(layer, x, context=Context()),
+            "every": functools.partial(by_every_expert, layer, x),
+        }
+        steps = {name: tf.function(step) for name, step in steps.items()}
         times = measure(steps, rounds)
         print_row(tokens, experts, *(milliseconds(times, name) for name in steps))
 
@@ -160,25 +164,22 @@ def print_evaluation(rounds):
 def print_layers(rounds, experts, jit_compile):
     print_header(
         "router",
-        "dispatch",
         "experts",
         "ms/step",
         "ratio to dense",
         "FLOPs/token (M)",
         "router's share",
-        "dispatch's",
+        "moving",
         "experts'",
     )
     dense, flops = layer_step(FeedForward(D_FF, name="dense"), jit_compile)
-    print_row("(dense)", "", "", "", "1.00", f"{flops / TOKENS / 1e6:.2f}", "", "", "")
+    print_row("(dense)", "", "", "1.00", f"{flops / TOKENS / 1e6:.2f}", "", "", "")
     for name, router in ROUTERS.items():
         k = {"gshard": 2}.get(name, 1)
-        # What these cost does not depend on the router.
-        others = ("einsum", "dense") if name == "switch" else ()
-        for dispatch, number in itertools.product(("gather", *others), experts):
-            if number < k or (dispatch == "dense" and number > 8):
+        for number in experts:
+            if number < k:
                 continue
-            mixture = MoE(number, D_FF // k, router, dispatch=dispatch)
+            mixture = MoE(number, D_FF // k, router)
             step, flops = layer_step(mixture, jit_compile)
             route, compute = part_steps(mixture, jit_compile)
             steps = {"dense": dense, "all": step, "route": route, "compute": compute}
@@ -187,7 +188,6 @@ def print_layers(rounds, experts, jit_compile):
             shares = (parts[0], whole - sum(parts), parts[1])
             print_row(
                 name,
-                dispatch,
                 number,
                 f"{1e3 * whole:.0f}",
                 f"{ratio(times, 'all', 'dense'):.2f}",

@@ -23,7 +23,7 @@ from benchmarks.measure import print_header, print_row
 ARGUMENTS = [
     *tiny_run.ARGUMENTS,
     "--gin.TensorFlowEngine.strategy='multi_worker'",
-    "--gin.train.log_period=20",
+    "--gin.Schedule.log_period=20",
 ]
 BATCH_PER_PROCESS = 32
 

@@ -9,5 +9,5 @@ ARGUMENTS = [
     "--gin.FEATURE_LENGTHS={'inputs': 104, 'targets': 192}",
     "--gin.LENGTH_BUCKETS=None",
     "--gin.WARMUP_STEPS=10",
-    "--gin.train.steps_per_call=1",
+    "--gin.Schedule.steps_per_call=1",
 ]

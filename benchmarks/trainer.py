@@ -81,8 +81,8 @@ def main():
             f"--model_dir={folder}/run",
             *tiny_run.ARGUMENTS,
             f"--gin.TRAIN_STEPS={options.steps}",
-            "--gin.train.log_period=1",
-            "--gin.train.checkpoint_period=10",
+            "--gin.Schedule.log_period=1",
+            "--gin.Schedule.checkpoint_period=10",
         ]
         first = []
         advance = progress.Progress.advance

@@ -51,6 +51,7 @@ def serve(name, model, dtype):
     from remixer_tf.engines.backend_engine import backend_engine
     from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
     from remixer_tf.objectives.losses import CrossEntropy
+    from remixer_tf.objectives.objective import Objective
     from remixer_tf.optimizers import Adafactor
 
     file, bindings = MODELS[model]
@@ -61,7 +62,7 @@ def serve(name, model, dtype):
         lambda: configuration.call("EncoderDecoder"),
         lambda: Adafactor(1e-3),
         dtype,
-        loss_fn=CrossEntropy(z_loss=1e-4),
+        Objective(CrossEntropy(z_loss=1e-4)),
     )
     spec = engine.model.batch_spec(BATCH, {"inputs": INPUTS, "targets": TARGETS})
     batch = random_superbatch(spec, engine.model)

@@ -15,6 +15,7 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
+from remixer_tf.layers.checks import check_integers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Run:
         vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
         dtype_policy: "float32" or "mixed_bfloat16" (variables stay float32).
         engine: a factory of an `Engine`, which runs the model.
+        seed: int, of training: initial weights, dropout and the order of data.
+
+    Raises:
+        ValueError: the seed is not an integer of at least 0.
     """
 
     model: Callable
@@ -39,6 +44,10 @@ class Run:
     vocabulary: Any = None
     dtype_policy: str = "float32"
     engine: Callable = backend_engine
+    seed: int = 0
+
+    def __post_init__(self):
+        check_integers(0, seed=self.seed)
 
     def get_task(self):
         """Returns the `seqio.Task` or `seqio.Mixture`, with the run's vocabulary.

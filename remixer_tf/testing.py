@@ -1,5 +1,7 @@
 """Tests of a sublayer, ours or a user's own, by the rules that hold for all of them."""
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -8,7 +10,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, DecodeState
 from remixer_tf.models import TransformerStack
 
-BATCH_SIZE, ENCODER_LENGTH, VOCAB_SIZE = 2, 6, 100
+BATCH_SIZE, LENGTH, ENCODER_LENGTH, VOCAB_SIZE = 2, 7, 6, 100
 
 
 def check_sublayer(
@@ -16,7 +18,6 @@ def check_sublayer(
     causal=False,
     max_length=None,
     d_model=12,
-    length=7,
     reads_encoder=False,
     packs=True,
     decodes=True,
@@ -49,12 +50,12 @@ def check_sublayer(
     ```
 
     Args:
-        factory: a function of `name` and `dtype` that returns a new sublayer without
-            dropout, as `TransformerStack.sublayers` has it.
+        factory: a class or function of `name` and `dtype` that returns a new sublayer
+            without dropout, as `TransformerStack.sublayers` has it.
         causal: bool, whether to test it as in a decoder.
-        max_length: int, the stack's, see `TransformerStack`; at least `length`.
+        max_length: int, the stack's, see `TransformerStack`; at least 7, the length of
+            the sequences.
         d_model: int, channels of the inputs.
-        length: int, of the sequences, at least 4.
         reads_encoder: bool, whether it reads `context.encoded`.
         packs: bool. False is for a layer that refuses packed rows, with a ValueError.
         decodes: bool. False is for a layer that is never asked to decode.
@@ -67,39 +68,24 @@ def check_sublayer(
     """
 
     def make(dtype):
-        stack = TransformerStack(
-            {"sublayer": factory},
-            num_layers=1,
-            causal=causal,
-            max_length=max_length,
-            dtype=dtype,
-        )
+        kwargs = {"causal": causal, "max_length": max_length, "dtype": dtype}
+        stack = TransformerStack({"sublayer": factory}, num_layers=1, **kwargs)
         layer = stack.blocks[0].sublayer
         layer.build((None, None, d_model))
         return layer
 
     layer = make("float32")
-    rng = np.random.default_rng(0)
-    for weight, value in random_values(layer.trainable_variables, rng):
+    for weight, value in random_values(layer.trainable_variables):
         weight.assign(value)
-    trial = Trial(
-        layer,
-        d_model,
-        length,
-        reads_encoder=reads_encoder,
-        tolerance=tolerance,
-        jit=compiled,
-    )
+    trial = Trial(layer, d_model, LENGTH, reads_encoder, tolerance=tolerance)
+    trial.jit = compiled
     trial.check_shape()
     if causal:
         trial.check_causal()
     if causal and decodes:
         trial.check_decoding()
     trial.check_padding()
-    if packs:
-        trial.check_packing()
-    else:
-        trial.check_refuses_packing()
+    trial.check_packing(refused=not packs)
     trial.check_gradients()
     trial.check_copy(make("float32"), tolerance=0.0)
     trial.check_copy(make("mixed_bfloat16"), tolerance=0.05)
@@ -110,11 +96,14 @@ class Trial:
 
     Args:
         layer: a built `Sublayer`.
-        d_model, length, reads_encoder, tolerance: see `check_sublayer`.
+        d_model, reads_encoder, tolerance: see `check_sublayer`.
+        length: int, of the sequences, at least 4.
         vocab_size: int, of the ids in `Context.tokens`.
         position_bias: a `RelativePositionBias` of the layer's stack, or None.
-        jit: a function of a function and the layer whose weights it reads, see
-            `compiled`.
+
+    Attributes:
+        jit: a function of a function and the layer whose weights it reads, such as
+            `compiled`; at first it compiles nothing.
     """
 
     def __init__(
@@ -126,17 +115,19 @@ class Trial:
         vocab_size=VOCAB_SIZE,
         position_bias=None,
         tolerance=2e-5,
-        jit=lambda function, layer: function,
     ):
         rng = np.random.default_rng(1)
+        lengths = (length, length, ENCODER_LENGTH)
+        self.x, self.others, self.encoded = (
+            rng.normal(size=(BATCH_SIZE, n, d_model)).astype("float32") for n in lengths
+        )
         self.layer = layer
-        self.x, self.others = (_normal(rng, length, d_model) for _ in range(2))
-        self.encoded = _normal(rng, ENCODER_LENGTH, d_model) if reads_encoder else None
+        if not reads_encoder:
+            self.encoded = None
         self.vocab_size = vocab_size
         self.position_bias = position_bias
         self.tolerance = tolerance
-        self.jit = jit
-        self.call = jit(layer, layer)
+        self.jit = lambda function, layer: function
         self.name = f"Layer '{layer.path}' ({type(layer).__name__})"
 
     def context(self, x, **fields):
@@ -157,11 +148,14 @@ class Trial:
 
     def run(self, x, **fields):
         """The outputs of inputs x, float32 array; `fields` are those of a `Context`."""
-        return _array(
-            self.call(ops.convert_to_tensor(x), context=self.context(x, **fields))
-        )
+        return _array(self._call(x, context=self.context(x, **fields)))
+
+    @functools.cached_property
+    def _call(self):
+        return self.jit(self.layer, self.layer)
 
     def check_shape(self):
+        """Outputs are finite and have the shape of the inputs."""
         y = self.run(self.x)
         if y.shape != self.x.shape:
             raise UserError(
@@ -227,7 +221,8 @@ class Trial:
                 bias = self.position_bias(keys[t : t + 1], keys)
                 context = context._replace(position_bias=bias)
             state = DecodeState(ops.convert_to_tensor(t, "int32"), keys)
-            y_t, cache = decode_step(ops.convert_to_tensor(x_t), cache, context, state)
+            x_t = ops.convert_to_tensor(x_t)
+            y_t, cache = decode_step(x_t, cache, context, state)
             self._same(
                 _array(y_t),
                 y[:, t : t + 1],
@@ -238,10 +233,20 @@ class Trial:
                 np.abs(y).max(),
             )
 
-    def check_packing(self):
-        """Packs two examples and padding in a row: they give what they give alone."""
+    def check_packing(self, refused=False):
+        """Two examples in a row give what they give alone, or the row is an error."""
         (row, fields), *examples = self._packed()
-        packed = self.run(row, **fields)
+        try:
+            packed = self.run(row, **fields)
+        except ValueError:
+            if refused:
+                return
+            raise
+        if refused:
+            raise UserError(
+                f"{self.name} does not refuse packed rows. If it cannot keep examples "
+                "apart, raise a ValueError where context.segment_ids is not None."
+            )
         for start, stop, fields in examples:
             self._same(
                 packed[:, start:stop],
@@ -249,21 +254,9 @@ class Trial:
                 f"{self.name} mixes packed examples: its output at position {{}} of a "
                 "packed row is not that of the example alone. Use context.segment_ids "
                 "and context.positions, or train with packing off "
-                "(train_dataset.pack = False).",
+                "(Batching.pack = False).",
                 start,
             )
-
-    def check_refuses_packing(self):
-        """A packed row is an error."""
-        (row, fields), *_ = self._packed()
-        try:
-            self.run(row, **fields)
-        except ValueError:
-            return
-        raise UserError(
-            f"{self.name} does not refuse packed rows. If it cannot keep examples "
-            "apart, raise a ValueError where context.segment_ids is not None."
-        )
 
     def _packed(self):
         """A packed row and its fields; then each example's start, end and fields."""
@@ -300,12 +293,7 @@ class Trial:
                 )
 
     def check_copy(self, copy, tolerance):
-        """Another layer with the weights, by their paths, gives the same.
-
-        Args:
-            copy: a built layer, in any precision.
-            tolerance: as `Trial`'s.
-        """
+        """Another built layer with the weights, by their paths, gives the same."""
         values = {weight.path: weight for weight in self.layer.weights}
         paths = [weight.path for weight in copy.weights]
         if sorted(values) != sorted(paths) or len(values) < len(self.layer.weights):
@@ -356,17 +344,13 @@ class Trial:
             raise UserError(words.format(start + int(wrong.argmax())))
 
 
-def random_values(weights, rng):
-    """Yields weights with values of a size that products keep; none is 0 or 1.
-
-    Args:
-        weights: list of `keras.Variable`.
-        rng: a `numpy.random.Generator`.
-    """
+def random_values(weights):
+    """Yields weights with values of a size that products keep; none is 0 or 1."""
+    rng = np.random.default_rng(0)
     for weight in weights:
         fan_in = np.prod(weight.shape[:-1]) if len(weight.shape) > 1 else 4
-        value = rng.normal(size=weight.shape, scale=fan_in**-0.5).astype("float32")
-        yield weight, ops.convert_to_tensor(value, weight.dtype)
+        value = rng.normal(size=weight.shape, scale=fan_in**-0.5)
+        yield weight, ops.convert_to_tensor(value.astype("float32"), weight.dtype)
 
 
 def compiled(function, layer=None):
@@ -379,9 +363,6 @@ def compiled(function, layer=None):
     Args:
         function: a function of nests of arrays, or a layer.
         layer: the layer whose variables it reads; without one, `function`.
-
-    Returns:
-        a function of the same arguments.
     """
     if keras.backend.backend() == "tensorflow":
         return function
@@ -443,10 +424,6 @@ def outputs_and_gradients(function, layer):
     arrays = [g if g is None else ops.convert_to_numpy(g) for g in gradients]
     names = [weight.path for weight in weights]
     return ops.convert_to_numpy(outputs), dict(zip(names, arrays, strict=True))
-
-
-def _normal(rng, length, d_model):
-    return rng.normal(size=(BATCH_SIZE, length, d_model)).astype("float32")
 
 
 def _array(y):

@@ -39,7 +39,7 @@ STARTS = (
 
 
 def add_arguments(parser):
-    configuration.add_common(parser, needs_run=False)
+    configuration.add_common(parser, run="optional")
     parser.add_argument("--t5", required=True, metavar="RUN")
 
 
@@ -64,7 +64,7 @@ def main(arguments):
                 options.gin_search_paths,
             )
             model = build_model(configuration.get_value("Run.model"), "float32")
-            configuration.get_value("train.initial_checkpoint")(model)
+            configuration.get_value("Checkpointing.initial")(model)
         loss = _loss(model)
         of_t5 = loss if of_t5 is None else of_t5
         print(f"| {name} | {loss:.4f} | {loss - of_t5:+.4f} |", flush=True)

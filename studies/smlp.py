@@ -58,10 +58,10 @@ def make_step(model, bindings):
         tf.distribute.get_strategy(),
         jit_compile=value("TensorFlowEngine.jit_compile"),
     )
-    rows = value("train_dataset.batch_size")
+    rows = value("Batching.batch_size")
     lengths = value("train_dataset.feature_lengths")
     batch = random_superbatch(made.batch_spec(rows, lengths), made)
-    flops = matmul_flops(step.get_concrete_function(batch))
+    flops = matmul_flops(step.run_steps.get_concrete_function(*step.arguments(batch)))
     return lambda: float(step(batch)["loss"]), flops / (rows * lengths["targets"])
 
 

@@ -2,42 +2,55 @@
 
 import collections
 
+from absl import logging
+
+from remixer_tf.errors import UserError
+
 _FIRST = 5  # line numbers that a report tells
 
 
-class BadRows:
-    """The bad rows of a task.
+def check_on_bad_rows(value):
+    """Raises a ValueError unless it says what becomes of bad rows."""
+    if value not in ("raise", "skip"):
+        raise UserError(f"on_bad_rows must be 'raise' or 'skip'. Received: {value!r}.")
 
-    Args:
-        task: str, its name.
-    """
+
+class BadRows:
+    """The bad rows of a task, by its name."""
 
     def __init__(self, task):
         self._task = task
         self._lines = collections.defaultdict(list)  # (split, kind) -> line numbers
 
     def add(self, split, kind, line):
-        """Counts a row.
-
-        Args:
-            split: str.
-            kind: str, what is wrong, such as "empty target".
-            line: int, its line in the file of the split.
-        """
+        """Counts a row: `kind` says what is wrong, `line` is its line in the file."""
         self._lines[split, kind].append(line)
 
     def count(self):
         """Returns how many bad rows there are."""
         return sum(map(len, self._lines.values()))
 
-    def report(self, files, rows, handling):
-        """Returns the counts by split and kind, with the first few line numbers.
+    def tell(self, files, rows, skip, how_to_skip):
+        """Logs them if they are to be skipped, else raises a ValueError for them.
 
         Args:
             files: dictionary, split -> file.
             rows: int, how many rows there are, the bad ones among them.
-            handling: str, what becomes of the bad ones, such as "skipped".
+            skip: bool.
+            how_to_skip: str, the binding of gin.
         """
+        if not self._lines:
+            return
+        if skip:
+            logging.warning("%s", self._report(files, rows, "bad and skipped"))
+            return
+        raise UserError(
+            f"{self._report(files, rows, 'bad')}\nCorrect them, or leave them out with "
+            f"{how_to_skip}."
+        )
+
+    def _report(self, files, rows, handling):
+        """The counts by split and kind, with the first few line numbers."""
         text = [f"{self._task}: {self.count():,} of {rows:,} rows are {handling}:"]
         for split, file in files.items():
             for (its_split, kind), lines in self._lines.items():

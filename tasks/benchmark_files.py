@@ -39,8 +39,8 @@ glue_folder = DataFolder("glue", "REMIXER_TF_GLUE_DIR", "glue")
 super_glue_folder = DataFolder("super_glue", "REMIXER_TF_SUPER_GLUE_DIR", "superglue")
 
 
-class BenchmarkFiles(seqio.FunctionDataSource):
-    """The files of a set, read as TFDS reads them. All is held in memory.
+def _files_source(dataset, folder, subfolder, names):
+    """A source of the files of a set, read as TFDS reads them. All is held in memory.
 
     The order of the training examples is shuffled, once and for all: some files are in
     an order that a task's buffer is too short for.
@@ -48,26 +48,25 @@ class BenchmarkFiles(seqio.FunctionDataSource):
     Args:
         dataset: str, TFDS' name of the set, with its version.
         folder: a `DataFolder`.
-        subfolders: the names that the set's folder may have.
+        subfolder: str, the set's own name of its folder.
         names: dictionary split -> names that its file may have, without .gz; the first
             is the benchmark's own.
     """
+    subfolders = dict.fromkeys((subfolder, subfolder.lower().replace("-", "")))
 
-    def __init__(self, dataset, folder, subfolders, names):
-        def find(split):
-            paths = [
-                os.path.join(subfolder, name)
-                for name in names[split]
-                for subfolder in subfolders
-            ]
-            return folder.find_file(*dict.fromkeys(paths))
+    def dataset_fn(split, shuffle_files=False, seed=None):
+        paths = (os.path.join(x, name) for name in names[split] for x in subfolders)
+        rows = _read(dataset, folder.find_file(*paths), split)
+        return tf.data.Dataset.from_tensor_slices(rows)
 
-        def dataset_fn(split, shuffle_files=False, seed=None):
-            del shuffle_files, seed
-            rows = _read(dataset, find(split), split)
-            return tf.data.Dataset.from_tensor_slices(rows)
+    return seqio.FunctionDataSource(dataset_fn, list(names))
 
-        super().__init__(dataset_fn, list(names))
+
+# What a file that is another set's, or none, makes TFDS raise.
+_OTHER_FILE = (
+    *(AssertionError, AttributeError, KeyError, IndexError, TypeError, ValueError),
+    csv.Error,
+)
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,15 +80,7 @@ def _read(dataset, path, split):
             rows.append(features.encode_example(row))
         if not split.startswith("test") and all(row.get("label") == -1 for row in rows):
             raise UserError("no example has a label")
-    except (
-        AssertionError,
-        AttributeError,
-        KeyError,
-        IndexError,
-        TypeError,
-        ValueError,
-        csv.Error,
-    ) as error:
+    except _OTHER_FILE as error:
         raise UserError(
             f"{path}, after {len(rows):,} examples: this is not the file that the "
             f"benchmark ships for {dataset} {split}, with {', '.join(features)} "
@@ -112,13 +103,9 @@ def _generate(builder, path, split):
     """Yields the examples of a file, dictionaries that `features` encode."""
     if path.removesuffix(".gz").endswith(".jsonl") and builder.name == "glue":
         labels = builder.info.features["label"].names
-        for i, (hypothesis, premise, label) in enumerate(read_pairs(path, labels)):
-            yield {
-                "hypothesis": hypothesis,
-                "premise": premise,
-                "label": label,
-                "idx": i,
-            }
+        names = ("hypothesis", "premise", "label")
+        for i, row in enumerate(read_pairs(path, labels)):
+            yield {**dict(zip(names, row, strict=True)), "idx": i}
         return
     with tempfile.TemporaryDirectory() as folder:
         if path.endswith(".gz"):
@@ -206,7 +193,7 @@ _SUPER_GLUE = {
     "axb": ("AX-b", {"test": ["AX-b.jsonl"]}),
     "axg": ("AX-g", {"test": ["AX-g.jsonl"]}),
 }
-_DPR = {"train": ["train.c.txt"], "test": ["test.c.txt"]}
+_DPR = {"": ("DPR", {"train": ["train.c.txt"], "test": ["test.c.txt"]})}
 
 
 def use_files(task):
@@ -221,21 +208,17 @@ def use_files(task):
         return
     dataset = task.source.tfds_dataset.name
     benchmark, _, name = dataset.partition(":")[0].partition("/")
-    if benchmark == "glue":
-        folder, (subfolder, names) = glue_folder, _GLUE[name]
-    elif benchmark == "super_glue":
-        folder, (subfolder, names) = super_glue_folder, _SUPER_GLUE[name]
-    elif benchmark == "definite_pronoun_resolution":
-        folder, subfolder, names = super_glue_folder, "DPR", _DPR
-    elif dataset.startswith("squad/v1.1"):
+    if dataset.startswith("squad/v1.1"):
+        folder = squad_files.data_folder
         files = squad_files.question_source(_read_squad, list(squad_files.SPLITS))
-        task._source = FilesOrTfds(task.source, squad_files.data_folder, files)
-        return
+    elif benchmark in ("glue", "super_glue", "definite_pronoun_resolution"):
+        folder = glue_folder if benchmark == "glue" else super_glue_folder
+        known = {"glue": _GLUE, "super_glue": _SUPER_GLUE}.get(benchmark, _DPR)
+        files = _files_source(dataset, folder, *known[name])
     else:
         return
-    subfolders = (subfolder, subfolder.lower().replace("-", ""))
-    files = BenchmarkFiles(dataset, folder, subfolders, names)
-    task._source = FilesOrTfds(task.source, folder, files)
+    splits = task.source._splits or None
+    task._source = FilesOrTfds(dataset, folder, files, splits)
 
 
 def _read_squad(split):

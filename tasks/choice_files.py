@@ -48,27 +48,17 @@ class ChoiceFiles:
 
     def __init__(self, name, subfolder, files, parse, fields):
         variable = f"REMIXER_TF_{name.upper()}_DIR"
-        self._folder = DataFolder(name, variable, subfolder)
-        self._files = files
-        self._parse = parse
-        self._fields = fields
-
-    def set_directory(self, directory=None):
-        """Names the folder; None goes back to the environment."""
-        self._folder.set(directory)
+        self.data_folder = DataFolder(name, variable, subfolder)
+        self._files, self._parse, self._fields = files, parse, fields
 
     def read(self, split, running_text):
-        """Returns a list of `Question`.
-
-        Args:
-            split: str, one of `SPLITS`.
-            running_text: bool, the form.
+        """Returns a list of `Question`, in the form for running text or in the other.
 
         Raises:
             FileNotFoundError: the file is not there.
             ValueError: a line is not what is expected; the message names it.
         """
-        path = self._folder.find_file(*self._files[split])
+        path = self.data_folder.find_file(*self._files[split])
         questions = []
         # Not splitlines: JSON may hold other line breaks than \n.
         lines = read_bytes(path).decode("utf-8-sig").split("\n")

@@ -29,10 +29,9 @@ import numpy as np
 import seqio
 
 from remixer_tf.data.codec import keep_end
-from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.errors import UserError
 from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD, SPLITS
-from remixer_tf.tasks.rows import RowSource
+from remixer_tf.tasks.rows import RowSource, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
 
 
@@ -40,7 +39,7 @@ def choices(targets, scores):
     """A metric of scores: on how many questions the likeliest choice is correct.
 
     A question of which some choices are missing, as the last of `max_examples` can be,
-    is left out.
+    is left out. Of equals the first counts.
 
     Args:
         targets: list of tuples, as T5's postprocessor `rank_classification` makes them:
@@ -49,8 +48,7 @@ def choices(targets, scores):
         scores: list of float, the log-likelihoods.
 
     Returns:
-        dictionary of numbers: accuracy (in percent), correct, chance (the number of
-        correct ones to expect of guessing) and questions. Of equals the first counts.
+        dictionary of numbers, see the module.
 
     Raises:
         ValueError: no question is whole.
@@ -100,7 +98,6 @@ def _source(files, running_text):
 
 
 def _add_task(name, files, running_text):
-    feature = seqio.Feature(byte_vocabulary(), add_eos=not running_text)
     seqio.TaskRegistry.add(
         name,
         source=_source(files, running_text),
@@ -110,7 +107,7 @@ def _add_task(name, files, running_text):
             keep_end,
             seqio.preprocessors.append_eos_after_trim,
         ],
-        output_features={"inputs": feature, "targets": feature},
+        output_features=byte_features(add_eos=not running_text),
         postprocess_fn=functools.partial(
             function_of_t5("data.postprocessors", "rank_classification"),
             passthrough_feature_keys=["num_choices"],

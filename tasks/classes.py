@@ -3,8 +3,8 @@
 import seqio
 
 from remixer_tf.data.classification import ClassNames, join_texts
-from remixer_tf.data.vocabularies import byte_vocabulary
-from remixer_tf.tasks import rows
+from remixer_tf.tasks.metrics import accuracy
+from remixer_tf.tasks.rows import RowSource, byte_features
 
 
 def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=32_768):
@@ -23,7 +23,7 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
         shuffle_buffer_size: int; as large as the training split, it shuffles fully.
     """
     texts = ("inputs", "inputs_b") if pairs else ("inputs",)
-    source = rows.RowSource(read_rows, splits, names=(*texts, "targets"))
+    source = RowSource(read_rows, splits, names=(*texts, "targets"))
     add_source(name, source, classes, shuffle_buffer_size=shuffle_buffer_size)
 
 
@@ -31,21 +31,14 @@ def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_7
     """Registers a classification task of any source, as `add_task` does of rows.
 
     Args:
-        name: str, of the task.
+        name, classes, shuffle_buffer_size: see `add_task`.
         source: `seqio.DataSource`.
-        classes: list of str, the classes in the order of their ids.
         preprocessors: functions of a dataset, which make of the source's examples
             dictionaries of strings: "inputs", perhaps "inputs_b", and "targets", a
             class.
-        shuffle_buffer_size: int.
     """
-    text = seqio.Feature(byte_vocabulary(extra_ids=3), add_eos=False)
-    features = {
-        "inputs": text,
-        "inputs_b": seqio.Feature(text.vocabulary, add_eos=False, required=False),
-        "token_types": seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False),
-        "targets": seqio.Feature(ClassNames(classes), add_eos=False),
-    }
+    features = byte_features(("inputs", "inputs_b"), extra_ids=3, add_eos=False)
+    text = features["inputs"].vocabulary
     seqio.TaskRegistry.add(
         name,
         source=source,
@@ -55,13 +48,12 @@ def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_7
             seqio.CacheDatasetPlaceholder(),
             join_texts,
         ],
-        output_features=features,
+        output_features=features
+        | {
+            "inputs_b": seqio.Feature(text, add_eos=False, required=False),
+            "token_types": seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False),
+            "targets": seqio.Feature(ClassNames(classes), add_eos=False),
+        },
         metric_fns=[accuracy],
         shuffle_buffer_size=shuffle_buffer_size,
     )
-
-
-def accuracy(targets, predictions):
-    """Returns the percentage of predictions that equal their target."""
-    right = sum(t == p for t, p in zip(targets, predictions, strict=True))
-    return {"accuracy": 100 * right / len(targets)}

@@ -15,45 +15,21 @@ and over the 3 structural ones.
 """
 
 from remixer_tf.tasks import cogs_files, cogs_forms, metrics, rows
-from remixer_tf.tasks.cogs_files import gen_release, set_directory
 
-__all__ = [
-    "GEN_TYPES",
-    "gen_release",
-    "read_rows",
-    "read_variable_free_rows",
-    "set_directory",
-]
+set_directory = cogs_files.data_folder.set
 
-# The types of the generalisation set and their kinds, as in Table 3 of the paper.
-GEN_TYPES = {
-    **dict.fromkeys(
-        (
-            "active_to_passive",
-            "do_dative_to_pp_dative",
-            "obj_omitted_transitive_to_transitive",
-            "obj_to_subj_common",
-            "obj_to_subj_proper",
-            "only_seen_as_transitive_subj_as_unacc_subj",
-            "only_seen_as_unacc_subj_as_obj_omitted_transitive_subj",
-            "only_seen_as_unacc_subj_as_unerg_subj",
-            "passive_to_active",
-            "pp_dative_to_do_dative",
-            "prim_to_inf_arg",
-            "prim_to_obj_common",
-            "prim_to_obj_proper",
-            "prim_to_subj_common",
-            "prim_to_subj_proper",
-            "subj_to_obj_common",
-            "subj_to_obj_proper",
-            "unacc_to_transitive",
-        ),
-        metrics.LEXICAL,
-    ),
-    **dict.fromkeys(
-        ("cp_recursion", "obj_pp_to_subj_pp", "pp_recursion"), metrics.STRUCTURAL
-    ),
-}
+# The types of the generalisation set, as in Table 3 of the paper.
+_LEXICAL = """
+active_to_passive do_dative_to_pp_dative obj_omitted_transitive_to_transitive
+obj_to_subj_common obj_to_subj_proper only_seen_as_transitive_subj_as_unacc_subj
+only_seen_as_unacc_subj_as_obj_omitted_transitive_subj
+only_seen_as_unacc_subj_as_unerg_subj passive_to_active pp_dative_to_do_dative
+prim_to_inf_arg prim_to_obj_common prim_to_obj_proper prim_to_subj_common
+prim_to_subj_proper subj_to_obj_common subj_to_obj_proper unacc_to_transitive
+"""
+_STRUCTURAL = "cp_recursion obj_pp_to_subj_pp pp_recursion"
+GEN_TYPES = dict.fromkeys(_LEXICAL.split(), metrics.LEXICAL)
+GEN_TYPES |= dict.fromkeys(_STRUCTURAL.split(), metrics.STRUCTURAL)
 
 
 def read_rows(split):
@@ -62,10 +38,7 @@ def read_rows(split):
     Raises:
         OSError, ValueError: see `cogs_files`.
     """
-    return [
-        (f"cogs: {sentence}", logical_form, type_)
-        for sentence, logical_form, type_ in cogs_files.read_split(split)
-    ]
+    return [(f"cogs: {row[0]}", *row[1:]) for row in cogs_files.read_split(split)]
 
 
 def read_variable_free_rows(split):
@@ -76,14 +49,7 @@ def read_variable_free_rows(split):
     ]
 
 
-for name, function in (
-    ("cogs", read_rows),
-    ("cogs_variable_free", read_variable_free_rows),
-):
-    rows.add_task(
-        name,
-        function,
-        cogs_files.SPLITS,
-        GEN_TYPES,
-        shuffle_buffer_size=32_768,  # more than the 24,155 training examples
-    )
+rows.add_task("cogs", read_rows, cogs_files.SPLITS, GEN_TYPES)
+rows.add_task(
+    "cogs_variable_free", read_variable_free_rows, cogs_files.SPLITS, GEN_TYPES
+)

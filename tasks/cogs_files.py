@@ -5,7 +5,7 @@ Interpretation", EMNLP 2020. A split is a file without header, its three columns
 separated by tabs: sentence, logical form, type. It is called train.tsv, dev.tsv,
 test.tsv or gen.tsv, or the same with .gz. The folder is, in this order:
 
-1. what `set_directory` was given (gin: `cogs.directory`);
+1. the one that gin names (`cogs.directory`), or `set_directory`;
 2. the environment variable REMIXER_TF_COGS_DIR;
 3. the folder cogs in the one that REMIXER_TF_DATA names, if it is there;
 4. none: the files are downloaded from the authors' repository.
@@ -21,14 +21,13 @@ from absl import logging
 from remixer_tf.errors import StorageError, UserError
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 
-SPLITS = ("train", "dev", "test", "gen")
-
 # github.com/najoungkim/COGS at its last commit, with the generalisation set as it was
-# corrected on 2022-09-13. Each file's size in bytes and SHA-256.
+# corrected on 2022-09-13.
 URL = (
     "https://raw.githubusercontent.com/najoungkim/COGS/"
     "165a7b669eade971fa47bf568a2e51925360fed8/data/{split}.tsv"
 )
+# Each file's size in bytes, and its SHA-256.
 CHECKSUMS = {
     "train": (
         4146574,
@@ -47,6 +46,7 @@ CHECKSUMS = {
         "d013d9eee0bafc153f8decc85f42814ac97260f84964d980e1e2b84577b82361",
     ),
 }
+SPLITS = tuple(CHECKSUMS)
 # The two releases differ in 51 rows of obj_pp_to_subj_pp: agent became theme.
 GEN_RELEASES = {
     "410369d993e7cf3af9bb75835a77b1a332b56e60985a8bf1e7d75c30e91d4828": "2020",
@@ -54,15 +54,6 @@ GEN_RELEASES = {
 }
 
 data_folder = DataFolder("cogs", "REMIXER_TF_COGS_DIR", subfolder="cogs")
-
-
-def set_directory(directory=None):
-    """Names the folder of the COGS files; None goes back to the environment.
-
-    Args:
-        directory: str, a folder with train, dev, test and gen as .tsv or .tsv.gz.
-    """
-    data_folder.set(directory)
 
 
 def find_file(split):
@@ -81,10 +72,7 @@ def download(split, url=URL):
     """Downloads a split's file once, checks it, and returns its path.
 
     It is kept in TFDS_DATA_DIR/downloads/cogs, by default in ~/tensorflow_datasets.
-
-    Args:
-        split: str.
-        url: str with `{split}` in it, where the file lies.
+    `url` has `{split}` in it.
 
     Raises:
         OSError: the file cannot be reached or its checksum is wrong. The message
@@ -100,13 +88,13 @@ def download(split, url=URL):
     from tensorflow_datasets.core.download import checksums
 
     url = url.format(split=split)
-    size, checksum = CHECKSUMS[split]
+    known = checksums.UrlInfo(*CHECKSUMS[split], f"{split}.tsv")
     try:
         if url.startswith("http"):  # tfds would try for three minutes
             requests.head(url, timeout=10).raise_for_status()
         manager = tfds.download.DownloadManager(
             download_dir=downloads,
-            url_infos={url: checksums.UrlInfo(size, checksum, f"{split}.tsv")},
+            url_infos={url: known},
             force_checksums_validation=True,
         )
         tf.io.gfile.rename(os.fspath(manager.download(url)), path, overwrite=True)
@@ -122,15 +110,11 @@ def download(split, url=URL):
 
 
 def parse_rows(data, path):
-    """Returns every row of a file: (sentence, logical form, type).
-
-    Args:
-        data: bytes, the file's content.
-        path: str, its name in the messages.
+    """Returns every row of a file's bytes: (sentence, logical form, type).
 
     Raises:
         ValueError: the file is empty, or a line is not UTF-8 or not three columns,
-            none of them empty. The message names the file and the line.
+            none of them empty. The message names the file, `path`, and the line.
     """
     lines = data.removesuffix(b"\n").split(b"\n")
     if lines == [b""]:
@@ -138,25 +122,22 @@ def parse_rows(data, path):
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = tuple(line.removesuffix(b"\r").decode("utf-8").split("\t"))
+            text = line.removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte "
                 f"{error.start} of the line). Save the file as UTF-8."
             ) from error
+        row = tuple(text.split("\t"))
         if len(row) != 3 or not all(column.strip() for column in row):
+            shown = repr(text) if len(repr(text)) <= 80 else f"{repr(text)[:80]}..."
             raise UserError(
                 f"{path}, line {number}: expected three columns separated by tabs "
                 "(sentence, logical form, type), none of them empty. Received "
-                f"{len(row)}: {_shorten(line)}."
+                f"{len(row)}: {shown}."
             )
         rows.append(row)
     return rows
-
-
-def _shorten(line, length=80):
-    text = repr(line.decode("utf-8"))
-    return text if len(text) <= length else f"{text[:length]}..."
 
 
 def read_split(split):
@@ -191,8 +172,3 @@ def describe_release(data):
         "sha256": sha256,
         "git_blob": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
     }
-
-
-def gen_release():
-    """`describe_release` of the generalisation file in use."""
-    return describe_release(read_bytes(find_file("gen")))

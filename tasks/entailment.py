@@ -29,15 +29,14 @@ import json
 
 import seqio
 
-from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.errors import UserError
 from remixer_tf.tasks import metrics
 from remixer_tf.tasks.files_or_tfds import FilesOrTfds
-from remixer_tf.tasks.folders import DataFolder, read_bytes
-from remixer_tf.tasks.inference_files import THREE_CLASSES, read_pairs
-from remixer_tf.tasks.rows import TOKENIZE, RowSource
+from remixer_tf.tasks.folders import DataFolder
+from remixer_tf.tasks.inference_files import THREE_CLASSES, pair_source
+from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
-from remixer_tf.tasks.table_files import split_lines
+from remixer_tf.tasks.table_files import is_utf8, read_text, split_lines
 
 anli_folder = DataFolder("anli", "REMIXER_TF_ANLI_DIR", "anli")
 conjnli_folder = DataFolder("conjnli", "REMIXER_TF_CONJNLI_DIR", "conjnli")
@@ -65,35 +64,13 @@ def _anli_files(number):
     }
 
 
-def pair_source(folder, files, classes, premise="premise", where=None, columns=()):
-    """A source of the pairs of a set's files.
-
-    Args:
-        folder: a `DataFolder`.
-        files: dictionary, split -> names that its file may have, see
-            `DataFolder.find_file`.
-        classes, where, columns: see `read_pairs`.
-        premise: str, what an example calls its premise.
-
-    Returns:
-        a `RowSource` of "hypothesis", the premise, "label" and the columns.
-    """
-
-    def read_rows(split):
-        path = folder.find_file(*files[split])
-        return read_pairs(path, classes, where, columns)
-
-    names = ("hypothesis", premise, "label", *columns)
-    return RowSource(read_rows, tuple(files), names)
-
-
-def _read_lines(folder, name):
-    """Returns (path, lines), decompressed."""
-    path = folder.find_file(name)
-    try:
-        return path, split_lines(read_bytes(path).decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: {error}.") from error
+def _read_lines(name):
+    """Returns (path, lines) of a file of ART's."""
+    path = art_folder.find_file(name)
+    lines = split_lines(read_text(path))
+    if not all(map(is_utf8, lines)):
+        raise UserError(f"{path} is not UTF-8.")
+    return path, lines
 
 
 def read_art(split):
@@ -104,8 +81,8 @@ def read_art(split):
         ValueError: a line is not what is expected, or the files differ in length.
     """
     name = {"train": "train", "validation": "dev"}[split]
-    path, lines = _read_lines(art_folder, f"{name}.jsonl")
-    labels_path, labels = _read_lines(art_folder, f"{name}-labels.lst")
+    path, lines = _read_lines(f"{name}.jsonl")
+    labels_path, labels = _read_lines(f"{name}-labels.lst")
     if len(labels) != len(lines):
         raise UserError(
             f"{labels_path} has {len(labels)} lines, and {path} has {len(lines)}. They "
@@ -114,9 +91,8 @@ def read_art(split):
     rows = []
     for number, (line, label) in enumerate(zip(lines, labels, strict=True), start=1):
         try:
-            texts = [
-                json.loads(line)[name] for name in ("hyp1", "hyp2", "obs1", "obs2")
-            ]
+            row = json.loads(line)
+            texts = [row[name] for name in ("hyp1", "hyp2", "obs1", "obs2")]
             rows.append((*texts, ["1", "2"].index(label.strip())))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
@@ -129,11 +105,8 @@ def read_art(split):
 
 @seqio.map_over_dataset
 def _anli_names(example):
-    return {
-        "hypothesis": example["hypothesis"],
-        "premise": example["context"],
-        "label": example["label"],
-    }
+    names = {"hypothesis": "hypothesis", "premise": "context", "label": "label"}
+    return {name: example[theirs] for name, theirs in names.items()}
 
 
 def _drop_disputed(dataset):
@@ -141,22 +114,20 @@ def _drop_disputed(dataset):
     return dataset.filter(lambda example: example["label"] >= 0)
 
 
-def _add_task(task, source, classes, benchmark=None, preprocessors=()):
-    text = seqio.Feature(byte_vocabulary())
+def _add_task(
+    task, source, classes=THREE_CLASSES, benchmark_name=None, preprocessors=()
+):
+    to_text = functools.partial(
+        function_of_t5("data.preprocessors", "glue"),
+        benchmark_name=benchmark_name or task,
+        label_names=classes,
+        id_key=None,
+    )
     seqio.TaskRegistry.add(
         task,
         source=source,
-        preprocessors=[
-            *preprocessors,
-            functools.partial(
-                function_of_t5("data.preprocessors", "glue"),
-                benchmark_name=benchmark or task,
-                label_names=classes,
-                id_key=None,
-            ),
-            *TOKENIZE,
-        ],
-        output_features={"inputs": text, "targets": text},
+        preprocessors=[*preprocessors, to_text, *TOKENIZE],
+        output_features=byte_features(),
         postprocess_fn=functools.partial(
             function_of_t5("data.postprocessors", "string_label_to_class_id"),
             label_classes=classes,
@@ -172,9 +143,6 @@ def _of_round(number):
 
 
 for _number in (1, 2, 3):
-    _tfds = seqio.TfdsDataSource(
-        f"anli/r{_number}:0.1.0", splits=["train", "validation", "test"]
-    )
     _files = pair_source(
         anli_folder,
         _anli_files(_number),
@@ -184,9 +152,8 @@ for _number in (1, 2, 3):
     )
     _add_task(
         f"anli_r{_number}",
-        FilesOrTfds(_tfds, anli_folder, _files),
-        THREE_CLASSES,
-        benchmark="anli",
+        FilesOrTfds(f"anli/r{_number}:0.1.0", anli_folder, _files),
+        benchmark_name="anli",
         preprocessors=[_anli_names],
     )
 seqio.MixtureRegistry.add(
@@ -194,33 +161,16 @@ seqio.MixtureRegistry.add(
     [f"anli_r{number}" for number in (1, 2, 3)],
     default_rate=seqio.mixing_rate_num_examples,
 )
-_add_task(
-    "conjnli",
-    pair_source(conjnli_folder, CONJNLI_FILES, THREE_CLASSES),
-    THREE_CLASSES,
-)
+_add_task("conjnli", pair_source(conjnli_folder, CONJNLI_FILES, THREE_CLASSES))
+_files = pair_source(snli_folder, SNLI_FILES, THREE_CLASSES)
 _add_task(
     "snli",
-    FilesOrTfds(
-        seqio.TfdsDataSource("snli:1.1.0", splits=list(SNLI_FILES)),
-        snli_folder,
-        pair_source(snli_folder, SNLI_FILES, THREE_CLASSES),
-    ),
-    THREE_CLASSES,
+    FilesOrTfds("snli:1.1.0", snli_folder, _files),
     preprocessors=[_drop_disputed],
 )
+_texts = ("hypothesis_1", "hypothesis_2", "observation_1", "observation_2")
 _add_task(
     "art",
-    RowSource(
-        read_art,
-        ("train", "validation"),
-        names=(
-            "hypothesis_1",
-            "hypothesis_2",
-            "observation_1",
-            "observation_2",
-            "label",
-        ),
-    ),
+    RowSource(read_art, ("train", "validation"), names=(*_texts, "label")),
     ["1", "2"],
 )

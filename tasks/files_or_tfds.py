@@ -11,27 +11,27 @@ class FilesOrTfds(seqio.TfdsDataSource):
     """A source of the files of a folder, if one is named, else of TFDS.
 
     Args:
-        source: the `seqio.TfdsDataSource` that it takes the place of.
+        dataset: str, TFDS' name of the set, with its version.
         folder: a `DataFolder`.
         files: a `seqio.DataSource` of the folder's files.
+        splits: names of the splits; None for those of the files.
     """
 
-    def __init__(self, source, folder, files):
-        super().__init__(source.tfds_dataset.name, splits=source._splits or None)
+    def __init__(self, dataset, folder, files, splits=None):
+        super().__init__(dataset, splits=splits)
         self._folder = folder
         self._files = files
-
-    @classmethod
-    def with_labels(cls, source):
-        """The same source without its test splits, whose examples have no labels."""
-        splits = [name for name in source.splits if not name.startswith("test")]
-        tfds_source = seqio.TfdsDataSource(source.tfds_dataset.name, splits=splits)
-        return cls(tfds_source, source._folder, source._files)
 
     @property
     def splits(self):
         """All splits there are, be they at hand or not."""
         return tuple(self._splits or self._files.splits)
+
+    def with_labels(self):
+        """The same source without its test splits, whose examples have no labels."""
+        splits = [name for name in self.splits if not name.startswith("test")]
+        name = self.tfds_dataset.name
+        return FilesOrTfds(name, self._folder, self._files, splits)
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
         """Returns the split's raw examples, a `tf.data.Dataset`.
@@ -41,8 +41,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
                 not the set and no network.
             ValueError: the file is not what the benchmark ships.
         """
-        if self._folder.find()[0] is None:
-            self._check_tfds()
+        if self._reads_tfds():
             return super().get_dataset(split, shuffle, seed, **kwargs)
         if split not in self.splits:
             raise UserError(
@@ -54,23 +53,21 @@ class FilesOrTfds(seqio.TfdsDataSource):
 
     def num_input_examples(self, split):
         """Returns the number of raw examples, an int."""
-        if self._folder.find()[0] is None:
-            self._check_tfds()
+        if self._reads_tfds():
             return super().num_input_examples(split)
         return int(self.get_dataset(split).cardinality())
 
     def list_shards(self, split):
         """Returns the names of the parts of a split: of files, one."""
-        if self._folder.find()[0] is None:
-            self._check_tfds()
-            return super().list_shards(split)
-        return [split]
+        return super().list_shards(split) if self._reads_tfds() else [split]
 
-    def _check_tfds(self):
-        """Raises FileNotFoundError unless TFDS has the set or can download it."""
+    def _reads_tfds(self):
+        """Whether no folder is named. Then TFDS must have the set, or a network."""
+        if self._folder.find()[0] is not None:
+            return False
         builder = self.tfds_dataset.builder
         if builder.info.splits:
-            return
+            return True
         try:  # TFDS itself would try for minutes.
             requests.head(next(iter(builder.url_infos)), timeout=10)
         except requests.RequestException as error:
@@ -81,3 +78,4 @@ class FilesOrTfds(seqio.TfdsDataSource):
                 f"--gin.{self._folder.option}=\"'FOLDER'\" or in "
                 f"{self._folder.variable}. Or fetch it: {how_to_fetch(name)}"
             ) from error
+        return True

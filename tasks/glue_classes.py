@@ -19,7 +19,6 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.tasks import classes, t5_tasks
-from remixer_tf.tasks.files_or_tfds import FilesOrTfds
 from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
 
 __all__ = ["SETS", "t5_tasks"]
@@ -43,7 +42,7 @@ def _to_texts(example, *, texts, names):
 for _name, (_task, _texts, _classes) in SETS.items():
     classes.add_source(
         f"{_name}_classes",
-        FilesOrTfds.with_labels(seqio.TaskRegistry.get(_task).source),
+        seqio.TaskRegistry.get(_task).source.with_labels(),
         _classes,
         [functools.partial(_to_texts, texts=_texts, names=_classes)],
         shuffle_buffer_size=10_000,

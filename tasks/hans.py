@@ -16,11 +16,9 @@ from typing import NamedTuple
 
 import seqio
 
-from remixer_tf.data.vocabularies import byte_vocabulary
-from remixer_tf.tasks.entailment import pair_source
 from remixer_tf.tasks.folders import DataFolder
-from remixer_tf.tasks.inference_files import THREE_CLASSES
-from remixer_tf.tasks.rows import TOKENIZE
+from remixer_tf.tasks.inference_files import THREE_CLASSES, pair_source
+from remixer_tf.tasks.rows import TOKENIZE, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
 
 __all__ = ["accuracies", "data_folder"]
@@ -67,22 +65,18 @@ def accuracies(targets, predictions):
     return {name: 100 * sum(of) / len(of) for name, of in sorted(hits.items())}
 
 
+_to_text = functools.partial(
+    function_of_t5("data.preprocessors", "glue"),
+    benchmark_name="mnli",
+    label_names=CLASSES,
+    feature_names=["hypothesis", "premise"],
+    id_key="heuristic",  # under "idx"
+)
 seqio.TaskRegistry.add(
     "hans",
     source=pair_source(data_folder, FILES, CLASSES, columns=("heuristic",)),
-    preprocessors=[
-        functools.partial(
-            function_of_t5("data.preprocessors", "glue"),
-            benchmark_name="mnli",
-            label_names=CLASSES,
-            feature_names=["hypothesis", "premise"],
-            id_key="heuristic",  # under "idx"
-        ),
-        *TOKENIZE,
-    ],
-    output_features={
-        name: seqio.Feature(byte_vocabulary()) for name in ("inputs", "targets")
-    },
+    preprocessors=[_to_text, *TOKENIZE],
+    output_features=byte_features(),
     postprocess_fn=postprocess,
     metric_fns=[accuracies],
     shuffle_buffer_size=30_000,

@@ -7,6 +7,7 @@ each with names of its own.
 from absl import logging
 
 from remixer_tf.errors import UserError
+from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.table_files import read_table
 
 # What the sets call the parts of a row.
@@ -17,6 +18,24 @@ NO_LABEL = -1  # as TensorFlow Datasets has it
 # Classes in the order of their ids, as GLUE and TensorFlow Datasets have it.
 THREE_CLASSES = ["entailment", "neutral", "contradiction"]
 TWO_CLASSES = ["entailment", "not_entailment"]
+
+
+def pair_source(folder, files, classes, premise="premise", where=None, columns=()):
+    """A `RowSource` of pairs: "hypothesis", the premise, "label", and the columns.
+
+    Args:
+        folder: a `DataFolder`.
+        files: dictionary, split -> names that its file may have, see `find_file`.
+        classes, where, columns: see `read_pairs`.
+        premise: str, what an example calls its premise.
+    """
+
+    def read_rows(split):
+        path = folder.find_file(*files[split])
+        return read_pairs(path, classes, where, columns)
+
+    names = ("hypothesis", premise, "label", *columns)
+    return RowSource(read_rows, tuple(files), names)
 
 
 def read_pairs(path, classes, where=None, columns=()):

@@ -49,13 +49,8 @@ def word_f1(text, answer):
 def postprocess(text, example=None, is_target=False):
     """seqio postprocessor: the text of a prediction, a `TargetWithType` of a target.
 
-    Args:
-        text: str, decoded prediction, or target as it was before tokenization.
-        example: dictionary of NumPy values with the bytes 'type'. Read for targets.
-        is_target: bool.
-
-    Returns:
-        str, or `TargetWithType` if `is_target`; whitespace normalised.
+    A target's type is that of its example, a dictionary with the bytes 'type'.
+    Whitespace is normalised.
     """
     text = normalize_whitespace(text)
     return TargetWithType(text, example["type"].decode()) if is_target else text
@@ -69,8 +64,7 @@ def exact_match_by_type(kind_of_type):
             not in it count in the overall and in their own number only.
 
     Returns:
-        a seqio metric function of `targets`, each a `TargetWithType`, and `predictions`
-        (str). Its numbers are percentages of examples, as T5's are: `exact_match`, and
+        a seqio metric function of `TargetWithType`s and str: `exact_match`, and
         `exact_match/KIND` and `exact_match/type/TYPE` of those that occur.
     """
 
@@ -82,37 +76,39 @@ def exact_match_by_type(kind_of_type):
             )
         hits = collections.defaultdict(list)
         for target, prediction in zip(targets, predictions, strict=True):
-            hit = target.text == prediction
-            hits["exact_match"].append(hit)
+            names = ["exact_match", f"exact_match/type/{target.type}"]
             if target.type in kind_of_type:
-                hits[f"exact_match/{kind_of_type[target.type]}"].append(hit)
-            hits[f"exact_match/type/{target.type}"].append(hit)
-        return {
-            name: 100.0 * sum(values) / len(values)
-            for name, values in sorted(hits.items())
-        }
+                names.append(f"exact_match/{kind_of_type[target.type]}")
+            for name in names:
+                hits[name].append(target.text == prediction)
+        return {name: _percent(values) for name, values in sorted(hits.items())}
 
     return exact_match
+
+
+def _percent(values):
+    return 100.0 * sum(values) / len(values)
 
 
 def exact_match(targets, predictions):
     """Returns the percentage of predictions that equal their target but for blanks."""
     pairs = zip(targets, predictions, strict=True)
-    hits = [normalize_whitespace(t) == normalize_whitespace(p) for t, p in pairs]
-    return {"exact_match": 100.0 * sum(hits) / len(hits)}
+    equal = [normalize_whitespace(t) == normalize_whitespace(p) for t, p in pairs]
+    return {"exact_match": _percent(equal)}
 
 
 def accuracy(targets, predictions):
     """Returns the percentage of predictions that equal their target."""
-    hits = [t == p for t, p in zip(targets, predictions, strict=True)]
-    return {"accuracy": 100.0 * sum(hits) / len(hits)}
+    pairs = zip(targets, predictions, strict=True)
+    return {
+        "accuracy": _percent([target == prediction for target, prediction in pairs])
+    }
 
 
 def f1(targets, predictions):
     """Returns SQuAD's F1 of words, in percent, of one answer to each question."""
     pairs = zip(targets, predictions, strict=True)
-    scores = [word_f1(*map(normalize_answer, pair)) for pair in pairs]
-    return {"f1": 100.0 * sum(scores) / len(scores)}
+    return {"f1": _percent([word_f1(*map(normalize_answer, pair)) for pair in pairs])}
 
 
 def bleu(targets, predictions):
@@ -138,21 +134,13 @@ def per_class(targets, predictions):
     )
     numbers = {
         f"{name}/{label}": 100.0 * float(rate)
-        for name, of_classes in zip(
-            ("precision", "recall", "f1"), rates[:3], strict=True
-        )
+        for name, of_classes in zip(("precision", "recall", "f1"), rates, strict=False)
         for label, rate in zip(classes, of_classes, strict=True)
     }
     return numbers | {"macro_f1": 100.0 * float(rates[2].mean())}
 
 
 # Metrics of texts, under the names that gin files give them.
-METRICS = {
-    "accuracy": accuracy,
-    "bleu": bleu,
-    "exact_match": exact_match,
-    "f1": f1,
-    "per_class": per_class,
-    "rouge": rouge,
-}
+_FUNCTIONS = (accuracy, bleu, exact_match, f1, per_class, rouge)
+METRICS = {function.__name__: function for function in _FUNCTIONS}
 OF_T5 = {"bleu", "rouge"}

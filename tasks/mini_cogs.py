@@ -23,5 +23,4 @@ rows.add_task(
     read_rows,
     ("train", "dev", "test", "gen"),
     mini_cogs_lexicon.GEN_KINDS,
-    shuffle_buffer_size=32_768,  # more than the 16,760 training examples
 )

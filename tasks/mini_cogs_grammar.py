@@ -237,10 +237,10 @@ def _draw(draw, count, max_words, seen):
 
 
 def generate(seed=0, sizes=(16_000, 500, 500), gen_size=150, lone_copies=20):
-    """Makes the four splits; no sentence is in two of them.
+    """Makes the four splits; no sentence is in two. Equal arguments make equal ones.
 
     Args:
-        seed: int. Equal arguments make equal splits.
+        seed: int.
         sizes: numbers of different sentences in train, dev and test.
         gen_size: number of sentences of each kind in gen.
         lone_copies: how often train repeats each noun and name standing by itself.

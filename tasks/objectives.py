@@ -35,16 +35,8 @@ def span_corruption(dataset, sequence_length, output_features):
     """T5's span corruption, with sentinels that are no tokens of the text's.
 
     Inputs have room for `raw` tokens, of which 15% go into the targets in spans of 3 on
-    average: at 512, 568 and targets of 114.
-
-    Args:
-        dataset: of dictionaries with int32 `[n]` under "targets".
-        sequence_length: dictionary of ints, of "inputs" and "targets".
-        output_features: dictionary of `seqio.Feature`.
-
-    Returns:
-        a `tf.data.Dataset` of `{"inputs": int32 [m], "targets": int32 [k]}`, one less
-        than their lengths at most: EOS follows.
+    average: at 512, 568 and targets of 114. Features are one token shorter than their
+    lengths at most: EOS follows.
 
     Raises:
         ValueError: the targets' length is too short, or the vocabulary has fewer extra
@@ -87,13 +79,7 @@ def joined_prefix_lm(dataset, sequence_length, output_features):
     """T5's prefix LM, but of documents that are joined first.
 
     A piece as long as the inputs is cut at a random place: what comes before it are the
-    inputs, the rest the targets.
-
-    Args:
-        dataset, sequence_length, output_features: see `span_corruption`.
-
-    Returns:
-        see `span_corruption`.
+    inputs, the rest the targets. EOS follows both.
 
     Raises:
         ValueError: targets are shorter than inputs.

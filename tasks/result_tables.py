@@ -23,13 +23,9 @@ class ResultTable:
     averaged: bool = True
 
     def row(self, metrics):
-        """Returns the numbers of the row.
+        """Returns the row, {column: list of numbers}, None where a number is missing.
 
-        Args:
-            metrics: dictionary task -> metric -> number, with other tasks or without.
-
-        Returns:
-            dictionary column -> list of numbers, None where one is missing.
+        `metrics` is {task: {metric: number}}, with other tasks or without.
         """
         return {
             column: [metrics.get(task, {}).get(metric) for task, metric in cell]

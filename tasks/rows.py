@@ -1,4 +1,4 @@
-"""Tasks made of rows in memory: pairs of texts, scored by type of example."""
+"""Tasks made of rows in memory, and what tasks of texts have in common."""
 
 import seqio
 import tensorflow as tf
@@ -14,32 +14,28 @@ TOKENIZE = (
 )
 
 
-def add_task(name, read_rows, splits, kind_of_type, shuffle_buffer_size):
+def byte_features(names=("inputs", "targets"), extra_ids=0, add_eos=True):
+    """Returns features of text in bytes, which `get_task.vocabulary` replaces."""
+    feature = seqio.Feature(byte_vocabulary(extra_ids), add_eos=add_eos)
+    return dict.fromkeys(names, feature)
+
+
+def add_task(name, read_rows, splits, kind_of_type):
     """Registers a seqio task whose examples are inputs, targets and a type.
 
-    Inputs and targets are bytes by default, and end in EOS. Examples keep the texts
-    (`inputs_pretokenized`, `targets_pretokenized`) and the string `type`. The metric
-    is exact match after whitespace normalisation, see `metrics.exact_match_by_type`.
-
-    Args:
-        name: str, of the task.
-        read_rows: function of a split's name that returns all its rows: (inputs,
-            targets, type). Called when the split is read, not before.
-        splits: names of the splits.
-        kind_of_type: dictionary, type -> "lexical" or "structural".
-        shuffle_buffer_size: int; as large as the training split, it shuffles fully.
+    Examples keep the texts (`inputs_pretokenized`, `targets_pretokenized`) and the
+    string `type`. `read_rows` returns all rows of a split's name, (inputs, targets,
+    type), when the split is read. The metric is
+    `metrics.exact_match_by_type(kind_of_type)`.
     """
     seqio.TaskRegistry.add(
         name,
         source=RowSource(read_rows, splits),
         preprocessors=TOKENIZE,
-        output_features={
-            "inputs": seqio.Feature(byte_vocabulary()),
-            "targets": seqio.Feature(byte_vocabulary()),
-        },
+        output_features=byte_features(),
         postprocess_fn=metrics.postprocess,
         metric_fns=[metrics.exact_match_by_type(kind_of_type)],
-        shuffle_buffer_size=shuffle_buffer_size,
+        shuffle_buffer_size=32_768,  # more training examples than any of them has
     )
 
 
@@ -57,11 +53,9 @@ class RowSource(seqio.FunctionDataSource):
 
     def __init__(self, read_rows, splits, names=("inputs", "targets", "type")):
         def dataset_fn(split, shuffle_files=False, seed=None):
-            del shuffle_files, seed
-            columns = zip(*read_rows(split), strict=True)
-            return tf.data.Dataset.from_tensor_slices(
-                dict(zip(names, map(list, columns), strict=True))
-            )
+            columns = map(list, zip(*read_rows(split), strict=True))
+            columns = dict(zip(names, columns, strict=True))
+            return tf.data.Dataset.from_tensor_slices(columns)
 
         super().__init__(dataset_fn, splits)
         self.read_rows = read_rows

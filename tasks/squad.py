@@ -9,6 +9,7 @@ BERT's protocol within a window; `squad_scores` has it across the windows of a q
 """
 
 import functools
+import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,12 @@ import seqio
 from absl import logging
 
 from remixer_tf.data.spans import cut_span, span_windows
-from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import squad_files
 from remixer_tf.tasks.metrics import normalize_answer, word_f1
-from remixer_tf.tasks.squad_files import question_source, read_json, set_directory
+from remixer_tf.tasks.rows import byte_features
+from remixer_tf.tasks.squad_files import question_source, read_json
 
-__all__ = ["add_task", "question_source", "read_json", "set_directory"]
+__all__ = ["add_task", "question_source", "read_json"]
 
 
 class Question(NamedTuple):
@@ -34,9 +35,7 @@ class Question(NamedTuple):
 def add_task(
     name, source, *, max_question_length=64, stride=128, shuffle_buffer_size=8192
 ):
-    """Registers a task of spans.
-
-    The metrics are those of `squad_scores`.
+    """Registers a task of spans, whose metrics are `squad_scores`.
 
     Args:
         name: str, of the task.
@@ -45,23 +44,19 @@ def add_task(
         max_question_length, stride: see `span_windows`.
         shuffle_buffer_size: int, windows. Each checkpoint of a run holds them.
     """
-    text = seqio.Feature(byte_vocabulary(extra_ids=3), add_eos=False)
-    types = seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False)
-    answerable = seqio.Feature(seqio.PassThroughVocabulary(3), add_eos=False)
-    # Positions: as many as the windows are long, which a task does not know.
-    positions = seqio.Feature(seqio.PassThroughVocabulary(None), add_eos=False)
     windows = functools.partial(
         span_windows, max_question_length=max_question_length, stride=stride
     )
+    # Positions: as many as the windows are long, which a task does not know.
+    sizes = {"token_types": 2, "answerable": 3, "targets": None}
     seqio.TaskRegistry.add(
         name,
         source=source,
         preprocessors=[windows],
-        output_features={
-            "inputs": text,
-            "token_types": types,
-            "answerable": answerable,
-            "targets": positions,
+        output_features=byte_features(["inputs"], extra_ids=3, add_eos=False)
+        | {
+            feature: seqio.Feature(seqio.PassThroughVocabulary(size), add_eos=False)
+            for feature, size in sizes.items()
         },
         postprocess_fn=postprocess,
         metric_fns=[squad_scores],
@@ -158,10 +153,6 @@ def _best_threshold(answers, measure):
     return 100 * best / len(answers), threshold
 
 
-def _exact_match(text, answer):
-    return float(text == answer)
-
-
 def _best_of_answers(measure):
     """A measure of a text against the right answers; none is the answer ""."""
 
@@ -172,7 +163,7 @@ def _best_of_answers(measure):
     return best
 
 
-MEASURES = {"em": _best_of_answers(_exact_match), "f1": _best_of_answers(word_f1)}
+MEASURES = {"em": _best_of_answers(operator.eq), "f1": _best_of_answers(word_f1)}
 
 
 add_task(

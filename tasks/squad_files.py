@@ -1,7 +1,7 @@
 """Finds and reads SQuAD's JSON files for the task `squad_files_spans`.
 
-The folder is, in this order: what `set_directory` was given (gin:
-`squad_files.directory`), and the environment variable REMIXER_TF_SQUAD_DIR. Its file
+The folder is, in this order: what gin names (`squad_files.directory`), and the
+environment variable REMIXER_TF_SQUAD_DIR. Its file
 train*.json is the split "train" and dev*.json is "validation", both perhaps with .gz.
 They are of version 1.1, or of 2.0, which has questions without answers.
 """
@@ -20,11 +20,6 @@ from remixer_tf.tasks.folders import DataFolder, read_bytes
 SPLITS = {"train": "train", "validation": "dev"}  # the names of files begin so
 
 data_folder = DataFolder("squad_files", "REMIXER_TF_SQUAD_DIR")
-
-
-def set_directory(directory=None):
-    """Names the folder of the files; None goes back to the environment."""
-    data_folder.set(directory)
 
 
 def read_split(split):
@@ -52,10 +47,7 @@ def read_split(split):
 
 
 def read_json(path):
-    """Reads a file of SQuAD 1.1 or 2.0.
-
-    Args:
-        path: str, of the file; decompressed if its name ends in .gz.
+    """Reads a file of SQuAD 1.1 or 2.0, decompressed if its name ends in .gz.
 
     Returns:
         list of dictionaries, one for each question: "id", "question" and "context",
@@ -91,26 +83,24 @@ def read_json(path):
 def question_source(read_rows, splits):
     """A source of questions in memory, in the shape of TFDS' SQuAD.
 
-    Args:
-        read_rows: function of a split's name that returns what `read_json` does.
-            Called when the split is read.
-        splits: names of the splits.
+    `read_rows` returns what `read_json` does of a split's name. It is called when the
+    split is read.
     """
 
     def dataset_fn(split, shuffle_files=False, seed=None):
-        del shuffle_files, seed
         rows = read_rows(split)
         texts = {
             name: tf.constant([row[name] for row in rows], tf.string)
             for name in ("id", "question", "context")
         }
+
+        def ragged(name, dtype):
+            values = [[answer[name] for answer in row["answers"]] for row in rows]
+            return tf.ragged.constant(values, dtype, ragged_rank=1)
+
         answers = {
-            name: tf.ragged.constant(
-                [[answer[name] for answer in row["answers"]] for row in rows],
-                dtype=dtype,
-                ragged_rank=1,
-            )
-            for name, dtype in (("text", tf.string), ("answer_start", tf.int32))
+            "text": ragged("text", tf.string),
+            "answer_start": ragged("answer_start", tf.int32),
         }
         return tf.data.Dataset.from_tensor_slices({**texts, "answers": answers})
 

@@ -46,20 +46,17 @@ def has_submission(task, split):
 
 
 def submission(task, records):
-    """Returns the file of a test set's predictions.
+    """Returns the name and the text of the file of a test set's predictions.
 
     An answer that is no class counts as the first class, and one that is no number as
     0; they are counted in a warning.
 
     Args:
         task: a `seqio.Task` whose name `has_submission`.
-        records: list of dictionaries, see `list_predictions`, with "idx".
-
-    Returns:
-        (name, text), both str.
+        records: list of dictionaries, see `list_predictions`.
 
     Raises:
-        ValueError: there is no "idx".
+        ValueError: a record has no "idx".
     """
     if any("idx" not in record for record in records):
         raise UserError(
@@ -89,15 +86,15 @@ def submission(task, records):
             wrong,
             len(predictions),
         )
+    rows = sorted(predictions.items())
     if name.endswith(".tsv"):
-        lines = ["index\tprediction"]
-        lines += [f"{idx}\t{label}" for (idx,), label in sorted(predictions.items())]
+        lines = ["index\tprediction", *(f"{i}\t{label}" for (i,), label in rows)]
     elif name == "MultiRC.jsonl":
-        lines = map(json.dumps, _multirc(predictions))
+        lines = map(json.dumps, _multirc(rows))
     else:
         lines = (
             json.dumps({"idx": idx[-1], "label": label}, ensure_ascii=False)
-            for idx, label in sorted(predictions.items())
+            for idx, label in rows
         )
     return name, "".join(f"{line}\n" for line in lines)
 
@@ -110,21 +107,12 @@ def _key(idx):
     return tuple(idx[part] for part in parts if part in idx)
 
 
-def _multirc(predictions):
-    """Returns the rows of MultiRC's file, one for each paragraph."""
+def _multirc(rows):
+    """Yields the rows of MultiRC's file, one for each paragraph."""
     paragraphs = {}
-    for (paragraph, question, answer), label in sorted(predictions.items()):
+    for (paragraph, question, answer), label in rows:
         answers = paragraphs.setdefault(paragraph, {}).setdefault(question, [])
         answers.append({"idx": answer, "label": label})
-    return [
-        {
-            "idx": paragraph,
-            "passage": {
-                "questions": [
-                    {"idx": question, "answers": answers}
-                    for question, answers in questions.items()
-                ]
-            },
-        }
-        for paragraph, questions in paragraphs.items()
-    ]
+    for paragraph, questions in paragraphs.items():
+        asked = [{"idx": i, "answers": answers} for i, answers in questions.items()]
+        yield {"idx": paragraph, "passage": {"questions": asked}}

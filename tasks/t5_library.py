@@ -33,12 +33,7 @@ def import_t5(name):
 
 
 def function_of_t5(module, name):
-    """Returns a function that imports `module` of t5's at its first call, and calls it.
-
-    Args:
-        module: str, such as "data.preprocessors".
-        name: str, of a function in it.
-    """
+    """Returns the function `name` of t5's `module`, imported at its first call."""
 
     def call(*args, **kwargs):
         return getattr(import_t5(module), name)(*args, **kwargs)

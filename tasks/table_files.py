@@ -121,7 +121,7 @@ def _check_names(names):
         raise UserError(
             f"Several columns are called {', '.join(map(repr, twice))}. Rename them in "
             "the file, or give all columns of a .tsv or .csv file names of your own: "
-            "table_task.columns."
+            "TableRows.columns."
         )
 
 
@@ -139,17 +139,17 @@ def _delimited(text, quotes, header, columns):
     _check_names(names)
     lines = []
     for number, cells in records:
+        values, problem = None, None
         if cells is None:
-            lines.append(Line(number, None, "malformed quotes"))
+            problem = "malformed quotes"
         elif not all(map(is_utf8, cells)):
-            lines.append(Line(number, None, "invalid UTF-8"))
+            problem = "invalid UTF-8"
         elif len(cells) != len(names):
-            lines.append(
-                Line(number, None, f"wrong column count (expected {len(names)})")
-            )
+            problem = f"wrong column count (expected {len(names)})"
         else:
-            numbered = {str(i): cell for i, cell in enumerate(cells)}
-            lines.append(Line(number, numbered | dict(zip(names, cells, strict=True))))
+            values = {str(i): cell for i, cell in enumerate(cells)}
+            values |= dict(zip(names, cells, strict=True))
+        lines.append(Line(number, values, problem))
     return [*filter(None, names), *map(str, range(len(names)))], lines
 
 
@@ -179,17 +179,17 @@ def _json(text):
             row = json.loads(line, object_pairs_hook=_once_each)
         except (ValueError, RecursionError):
             row = None
+        values, problem = None, None
         if not is_utf8(line):
-            lines.append(Line(number, None, "invalid UTF-8"))
+            problem = "invalid UTF-8"
         elif not isinstance(row, dict):
-            lines.append(Line(number, None, "malformed JSON object"))
+            problem = "malformed JSON object"
         else:
             values = {name: _to_text(value) for name, value in row.items()}
-            if all(is_utf8(value) for value in values.values() if value):
-                lines.append(Line(number, values))
-            else:  # It was escaped, as "\ud800".
-                lines.append(Line(number, None, "invalid UTF-8"))
+            if not all(is_utf8(value) for value in values.values() if value):
+                values, problem = None, "invalid UTF-8"  # It was escaped, as "\ud800".
             names |= dict.fromkeys(row)
+        lines.append(Line(number, values, problem))
     return list(names), lines
 
 
@@ -211,7 +211,8 @@ def _to_text(value):
 def _arrow(path):
     lines, names = [], []
     for file in _arrow_files(path):
-        table, names, classes = _read_arrow(file)
+        table, classes = _read_arrow(file)
+        names = table.column_names
         _check_names(names)
         for row in table.to_pylist():
             for name, words in classes.items():
@@ -247,29 +248,22 @@ def _arrow_files(path):
             )
         return files
     state = os.path.join(path, "state.json")
+    there = sorted(tf.io.gfile.listdir(path))
     if tf.io.gfile.exists(state):  # Other files may be left from other work.
         names = _listed_files(state)
     else:
-        names = sorted(
-            name
-            for name in tf.io.gfile.listdir(path)
-            if name.endswith((".arrow", ".parquet"))
-        )
+        names = [name for name in there if name.endswith((".arrow", ".parquet"))]
     if not names:
-        below = ", ".join(sorted(tf.io.gfile.listdir(path))) or "nothing"
         raise MissingFileError(
             f"There is no .arrow or .parquet file in the folder {path!r}. It holds: "
-            f"{below}. Of a folder with one folder for each split, name those."
+            f"{', '.join(there) or 'nothing'}. Of a folder with one folder for each "
+            "split, name those."
         )
     return [os.path.join(path, name) for name in names]
 
 
 def _listed_files(state):
-    """The names of files in a dataset's state.json, which are in its own folder.
-
-    Raises:
-        ValueError: the file is no such list, or names a file that is elsewhere.
-    """
+    """The names of files in a dataset's state.json, which must be in its own folder."""
     text = read_text(state)
     try:
         names = [part["filename"] for part in json.loads(text)["_data_files"]]
@@ -288,7 +282,7 @@ def _listed_files(state):
 
 
 def _read_arrow(path):
-    """Returns (`pyarrow.Table`, its columns, {column of classes: their names})."""
+    """Returns (`pyarrow.Table`, {column of classes: their names})."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -304,12 +298,12 @@ def _read_arrow(path):
         else:
             table = pyarrow.ipc.open_stream(data).read_all()
         table.validate(full=True)  # Damaged texts would fail later, one by one.
-        names = table.column_names
+        table.column_names  # noqa: B018, fails of damaged names
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path!r} is not the Parquet or Arrow stream its name says: {error}"
         ) from error
-    return table, names, _class_names(table.schema.metadata)
+    return table, _class_names(table.schema.metadata)
 
 
 def _class_names(metadata):

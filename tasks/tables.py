@@ -14,20 +14,44 @@ memory.
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import random
 import string
 
 import seqio
-from absl import logging
 
-from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.errors import UserError
-from remixer_tf.tasks.bad_rows import BadRows
+from remixer_tf.tasks.bad_rows import BadRows, check_on_bad_rows
 from remixer_tf.tasks.metrics import METRICS, OF_T5
-from remixer_tf.tasks.rows import TOKENIZE, RowSource
+from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import read_table
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRows:
+    """How the rows of a task's tables are read.
+
+    A row is bad that has another number of columns, bytes that are not UTF-8, quotes or
+    JSON that cannot be read, no value for a column of the inputs, none or blanks alone
+    for all columns of the targets, or texts that a later split has too (so that a test
+    split stays whole).
+
+    Attributes:
+        fractions: dictionary, split -> share of the rows of one file; the shares sum
+            to 1. Each row is in one split, drawn by `seed`, and rows keep their order.
+        seed: int.
+        header: bool, whether the first line of a TSV or CSV file names its columns.
+        columns: list of str, names of TSV's and CSV's columns in place of the header's.
+        on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
+    """
+
+    fractions: dict | None = None
+    seed: int = 0
+    header: bool = True
+    columns: list | None = None
+    on_bad_rows: str = "raise"
 
 
 def table_task(
@@ -35,38 +59,24 @@ def table_task(
     inputs,
     targets,
     name="table",
-    fractions=None,
-    seed=0,
-    header=True,
-    columns=None,
+    rows=None,
     metrics=("accuracy",),
-    on_bad_rows="raise",
     shuffle_buffer_size=100_000,
 ):
     """Makes a seqio task from tables, such as TSV, CSV or JSON lines.
 
     Examples have `inputs` and `targets` (bytes, which `get_task.vocabulary` replaces,
-    and EOS), their texts `*_pretokenized`, and the number of the row's `line`.
-
-    A row is bad that has another number of columns, bytes that are not UTF-8, quotes or
-    JSON that cannot be read, no value for a column of `inputs`, none or blanks alone
-    for all columns of `targets`, or texts that a later split of `files` or `fractions`
-    has too (so that a test split stays whole). Rows too long for the model are counted
-    by `train_dataset.over_length`.
+    and EOS), their texts `*_pretokenized`, and the number of the row's `line`. Rows too
+    long for the model are counted, see `LongExamples`.
 
     Args:
         files: dictionary, split -> file, see `remixer_tf.tasks.table_files`; or one
-            file, which `fractions` divides.
+            file, which `TableRows.fractions` divides.
         inputs, targets: str, text with columns in braces by name or, of TSV and CSV,
             by number from 0: "premise: {premise}", "{0}". A brace itself is doubled.
         name: str, of the task.
-        fractions: dictionary, split -> share of the rows of one file; the shares sum
-            to 1. Each row is in one split, drawn by `seed`, and rows keep their order.
-        seed: int.
-        header: bool, whether the first line of a TSV or CSV file names its columns.
-        columns: list of str, names of TSV's and CSV's columns in place of the header's.
+        rows: `TableRows`; None for its defaults.
         metrics: list of names, see `remixer_tf.tasks.metrics.METRICS`.
-        on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
         shuffle_buffer_size: int; as large as the training split, it shuffles fully.
 
     Returns:
@@ -77,11 +87,8 @@ def table_task(
             column that is in no row, or a split without rows.
         FileNotFoundError: when examples are asked for: there is no such file.
     """
-    _check_splits(files, fractions)
-    if on_bad_rows not in ("raise", "skip"):
-        raise UserError(
-            f"on_bad_rows must be 'raise' or 'skip'. Received: {on_bad_rows!r}."
-        )
+    rows = rows or TableRows()
+    _check(files, rows, inputs, targets)
     if isinstance(metrics, str) or (unknown := set(metrics) - set(METRICS)):
         raise UserError(
             f"metrics must be a list of {', '.join(METRICS)}. Received: "
@@ -89,132 +96,98 @@ def table_task(
         )
     if OF_T5 & {*metrics}:
         import_t5("evaluation.metrics")  # now, not after hours of training
-    for argument, template in (("inputs", inputs), ("targets", targets)):
-        if not _fields(template, argument) and argument == "targets":
-            raise UserError(
-                f"targets must name a column, such as '{{label}}'. Received: "
-                f"{template!r}."
-            )
-    divided = isinstance(files, str)
-    table = _Table(
-        name=name,
-        splits=tuple(fractions or files),
-        files=(files,) if divided else tuple(files.values()),
-        shares=tuple(fractions.values()) if divided else (),
-        templates=(inputs, targets),
-        seed=seed,
-        header=header,
-        columns=None if columns is None else tuple(columns),
-        skip=on_bad_rows == "skip",
-    )
+    # As text, so that a table that several tasks read is read once.
+    table = json.dumps([name, files, inputs, targets, dataclasses.asdict(rows)])
     return seqio.Task(
         name,
         source=RowSource(
             lambda split: _read(table)[split],
-            table.splits,
+            tuple(rows.fractions or files),
             names=("inputs", "targets", "line"),
         ),
         preprocessors=TOKENIZE,
-        output_features={
-            feature: seqio.Feature(byte_vocabulary())
-            for feature in ("inputs", "targets")
-        },
+        output_features=byte_features(),
         metric_fns=[METRICS[metric] for metric in metrics],
         shuffle_buffer_size=shuffle_buffer_size,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    """What decides the rows of a task. `files` has one file, or one a split."""
-
-    name: str
-    splits: tuple
-    files: tuple
-    shares: tuple
-    templates: tuple
-    seed: int
-    header: bool
-    columns: tuple | None
-    skip: bool
-
-
 @functools.lru_cache(maxsize=8)
 def _read(table):
     """Returns {split: list of (inputs, targets, line)}."""
-    splits, read = _read_splits(table)
-    bad = BadRows(table.name)
-    examples = {}
+    name, files, *templates, rows = json.loads(table)
+    splits = _read_splits(files, templates, rows)
+    bad, examples = BadRows(name), {}
     for split, lines in splits.items():
-        rows = examples[split] = []
+        good = examples[split] = []
         for line in lines:
-            problem = line.problem or _problem(line.values, *table.templates)
+            problem = line.problem or _problem(line.values, *templates)
             if problem:
                 bad.add(split, problem, line.number)
             else:
-                texts = (_fill(text, line.values) for text in table.templates)
-                rows.append((*texts, line.number))
-    later = {}  # (inputs, targets) -> the last split that has them
-    for split, rows in examples.items():
-        later |= dict.fromkeys((row[:2] for row in rows), split)
-    for split, rows in examples.items():
-        for row in rows:
-            if (other := later[row[:2]]) != split:
+                texts = (_fill(text, line.values) for text in templates)
+                good.append((*texts, line.number))
+    last = {}  # (inputs, targets) -> the last split that has them
+    for split, good in examples.items():
+        last |= dict.fromkeys((row[:2] for row in good), split)
+    for split, good in examples.items():
+        for row in good:
+            if (other := last[row[:2]]) != split:
                 bad.add(split, f"also in {other}", row[2])
-        rows[:] = [row for row in rows if later[row[:2]] == split]
-    files = dict(zip(table.splits, itertools.cycle(table.files)))
-    if bad.count() and table.skip:
-        logging.warning("%s", bad.report(files, read, "bad and skipped"))
-    elif bad.count():
-        raise UserError(
-            f"{bad.report(files, read, 'bad')}\nCorrect them, or leave them out with "
-            "table_task.on_bad_rows = 'skip'."
-        )
-    for split, rows in examples.items():
-        if not rows:
+        good[:] = [row for row in good if last[row[:2]] == split]
+    if not isinstance(files, dict):
+        files = dict.fromkeys(splits, files)
+    number = sum(map(len, splits.values()))
+    skip = rows["on_bad_rows"] == "skip"
+    bad.tell(files, number, skip, "TableRows.on_bad_rows = 'skip'")
+    for split, good in examples.items():
+        if not good:
             raise UserError(
-                f"{table.name} {split} has no rows that can be used: {files[split]} "
-                f"gave {len(splits[split]):,} rows."
+                f"{name} {split} has no rows that can be used: {files[split]} gave "
+                f"{len(splits[split]):,} rows."
             )
     return examples
 
 
-def _read_splits(table):
-    """Returns {split: list of `Line`}, good and bad ones, and how many there are."""
-    tables = []
-    for path in table.files:
-        names, lines = read_table(path, table.header, table.columns)
-        tables.append(lines)
-        for template in table.templates:
-            for field in _fields(template, "inputs and targets"):
-                if field not in names:
-                    raise UserError(
-                        f"{path} has no column {field!r}, which {template!r} names. It "
-                        f"has: {', '.join(names) or 'none'}."
-                    )
-    if table.shares:
-        tables = _divide(tables[0], table.shares, table.seed)
-    splits = dict(zip(table.splits, tables, strict=True))
-    return splits, sum(map(len, tables))
+def _read_splits(files, templates, rows):
+    """Returns {split: list of `Line`}, good and bad ones."""
+    if not isinstance(files, dict):
+        lines = _read_file(files, templates, rows)
+        return _divide(lines, rows["fractions"], rows["seed"])
+    return {k: _read_file(path, templates, rows) for k, path in files.items()}
 
 
-def _divide(rows, shares, seed):
+def _read_file(path, templates, rows):
+    names, lines = read_table(path, rows["header"], rows["columns"])
+    for template in templates:
+        for field in _fields(template):
+            if field not in names:
+                raise UserError(
+                    f"{path} has no column {field!r}, which {template!r} names. It "
+                    f"has: {', '.join(names) or 'none'}."
+                )
+    return lines
+
+
+def _divide(rows, fractions, seed):
     """Divides rows by shares: each is in one part, and parts keep the rows' order."""
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
-    ends = [round(end * len(rows)) for end in itertools.accumulate(shares)]
+    ends = [round(end * len(rows)) for end in itertools.accumulate(fractions.values())]
     ends[-1] = len(rows)
-    return [
-        [rows[i] for i in sorted(order[start:end])]
-        for start, end in itertools.pairwise([0, *ends])
-    ]
+    return {
+        split: [rows[i] for i in sorted(order[start:end])]
+        for split, (start, end) in zip(
+            fractions, itertools.pairwise([0, *ends]), strict=True
+        )
+    }
 
 
 def _problem(values, inputs, targets):
     """What is wrong with the values of a row, or None."""
-    if not any((values.get(x) or "").strip() for x in _fields(targets, "targets")):
+    if not any((values.get(x) or "").strip() for x in _fields(targets)):
         return "empty target"
-    for field in _fields(inputs, "inputs") + _fields(targets, "targets"):
+    for field in _fields(inputs) + _fields(targets):
         if values.get(field) is None:
             return f"no value of {field}"
     return None
@@ -227,20 +200,9 @@ def _fill(template, values):
     )
 
 
-def _fields(template, argument):
-    """The columns that a template names, a list.
-
-    Raises:
-        ValueError: it is not a template.
-    """
-    try:
-        return [field for _, field in _parts(template) if field is not None]
-    except (ValueError, TypeError) as error:
-        raise UserError(
-            f"{argument} must be text with columns in braces, such as 'premise: "
-            f"{{premise}}', and braces themselves doubled. Received: {template!r} "
-            f"({error})."
-        ) from None
+def _fields(template):
+    """The columns that a template names, a list."""
+    return [field for _, field in _parts(template) if field is not None]
 
 
 @functools.cache
@@ -254,19 +216,33 @@ def _parts(template):
     return parts
 
 
-def _check_splits(files, fractions):
-    """Raises ValueError unless splits are files, or fractions of one file."""
-    if isinstance(files, str) and isinstance(fractions, dict):
-        shares = fractions.values()
-        if min(shares, default=0) > 0 and math.isclose(sum(shares), 1):
-            return
-        raise UserError(
-            "fractions must be above 0 and sum to 1, such as {'train': 0.9, "
-            f"'validation': 0.1}}. Received: fractions={fractions!r}"
-        )
-    if not isinstance(files, dict) or not files or fractions is not None:
+def _check(files, rows, inputs, targets):
+    """Raises a ValueError of what no table fits."""
+    if isinstance(files, str) and isinstance(rows.fractions, dict):
+        shares = rows.fractions.values()
+        if min(shares, default=0) <= 0 or not math.isclose(sum(shares), 1):
+            raise UserError(
+                "fractions must be above 0 and sum to 1, such as {'train': 0.9, "
+                f"'validation': 0.1}}. Received: fractions={rows.fractions!r}"
+            )
+    elif not isinstance(files, dict) or not files or rows.fractions is not None:
         raise UserError(
             "files must be a dictionary such as {'train': 'train.tsv', 'validation': "
             "'dev.tsv'}, or one file with fractions={'train': 0.9, 'validation': "
-            f"0.1}}. Received: files={files!r}, fractions={fractions!r}"
+            f"0.1}}. Received: files={files!r}, fractions={rows.fractions!r}"
         )
+    check_on_bad_rows(rows.on_bad_rows)
+    for argument, template in (("inputs", inputs), ("targets", targets)):
+        try:
+            fields = _fields(template)
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"{argument} must be text with columns in braces, such as 'premise: "
+                f"{{premise}}', and braces themselves doubled. Received: {template!r} "
+                f"({error})."
+            ) from None
+        if not fields and argument == "targets":
+            raise UserError(
+                f"targets must name a column, such as '{{label}}'. Received: "
+                f"{template!r}."
+            )

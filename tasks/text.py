@@ -27,13 +27,12 @@ from typing import NamedTuple
 
 import seqio
 
-from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.errors import UserError
 from remixer_tf.tasks import objectives, text_files
-from remixer_tf.tasks.rows import RowSource
-from remixer_tf.tasks.text_files import set_directory
+from remixer_tf.tasks.bad_rows import check_on_bad_rows
+from remixer_tf.tasks.rows import RowSource, byte_features
 
-__all__ = ["OBJECTIVES", "set_directory", "text_task"]
+__all__ = ["OBJECTIVES", "text_task"]
 
 
 class Objective(NamedTuple):
@@ -98,10 +97,7 @@ def text_task(
             f"objective must be one of {', '.join(OBJECTIVES)}. Received: "
             f"{objective!r}."
         )
-    if on_bad_rows not in ("raise", "skip"):
-        raise UserError(
-            f"on_bad_rows must be 'raise' or 'skip'. Received: {on_bad_rows!r}."
-        )
+    check_on_bad_rows(on_bad_rows)
     features, preprocessors, extra_ids = OBJECTIVES[objective]
     return seqio.Task(
         name or f"text_{objective}",
@@ -112,9 +108,7 @@ def text_task(
             seqio.CacheDatasetPlaceholder(),
             *preprocessors,
         ],
-        output_features={
-            feature: seqio.Feature(byte_vocabulary(extra_ids)) for feature in features
-        },
+        output_features=byte_features(features, extra_ids),
         shuffle_buffer_size=shuffle_buffer_size,
     )
 

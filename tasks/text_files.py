@@ -21,7 +21,6 @@ import random
 import re
 
 import tensorflow as tf
-from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.errors import MissingFileError, UserError
@@ -36,9 +35,7 @@ _VALIDATION_SHARE = 0.02
 data_folder = DataFolder("text_files", "REMIXER_TF_TEXT_DIR")
 
 
-def set_directory(directory=None):
-    """Names the folder of the text files; None goes back to the environment."""
-    data_folder.set(directory)
+set_directory = data_folder.set
 
 
 def read_split(split, skip=False):
@@ -47,13 +44,10 @@ def read_split(split, skip=False):
     Validation has the last 2% of each file's documents, at least one if there are two.
     The order of the training documents is shuffled, once and for all.
 
-    Args:
-        split: str.
-        skip: bool, whether bad rows are left out.
-
     Raises:
         FileNotFoundError: no folder is named, it does not exist, or has no text.
-        ValueError: a file cannot be read, or there are bad rows.
+        ValueError: a file cannot be read, or there are bad rows, which `skip` leaves
+            out.
     """
     directory, _ = data_folder.require("text files")
     return list(_read_folder(os.path.abspath(directory), skip)[split])
@@ -101,27 +95,15 @@ def _read_files(patterns, skip):
 
 
 def _read_all(paths, skip):
-    """Returns a list of documents for each file.
-
-    Raises:
-        ValueError: there are bad rows and they are not to be skipped, or no documents.
-    """
+    """Returns a list of documents for each file; raises ValueErrors of `read_files`."""
     bad, read = BadRows("text files"), []
     for path in paths:
         name = path.removesuffix(".gz")
         read_one = _read_plain if name.endswith(".txt") else _read_rows
         read.append(list(read_one(path, functools.partial(bad.add, path))))
     documents = sum(map(len, read))
-    files = {path: path for path in paths}
-    if bad.count() and skip:
-        rows = bad.count() + documents
-        logging.warning("%s", bad.report(files, rows, "bad and skipped"))
-    elif bad.count():
-        rows = bad.count() + documents
-        raise UserError(
-            f"{bad.report(files, rows, 'bad')}\nCorrect them, or leave them out with "
-            "TASK = @text_task() and text_task.on_bad_rows = 'skip'."
-        )
+    how = "TASK = @text_task() and text_task.on_bad_rows = 'skip'"
+    bad.tell({path: path for path in paths}, bad.count() + documents, skip, how)
     if not documents:
         raise UserError(
             f"There is no text in {', '.join(paths[:5])}"
@@ -163,22 +145,18 @@ def _read_rows(path, add_bad):
 
 def _read_plain(path, add_bad):
     """Yields the documents of a .txt file."""
-    text = read_text(path)
-    if not is_utf8(text):
-        good = []
-        for number, line in enumerate(split_lines(text), 1):
-            if is_utf8(line):
-                good.append(line)
-            else:
-                add_bad("invalid UTF-8", number)
-        text = "\n".join(good)
-    text = text.replace("\r\n", "\n")
+    good = []
+    for number, line in enumerate(split_lines(read_text(path)), 1):
+        if is_utf8(line):
+            good.append(line)
+        else:
+            add_bad("invalid UTF-8", number)
+    text = "\n".join(good)
     book = re.search(
         r"\*\*\* ?START OF TH.*?\n(.*)\n[^\n]*\*\*\* ?END OF TH", text, re.DOTALL
     )
-    paragraphs = re.split(r"\n\s*\n", book[1] if book else text)
     document, size = [], 0
-    for paragraph in paragraphs:
+    for paragraph in re.split(r"\n\s*\n", book[1] if book else text):
         paragraph = " ".join(paragraph.split())
         if not paragraph:
             continue

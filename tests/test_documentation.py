@@ -5,7 +5,6 @@ import math
 import pathlib
 import re
 
-import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
@@ -92,18 +91,13 @@ def test_a_router_of_your_own():
     names = {}
     code = code_of("## A router of one's own", "docs/guides/mixtures.md")
     exec(code.replace("@gin.register\n", ""), names)
-    layer = MoE(4, 16, names["SigmoidRouter"], dispatch="dense")
+    layer = MoE(4, 16, names["SigmoidRouter"])
     layer.build((None, None, 8))
     x = tf.random.normal((2, 6, 8))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layer(x, context=Context(), training=True))
     gradient = tape.gradient(loss, layer.router.kernel.value)
     assert float(tf.reduce_max(tf.abs(gradient))) > 0
-    for dispatch in ("gather", "einsum"):
-        layer.dispatch = dispatch
-        layer.router.capacity_factor = 4.0  # drops nothing
-        y = layer(x, context=Context(), training=True)
-        np.testing.assert_allclose(tf.reduce_sum(y), loss, rtol=1e-4)
 
 
 def test_a_layer_of_your_own_on_a_mesh():

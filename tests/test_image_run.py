@@ -41,9 +41,9 @@ def arguments(model_dir, folder, steps, *more):
         "--gin.WarmupCosineDecay.total_steps=40",
         f"--gin.TRAIN_STEPS={steps}",
         "--gin.ImageEvaluation.batch_size=4",
-        "--gin.train.steps_per_call=2",
-        "--gin.train.log_period=10",
-        "--gin.train.checkpoint_period=1000",
+        "--gin.Schedule.steps_per_call=2",
+        "--gin.Schedule.log_period=10",
+        "--gin.Schedule.checkpoint_period=1000",
         *more,
     ]
 
@@ -86,7 +86,7 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
 @pytest.mark.slow
 def test_the_whole_recipe_continues_exactly(tmp_path, folder):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    recipe = ["--gin.train.micro_batches=2", "--gin.train.checkpoint_period=4"]
+    recipe = ["--gin.Objective.micro_batches=2", "--gin.Schedule.checkpoint_period=4"]
     run_command("train", arguments(whole, folder, 8, *recipe))
     names = assert_continues_exactly(
         whole, parts, lambda: run_command("train", arguments(parts, folder, 8, *recipe))

@@ -28,7 +28,6 @@ ORDER = [
     ["run"],
     ["analysis"],
     ["configuration"],
-    ["harness"],
     ["commands"],
     ["__main__"],
 ]

@@ -28,9 +28,9 @@ TINY = [
     "--gin.VOCABULARY_FILE=None",
     "--gin.VOCAB_SIZE=262",
     "--gin.LossEvaluation.period=20",
-    "--gin.train.checkpoint_period=20",
-    "--gin.train.log_period=20",
-    "--gin.train_dataset.count_limit=0",
+    "--gin.Schedule.checkpoint_period=20",
+    "--gin.Schedule.log_period=20",
+    "--gin.LongExamples.count_limit=0",
 ]
 BERT = ["--gin.D_KV=8", "--gin.NUM_HEADS=2"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import FeedForward, PositionWise, Sublayer
+from remixer_tf.layers import FeedForward, LengthMixing, PositionWise, Sublayer
 from remixer_tf.testing import check_sublayer
 from tests.training.test_layer_checks import (
     Forgets,
@@ -86,6 +86,13 @@ def test_a_layer_that_breaks_a_rule_is_named(factory, options, words):
     with pytest.raises(ValueError, match=words) as error:
         check_sublayer(factory, **options)
     assert "sublayer" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_calls_that_need_another_argument_say_which():
+    with pytest.raises(ValueError, match=r"pass Cut, or functools.partial\(Cut, ..."):
+        check_sublayer(Cut())
+    with pytest.raises(ValueError, match="to check_sublayer, as .* max_length"):
+        check_sublayer(LengthMixing)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="zeros on JAX")

@@ -27,10 +27,10 @@ OPTIONS = [
     "--gin.FEATURE_LENGTHS={'inputs': 24, 'targets': 24}",
     "--gin.LENGTH_BUCKETS=None",
     "--gin.WARMUP_STEPS=2",
-    "--gin.train_dataset.count_limit=0",
-    "--gin.train.steps_per_call=2",
-    "--gin.train.log_period=4",
-    "--gin.train.checkpoint_period=4",
+    "--gin.LongExamples.count_limit=0",
+    "--gin.Schedule.steps_per_call=2",
+    "--gin.Schedule.log_period=4",
+    "--gin.Schedule.checkpoint_period=4",
     "--gin.WarmupCosineDecay.total_steps=8",
 ]
 
@@ -107,7 +107,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
 
 @pytest.mark.slow
 def test_a_dry_run_tells_what_is_trimmed(tmp_path, capsys):
-    count = "--gin.train_dataset.count_limit=50"
+    count = "--gin.LongExamples.count_limit=50"
     run_command("train", [*arguments(tmp_path, 8), count, "--dry_run"])
     output = capsys.readouterr().out
     assert re.search(

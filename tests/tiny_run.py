@@ -16,13 +16,13 @@ TINY = [
     *SIZES,
     "--gin.BATCH_SIZE=4",
     "--gin.LENGTH_BUCKETS=None",
-    "--gin.train_dataset.count_limit=0",
+    "--gin.LongExamples.count_limit=0",
     "--gin.TRAIN_STEPS=1",
     "--gin.WARMUP_STEPS=1",
     "--gin.WarmupCosineDecay.total_steps=2",
-    "--gin.train.steps_per_call=1",
-    "--gin.train.log_period=1",
-    "--gin.train.checkpoint_period=1",
+    "--gin.Schedule.steps_per_call=1",
+    "--gin.Schedule.log_period=1",
+    "--gin.Schedule.checkpoint_period=1",
 ]
 BYTES = [
     "--gin_file=models/t5_1_1_tiny.gin",

@@ -59,13 +59,7 @@ def write_report(model_dir, step=None):
 
 
 def print_row(title, table, metrics):
-    """Prints the row of a `ResultTable`, unless no number of it is there.
-
-    Args:
-        title: str.
-        table: `ResultTable`.
-        metrics: dictionary task -> metric -> number.
-    """
+    """Prints the row of a `ResultTable` of {task: metrics}, unless it is empty."""
     row = table.row(metrics)
     if all(number is None for cell in row.values() for number in cell):
         return

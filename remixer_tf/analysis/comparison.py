@@ -13,12 +13,11 @@ from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.training.progress import format_seconds
 
-_FILES = ("operative_config.gin", "train_summary.json", "best.json")
-# Why a file is not there.
+# The files of a run, and why one is not there.
 _WHY = {
     "operative_config.gin": "its configuration cannot be compared",
     "train_summary.json": "it is still training, or was broken off",
-    "best.json": "it has no train.best, or no evaluation yet",
+    "best.json": "it has no Checkpointing.best, or no evaluation yet",
 }
 # Metrics of which less is better, by the last part of their name.
 _LESS_IS_BETTER = {"loss", "perplexity"}
@@ -47,26 +46,25 @@ class Run:
     def __init__(self, folder, read_bindings):
         self.folder = folder
         names = os.listdir(folder) if os.path.isdir(folder) else []
-        if not {*_FILES, "eval"}.intersection(names):
+        if not {*_WHY, "eval"}.intersection(names):
             raise UserError(
                 f"{folder!r} is not the folder of a run: it has none of "
-                f"{', '.join(_FILES)}, eval. Name folders that training wrote, its "
+                f"{', '.join(_WHY)}, eval. Name folders that training wrote, its "
                 "--model_dir."
             )
         self.missing = [
             f"no {name}: {why}" for name, why in _WHY.items() if name not in names
         ]
-        self.numbers = dict(
-            _numbers(self._json("train_summary.json"), self._json("best.json"))
+        self.numbers = _numbers(
+            self._json("train_summary.json"), self._json("best.json")
         )
         self.metrics = {}
         for kind in ("metrics", "loss", "score"):
             for result in read_results(folder, kind):
                 for name, value in metrics_by_name(result).items():
-                    if isinstance(value, str) or math.isnan(value):
-                        continue
-                    steps = self.metrics.setdefault((name, f"{kind}.json"), {})
-                    steps[result["step"]] = value
+                    if not isinstance(value, str) and not math.isnan(value):
+                        steps = self.metrics.setdefault((name, f"{kind}.json"), {})
+                        steps[result["step"]] = value
         if not self.metrics:
             self.missing.append("no results in eval: it was never evaluated")
         self.bindings = {}
@@ -74,40 +72,29 @@ class Run:
             self.bindings = read_bindings(os.path.join(folder, "operative_config.gin"))
 
     def _json(self, name):
+        """The numbers in a file; {} where it is missing or damaged."""
         path = os.path.join(self.folder, name)
         if not os.path.exists(path):
             return {}
         try:
             with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+                pairs = json.load(file).items()
+        except (ValueError, RecursionError, AttributeError):
             self.missing.append(f"{name} is damaged: it does not count")
             return {}
-        return {
-            name: value
-            for name, value in found.items()
-            if isinstance(value, (int, float)) and abs(value) < 1e30
-        }
+        return {k: v for k, v in pairs if isinstance(v, (int, float)) and abs(v) < 1e30}
 
 
 def _numbers(summary, best):
-    """Yields (name, value) of what train_summary.json and best.json tell."""
-    for name in ("parameters", "flops_per_step"):
-        if name in summary:
-            yield name, summary[name]
-    for unit in ("token", "image"):
-        name = f"flops_per_{unit}"
-        if name in summary:
-            yield name, summary[name]
-        elif rate := summary.get(f"{unit}s_per_second"):  # of an earlier version
-            yield name, summary.get("flops_per_second", 0) / rate
-    for name in ("steps", "seconds", "steps_per_second"):
-        if name in summary:
-            yield name, summary[name]
+    """What train_summary.json and best.json tell, in the order of `_SHOWN`."""
+    numbers = dict(summary)
+    for unit in ("token", "image"):  # of an earlier version
+        if rate := summary.get(f"{unit}s_per_second"):
+            flops = summary.get("flops_per_second", 0) / rate
+            numbers.setdefault(f"flops_per_{unit}", flops)
     if "step" in best:
-        yield "best_step", best["step"]
+        numbers["best_step"] = best["step"]
+    return {name: numbers[name] for name in _SHOWN if name in numbers}
 
 
 # Columns of numbers: heading, and how to show a value.
@@ -124,13 +111,9 @@ _SHOWN = {
 
 
 def last_and_best(name, values):
-    """Returns ((step, value) of the last, (step, value) of the best evaluation).
+    """Returns (step, value) of the last and of the best evaluation, from {step: value}.
 
     Less is better for a loss and a perplexity, more for all else. Of equals, the first.
-
-    Args:
-        name: str, such as "mini_cogs/test/loss".
-        values: dictionary from steps to floats, not empty.
     """
     sign = -1 if name.rpartition("/")[2] in _LESS_IS_BETTER else 1
     best = max(values, key=lambda step: (sign * values[step], -step))

@@ -8,10 +8,10 @@ from remixer_tf.analysis.tables import write_table
 def write_profiles(profiles, format, file):
     """Writes profiles.
 
-    'text' and 'markdown' have a table with a line for each model, with what its paper
-    prints beside it; of a layout one of what each device holds; and for each model a
-    table of its parts. 'csv' is one long table with the columns model, part, kind,
-    quantity, ours, paper.
+    'text' and 'markdown' have a table with a line for each model, next to what its
+    paper prints; of a layout one of what each device holds; and for each model a table
+    of its parts. 'csv' is one long table with the columns model, part, kind, quantity,
+    ours, paper.
 
     Args:
         profiles: dictionary of names to (`Profile`, `PaperRow`).
@@ -23,14 +23,11 @@ def write_profiles(profiles, format, file):
         writer.writerow(["model", "part", "kind", "quantity", "ours", "paper"])
         writer.writerows(_long_rows(profiles))
         return
-    tables = [("", *_models_table(profiles))]
+    write_table(file, format, "", *_models_table(profiles))
     if any(profile.layout for profile, _ in profiles.values()):
-        tables.append(("on each device", *_devices_table(profiles)))
-    tables += [
-        (name, *_parts_table(profile)) for name, (profile, _) in profiles.items()
-    ]
-    for title, header, rows, labels in tables:
-        write_table(file, format, title, header, rows, labels)
+        write_table(file, format, "on each device", *_devices_table(profiles), labels=2)
+    for name, (profile, _) in profiles.items():
+        write_table(file, format, name, *_parts_table(profile), labels=2)
 
 
 def _quantities(profile, row):
@@ -38,28 +35,18 @@ def _quantities(profile, row):
     total = profile.total
     flops = total.matmul_flops + total.rest_flops
     yield "parameters", "parameters", total.parameters, row.parameters, _millions
-    for name, heading in (
-        ("batch_size", "batch"),
-        ("inputs", "inputs"),
-        ("targets", "targets"),
-    ):
+    for name in ("batch_size", "inputs", "targets"):
+        heading = name.removesuffix("_size")
         yield name, heading, profile.batch.get(name), None, str
     yield "flops", "FLOPs forward", flops, row.flops, _scientific
     yield "matmul_flops", "matrix products", total.matmul_flops, None, _scientific
     yield "rest_flops", "the rest", total.rest_flops, None, _scientific
-    for name, heading in (
-        ("parameter_bytes", "weights"),
-        ("optimizer_bytes", "optimizer"),
-        ("activation_bytes", "activations"),
-    ):
-        yield name, heading, getattr(profile, name), None, _size
-    for unit, printed in (
-        ("steps", row.steps_per_second),
-        ("tokens", None),
-        ("images", None),
-    ):
-        ours = profile.rates.get(unit)
-        yield f"{unit}_per_second", f"{unit}/s", ours, printed, _three_digits
+    yield "parameter_bytes", "weights", profile.parameter_bytes, None, _size
+    yield "optimizer_bytes", "optimizer", profile.optimizer_bytes, None, _size
+    yield "activation_bytes", "activations", profile.activation_bytes, None, _size
+    for unit in ("steps", "tokens", "images"):
+        name, printed = f"{unit}_per_second", getattr(row, f"{unit}_per_second", None)
+        yield name, f"{unit}/s", profile.rates.get(unit), printed, _three_digits
     for name, printed in row.metrics.items():
         yield name, name, None, printed, _three_digits
 
@@ -78,10 +65,7 @@ def _long_rows(profiles):
 
 
 def _models_table(profiles):
-    """Returns header, rows and the number of label columns: a line for each model.
-
-    A column stands there if any model has a value for it.
-    """
+    """Returns header and rows, of each model; columns that are empty are left out."""
     cells = {}  # heading -> {model: text}
     for name, (profile, row) in profiles.items():
         for _, heading, ours, printed, show in _quantities(profile, row):
@@ -91,7 +75,7 @@ def _models_table(profiles):
                     cell[name] = show(value)
     columns = {heading: cell for heading, cell in cells.items() if cell}
     rows = [[name, *(c.get(name, "") for c in columns.values())] for name in profiles]
-    return ["model", *columns], rows, 1
+    return ["model", *columns], rows
 
 
 def _devices_table(profiles):
@@ -105,22 +89,24 @@ def _devices_table(profiles):
         for name, (profile, _) in profiles.items()
         if profile.layout
     ]
-    return header, rows, 2
+    return header, rows
 
 
 def _parts_table(profile):
     header = ["part", "kind", "parameters", "matrix products", "the rest"]
     parts = {**profile.parts, ("all", ""): profile.total}
+    with_kinds = {part for part, kind in parts if kind}
     rows = [
         [
-            *place,
+            name,
+            kind or ("outside layers" if name in with_kinds else "all"),
             _millions(part.parameters),
             _scientific(part.matmul_flops),
             _scientific(part.rest_flops),
         ]
-        for place, part in parts.items()
+        for (name, kind), part in parts.items()
     ]
-    return header, rows, 2
+    return header, rows
 
 
 def _millions(value):

@@ -68,12 +68,8 @@ class Profile:
     @property
     def total(self):
         """The sum of all parts, a `Part`."""
-        return Part(
-            *(
-                sum(getattr(part, field.name) for part in self.parts.values())
-                for field in dataclasses.fields(Part)
-            )
-        )
+        values = (vars(part).values() for part in self.parts.values())
+        return Part(*map(sum, zip(*values, strict=True)))
 
 
 def count(
@@ -109,14 +105,13 @@ def count(
     def forward(weights, states, batch):  # As in training: mixtures differ there.
         return model.stateless_call(weights, states, batch, training=True)[0]
 
-    batch = arguments[-1]
-    lengths = {
-        "inputs": "encoder_input_tokens" in batch,
-        "targets": "images" not in batch,
-    }
-    lengths = {name: feature_lengths[name] for name, read in lengths.items() if read}
+    batch = {"batch_size": batch_size}
+    if "encoder_input_tokens" in arguments[-1]:
+        batch["inputs"] = feature_lengths["inputs"]
+    if "images" not in arguments[-1]:
+        batch["targets"] = feature_lengths["targets"]
     return Profile(
-        batch={"batch_size": batch_size, **lengths},
+        batch=batch,
         parts=_parts(model, _trace(forward, arguments)),
         parameter_bytes=variable_bytes(model.variables),
         optimizer_bytes=variable_bytes(optimizer.variables),
@@ -126,13 +121,7 @@ def count(
 
 
 def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float32"):
-    """Counts the `activation_bytes` of a `Profile`. No variable is made.
-
-    Args, raises: see `count`.
-
-    Returns:
-        int.
-    """
+    """Counts the `activation_bytes` of a `Profile`, see `count`; makes no variable."""
     with tf.Graph().as_default():
         model = build_model(model, dtype_policy)
 
@@ -228,11 +217,9 @@ def _place(layers, mixing):
 
 
 def random_superbatch(spec, model):
-    """One step of full rows, `[1, batch, ...]`: random values, weights of one.
+    """One step of full rows of a model's `batch_spec`, `[1, batch, ...]`.
 
-    Args:
-        spec: what `model.batch_spec` returns.
-        model: the model that reads the batch.
+    Values are random, and weights one.
     """
     rng = np.random.default_rng(0)
 

@@ -1,5 +1,7 @@
 """A task's examples, written for a terminal: see `remixer_tf data_report`."""
 
+import collections
+
 import numpy as np
 import seqio
 
@@ -34,7 +36,7 @@ def write_task(
         file: a text file to write to.
         split: str.
         feature_lengths: dictionary of ints; None to go by the suggested lengths.
-        feature_converter, length_buckets: see `train_dataset`.
+        feature_converter, length_buckets: see `Batching`.
         max_examples: int, how many examples of a task to read at most.
         shown_examples: int.
 
@@ -45,33 +47,30 @@ def write_task(
     """
     subtasks = seqio.get_subtasks(task)
     if isinstance(task, seqio.Mixture):
-        rates = [float(task.get_rate(subtask)) for subtask in subtasks]
+        rates = {subtask.name: float(task.get_rate(subtask)) for subtask in subtasks}
         rows = [
-            [subtask.name, f"{rate:,.6g}", _percent(rate / sum(rates))]
-            for subtask, rate in zip(subtasks, rates, strict=True)
+            [name, f"{rate:,.6g}", _percent(rate / sum(rates.values()))]
+            for name, rate in rates.items()
         ]
         write_table(file, "text", task.name, ["task", "rate", "share"], rows)
     for subtask in subtasks:
         sizes = statistics.split_sizes(subtask, max_examples)
         rows = [[name, size] for name, size in sizes.items()]
-        header = ["split", "examples"]
-        write_table(file, "text", subtask.name, header, rows)
+        write_table(file, "text", subtask.name, ["split", "examples"], rows)
         if not has_split(subtask, split) and len(subtasks) > 1:
             file.write(f"{subtask.name} has no split {split!r}.\n\n")
             continue
-        _TaskReport(
-            subtask, split, feature_lengths, feature_converter, length_buckets,
-            max_examples,
-        ).write(file, shown_examples)  # fmt: skip
+        report = _TaskReport(subtask, feature_lengths, feature_converter)
+        report.read(split, max_examples)
+        report.write(file, shown_examples, length_buckets)
 
 
 class _TaskReport:
     """What a split of a task is, read once. Arguments: see `write_task`."""
 
-    def __init__(
-        self, task, split, feature_lengths, converter, length_buckets, max_examples
-    ):
-        self._task, self._split, self._converter = task, split, converter
+    def __init__(self, task, feature_lengths, converter):
+        self._task, self._given, self._converter = task, feature_lengths, converter
+        self._vocabulary = {k: x.vocabulary for k, x in task.output_features.items()}
         self._fits = needs_lengths(task)
         if self._fits and not feature_lengths:
             raise UserError(
@@ -79,24 +78,28 @@ class _TaskReport:
                 "run with --gin_file, or set --gin.FEATURE_LENGTHS=\"{'inputs': 512, "
                 "'targets': 512}\"."
             )
-        names = list(feature_lengths or converter.TASK_FEATURES)
-        examples = read_examples(
-            task, split, feature_lengths or {}, max_examples + 1, trim=False
-        )
-        self._complete = len(examples) <= max_examples
-        self._examples = examples[:max_examples]
-        if missing := [name for name in names if name not in self._examples[0]]:
+
+    def read(self, split, max_examples):
+        names = list(self._given or self._converter.TASK_FEATURES)
+        given = self._given or {}
+        examples = read_examples(self._task, split, given, max_examples + 1, trim=False)
+        read = f"all {len(examples):,}"
+        if len(examples) > max_examples:
+            read = f"a sample, the first {max_examples:,},"
+        self._title = f"{self._task.name} {split}: {read} examples were read."
+        self._examples = examples = examples[:max_examples]
+        if missing := [name for name in names if name not in examples[0]]:
             raise UserError(
-                f"{task.name} has no feature {', '.join(missing)}, which "
-                f"{converter.__name__} reads. Name the run with --gin_file, or set "
-                "--gin.train_dataset.feature_converter: a language model's is "
+                f"{self._task.name} has no feature {', '.join(missing)}, which "
+                f"{self._converter.__name__} reads. Name the run with --gin_file, or "
+                "set --gin.Batching.feature_converter: a language model's is "
                 "@LanguageModelFeatureConverter."
             )
         self._lengths = {
-            name: np.array([len(example[name]) for example in self._examples])
+            name: np.array([len(example[name]) for example in examples])
             for name in names
         }
-        self._text = [n for n in names if is_text(task.output_features[n])]
+        self._text = [n for n in names if is_text(self._task.output_features[n])]
         self._suggested = {
             # A class or a span is one length always; token types go with their text.
             name: statistics.suggest_length(lengths)
@@ -104,44 +107,39 @@ class _TaskReport:
             else int(lengths.max())
             for name, lengths in self._lengths.items()
         }
-        self._given = feature_lengths
-        self._buckets = length_buckets
 
-    def write(self, file, shown_examples):
-        """Writes it all."""
-        count = len(self._examples)
-        read = f"all {count:,}" if self._complete else f"a sample, the first {count:,},"
-        file.write(f"{self._task.name} {self._split}: {read} examples were read.\n\n")
+    def write(self, file, shown_examples, length_buckets):
+        file.write(f"{self._title}\n\n")
         for number, example in enumerate(self._examples[:shown_examples], 1):
-            self._write_example(file, number, example)
+            file.write(f"example {number}\n")
+            file.writelines(f"  {line}\n" for line in self._lines_of(example))
+            file.write("\n")
         self._write_lengths(file)
         for name in self._lengths:
+            vocabulary = self._vocabulary[name]
             if name in self._text:
                 file.write(f"\n{name}: tokens, examples\n")
                 write_histogram(file, self._lengths[name])
-            elif isinstance(self._task.output_features[name].vocabulary, ClassNames):
-                self._write_classes(file, name)
-        self._write_rows(file)
+            elif isinstance(vocabulary, ClassNames):
+                file.write("\n")
+                ids = [example[name].tolist() for example in self._examples]
+                write_classes(file, [vocabulary.decode(row) for row in ids])
+        self._write_rows(file, length_buckets)
         self._write_suggestions(file)
 
-    def _write_example(self, file, number, example):
-        file.write(f"example {number}\n")
+    def _lines_of(self, example):
         for name in self._lengths:
             ids = example[name]
-            vocabulary = self._task.output_features[name].vocabulary
             if name not in self._text:
-                file.write(f"  {name}: {_shorten(map(str, ids.tolist()))}\n")
+                yield f"{name}: {_shorten(map(str, ids.tolist()))}"
                 continue
             text = example.get(f"{name}_pretokenized")
             if isinstance(text, bytes):
-                file.write(f"  {name}: {text.decode(errors='replace')}\n")
-            pieces = statistics.pieces(ids, vocabulary)
-            pairs = (
-                piece if i < 0 else f"{piece}:{i}"
-                for piece, i in zip(pieces, ids, strict=True)
-            )
-            file.write(f"  {name}, piece:id: {_shorten(pairs)}\n")
-        file.write("\n")
+                yield f"{name}: {text.decode(errors='replace')}"
+            pieces = statistics.pieces(ids, self._vocabulary[name])
+            pairs = zip(pieces, ids, strict=True)
+            shown = _shorten(piece if i < 0 else f"{piece}:{i}" for piece, i in pairs)
+            yield f"{name}, piece:id: {shown}"
 
     def _write_lengths(self, file):
         header = ["feature", "mean"]
@@ -151,56 +149,43 @@ class _TaskReport:
         rows = []
         for name in self._text:
             lengths = self._lengths[name]
-            row = [name, f"{lengths.mean():.1f}"]
-            row += [
-                f"{statistics.percentile(lengths, p):,}" for p in statistics.PERCENTILES
-            ]
+            found = (statistics.percentile(lengths, p) for p in statistics.PERCENTILES)
             ids = [example[name] for example in self._examples]
-            vocabulary = self._task.output_features[name].vocabulary
-            row += map(_percent, statistics.unknown(ids, vocabulary))
+            unknown = statistics.unknown(ids, self._vocabulary[name])
+            row = [name, f"{lengths.mean():.1f}", *(f"{n:,}" for n in found)]
+            row += map(_percent, unknown)
             if self._given:
                 length = self._given[name]
                 row += [f"{length:,}", _percent(np.mean(lengths > length))]
             rows.append(row)
-        title = "Lengths in tokens, EOS included"
-        write_table(file, "text", title, header, rows)
+        write_table(file, "text", "Lengths in tokens, EOS included", header, rows)
         if self._given:
             share = _percent(statistics.share_over(self._lengths, self._given))
             file.write(
                 f"{share} of the examples are longer than "
                 f"{format_lengths(self._given)} in a feature: they are trimmed, unless "
-                "train_dataset.over_length says otherwise.\n"
+                "LongExamples.handling says otherwise.\n"
             )
 
-    def _write_classes(self, file, name):
-        vocabulary = self._task.output_features[name].vocabulary
-        classes = [vocabulary.decode(e[name].tolist()) for e in self._examples]
-        file.write("\n")
-        write_classes(file, classes)
-
-    def _write_rows(self, file):
+    def _write_rows(self, file, buckets):
         lengths = self._given or self._suggested
-        whose = "of the run"
-        buckets = self._buckets
-        if not buckets:
-            whose = "suggested below"
-            buckets = statistics.suggest_buckets(self._lengths, lengths)
+        whose = "of the run" if buckets else "suggested below"
+        buckets = buckets or statistics.suggest_buckets(self._lengths, lengths)
         ways = {"one example a row": {}}
         if self._converter.PACKING_FEATURE_DTYPES:
             ways["packed"] = {"pack": True}
         if buckets:
-            ways[f"in {len(buckets)} length buckets, {whose}, and the longest"] = {
-                "length_buckets": buckets
-            }
-        rows = []
+            name = f"in {len(buckets)} length buckets, {whose}, and the longest"
+            ways[name] = {"length_buckets": buckets}
         codec = Codec(self._task, lengths, self._converter)
-        for way, arguments in ways.items():
+        rows = []
+        for way, options in ways.items():
             share, number = statistics.share_of_padding(
-                self._examples, codec, **arguments
+                self._examples, codec, **options
             )
             rows.append([way, f"{number:,}", _percent(share)])
-        title = f"Rows of {format_lengths(lengths)}"
         file.write("\n")
+        title = f"Rows of {format_lengths(lengths)}"
         write_table(file, "text", title, ["way", "rows", "padding"], rows)
 
     def _write_suggestions(self, file):
@@ -238,13 +223,12 @@ def write_images(source, file, *, split="train", max_examples=10_000):
     write_table(file, "text", source.name, ["split", "images"], rows)
     size = source.num_examples(split)
     count = min(size, max_examples)
-    heights, widths, classes = [], [], []
     # Drawn, since a folder's images are in the order of their classes.
-    for example in source.draw(split).take(count).as_numpy_iterator():
-        height, width, _ = example["image"].shape
-        heights.append(height)
-        widths.append(width)
-        classes.append(source.class_names[example["label"]])
+    examples = [
+        (*example["image"].shape[:2], source.class_names[example["label"]])
+        for example in source.draw(split).take(count).as_numpy_iterator()
+    ]
+    heights, widths, classes = zip(*examples, strict=True)
     read = f"all {count:,}" if count == size else f"a sample, {count:,} at random,"
     file.write(f"{source.name} {split}: {read} images were read.\n\n")
     write_classes(file, classes, source.class_names)
@@ -265,16 +249,9 @@ def write_histogram(file, values):
 
 
 def write_classes(file, classes, names=()):
-    """Writes a table of how often each class is.
-
-    Args:
-        file: a text file to write to.
-        classes: list of str, not empty.
-        names: list of str, the classes to count even if there is none of them.
-    """
+    """Writes a table of how often each class is, those of `names` even if never."""
     counts = dict.fromkeys([*names, *sorted(set(classes))], 0)
-    for name in classes:
-        counts[name] += 1
+    counts |= collections.Counter(classes)
     rows = [[n, f"{k:,}", _percent(k / len(classes))] for n, k in counts.items()]
     write_table(file, "text", "", ["class", "examples", "share"], rows)
 
@@ -286,6 +263,5 @@ def _percent(share):
 def _shorten(words):
     words = list(words)
     more = len(words) - _SHOWN_IDS
-    return " ".join(words[:_SHOWN_IDS]) + (
-        f" ... and {more:,} more" if more > 0 else ""
-    )
+    end = f" ... and {more:,} more" if more > 0 else ""
+    return " ".join(words[:_SHOWN_IDS]) + end

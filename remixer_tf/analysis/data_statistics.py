@@ -1,4 +1,7 @@
-"""What the examples of a task are: lengths, unknown pieces, padding."""
+"""What the examples of a task are: lengths, unknown pieces, padding.
+
+A feature's lengths are an int array `[n]`, a task's a dictionary of such arrays.
+"""
 
 import numpy as np
 import seqio
@@ -20,10 +23,7 @@ def percentile(values, percent):
 
 
 def histogram(values):
-    """Counts in bins of equal width, a power of two, so that there are at most 16.
-
-    Args:
-        values: int array `[n]`, n > 0, of at least 0.
+    """Counts ints of at least 0 in at most 16 bins, of a width that is a power of two.
 
     Returns:
         list of (first, last, count), from the bin of the least value to that of the
@@ -49,13 +49,8 @@ def suggest_length(lengths, percent=99):
 def suggest_buckets(lengths, feature_lengths):
     """Length buckets at the 50th, 75th and 90th percentile of every feature.
 
-    Args:
-        lengths: dictionary of int arrays `[n]`.
-        feature_lengths: dictionary of ints, which no bucket exceeds.
-
-    Returns:
-        list of dictionaries of ints, as `train_dataset` takes them; those that are
-        equal to another or to `feature_lengths` are left out.
+    Those that are equal to another or to `feature_lengths`, which none exceeds, are
+    left out.
     """
     buckets = []
     for percent in _BUCKET_PERCENTILES:
@@ -69,42 +64,25 @@ def suggest_buckets(lengths, feature_lengths):
 
 
 def share_over(lengths, feature_lengths):
-    """The share of examples that have a feature longer than `feature_lengths`.
-
-    Args:
-        lengths: dictionary of int arrays `[n]`.
-        feature_lengths: dictionary of ints.
-    """
+    """The share of examples that have a feature longer than `feature_lengths`."""
     over = [lengths[name] > length for name, length in feature_lengths.items()]
     return float(np.mean(np.any(over, axis=0)))
 
 
 def unknown(sequences, vocabulary):
-    """Shares of what the vocabulary does not know.
-
-    Args:
-        sequences: list of int arrays `[n]`, of token ids.
-        vocabulary: a `seqio.Vocabulary`.
-
-    Returns:
-        (share of the ids, EOS included, that are `vocabulary.unk_id`; share of the
-        sequences that have one).
-    """
+    """Shares of unknown ids in arrays of ids: of all ids, EOS too; of all arrays."""
     found = [np.count_nonzero(ids == vocabulary.unk_id) for ids in sequences]
     ids = sum(len(ids) for ids in sequences)
     return sum(found) / max(ids, 1), float(np.mean(np.array(found) > 0))
 
 
 def share_of_padding(examples, codec, pack=False, length_buckets=None):
-    """The share of the positions that a model reads in vain.
+    """The share of the positions that a model reads in vain, and the number of rows.
 
     Args:
         examples: list of dictionaries of int arrays `[n]`, not empty.
         codec: the `Codec` of their task.
-        pack, length_buckets: see `train_dataset`.
-
-    Returns:
-        (share of the positions that are padding, number of rows).
+        pack, length_buckets: see `Batching`.
     """
     converter = codec.converter(pack=pack)
     buckets = LengthBuckets(length_buckets, dict(codec.lengths), converter)
@@ -125,9 +103,7 @@ def share_of_padding(examples, codec, pack=False, length_buckets=None):
 def split_sizes(task, limit):
     """How many examples the source of a task has, before its preprocessors.
 
-    Args:
-        task: a `seqio.Task`.
-        limit: int, how many to read at most of a split whose source does not tell.
+    Where the source does not tell, no more than `limit` are read.
 
     Returns:
         dictionary split -> str: "24,155", "10,000 or more", or why it cannot be read.
@@ -140,8 +116,7 @@ def _size(task, split, limit):
         size = task.source.num_input_examples(split)
         if size is not None:
             return f"{size:,}"
-        source = with_seed(task).source
-        dataset = source.get_dataset(split=split, shuffle=False)
+        dataset = with_seed(task).source.get_dataset(split=split, shuffle=False)
         size = int(dataset.take(limit + 1).reduce(0, lambda n, _: n + 1))
     except (OSError, ValueError, KeyError) as error:  # as the source raises
         return f"cannot be read: {error}"
@@ -149,28 +124,20 @@ def _size(task, split, limit):
 
 
 def pieces(ids, vocabulary):
-    """What stands for each id, a list of str: '▁cat', 'a', '<0xE2>', '</s>'.
-
-    Args:
-        ids: int array `[n]`; negative ones, where nothing is predicted, are '-'.
-        vocabulary: a `seqio.Vocabulary` of text.
-    """
+    """What stands for each id of a text: '▁cat', 'a', '<0xE2>', '</s>'; '-' below 0."""
     return ["-" if i < 0 else _piece(int(i), vocabulary) for i in ids]
 
 
 def _piece(i, vocabulary):
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         return vocabulary.tokenizer.IdToPiece(i)
-    if isinstance(vocabulary, seqio.ByteVocabulary):
-        special = ("<pad>", "</s>", "<unk>")
-        if i < len(special):
-            return special[i]
-        byte = i - len(special)
-        if byte >= 256:
-            return f"<extra_id_{vocabulary.vocab_size - 1 - i}>"
-        return (
-            chr(byte)
-            if chr(byte).isascii() and chr(byte).isprintable()
-            else (f"<0x{byte:02X}>")
-        )
-    return vocabulary.decode([i])
+    if not isinstance(vocabulary, seqio.ByteVocabulary):
+        return vocabulary.decode([i])
+    special = ("<pad>", "</s>", "<unk>")
+    if i < len(special):
+        return special[i]
+    byte = i - len(special)
+    if byte >= 256:
+        return f"<extra_id_{vocabulary.vocab_size - 1 - i}>"
+    shown = chr(byte).isascii() and chr(byte).isprintable()
+    return chr(byte) if shown else f"<0x{byte:02X}>"

@@ -5,14 +5,18 @@ PNG file beside it, and as images to <model_dir>/tensorboard/pictures: from
 `train.evaluations`, or from `python -m remixer_tf pictures`.
 """
 
+import base64
+import html
+import io
+import os
+
 import numpy as np
 import seqio
 import tensorflow as tf
 
 from remixer_tf.analysis.observe import observe
-from remixer_tf.analysis.page import page_path, to_png, write_images, write_page
 from remixer_tf.checkpoints import reading
-from remixer_tf.data.classification import join_texts
+from remixer_tf.data.classification import join_ids
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import batch_examples, converter_for, eval_dataset
 from remixer_tf.data.images import eval_images
@@ -24,22 +28,18 @@ from remixer_tf.evaluation.splits import data_of, default_splits
 from remixer_tf.models.build import build_model
 from remixer_tf.training.checks import check_writable
 
+_DPI = 110
+
 
 def draw_checkpoint(run, model_dir, pictures, *, step=None):
-    """Draws a checkpoint of a run.
+    """Draws a checkpoint of a `Run` by a `Pictures`, and returns the path of the page.
 
     Args:
-        run: a `Run`, whose model and precision count.
-        model_dir: folder of the run.
-        pictures: a `Pictures`.
         step: int, the step of the checkpoint; None for the newest, "best" for the best.
-
-    Returns:
-        the path of the page.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        OSError: nothing can be written to the folder.
+        OSError: nothing can be written to the folder `model_dir`.
         ValueError: the checkpoint is of another model; what `Pictures.draw_page`
             raises.
     """
@@ -51,17 +51,18 @@ def draw_checkpoint(run, model_dir, pictures, *, step=None):
 
 
 class _Pictures:
-    """Draws what a model has learned, on some examples; see the module."""
+    """Draws what a model has learned, on some examples; see the module.
+
+    To a run it is an `Evaluation` without numbers.
+    """
 
     def check(self, model_dir, others=()):
-        """Nothing to check before a run, see `Evaluation`."""
+        pass
 
     def results(self, model_dir, model, bindings=None):
-        """There are no numbers, see `Evaluation`."""
         return []
 
     def metric_names(self, wanted=""):
-        """There are no numbers, see `Evaluation`."""
         return set()
 
     def run(self, model_dir, engine, step, force=False, **key):
@@ -93,7 +94,7 @@ class _Pictures:
 
     def draw(self, model, step):
         """Returns the figures, by name; see `draw_page`."""
-        # Here, since matplotlib is slow to import and every binary reads this file.
+        # Here, since matplotlib is slow to import and every command reads this file.
         from remixer_tf.analysis.panels import draw_observations
 
         batch, source = self._examples(model)
@@ -108,15 +109,13 @@ class _Pictures:
         return figures
 
     def _image_side(self, model):
-        """Returns how many patches an image's side has; None for text."""
-        return None
+        """How many patches an image's side has; None for text."""
 
 
 class ImagePictures(_Pictures):
     """Draws what an image classifier has learned, on the first images of a split.
 
-    Rows of a dense mixing matrix are shown as
-    images of the patches (gMLP, Figure 3).
+    Rows of a dense mixing matrix are shown as images of the patches (gMLP, Figure 3).
 
     Args:
         source, transforms, split: see `remixer_tf.data.images.eval_images`.
@@ -149,11 +148,11 @@ class Pictures(_Pictures):
         task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is
             drawn); None for the run's.
         period: int, steps between drawings; the last step is always drawn.
-        run: a `Run`, whose task, vocabulary and lengths count where none are given.
+        run: a `Run`, whose vocabulary counts, as do its task and lengths where none are
+            given.
         feature_lengths: dictionary of ints; longer features are cut.
         batch_size: int, the number of examples.
         split: str; None for the first whose name does not start with "train".
-        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
         text: str, inputs in which attention is drawn between the tokens, as is that of
             the greedy answer where the model can decode; None for none. An encoder
             reads [CLS] text [SEP], and of a pair of texts [CLS] text [SEP] text [SEP].
@@ -173,12 +172,11 @@ class Pictures(_Pictures):
         feature_lengths=None,
         batch_size=16,
         split=None,
-        vocabulary=None,
         text=None,
         feature_converter=None,
     ):
         self.period = period
-        task, feature_lengths = data_of(run, task, vocabulary, feature_lengths)
+        task, self._feature_lengths = data_of(run, task, feature_lengths)
         self._task = seqio.get_subtasks(task)[0]
         self._split = split or next(iter(default_splits(self._task)), None)
         if self._split is None:
@@ -188,11 +186,9 @@ class Pictures(_Pictures):
             )
         self._batch_size = batch_size
         self._texts = [text] if isinstance(text, str) else list(text or ())
-        self._feature_lengths = feature_lengths
         self._feature_converter = feature_converter
 
     def draw(self, model, step):
-        """Returns the figures, by name; see `draw_page`."""
         from remixer_tf.analysis.panels import draw_attention
 
         if self._texts:
@@ -257,23 +253,19 @@ class Pictures(_Pictures):
 
     def _join(self, model, ids):
         """Returns a batch of one or two texts for an encoder, and the tokens' names."""
-        example = dict(zip(("inputs", "inputs_b"), ids, strict=False))
-        dataset = tf.data.Dataset.from_tensors(
-            {name: tf.constant(value, tf.int32) for name, value in example.items()}
-        )
-        features = self._task.output_features
-        joined = join_texts(dataset, features, self._feature_lengths)
-        (joined,) = joined.batch(1).as_numpy_iterator()
-        vocabulary = features["inputs"].vocabulary
+        vocabulary = self._task.output_features["inputs"].vocabulary
         special = special_ids(vocabulary)
+        first, second = [*map(tf.constant, ids), None][:2]
+        length = self._feature_lengths["inputs"]
+        tokens, types = join_ids(first, second, length, special)
         marks = {special.cls: "[CLS]", special.sep: "[SEP]"}
         names = [
-            marks.get(token) or _token_name(vocabulary, int(token))
-            for token in joined["inputs"][0]
+            marks.get(token) or _token_name(vocabulary, token)
+            for token in tokens.numpy().tolist()
         ]
         batch = {
-            "encoder_input_tokens": joined["inputs"],
-            "encoder_token_types": joined["token_types"],
+            "encoder_input_tokens": tokens[None].numpy(),
+            "encoder_token_types": types[None].numpy(),
         }
         return batch, {"encoder": (names, names)}
 
@@ -315,3 +307,48 @@ def _token_name(vocabulary, token):
     text = vocabulary.decode([token])
     space = "\u2423" if text else f"<{token}>"  # an open box
     return special.get(token) or text.strip() or space
+
+
+def to_png(figure):
+    """Returns the bytes of a PNG file of a `matplotlib.figure.Figure`."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI)
+    return buffer.getvalue()
+
+
+def write_images(model_dir, step, pngs):
+    """Writes {name: PNG} as images of a step in <model_dir>/tensorboard/pictures."""
+    folder = os.path.join(model_dir, "tensorboard", "pictures")
+    writer = tf.summary.create_file_writer(folder)
+    with writer.as_default(step):
+        for name, png in pngs.items():
+            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
+    writer.close()
+
+
+def page_path(model_dir, step):
+    """Returns where the page of a step is; it is there when all of it is."""
+    return os.path.join(model_dir, "pictures", str(step), "index.html")
+
+
+def write_page(model_dir, step, pngs):
+    """Writes {name: PNG} as files and on a page that holds them; returns its path."""
+    page = page_path(model_dir, step)
+    folder = os.path.dirname(page)
+    tf.io.gfile.makedirs(folder)
+    title = html.escape(f"{os.path.basename(os.path.abspath(model_dir))}, step {step}")
+    parts = [
+        f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"\n<h1>{title}</h1>\n"
+    ]
+    for name, png in pngs.items():
+        with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
+            file.write(png)
+        data = base64.b64encode(png).decode()
+        parts.append(
+            f'<h2>{name}</h2>\n<img alt="{name}" src="data:image/png;base64,{data}">\n'
+        )
+    # Last: who finds the page takes the rest for done.
+    with tf.io.gfile.GFile(page, "w") as file:
+        file.write("".join([*parts, "</html>\n"]))
+    return page

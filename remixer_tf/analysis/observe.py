@@ -26,14 +26,10 @@ class Observation(NamedTuple):
 
 
 def observe(model, batch):
-    """Captures what layers sow for a batch, cut to its longest example.
+    """Captures what layers of a model sow for a batch, cut to its longest example.
 
-    Args:
-        model: a built model, called eagerly.
-        batch: dictionary of arrays `[batch, length]` under seqio's names.
-
-    Returns:
-        list of `Observation`, in the order of the computation.
+    The batch has arrays `[batch, length]` under seqio's names. Returns a list of
+    `Observation`, in the order of the computation.
     """
     batch = {key: np.asarray(value) for key, value in batch.items()}
     real = {}  # 'encoder' and 'decoder' to whether a token is real

@@ -1,23 +1,50 @@
-"""From what layers told to the figures that show it."""
+"""From what layers told to the figures that show it, with matplotlib's Agg."""
 
+import collections
 import re
+from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from remixer_tf.analysis.figures import Curves, Map, draw_alpha, draw_grid
 from remixer_tf.layers import CrossAttention, LengthMixing
 
 _SHOWN_ROWS = 5
 
 
+class Map(NamedTuple):
+    """A matrix `[target, source]` as colours.
+
+    Attributes:
+        matrix: float array; NaN stays white.
+        signed: bool. False shows weights from 0 up, and cuts the scale where the
+            largest half percent of them begin; True shows both signs, zero white.
+        x, y: lists of str, a label for each column and row; None for positions. Empty
+            where they are neither sources nor targets.
+    """
+
+    matrix: np.ndarray
+    signed: bool = False
+    x: list | None = None
+    y: list | None = None
+
+
+class Curves(NamedTuple):
+    """Lines over positions `[points]`: {label: array `[points]`}."""
+
+    x: np.ndarray
+    lines: dict
+    xlabel: str
+
+
 def draw_observations(observations, where, image_side=None):
-    """Draws mixing matrices beside the mean attention maps, and alpha.
+    """Draws mixing matrices next to the mean attention maps, and alpha.
 
     A row is a layer. Static mixing through a softmax is shown as weights ("Remixers",
-    Figure 2); without one (spatial gating units) as a signed matrix, and beside it some
-    of its rows as curves (gMLP, Figures 3 and 4). Of a Toeplitz matrix the curve is its
-    weights over the relative position (gMLP, Figure 9), before a softmax if there is
-    one.
+    Figure 2); without one (spatial gating units) as a signed matrix, and next to it
+    some of its rows as curves (gMLP, Figures 3 and 4). Of a Toeplitz matrix the curve
+    is its weights over the relative position (gMLP, Figure 9), before a softmax if
+    there is one.
 
     Args:
         observations: from `observe`, for a batch.
@@ -28,23 +55,20 @@ def draw_observations(observations, where, image_side=None):
     Returns:
         dictionary of names to figures; empty if there is nothing to show.
     """
-    stacks, alphas = {}, {}
+    stacks, alphas = _Stacks(), {}
     for layer, name, value in observations:
         stack, index, place = _locate(layer)
         if name == "alpha":
             alphas.setdefault(stack, []).append((index, value))
-            continue
-        row = stacks.setdefault(stack, {}).setdefault(f"layer {index}", {})
-        if name == "attention":
-            row[f"{place}: mean of heads"] = Map(value.mean(axis=0))
+        elif name == "attention":
+            panels = {f"{place}: mean of heads": Map(value.mean(axis=0))}
+            stacks[stack][index].update(panels)
         else:
-            row.update(_mixing_panels(layer, place, value, image_side))
-    figures = {
-        f"{stack}_matrices": draw_grid(f"{stack}: {where}", rows)
-        for stack, rows in stacks.items()
-    }
+            panels = _mixing_panels(layer, place, value, image_side)
+            stacks[stack][index].update(panels)
+    figures = stacks.draw("{}_matrices", where)
     if alphas:
-        figures["alpha"] = draw_alpha(alphas)
+        figures["alpha"] = _draw_alpha(alphas)
     return figures
 
 
@@ -60,39 +84,52 @@ def draw_attention(observations, tokens, where):
     Returns:
         dictionary of names to figures; empty if no layer attends.
     """
-    stacks = {}
+    stacks = _Stacks()
     for layer, name, value in observations:
-        stack, index, place = _locate(layer)
         if name != "attention":
             continue
+        stack, index, place = _locate(layer)
         # A model of one stack may call it as it likes.
         queries = stack if stack in tokens else next(iter(tokens))
         keys = "encoder" if isinstance(layer, CrossAttention) else queries
         panel = Map(value.mean(axis=0), x=tokens[keys][0], y=tokens[queries][1])
-        row = stacks.setdefault(stack, {}).setdefault(f"layer {index}", {})
-        row[f"{place}: mean of heads"] = panel
-    return {
-        f"{stack}_text_attention": draw_grid(f"{stack}: {where}", rows)
-        for stack, rows in stacks.items()
-    }
+        stacks[stack][index][f"{place}: mean of heads"] = panel
+    return stacks.draw("{}_text_attention", where)
+
+
+class _Stacks(collections.defaultdict):
+    """{stack: {number of a layer: {title: `Map` or `Curves`}}}."""
+
+    def __init__(self):
+        super().__init__(lambda: collections.defaultdict(dict))
+
+    def draw(self, name, where):
+        """Returns {name of a stack's figure: figure}."""
+        return {
+            name.format(stack): _draw_grid(f"{stack}: {where}", rows)
+            for stack, rows in self.items()
+        }
 
 
 def _mixing_panels(layer, place, matrices, image_side):
     """Returns {title: panel} of a mixing layer's matrices `[heads, length, length]`."""
-    panels = {}
     symbol = "softmax(H)" if layer.softmax else "W"
-    for head, matrix in enumerate(matrices):
-        name = f"{place}: {symbol}"
-        if len(matrices) > 1:
-            name += f", head {head}"
-        panels[name] = Map(matrix, signed=not layer.softmax)
+    several = len(matrices) > 1
+    panels = {
+        f"{place}: {symbol}" + f", head {head}" * several: Map(
+            matrix, signed=not layer.softmax
+        )
+        for head, matrix in enumerate(matrices)
+    }
+    rows = f"{place}: rows of {symbol}"
     if layer.toeplitz:
         panels[f"{place}: filter"] = _toeplitz_curves(layer, matrices.shape[-1])
+    elif image_side and not layer.softmax:
+        panels[f"{rows} as images"] = _row_images(matrices[0], image_side)
     elif not layer.softmax:
-        name, panel = f"{place}: rows of {symbol}", _row_curves(matrices[0])
-        if image_side:
-            name, panel = f"{name} as images", _row_images(matrices[0], image_side)
-        panels[name] = panel
+        matrix = matrices[0]
+        lines = {f"row {t}": matrix[t] for t in _chosen(len(matrix))}
+        panels[rows] = Curves(np.arange(len(matrix)), lines, "source")
     return panels
 
 
@@ -120,12 +157,6 @@ def _row_images(matrix, side):
     return Map(mosaic, signed=True, x=[], y=[])
 
 
-def _row_curves(matrix):
-    chosen = _chosen(len(matrix))
-    lines = {f"row {t}": matrix[t] for t in chosen}
-    return Curves(np.arange(len(matrix)), lines, "source")
-
-
 def _locate(layer):
     """Returns (stack, number of the layer, place below it) from a layer's path."""
     match = re.search(r"([^/]+)/layer_(\d+)_[^/]+/(.+)", layer.path)
@@ -135,3 +166,81 @@ def _locate(layer):
     if isinstance(layer, LengthMixing):
         place = place.removesuffix("/mixing")
     return match[1], int(match[2]), place
+
+
+def _draw_grid(title, rows):
+    """Draws a row for each layer, a column for each title; a row may lack some."""
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    panels = [panel for row in rows.values() for panel in row.values()]
+    tokens = [len(p.x or ()) for p in panels if isinstance(p, Map)]
+    size = max(2.6, 0.16 * max(tokens, default=0))  # inches; labels have to fit
+    figure = Figure(
+        figsize=((size + 1.3) * len(columns), (size + 0.4) * len(rows) + 0.6),
+        layout="constrained",
+    )
+    figure.suptitle(title)
+    grid = figure.subplots(len(rows), len(columns), squeeze=False)
+    for (index, row), axes in zip(rows.items(), grid, strict=True):
+        for name, axis in zip(columns, axes, strict=True):
+            if name not in row:
+                axis.axis("off")
+                continue
+            draw = _draw_map if isinstance(row[name], Map) else _draw_curves
+            draw(figure, axis, row[name])
+            axis.set_title(f"layer {index}\n{name}", fontsize=9)
+            axis.tick_params(labelsize=7)
+    return figure
+
+
+def _draw_alpha(lines):
+    """Draws {label: [(layer, alpha's values)]}: mean, least and largest value."""
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for i, (label, points) in enumerate(lines.items()):
+        layers = [layer for layer, _ in points]
+        means = np.array([values.mean() for _, values in points])
+        below = means - [values.min() for _, values in points]
+        above = [values.max() for _, values in points] - means
+        # Rounding may put a mean of equal values outside them.
+        errors = np.maximum([below, above], 0)
+        # Equal lines stay visible: later ones are drawn smaller.
+        style = {"marker": "o", "markersize": 10 / (i + 1), "linewidth": 4 / (i + 1)}
+        axis.errorbar(layers, means, errors, capsize=4, label=label, **style)
+    axis.set(title="alpha: mean, least and largest", xlabel="layer", ylabel="alpha")
+    axis.set_ylim(-0.05, 1.05)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend()
+    axis.grid(alpha=0.3)
+    return figure
+
+
+def _draw_map(figure, axis, panel):
+    matrix = panel.matrix
+    values = matrix[np.isfinite(matrix)]
+    largest = np.abs(values).max(initial=0) or 1.0
+    if panel.signed:
+        options = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
+        top = largest
+    else:
+        top = (np.percentile(values, 99.5) if len(values) else 1.0) or largest
+        options = {"cmap": "viridis", "vmin": 0, "vmax": top}
+    image = axis.imshow(matrix, aspect="auto", interpolation="nearest", **options)
+    extend = "max" if largest > top else "neither"
+    bar = figure.colorbar(image, ax=axis, extend=extend)
+    bar.ax.tick_params(labelsize=7)
+    axis.set_xlabel("" if panel.x == [] else "source", fontsize=8)
+    axis.set_ylabel("" if panel.y == [] else "target", fontsize=8)
+    if panel.x is not None:
+        axis.set_xticks(range(len(panel.x)), panel.x, rotation=90, parse_math=False)
+    if panel.y is not None:
+        axis.set_yticks(range(len(panel.y)), panel.y, parse_math=False)
+
+
+def _draw_curves(figure, axis, panel):
+    for label, line in panel.lines.items():
+        axis.plot(panel.x, line, linewidth=1, label=label)
+    axis.axhline(0, color="grey", linewidth=0.5)
+    axis.set_xlabel(panel.xlabel, fontsize=8)
+    axis.set_ylabel("weight", fontsize=8)
+    if len(panel.lines) > 1:
+        axis.legend(fontsize=6, ncols=2)

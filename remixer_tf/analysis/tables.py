@@ -3,37 +3,26 @@
 import rich.console
 import rich.table
 
-from remixer_tf.errors import UserError
-
 FORMATS = ("text", "markdown", "csv")  # csv is each table's own matter
 _WIDTH = 200  # of the terminal that a text table may need
 
 
-def check_format(format):
-    """Raises a ValueError unless `format` is one of `FORMATS`."""
-    if format not in FORMATS:
-        raise UserError(
-            f"--format must be one of {', '.join(FORMATS)}. Received: {format}"
-        )
-
-
 def write_table(file, format, title, header, rows, labels=1):
-    """Writes one table.
+    """Writes a table to a text file as "text" or "markdown".
 
     Args:
-        file: a text file to write to.
-        format: "text" or "markdown".
-        title: str, "" for none.
-        header: list of str.
-        rows: list of lists of str.
+        file, format, title: what to write to, how, and a str, "" for no title.
+        header, rows: list of str, and list of such lists.
         labels: int, the columns that are aligned to the left; the others are numbers.
     """
-    (_write_text if format == "text" else _write_markdown)(
-        file, title, header, rows, labels
-    )
-
-
-def _write_text(file, title, header, rows, labels):
+    if format == "markdown":
+        if title:
+            file.write(f"\n{title}\n\n")
+        rule = ["---"] * labels + ["---:"] * (len(header) - labels)
+        for row in (header, rule, *rows):
+            cells = (cell.replace("|", "\\|") for cell in row)
+            file.write(f"| {' | '.join(cells)} |\n")
+        return
     table = rich.table.Table(title=title or None)
     for i, heading in enumerate(header):
         # A word a line keeps columns narrow.
@@ -44,12 +33,3 @@ def _write_text(file, title, header, rows, labels):
     # Cells are as they are: gin's lists look like rich's markup.
     console = rich.console.Console(file=file, width=_WIDTH, markup=False, emoji=False)
     console.print(table)
-
-
-def _write_markdown(file, title, header, rows, labels):
-    if title:
-        file.write(f"\n{title}\n\n")
-    rule = ["---"] * labels + ["---:"] * (len(header) - labels)
-    for row in (header, rule, *rows):
-        cells = (cell.replace("|", "\\|") for cell in row)
-        file.write(f"| {' | '.join(cells)} |\n")

@@ -361,8 +361,8 @@ def _best_step(model_dir):
     path = os.path.join(model_dir, "best.json")
     if not tf.io.gfile.exists(path):
         raise MissingFileError(
-            f"There is no {path}: training writes it where train.best = @Best(). Name "
-            "a step."
+            f"There is no {path}: training writes it where Checkpointing.best = "
+            "@Best(). Name a step."
         )
     with tf.io.gfile.GFile(path) as file:
         try:

@@ -30,8 +30,7 @@ def whole_folder(path):
         OSError: it cannot be written.
     """
     path = path.rstrip("/")
-    remove_abandoned(os.path.dirname(path))
-    temporary = f"{path}.writing-{machine() or '0' * 8}-{os.getpid()}"
+    temporary = temporary_name(path)
     try:
         tf.io.gfile.makedirs(temporary)
         yield temporary
@@ -44,8 +43,17 @@ def whole_folder(path):
             tf.io.gfile.rmtree(temporary)
 
 
+def temporary_name(path):
+    """Returns the name that a file or folder has until it is whole.
+
+    What killed processes left half written beside it is removed.
+    """
+    remove_abandoned(os.path.dirname(path))
+    return f"{path}.writing-{machine() or '0' * 8}-{os.getpid()}"
+
+
 def remove_abandoned(parent):
-    """Removes half written folders in `parent` whose writers are gone.
+    """Removes half written files and folders in `parent` whose writers are gone.
 
     A writer of this machine is known by its id, another one by having written nothing
     for a day. Object stores have no such folders.
@@ -56,14 +64,15 @@ def remove_abandoned(parent):
         match = re.search(r"\.writing-([0-9a-f]{8})-(\d+)$", name)
         if not match:
             continue
-        folder = os.path.join(parent, name)
+        path = os.path.join(parent, name)
         if match[1] == machine():
             gone = describe(int(match[2])) is None
         else:
-            gone = time.time() - _newest(folder) > _ABANDONED_SECONDS
+            gone = time.time() - _newest(path) > _ABANDONED_SECONDS
         if gone:
             with contextlib.suppress(OSError, tf.errors.OpError):
-                tf.io.gfile.rmtree(folder)
+                remove = tf.io.gfile.rmtree if os.path.isdir(path) else os.unlink
+                remove(path)
 
 
 def check_absent(folder):
@@ -75,11 +84,12 @@ def check_absent(folder):
         )
 
 
-def _newest(folder):
-    """Returns when something in a folder was written last, in seconds."""
-    times = [0.0]
-    for root, _, names in os.walk(folder):
-        for path in (root, *(os.path.join(root, name) for name in names)):
-            with contextlib.suppress(OSError):
-                times.append(os.path.getmtime(path))
+def _newest(path):
+    """Returns when a file, or something in a folder, was written last, in seconds."""
+    times, paths = [0.0], [path]
+    for root, folders, names in os.walk(path):
+        paths += [os.path.join(root, name) for name in (*folders, *names)]
+    for place in paths:
+        with contextlib.suppress(OSError):
+            times.append(os.path.getmtime(place))
     return max(times)

@@ -1,10 +1,9 @@
 """Checkpoints: {path: variable}, with their coverage checked both ways.
 
-`tf.train.Checkpoint(model=model)` leaves out layers held in Python lists and the
-states of random generators without a word, so every variable is listed here by its
-path, and the list is compared with the model and with the file.
-
-A checkpoint is a folder that appears, whole, by being renamed:
+`tf.train.Checkpoint(model=model)` leaves out layers in Python lists and the states of
+random generators without a word. So every variable is listed by its path, and the list
+is compared with the model and with the file. A checkpoint is a folder that is renamed
+when it is whole:
 
     <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
     <model_dir>/checkpoints/<step>/arrays/         model, optimizer, if orbax writes
@@ -27,7 +26,6 @@ from absl import logging
 
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import (
     assign_all,
     available_steps,
@@ -49,24 +47,18 @@ from remixer_tf.errors import StorageError, UserError
 class Checkpoints:
     """Saves and restores everything that a run needs to continue exactly.
 
-    Training waits only for the copy of the variables: a thread writes them. Its
-    memory is that of the variables once more, while it writes. Use it as a context
-    manager around the training loop.
+    Training waits only for the copy of the variables: a thread writes them. Use it as a
+    context manager around the training loop.
 
     Args:
         model_dir: folder of the run, which all hosts share.
-        variables, values: functions that return {group: {path: `keras.Variable`}}, and
-            {group: {path: array}} of what they hold; see `Engine`. All hosts call
-            `values`.
+        engine: the built `Engine`, of which it reads `variables`, `values`,
+            `checkpoint_format` and `host`. Host 0 writes model and optimizer, one of
+            the hosts that read a part of the data the position in it. With "orbax"
+            every host writes the parts that its devices hold; see `sharded`.
         iterator: this host's `tf.data` iterator.
         keep: how many of the newest checkpoints stay.
         keep_period: checkpoints of steps that it divides stay for good; None for none.
-        host: the `Host` that this process is; None for the only one. Host 0 writes
-            model and optimizer, one of the hosts that read a part of the data the
-            position in it.
-        checkpoint_format: "tensorflow", or "orbax" to have every host write the parts
-            of model and optimizer that its devices hold; see `sharded`. It does not
-            matter to reading.
 
     Attributes:
         best_step: int, a step whose checkpoint stays, or None.
@@ -75,31 +67,19 @@ class Checkpoints:
         summary: dictionary, that of the checkpoint restored; {} if it has none.
     """
 
-    def __init__(
-        self,
-        model_dir,
-        variables,
-        values,
-        iterator,
-        *,
-        keep=3,
-        keep_period=None,
-        host=None,
-        checkpoint_format="tensorflow",
-    ):
+    def __init__(self, model_dir, engine, iterator, keep=3, keep_period=None):
         self.directory = checkpoint_directory(model_dir)
         self.best_step = None
         self.summary = {}
         self.has_start = 0 in available_steps(self.directory)
-        self._variables = variables
-        self._values = values
+        self._engine = engine
         self._data = tf.train.Checkpoint(iterator=iterator)
         self._data_shapes = _describe(iterator.element_spec)
-        self._groups = variables()
+        self._groups = engine.variables()
         self._keep = keep
         self._keep_period = keep_period
-        self._host = host or Host()
-        self._by_orbax = checkpoint_format == "orbax"
+        self._host = engine.host
+        self._by_orbax = engine.checkpoint_format == "orbax"
         self._last_step = 0
         self._thread = None
         self._error = None
@@ -108,18 +88,13 @@ class Checkpoints:
         return self
 
     def __exit__(self, *exception):
-        """Lets the checkpoint that is being written be finished, whatever happened."""
         self.join()
 
     def save(self, step, summary=None):
         """Copies everything, and starts writing the checkpoint of `step`.
 
         All hosts call it. The step that was saved or restored last is not written
-        again.
-
-        Args:
-            step: int.
-            summary: dictionary for JSON, which stays with it; None for {}.
+        again. `summary`, a dictionary for JSON or None for {}, stays with it.
 
         Raises:
             OSError: this or the previous checkpoint could not be written, here or on
@@ -131,7 +106,7 @@ class Checkpoints:
         if step == self._last_step:
             return
         self._last_step = step
-        for group, now in self._variables().items():
+        for group, now in self._engine.variables().items():
             late = sorted(now.keys() ^ self._groups[group].keys())
             if late:
                 raise UserError(
@@ -154,11 +129,8 @@ class Checkpoints:
         self._agree()  # The positions of all hosts are there.
         finish, state = self._copy(folder, step)
         self._agree()
-        self._thread = threading.Thread(
-            target=self._write,
-            args=(finish, state, folder, step),
-            name="checkpoint",
-        )
+        arguments = finish, state, folder, step
+        self._thread = threading.Thread(target=self._write, args=arguments)
         self._thread.start()
 
     def _agree(self):
@@ -182,22 +154,19 @@ class Checkpoints:
             self._error = error
 
     def _copy(self, folder, step):
-        """Copies everything; returns what waits for orbax, and what TensorFlow writes.
-
-        All hosts call it.
-        """
+        """Copies all; returns what waits for orbax, and what TensorFlow writes."""
         finish, groups = (lambda: None), {}
         if self._by_orbax:
             arrays = {
                 group: {path: variable.value for path, variable in variables.items()}
-                for group, variables in self._variables().items()
+                for group, variables in self._engine.variables().items()
             }
             try:
                 finish = sharded.save(folder, arrays)
             except (OSError, ValueError) as error:  # ValueError is tensorstore's.
                 self._error = error
         else:
-            groups = self._values()
+            groups = self._engine.values()
         if self._host.index:
             return finish, None
         with tf.device("CPU"):
@@ -258,17 +227,16 @@ class Checkpoints:
             return
         error, self._error = self._error, None
         self._remove_unfinished()  # Else a full disk stays full.
-        steps = available_steps(self.directory)
+        there = "There is none yet."
+        if steps := available_steps(self.directory):
+            there = (
+                f"That of step {steps[-1]} is good, and the same command goes on from "
+                "it."
+            )
         raise StorageError(
             f"A checkpoint could not be written to {self.directory}: "
-            f"{first_line(error)}. "
-            + (
-                f"That of step {steps[-1]} is good, and the same command goes on from "
-                "it. "
-                if steps
-                else "There is none yet. "
-            )
-            + "Is the disk full, or the folder not writable?"
+            f"{first_line(error)}. {there} Is the disk full, or the folder not "
+            "writable?"
         )
 
     def wait(self):
@@ -434,8 +402,9 @@ class Checkpoints:
                 f"The checkpoint {folder} holds a position in other data.{reason}"
                 "Continue exactly with the task, batch size, lengths, steps_per_call "
                 "and division among hosts it was trained with. Or set "
-                f"--gin.train.restart_data_at={step} to keep weights, optimizer and "
-                "step, and start the data anew. Or use another --model_dir."
+                f"--gin.Checkpointing.restart_data_at={step} to keep weights, "
+                "optimizer and step, and start the data anew. Or use another "
+                "--model_dir."
             )
 
     def _data_path(self, folder):

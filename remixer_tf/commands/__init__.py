@@ -12,21 +12,9 @@ import sys
 from remixer_tf.errors import UserError, nearest, printable
 
 COMMANDS = (
-    "train",
-    "eval",
-    "infer",
-    "score",
-    "export",
-    "import_weights",
-    "train_vocabulary",
-    "cache",
-    "data_report",
-    "compare",
-    "pictures",
-    "costs",
-    "report",
-    "lm_eval",
-    "quickstart",
+    *("train", "eval", "infer", "score", "export", "import_weights"),
+    *("train_vocabulary", "cache", "data_report", "compare", "pictures", "costs"),
+    *("report", "lm_eval", "quickstart"),
 )
 RENAMED = {"inspect": "data_report", "profile": "costs"}
 
@@ -56,9 +44,7 @@ def load_command(name):
 def run_command(name, arguments):
     """Runs a command.
 
-    Args:
-        name: str, one of `COMMANDS`.
-        arguments: list of str, such as ["--model_dir=DIR", "--gin.TRAIN_STEPS=100"].
+    The arguments are a list such as ["--model_dir=DIR", "--gin.TRAIN_STEPS=100"].
 
     Raises:
         UserError: there is no such command, or an argument or the configuration is
@@ -109,7 +95,7 @@ def _of_machine(error):
         return None
     return (
         f"out of memory: {what}. Take a smaller batch (BATCH_SIZE) or "
-        "shorter lengths. Training also takes less with more train.micro_batches, "
+        "shorter lengths. Training also takes less with more Objective.micro_batches, "
         "Run.dtype_policy = 'mixed_bfloat16', or more devices."
     )
 

@@ -11,20 +11,18 @@ from remixer_tf.errors import UserError
 
 
 def add_arguments(parser):
-    configuration.add_common(parser, needs_run=False)
-    configuration.add_trust(parser)
+    configuration.add_common(parser, run="optional")
     parser.add_argument(
         "--output_dir",
         required=True,
         metavar="DIR",
         help="folder for the folders of the tasks",
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--num_shards",
-        type=int,
+        "files of each split, at least as many as hosts that read them",
         default=16,
-        metavar="N",
-        help="files of each split (16): at least as many as hosts that read them",
     )
     parser.add_argument(
         "--splits",
@@ -34,8 +32,6 @@ def add_arguments(parser):
 
 
 def run(options):
-    if options.num_shards < 1:
-        raise UserError(f"--num_shards must be at least 1, not {options.num_shards}.")
     configuration.read_configuration(options, ["runs/train.gin"], complete=False)
     if configuration.get_value("get_task.cache_dir") is not None:
         raise UserError(

@@ -6,7 +6,6 @@ counted.
 """
 
 import os
-import sys
 
 from remixer_tf import configuration
 from remixer_tf.configuration.command_line import run_configuration
@@ -17,25 +16,14 @@ _BATCH = {"batch_size": 128, "input_length": 512, "target_length": 114}
 
 
 def add_arguments(parser):
-    configuration.add_common(parser, needs_run=False)
-    configuration.add_trust(parser)
-
-    def positive(text):
-        if (number := int(text)) < 1:
-            raise ValueError
-        return number
-
+    configuration.add_common(parser, run="optional")
     for name, what in (
         ("batch_size", "examples in a batch"),
         ("input_length", "tokens of inputs"),
         ("target_length", "tokens of targets"),
     ):
-        parser.add_argument(
-            f"--{name}",
-            type=positive,
-            metavar="N",
-            help=f"{what}; default: as the row's paper counts, else {_BATCH[name]}",
-        )
+        default = f"default: as the row's paper counts, else {_BATCH[name]}"
+        configuration.add_number(parser, f"--{name}", f"{what}; {default}")
     parser.add_argument(
         "--table",
         action="append",
@@ -58,20 +46,14 @@ def add_arguments(parser):
         action="store_true",
         help="time training steps too; this makes the models and needs their memory",
     )
-    parser.add_argument(
-        "--format", default="text", help="text, markdown or csv; default text"
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="file to write; default standard output"
-    )
+    configuration.add_table(parser)
 
 
 def run(options):
     configuration.load_tensorflow()
     from remixer_tf.analysis.cost_table import write_profiles
-    from remixer_tf.analysis.tables import check_format
+    from remixer_tf.serving.lines import open_text_output
 
-    check_format(options.format)
     configuration.check_on_tensorflow("Counting")
     own = [run_configuration(options)] if options.model_dir else []
     files = [*own, *options.gin_file, *_files_of_tables(options)]
@@ -86,10 +68,7 @@ def run(options):
         if name in profiles:
             name = file
         profiles[name] = profile
-    if not options.output:
-        write_profiles(profiles, options.format, sys.stdout)
-        return
-    with open(options.output, "w", encoding="utf-8") as output:
+    with open_text_output(options.output) as output:
         write_profiles(profiles, options.format, output)
 
 
@@ -117,13 +96,11 @@ def _profile(file, options):
         name: getattr(options, name) or row.batch.get(name, default)
         for name, default in _BATCH.items()
     }
+    lengths = {"inputs": batch["input_length"], "targets": batch["target_length"]}
     arguments = {
         "model": model,
         "batch_size": batch["batch_size"],
-        "feature_lengths": {
-            "inputs": batch["input_length"],
-            "targets": batch["target_length"],
-        },
+        "feature_lengths": lengths,
         "dtype_policy": configuration.get_value("Run.dtype_policy", "float32"),
     }
     optimizer = configuration.get_value("train.optimizer", Adafactor)

@@ -13,34 +13,21 @@ from remixer_tf.errors import UserError
 
 
 def add_arguments(parser):
-    configuration.add_common(parser, needs_run=False)
-    configuration.add_trust(parser)
+    configuration.add_common(parser, run="optional")
     parser.add_argument(
         "--split", metavar="NAME", help="what to read; default: as in training"
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--max_examples",
-        type=int,
+        "read no more examples of a task: of a larger split the numbers are those of a "
+        "sample, and say so",
         default=10_000,
-        metavar="N",
-        help="read no more examples of a task (10000): of a larger split the numbers "
-        "are those of a sample, and say so",
     )
-    parser.add_argument(
-        "--examples",
-        type=int,
-        default=3,
-        metavar="N",
-        help="examples to show (3)",
-    )
+    configuration.add_number(parser, "--examples", "examples to show", 3, least=0)
 
 
 def run(options):
-    if options.max_examples < 1 or options.examples < 0:
-        raise UserError(
-            "--max_examples must be at least 1, --examples at least 0. Received: "
-            f"{options.max_examples}, {options.examples}."
-        )
     if options.gin_file and options.model_dir:
         raise UserError("give --gin_file or --model_dir, not both.")
     configuration.read_configuration(options, ["runs/train.gin"], complete=False)
@@ -61,10 +48,14 @@ def run(options):
         )
     from remixer_tf.analysis.data_report import write_task
 
-    for name in ("feature_converter", "feature_lengths", "length_buckets"):
-        value = configuration.get_value(f"train_dataset.{name}")
+    for name in (
+        "Batching.feature_converter",
+        "Batching.length_buckets",
+        "train_dataset.feature_lengths",
+    ):
+        value = configuration.get_value(name)
         if value is not None:
-            given[name] = value
+            given[name.partition(".")[2]] = value
     split = options.split or configuration.get_value("train_dataset.split", "train")
     write_task(
         configuration.get_value("train_dataset.task"),

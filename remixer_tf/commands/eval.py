@@ -2,8 +2,7 @@
 
 The command runs the evaluations of evaluate.evaluations on a checkpoint of
 --model_dir: the newest, the best, or each one as it appears. What has a result for
-this checkpoint, configuration and data is not computed again. Without --gin_file, the
-configuration is the one that training wrote into --model_dir.
+this checkpoint, configuration and data is not computed again.
 """
 
 from remixer_tf import configuration
@@ -20,11 +19,7 @@ def add_arguments(parser):
 
 def run(options):
     configuration.read_run(options, devices="configured")
-    configuration.call(
-        "evaluate",
-        configuration.call("Run"),
-        options.model_dir,
-        step=options.step,
-        bindings=configuration.evaluation_bindings(),
-        force=options.force,
+    bindings = configuration.evaluation_bindings()
+    configuration.call_on_run(
+        "evaluate", options, bindings=bindings, force=options.force
     )

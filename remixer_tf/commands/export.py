@@ -3,8 +3,7 @@
 A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
 (export_<type>/<step> with other --weights than float32), and the command prints what it
 can be asked; or the folder <model_dir>/<format>/<step>, for transformers, LiteRT or
-ONNX Runtime. Without --gin_file, the configuration is the one that training wrote into
---model_dir.
+ONNX Runtime.
 """
 
 import dataclasses
@@ -42,12 +41,8 @@ def add_arguments(parser):
         help="a SavedModel computes concurrent requests together, in batches of these "
         "sizes, such as 1,8,32",
     )
-    parser.add_argument(
-        "--max_rows",
-        type=int,
-        default=512,
-        metavar="N",
-        help="a SavedModel refuses requests of more rows (512)",
+    configuration.add_number(
+        parser, "--max_rows", "a SavedModel refuses requests of more rows", default=512
     )
     parser.add_argument(
         "--warm_up",
@@ -89,14 +84,8 @@ def run(options):
 
 
 def _saved_model(options, folder):
-    run = configuration.call("Run")
-    model, _ = configuration.call(
-        _kind(run.model),
-        run,
-        options.model_dir,
-        step=options.step,
-        weights=options.weights,
-    )
+    kind = _kind(configuration.call("Run").model)
+    model, _ = configuration.call_on_run(kind, options, weights=options.weights)
     from remixer_tf.serving import saved_model
 
     _, signatures = saved_model.export(

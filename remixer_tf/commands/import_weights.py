@@ -13,7 +13,7 @@ from remixer_tf.errors import UserError, printable
 
 
 def add_arguments(parser):
-    configuration.add_common(parser)
+    configuration.add_common(parser, run="new")
     parser.add_argument(
         "--from",
         required=True,

@@ -1,12 +1,10 @@
 """Answers lines of text.
 
 Every line of --input is answered with a line of --output, in order. A terminal is asked
-line by line. Without --gin_file, the configuration is the one that training wrote into
---model_dir.
+line by line.
 """
 
 from remixer_tf import configuration
-from remixer_tf.errors import UserError
 
 
 def add_arguments(parser):
@@ -28,41 +26,21 @@ def add_arguments(parser):
         action="store_true",
         help="after each answer, a tab and its log-probability",
     )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="lines answered together (64); it changes the speed, not the answers",
-    )
+    help = "lines answered together; it changes the speed, not the answers"
+    configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def run(options):
-    if options.batch_size < 1:
-        raise UserError(
-            f"--batch_size must be at least 1. Received: {options.batch_size}."
-        )
     configuration.read_run(options, devices="asked")
     from remixer_tf.serving.lines import answer_lines, open_input, open_output, prompt
 
     with open_input(options.input) as lines, open_output(options.output) as output:
-        model, _ = configuration.call(
-            "text_to_text",
-            configuration.call("Run"),
-            options.model_dir,
-            step=options.step,
-        )
+        model, _ = configuration.call_on_run("text_to_text", options)
         terminal = lines.isatty()
         if terminal:
             lines, options.batch_size = prompt(lines), 1
         try:
-            answer_lines(
-                model,
-                lines,
-                output,
-                batch_size=options.batch_size,
-                scores=options.scores,
-            )
+            answer_lines(model, lines, output, options.batch_size, options.scores)
         except KeyboardInterrupt:  # Control-C leaves a prompt, as Control-D does
             if not terminal:
                 raise

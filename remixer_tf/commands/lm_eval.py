@@ -1,7 +1,6 @@
 """Runs lm-evaluation-harness on a run.
 
 The harness's table is printed. Needs: pip install 'remixer_tf[lm_eval]'.
-Without --gin_file, the configuration is the one that training wrote into --model_dir.
 """
 
 import json
@@ -25,11 +24,11 @@ def add_arguments(parser):
         help="take the tasks' YAML files from here; if not given, the harness's own "
         "tasks, whose data are downloaded",
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--num_fewshot",
-        type=int,
-        metavar="N",
-        help="solved examples before each question; as the task says if not given",
+        "solved examples before each question; as the task says if not given",
+        least=0,
     )
     parser.add_argument(
         "--limit", type=float, metavar="N", help="only the first N examples of a task"
@@ -44,20 +43,47 @@ def add_arguments(parser):
         metavar="FILE",
         help="write the results, with those of every example, as JSON",
     )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="requests answered together (64); it changes the speed, not the results",
+    help = "requests answered together; it changes the speed, not the results"
+    configuration.add_number(parser, "--batch_size", help, default=64)
+
+
+def harness_model(batch_size=64, trust=False, **options):
+    """Restores a run as a model for `lm_eval.simple_evaluate(model=...)`.
+
+    Args:
+        batch_size: int, the requests answered together.
+        trust: bool, see `--trust`.
+        options: those of `remixer_tf score`: model_dir=RUN, step=N, gin_file=FILE, and
+            `**{"gin.NAME": VALUE}`.
+
+    Raises:
+        UserError: see `configuration.read_run` and `text_scorer`.
+    """
+    options = configuration.parse_command_line(
+        [f"--{name}={value}" for name, value in options.items()] + ["--trust"] * trust,
+        "Restores a run as a model of lm-evaluation-harness.",
+        configuration.add_run,
     )
+    configuration.read_run(options)
+    return _restore(options, batch_size)[0]
+
+
+def _restore(options, batch_size):
+    """Returns the model of a run, and its step."""
+    # Says how to install lm_eval.
+    from remixer_tf.evaluation.lm_harness import HarnessModel
+
+    scorer, step = configuration.call(
+        "text_scorer", configuration.call("Run"), options.model_dir, step=options.step
+    )
+    return HarnessModel(scorer, batch_size), step
 
 
 def run(options):
     configuration.read_run(options)
     configuration.check_on_tensorflow("lm-evaluation-harness")
-    from remixer_tf.harness.model import HarnessModel  # says how to install lm_eval
-    from remixer_tf.serving.lines import open_output
+    import remixer_tf.evaluation.lm_harness  # noqa: F401, says how to install lm_eval
+    from remixer_tf.serving.lines import open_text_output
 
     # isort: split
     from lm_eval import simple_evaluate, tasks, utils
@@ -72,15 +98,10 @@ def run(options):
             f"{options.include_path or 'lm-evaluation-harness'}."
             f"{nearest(unknown[0], manager.all_tasks)}"
         )
-    with open_output(options.output or os.devnull) as output:
-        scorer, step = configuration.call(
-            "text_scorer",
-            configuration.call("Run"),
-            options.model_dir,
-            step=options.step,
-        )
+    with open_text_output(options.output or os.devnull) as output:
+        model, step = _restore(options, options.batch_size)
         results = simple_evaluate(
-            model=HarnessModel(scorer, options.batch_size),
+            model=model,
             tasks=manager.match_tasks(names),
             task_manager=manager,
             num_fewshot=options.num_fewshot,
@@ -89,6 +110,6 @@ def run(options):
             log_samples=bool(options.output),
         )
         results["config"] |= {"model_dir": options.model_dir, "step": step}
-        text = json.dumps(results, indent=2, default=utils.handle_non_serializable)
-        output.write(text.encode() + b"\n")
+        json.dump(results, output, indent=2, default=utils.handle_non_serializable)
+        output.write("\n")
     print(utils.make_table(results))

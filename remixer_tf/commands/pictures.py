@@ -3,8 +3,7 @@
 The folder pictures of --model_dir receives mixing matrices, mean attention maps, alpha,
 and attention in a text. Model and data are those of eval; --gin.Pictures.batch_size=N
 sets the number of examples, --gin.Pictures.split=test their split (of images
---gin.ImagePictures). Without --gin_file, the configuration is the one that training
-wrote into --model_dir.
+--gin.ImagePictures).
 """
 
 from remixer_tf import configuration

@@ -3,7 +3,8 @@
 A T5.1.1 and a Remixer are trained on mini_cogs, in ./quickstart. The command runs the
 commands that a user would run, and prints each: train a vocabulary, then for each model
 train and evaluate; then one table. At last it exports the Remixer and asks it one
-sentence. Run again, it resumes.
+sentence. Run again, it resumes. It has no options: to change something, run the printed
+commands.
 """
 
 import json

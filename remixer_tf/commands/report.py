@@ -2,7 +2,8 @@
 
 The command prints the papers' tables (SuperGLUE, GLUE, entailment) of what eval has
 computed, and writes the files that GLUE's and SuperGLUE's sites take, from the
-predictions on test sets, into the folder submission/STEP of the run.
+predictions on test sets, into the folder submission/STEP of the run. It reads results
+alone, so that it has no options for gin.
 """
 
 from remixer_tf import configuration

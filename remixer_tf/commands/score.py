@@ -2,8 +2,7 @@
 
 Lines of --input are inputs, a tab, targets. Lines of --output are the sum, the number
 of tokens, and 1 if greedy decoding would write the targets or else 0, with tabs
-between. Without --gin_file, the configuration is the one that training wrote into
---model_dir.
+between.
 """
 
 from remixer_tf import configuration
@@ -22,12 +21,11 @@ def add_arguments(parser):
         metavar="NAME",
         help="score this split of the run's task (or of --gin.Run.task) instead",
     )
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--stride",
-        type=int,
-        metavar="N",
-        help="take --input for one text, and score a language model on N tokens at a "
-        "time, given those before: one line with the log-likelihood, the tokens, the "
+        "take --input for one text, and score a language model on N tokens at a time, "
+        "given those before: one line with the log-likelihood, the tokens, the "
         "perplexity and the bits per byte",
     )
     parser.add_argument(
@@ -36,22 +34,11 @@ def add_arguments(parser):
         metavar="FILE",
         help="written when all is scored; standard output if not given, or '-'",
     )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="lines scored together (64); it changes the speed, not the scores",
-    )
+    help = "lines scored together; it changes the speed, not the scores"
+    configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def run(options):
-    if options.batch_size < 1:
-        raise UserError(
-            f"--batch_size must be at least 1. Received: {options.batch_size}."
-        )
-    if options.stride is not None and options.stride < 1:
-        raise UserError(f"--stride must be at least 1. Received: {options.stride}.")
     if options.split and (options.input or options.stride):
         raise UserError("--split scores a task. Give it without --input and --stride.")
     configuration.read_run(options, devices="asked")
@@ -61,12 +48,7 @@ def run(options):
         lines.open_input(options.input or "-") as file,
         lines.open_output(options.output) as output,
     ):
-        scorer, _ = configuration.call(
-            "text_scorer",
-            configuration.call("Run"),
-            options.model_dir,
-            step=options.step,
-        )
+        scorer, _ = configuration.call_on_run("text_scorer", options)
         if options.stride:
             text = file.read()
             pairs = scorer.windows(text, options.stride)

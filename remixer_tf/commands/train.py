@@ -1,7 +1,6 @@
 """Trains a model, or resumes training.
 
-Training resumes from the last checkpoint in --model_dir. Without --gin_file, the
-configuration is the one that training wrote there.
+Training resumes from the last checkpoint in --model_dir.
 """
 
 from contextlib import nullcontext
@@ -11,7 +10,6 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_common(parser)
-    configuration.add_trust(parser)
     parser.add_argument(
         "--dry_run",
         action="store_true",
@@ -33,6 +31,7 @@ def run(options):
     from remixer_tf.data.errors import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
     from remixer_tf.engines.jax.engine import MissingDevicesError
+    from remixer_tf.training.settings import Launch
 
     try:
         dry = vocabularies_for_a_while() if options.dry_run else nullcontext()
@@ -40,15 +39,17 @@ def run(options):
             engine = configuration.get_value("Run.engine")
             if options.dry_run and engine and keras.backend.backend() == "jax":
                 engine()  # Missing devices come first; no vocabulary is needed yet.
-            configuration.call(
-                "train",
-                configuration.call("Run"),
+            launch = Launch(
                 options.model_dir,
-                configuration=lambda: _configuration(options.model_dir),
-                evaluation_bindings=configuration.evaluation_bindings(),
+                lambda: _configuration(options.model_dir),
+                configuration.evaluation_bindings(),
                 dry_run=options.dry_run,
                 layer_checks=not options.no_layer_checks,
             )
+            run_ = configuration.call("Run")
+            names = ("Schedule", "Checkpointing", "Objective")
+            settings = {name.lower(): configuration.call(name) for name in names}
+            configuration.call("train", run_, launch, **settings)
     except MissingDevicesError:
         if not options.dry_run:
             raise

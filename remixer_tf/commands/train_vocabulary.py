@@ -8,17 +8,15 @@ from remixer_tf import configuration
 
 
 def add_arguments(parser):
-    configuration.add_common(parser, needs_run=False)
-    configuration.add_trust(parser)
+    configuration.add_common(parser, run="optional")
     parser.add_argument(
         "--task", required=True, metavar="NAME", help="registered task or mixture"
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="file to write")
-    parser.add_argument(
+    configuration.add_number(
+        parser,
         "--vocab_size",
-        type=int,
-        metavar="N",
-        help="pieces, with pad, EOS and unknown; word: all if not given",
+        "pieces, with pad, EOS and unknown; word: all if not given",
     )
     parser.add_argument(
         "--model_type",
@@ -35,9 +33,7 @@ def add_arguments(parser):
         metavar="P,Q",
         help="features to read (inputs,targets)",
     )
-    parser.add_argument(
-        "--num_examples", type=int, metavar="N", help="only the first of each task"
-    )
+    configuration.add_number(parser, "--num_examples", "only the first of each task")
     parser.add_argument(
         "--character_coverage",
         type=float,

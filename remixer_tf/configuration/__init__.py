@@ -3,8 +3,10 @@
 from remixer_tf.configuration.bindings import gin_folder, read_bindings
 from remixer_tf.configuration.command_line import (
     add_common,
+    add_number,
     add_run,
-    add_trust,
+    add_table,
+    call_on_run,
     parse_command_line,
     read_configuration,
     read_run,
@@ -23,27 +25,3 @@ from remixer_tf.configuration.gin_files import (
 from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.configuration.startup import check_on_tensorflow, load_tensorflow
 from remixer_tf.errors import UserError
-
-__all__ = [
-    "UserError",
-    "add_common",
-    "add_run",
-    "add_trust",
-    "bind_relative_paths",
-    "call",
-    "check_on_tensorflow",
-    "configuration_str",
-    "evaluation_bindings",
-    "get_arguments",
-    "get_value",
-    "gin_folder",
-    "hyperparameters",
-    "is_set",
-    "load_tensorflow",
-    "parse_command_line",
-    "parse_gin",
-    "read_bindings",
-    "read_configuration",
-    "read_run",
-    "register_configurables",
-]

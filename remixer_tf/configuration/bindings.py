@@ -15,10 +15,14 @@ from remixer_tf.errors import UserError, nearest
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 # Training writes some 10 kB. A longer file of a stranger would only take time.
 _MAX_BYTES = 2**20
+_BRACKETS = {
+    tokenize.TokenError: "a bracket is not closed",
+    RecursionError: "brackets are nested too deep",
+}
 
 
 def scope():
-    """The gin scope it is called in, "" for none: names what `@a/Name()` makes "a"."""
+    """Returns gin's current scope, "" for none: names what `@a/Name()` makes "a"."""
     return gin.current_scope_str()
 
 
@@ -30,16 +34,18 @@ def gin_folder():
 
 
 class Name(str):
-    """A @reference or a %macro in a value, as written; `last` is its last name."""
+    """A @reference or a %macro in a value, as written."""
 
     __repr__ = str.__str__
 
     @property
     def selector(self):
+        """`module.Name` of "@a/module.Name()"; the macro of "%macro"."""
         return self.removesuffix("()").lstrip("@%").rpartition("/")[2]
 
     @property
-    def last(self):
+    def owner(self):
+        """`Name` of "@a/module.Name()"."""
         return self.selector.rpartition(".")[2]
 
 
@@ -58,13 +64,10 @@ class Binding(NamedTuple):
         """`Name` of "a/module.Name.parameter"; a macro itself."""
         return self.selector.rpartition(".")[2]
 
-    def strings(self):
-        """Returns all strings in the value, also each `Name`."""
-        return list(_strings(self.value))
-
-    def references(self):
-        """Returns the @references in the value."""
-        return [s for s in self.strings() if isinstance(s, Name) and s[0] == "@"]
+    @property
+    def names(self):
+        """The `Name`s in the value, a list."""
+        return _names(self.value)
 
 
 class Import(NamedTuple):
@@ -78,8 +81,8 @@ class Import(NamedTuple):
 
 def read_bindings(path):
     """Returns what a gin file itself binds, {name: value as gin text}."""
-    bindings = (s for s in read_statements(path) if isinstance(s, Binding))
-    return {binding.name: repr(binding.value) for binding in bindings}
+    statements = read_statements(path)
+    return {s.name: repr(s.value) for s in statements if isinstance(s, Binding)}
 
 
 def read_statements(path):
@@ -101,36 +104,28 @@ def read_text(source, name):
     """As `read_statements`, of an open file or a str, which errors call `name`."""
     try:
         parser = config_parser.ConfigParser(source, _AsWritten())
-        statements = [s for s in map(_statement, parser) if s is not None]
-        repr(statements)  # Fails of a huge integer, as who reads the values would.
+        statements = [statement for s in parser if (statement := _statement(s))]
+        repr(statements)  # A huge integer fails here.
         return statements
     except SyntaxError as error:
-        where = error.args[1]
-        if not isinstance(source, str) and isinstance(where, tuple):
-            name += f", line {where[1]}, `{textwrap.shorten(where[3] or '', 200)}`"
+        if not isinstance(source, str):
+            text = textwrap.shorten(error.text or "", 200)
+            name += f", line {error.lineno}, `{text}`"
         raise UserError(
             f"cannot read {name}. Expected: NAME = VALUE, with a Python literal, a "
             "%MACRO or a @reference."
         ) from None
-    except tokenize.TokenError:
-        raise UserError(f"cannot read {name}: a bracket is not closed.") from None
-    except (ValueError, TypeError) as error:  # bytes; a key such as [1]
-        reason = textwrap.shorten(str(error), 200)
+    # The last two are of bytes, and of a key such as [1].
+    except (tokenize.TokenError, RecursionError, ValueError, TypeError) as error:
+        reason = _BRACKETS.get(type(error)) or textwrap.shorten(str(error), 200)
         raise UserError(f"cannot read {name}: {reason}.") from None
-    except RecursionError:
-        raise UserError(f"cannot read {name}: brackets are nested too deep.") from None
 
 
 def read_all(files, bindings, folders):
-    """Reads gin files, all that they include, and then bindings.
+    """Returns the `Binding`s and `Import`s of gin files, and then of bindings.
 
-    Args:
-        files: list of paths, each absolute or below one of the folders.
-        bindings: list of str, such as "train.seed = 1".
-        folders: list of folders. Those of Python's path come after them.
-
-    Returns:
-        list of `Binding`s and `Import`s, in order.
+    Files are absolute or below one of the folders; those of Python's path come last.
+    What a file includes takes the place of its `include`.
 
     Raises:
         UserError: a file is missing or malformed.
@@ -165,17 +160,16 @@ def _statement(statement):
     if isinstance(statement, config_parser.BlockDeclaration):
         return None
     scope, selector, parameter, value, _ = statement
-    name = "/".join(filter(None, [scope, selector]))
-    name = ".".join(filter(None, [name, parameter]))
+    name = f"{scope}/{selector}.{parameter or ''}".strip("/.")
     return Binding(name, selector, parameter or "", value, file, place)
 
 
-def _strings(value):
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for item in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _strings(item)
+def _names(value):
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        return [name for item in value for name in _names(item)]
+    return [value] if isinstance(value, Name) else []
 
 
 def _find(path, folders):
@@ -183,12 +177,11 @@ def _find(path, folders):
     for folder in [*folders, *sys.path]:
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
-    patterns = ["*/" * depth + "*.gin" for depth in range(4)]
     names = [
         name
         for folder in folders
-        for pattern in patterns
-        for name in glob.glob(pattern, root_dir=folder or None)
+        for depth in range(4)
+        for name in glob.glob("*/" * depth + "*.gin", root_dir=folder or None)
     ]
     searched = ", ".join(map(os.path.abspath, folders))
     raise UserError(

@@ -7,10 +7,13 @@ import re
 
 import gin
 
-from remixer_tf.configuration.bindings import RUN_FILE, Name, gin_folder
+from remixer_tf.configuration.bindings import RUN_FILE, gin_folder
 from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
+
+# Classes whose objects are used, and not the classes: a reference has brackets.
+_MADE = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule", "Run"}
 
 
 def check_order(bindings):
@@ -38,18 +41,12 @@ def check_read(final, parts=frozenset()):
     Returns:
         list of messages, of what the user's own files set and nothing reads.
     """
-    owned = {}  # of each macro and configurable
+    uses = {}  # of each macro and configurable, those that it names
     for binding in final.values():
-        owned.setdefault(binding.owner, []).append(binding)
-    read = set()
-    new = {b.owner for b in final.values() if b.parameter} - parts
-    while new:
-        read |= new
-        strings = {s for o in new for b in owned.get(o, ()) for s in b.strings()}
-        # One in quotes is meant to be read too; who receives it says that it is not.
-        new = {
-            s.last if isinstance(s, Name) else re.match(r"\w*", s)[0] for s in strings
-        } - read
+        owners = (name.owner for name in binding.names)
+        uses.setdefault(binding.owner, set()).update(owners)
+    called = {b.owner for b in final.values() if b.parameter} - parts
+    read = _reached(called, lambda owner: uses.get(owner, ()))
     warnings = []
     for name, binding in final.items():
         if binding.owner in read:
@@ -66,8 +63,11 @@ def check_read(final, parts=frozenset()):
 def check_names(bindings):
     """Raises a UserError for a name or a parameter that gin does not know."""
     for binding in bindings:
-        for reference in binding.references():
-            _find(reference.selector, binding.place)
+        for name in binding.names:
+            if name[0] == "@":
+                _find(name.selector, binding.place)
+        if binding.file is None:
+            _check_no_reference(binding)
         if not binding.parameter:
             continue
         part = _find(binding.selector, binding.place)
@@ -75,67 +75,36 @@ def check_names(bindings):
         if new := getattr(part.wrapped, "moved", {}).get(binding.parameter):
             name = f"{part.name}.{binding.parameter}"
             raise UserError(f"{name} has a new name: {new}.")
-        # gin accepts every name for what takes **kwargs, as Keras' classes do.
-        strict = part.name in _ours() or _is_layer(part.wrapped)
-        if binding.parameter not in known and (strict or not _takes_any(part.wrapped)):
+        if binding.parameter not in known and not _takes_any(part):
             raise UserError(
                 f"{part.name} has no parameter {binding.parameter!r}{binding.place}."
                 f"{nearest(binding.parameter, known)} It has: {', '.join(known)}."
             )
 
 
-def check_values(final):
-    """Raises a UserError for values that cannot be what they are for."""
-    _check_loops(final)
-    for name, binding in final.items():
-        for string in binding.strings():
-            if isinstance(string, Name) and string[0] == "%":
-                _check_macro(string[1:], final)
-        for reference in binding.references():
-            _check_reference(reference)
-        _check_boolean(binding, final)
-        part = _registered(binding.value) if binding.file is None else None
-        if part and part.name in _ours() and inspect.isclass(part.wrapped):
-            brackets = "()" if _needs_brackets(part) else ""
-            raise UserError(
-                f"--gin.{name}={binding.value} is the name of a class. Did you mean "
-                f"--gin.{name}=@{binding.value}{brackets}"
-            )
-
-
-def check_circles(config):
-    """Raises a UserError for a part that has itself among its parameters.
+def check_values(config, complete):
+    """Raises a UserError for values that cannot be what they are for.
 
     Args:
-        config: {(scope, selector): {parameter: value}}, as gin holds it.
+        config: {(scope, selector): {parameter: value}}, as gin holds it. What is
+            required and not set becomes None in it.
+        complete: bool, whether that is an error instead.
     """
-
-    def uses(key):
-        # A reference without a scope keeps that of the call.
-        scope, selector = key
-        parts = scope.split("/") if scope else []
-        bindings = {}
-        for end in range(len(parts) + 1):
-            bindings |= config.get(("/".join(parts[:end]), selector), {})
-        keys = (part.config_key for part in gin.config.iterate_references(bindings))
-        return {(name or scope, used) for name, used in keys}
-
-    used, new = {}, config.keys()
-    while new:
-        used |= {key: uses(key) for key in new}
-        new = set().union(*(used[key] for key in new)) - used.keys()
-    if circle := _find_circle(used):
-        scope, selector = circle
-        name = f"{scope}/{selector.rpartition('.')[2]}".removeprefix("/")
-        raise UserError(
-            f"@{name} has itself among its parameters, perhaps by others. Give one of "
-            "them another value."
-        )
-
-
-def how_to_set(name):
-    """Returns a sentence on how to set a macro or a parameter."""
-    return f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
+    for reference in gin.config.iterate_references(config):
+        _check_reference(reference, config)
+    _check_circles(config)
+    for (scope, selector), bindings in config.items():
+        known = parameters(gin.config._REGISTRY[selector].wrapped)
+        for parameter, value in bindings.items():
+            default = known[parameter].default if parameter in known else None
+            if isinstance(default, bool):
+                _check_boolean(f"{_last(selector)}.{parameter}", value, config)
+            if repr(value) != "%gin.REQUIRED":
+                continue
+            if complete:
+                name = _written(scope, selector, parameter)
+                raise UserError(f"{name} is required and not set. {_how_to_set(name)}")
+            bindings[parameter] = None
 
 
 @functools.cache
@@ -158,10 +127,9 @@ def _unread(binding, final, read):
     """Says of a macro or parameter why nothing reads it, and what is read instead."""
     if binding.parameter:
         return f"what nothing reads: the configuration has no @{binding.owner}."
-    uses = [b for b in final.values() if f"%{binding.name}" in b.strings()]
+    uses = [b for b in final.values() if f"%{binding.name}" in b.names]
     if not uses:
-        strings = {s for b in final.values() for s in b.strings()}
-        macros = {s[1:] for s in strings if s.startswith("%")}
+        macros = {n[1:] for b in final.values() for n in b.names if n[0] == "%"}
         return f"a macro that nothing uses.{nearest(binding.name, macros)}"
     use = uses[0]
     instead = [
@@ -173,6 +141,17 @@ def _unread(binding, final, read):
         f"what nothing reads: it is the value of {use.name}, and the configuration has "
         f"no @{use.owner}.{''.join(instead[:1])}"
     )
+
+
+def _reached(start, uses):
+    """All that `uses`, from a key to the keys that it uses, leads to from some keys."""
+    reached = dict.fromkeys(start)
+    keys = [*reached]
+    for key in keys:
+        new = [used for used in uses(key) if used not in reached]
+        reached |= dict.fromkeys(new)
+        keys += new
+    return reached
 
 
 def _registered(selector):
@@ -208,87 +187,101 @@ def _find(selector, place):
     )
 
 
-def _check_loops(final):
-    """Raises if a macro stands for itself, perhaps by others."""
-    uses = {f"%{n}": b.strings() for n, b in final.items() if not b.parameter}
-    if macro := _find_circle(uses):
-        raise UserError(f"the macro {macro[1:]} stands for itself. Give it a value.")
+def _check_no_reference(binding):
+    """Raises if the value on a command line is the name of a class, without @."""
+    part = _registered(binding.value)
+    if part and part.name in _ours() and (bases := _bases(part)):
+        brackets = "()" if bases & _MADE else ""
+        raise UserError(
+            f"--gin.{binding.name}={binding.value} is the name of a class. Did you "
+            f"mean --gin.{binding.name}=@{binding.value}{brackets}"
+        )
 
 
-def _find_circle(uses):
-    """Returns the first key of {key: keys that it uses} that leads back to itself."""
-    for first in uses:
-        seen, new = set(), {first}
-        while new:
-            new = {used for key in new for used in uses.get(key, ())} - seen
-            seen |= new
-        if first in seen:
-            return first
-    return None
-
-
-def _check_macro(name, final):
-    if name in final or name == "gin.REQUIRED":
-        return
-    try:
-        gin.query_parameter(name)  # a constant of a module
-    except ValueError:
-        macros = [b.name for b in final.values() if not b.parameter]
+def _check_reference(reference, config):
+    part = reference.configurable
+    if part.selector == "gin.macro" and reference.config_key not in config:
+        name = reference.config_key[0]
+        macros = [scope for scope, selector in config if selector == "gin.macro"]
         raise UserError(
             f"the macro {name} is used but not set.{nearest(name, macros)} "
-            f"{how_to_set(name)}"
-        ) from None
-
-
-def _check_reference(reference):
-    part = _registered(reference.selector)
-    if part is None:  # of a file with gin's dynamic registration
-        return
-    if _needs_brackets(part) and not reference.endswith("()"):
+            f"{_how_to_set(name)}"
+        )
+    if _bases(part) & _MADE and not reference.evaluate:
         raise UserError(
             f"@{part.name} is written with brackets where it is used: @{part.name}()"
         )
     # gin puts its own `__init__` into the class, and Keras reads the names of the
     # arguments from it.
-    if part.wrapper is part.wrapped and _is_layer(part.wrapped):
+    if part.wrapper is part.wrapped and "Layer" in _bases(part):
         raise UserError(
             f"{part.name} is a Keras layer with @gin.configurable, which Keras cannot "
             f"build. Write @gin.register above the class in {part.module}."
         )
 
 
-def _check_boolean(binding, final):
+def _check_circles(config):
+    """Raises if a part or a macro has itself among its values, perhaps by others."""
+
+    @functools.cache
+    def uses(key):
+        # A reference without a scope keeps that of the call.
+        scope, selector = key
+        parts = scope.split("/") if scope else []
+        bindings = {}
+        for end in range(len(parts) + 1):
+            bindings |= config.get(("/".join(parts[:end]), selector), {})
+        keys = (part.config_key for part in gin.config.iterate_references(bindings))
+        return [(name or scope, used) for name, used in keys]
+
+    for scope, selector in _reached(config, uses):
+        if (scope, selector) not in _reached(uses((scope, selector)), uses):
+            continue
+        name = _written(scope, selector)
+        if selector == "gin.macro":
+            raise UserError(f"the macro {name} stands for itself. Give it a value.")
+        raise UserError(
+            f"@{name} has itself among its parameters, perhaps by others. Give one of "
+            "them another value."
+        )
+
+
+def _check_boolean(name, value, config):
     """Raises if what is True or False by default is neither."""
-    part = _registered(binding.selector) if binding.parameter else None
-    parameter = part and parameters(part.wrapped).get(binding.parameter)
-    if not parameter or not isinstance(parameter.default, bool):
-        return
-    value = binding.value
-    while isinstance(value, Name) and value[1:] in final:
-        value = final[value[1:]].value
-    if not isinstance(value, (bool, Name)):
-        name = f"{binding.owner}.{binding.parameter}"
+    reference = gin.config.ConfigurableReference
+    while isinstance(value, reference) and value.config_key[1] == "gin.macro":
+        value = config[value.config_key]["value"]
+    if not isinstance(value, (bool, reference)):
         raise UserError(f"{name} must be True or False. Received: {name}={value!r}")
 
 
-def _needs_brackets(part):
-    """Whether a part is used as it is made."""
-    import keras  # late, as all that is slow to import
-
-    schedule = keras.optimizers.schedules.LearningRateSchedule
-    schedules = inspect.isclass(part.wrapped) and issubclass(part.wrapped, schedule)
-    return schedules or part.name in ("CrossEntropy", "InitialCheckpoint", "Run")
+def _written(scope, selector, parameter=""):
+    """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
+    if selector == "gin.macro":
+        return scope
+    return f"{scope}/{_last(selector)}.{parameter}".strip("/.")
 
 
-def _takes_any(function):
-    parameters = inspect.signature(function).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+def _last(selector):
+    return selector.rpartition(".")[2]
 
 
-def _is_layer(value):
-    import keras  # late, as all that is slow to import
+def _how_to_set(name):
+    file = " `remixer_tf train_vocabulary` makes one." * (name == "VOCABULARY_FILE")
+    how = f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
+    return how + file
 
-    return inspect.isclass(value) and issubclass(value, keras.layers.Layer)
+
+def _bases(part):
+    """The names of a class and of its base classes."""
+    return {base.__name__ for base in getattr(part.wrapped, "__mro__", ())}
+
+
+def _takes_any(part):
+    """Whether a part takes **kwargs with names of its own, as Keras' layers do not."""
+    kinds = [p.kind for p in inspect.signature(part.wrapped).parameters.values()]
+    known = part.name in _ours() or "Layer" in _bases(part)
+    return inspect.Parameter.VAR_KEYWORD in kinds and not known
 
 
 @functools.cache

@@ -5,10 +5,10 @@ import ast
 import os
 import re
 
+from remixer_tf.analysis.tables import FORMATS
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.bindings import RUN_FILE
-from remixer_tf.configuration.gin_files import get_value, parse_gin
-from remixer_tf.configuration.startup import load_tensorflow
+from remixer_tf.configuration.gin_files import call, get_value, parse_gin
 from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.errors import UserError, nearest
 
@@ -17,6 +17,11 @@ _ONE_DEVICE = {
     "tensorflow": {"TensorFlowEngine.strategy": "single"},
     "jax": {"JaxEngine.mesh_shape": "", "JaxEngine.distributed": None},
 }
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UserError(f"{message}. --help lists all options.")
 
 
 def parse_command_line(arguments, description, add_arguments, program=None):
@@ -29,13 +34,12 @@ def parse_command_line(arguments, description, add_arguments, program=None):
         program: str, how the help calls it; None for the name of the file.
 
     Returns:
-        `argparse.Namespace` of the options. `add_common` says what those of all
-        commands are.
+        `argparse.Namespace` of the options, see `add_common`.
 
     Raises:
         UserError: an argument is unknown or malformed.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=program,
         description=description,
         allow_abbrev=False,
@@ -43,28 +47,34 @@ def parse_command_line(arguments, description, add_arguments, program=None):
     )
     add_arguments(parser)
     options, rest = parser.parse_known_args(arguments)
-    if not hasattr(options, "gin_file"):
-        for argument in rest:
-            raise _unknown(argument, parser)
-        return options
-    options.gin_bindings = [_to_binding(argument, parser) for argument in rest]
-    options.gin_file = [f for value in options.gin_file for f in value.split(",") if f]
-    options.gin_search_paths = [p for p in options.gin_search_paths.split(",") if p]
+    takes_gin = hasattr(options, "gin_file")
+    bindings = [_to_binding(argument, parser, takes_gin) for argument in rest]
+    if takes_gin:
+        options.gin_bindings = bindings
+        options.gin_file = [f for v in options.gin_file for f in v.split(",") if f]
+        options.gin_search_paths = [p for p in options.gin_search_paths.split(",") if p]
     return options
 
 
-def add_common(parser, needs_run=True):
+def add_common(parser, run="needed"):
     """Adds the options of every command that reads a configuration.
 
     These are `model_dir`, `gin_file` (a list), `gin_bindings` (a list such as
-    ["train.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list).
+    ["Run.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list), and
+    `trust` for a run that is read.
 
     Args:
         parser: `argparse.ArgumentParser`.
-        needs_run: bool, whether --model_dir has to be given.
+        run: "needed": --model_dir has to be given; "optional": it may be given; "new":
+            the command makes the run.
     """
+    own = "; if none is given, what training wrote into --model_dir is read"
+    own = "" if run == "new" else own
     parser.add_argument(
-        "--model_dir", required=needs_run, metavar="DIR", help="folder of the run"
+        "--model_dir",
+        required=run != "optional",
+        metavar="DIR",
+        help="folder of the run",
     )
     parser.add_argument(
         "--gin_file",
@@ -72,14 +82,14 @@ def add_common(parser, needs_run=True):
         default=[],
         metavar="FILE",
         help="gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several "
-        "with commas: later files override earlier ones",
+        "with commas: later files override earlier ones" + own,
     )
     parser.add_argument(
         "--gin.NAME=VALUE",
         dest="unused",
         default=argparse.SUPPRESS,
         metavar="",
-        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.train.seed=1, "
+        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.Run.seed=1, "
         "--gin.TASK=cogs",
     )
     parser.add_argument(
@@ -97,20 +107,17 @@ def add_common(parser, needs_run=True):
         help="module of yours to import first, which registers tasks or parts; repeat "
         "it for several",
     )
-
-
-def add_trust(parser):
-    """Adds the option of who reads a run's own configuration."""
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="let the run's own configuration import any module and include files, "
-        "which runs code of whoever made it; --module_import allows one module",
-    )
+    if run != "new":
+        parser.add_argument(
+            "--trust",
+            action="store_true",
+            help="let the run's own configuration import any module and include files, "
+            "which runs code of whoever made it; --module_import allows one module",
+        )
 
 
 def add_run(parser, words=("best",)):
-    """Adds the options of who reads a checkpoint: the common ones, `step`, `trust`.
+    """Adds the options of a command that reads a checkpoint: `add_common` and `step`.
 
     Args:
         parser: `argparse.ArgumentParser`.
@@ -127,36 +134,57 @@ def add_run(parser, words=("best",)):
         metavar="N",
         help=f"step of the checkpoint, or {' or '.join(words)}; default: the newest",
     )
-    add_trust(parser)
 
 
-def read_configuration(options, default=(), complete=True):
+def add_number(parser, name, help, default=None, least=1):
+    """Adds an option of an int that is at least `least`; the help names its default."""
+
+    def number(text):
+        if int(text) < least:
+            message = f"must be at least {least}. Received: {text}"
+            raise argparse.ArgumentTypeError(message)
+        return int(text)
+
+    help += "" if default is None else f"; default: {default}"
+    parser.add_argument(name, type=number, default=default, metavar="N", help=help)
+
+
+def add_table(parser):
+    """Adds the options of a command that writes tables: `format` and `output`."""
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="of the tables (text)"
+    )
+    parser.add_argument(
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="file to write; standard output if not given, or '-'",
+    )
+
+
+def read_configuration(options, default=(), complete=True, over_run=()):
     """Reads the configuration that a command line names.
 
     Args:
         options: `argparse.Namespace`, see `add_common`.
         default: list of gin files for neither --gin_file nor --model_dir.
         complete: see `parse_gin`.
+        over_run: list of bindings that come after what training wrote into a run's
+            folder, and before the command line's.
 
     Raises:
         UserError: see `run_configuration` and `parse_gin`.
     """
-    files = options.gin_file or default
+    files, bindings = options.gin_file or default, options.gin_bindings
     if options.model_dir and not options.gin_file:
-        files = [run_configuration(options)]
+        files, bindings = [run_configuration(options)], [*over_run, *bindings]
     parse_gin(
-        files,
-        options.gin_bindings,
-        options.gin_search_paths,
-        complete,
-        options.module_import,
+        files, bindings, options.gin_search_paths, complete, options.module_import
     )
 
 
 def read_run(options, devices="one"):
     """Reads the configuration for a checkpoint of --model_dir.
-
-    Without --gin_file it is the one which training wrote there.
 
     Args:
         options: `argparse.Namespace`, see `add_run`.
@@ -169,17 +197,20 @@ def read_run(options, devices="one"):
         UserError: what `read_configuration` raises, or devices are asked for that the
             command does not take.
     """
-    files, bindings = options.gin_file, options.gin_bindings
-    own = [] if files else [run_configuration(options)]
-    load_tensorflow()
-    one_device = {} if devices == "configured" else _one_device()
-    if own:
-        bindings = [f"{name} = {one!r}" for name, one in one_device.items()] + bindings
-    parse_gin(
-        own or files, bindings, options.gin_search_paths, modules=options.module_import
+    configured = devices == "configured"
+    one_device = {} if configured else _ONE_DEVICE
+    read_configuration(
+        options,
+        over_run=[
+            f"{name} = {value!r}"
+            for values in one_device.values()
+            for name, value in values.items()
+        ],
     )
     paths.start_from([options.model_dir, *paths.starts()], run=options.model_dir)
-    for name, one in one_device.items():
+    import keras  # late, as all that is slow to import
+
+    for name, one in one_device.get(keras.backend.backend(), {}).items():
         value = get_value(name, one)
         of_processes = name == "JaxEngine.distributed" or value == "multi_worker"
         if value != one and (devices == "one" or of_processes):
@@ -188,6 +219,11 @@ def read_run(options, devices="one"):
                 f"this command runs {what}, and the configuration has {name} = "
                 f'{value!r}. Add --gin.{name}="{one!r}". (eval takes it.)'
             )
+
+
+def call_on_run(name, options, **given):
+    """Calls the configurable `name` with the `Run`, --model_dir and --step."""
+    return call(name, call("Run"), options.model_dir, step=options.step, **given)
 
 
 def run_configuration(options):
@@ -214,25 +250,22 @@ def run_configuration(options):
     return path
 
 
-def _one_device():
-    """{parameter: its value} of one device, for Keras' backend."""
-    import keras  # late, as all that is slow to import
-
-    return _ONE_DEVICE.get(keras.backend.backend(), {})
-
-
-def _to_binding(argument, parser):
+def _to_binding(argument, parser, takes_gin):
     """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
-    match = re.fullmatch(r"--gin\.([^=]+)=(.*)", argument, re.DOTALL)
+    match = takes_gin and re.fullmatch(r"--gin\.([^=]+)=(.*)", argument, re.DOTALL)
     if match:
         return f"{match[1].strip()} = {_to_value(match[2].strip())}"
-    if argument.startswith("--gin."):
+    if takes_gin and argument.startswith("--gin."):
         raise UserError(f"{argument} has no value. Expected: {argument}=VALUE")
-    if match := re.match(r"--gin_(?:params?|bindings?)\b=?(.*)", argument, re.DOTALL):
+    match = re.match(r"--gin_(?:params?|bindings?)\b=?(.*)", argument, re.DOTALL)
+    if takes_gin and match:
         name, _, value = match[1].strip("'\" ").partition("=")
         meant = f"--gin.{name.strip() or 'NAME'}={value.strip() or 'VALUE'}"
         raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")
-    raise _unknown(argument, parser)
+    flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
+    raise UserError(
+        f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
+    )
 
 
 def _to_value(text):
@@ -243,10 +276,3 @@ def _to_value(text):
         if re.fullmatch(r"[^\s'\"%@()\[\]{}=]+", text):
             return repr(text)
     return text
-
-
-def _unknown(argument, parser):
-    flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
-    return UserError(
-        f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
-    )

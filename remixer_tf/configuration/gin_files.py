@@ -18,7 +18,6 @@ from remixer_tf.configuration.bindings import (
     RUN_FILE,
     Binding,
     Import,
-    Name,
     gin_folder,
     read_all,
     read_text,
@@ -28,15 +27,13 @@ from remixer_tf.configuration.old_names import with_new_names
 from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.errors import UserError
 
-_REQUIRED = " = %gin.REQUIRED"  # as gin writes it
-
 
 @functools.cache
 def register_configurables():
     """Registers with gin all that it may configure.
 
     Returns:
-        dict of names to what each stands for, as gin calls it: with its bindings.
+        {name: what it stands for, as gin calls it with its bindings}.
     """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
     # gin sorts dictionaries when it writes them, and has no option not to; the order of
@@ -53,14 +50,14 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     """Reads gin files and then bindings, in place of any configuration before.
 
     Args:
-        files: list of paths, each absolute or below a folder of the search path: the
-            current folder, `search_paths`, the package's gin folder.
-        bindings: list of str, such as "train.seed = 1".
+        files: list of paths, each absolute or below the current folder, a folder of
+            `search_paths` or the package's gin folder.
+        bindings: list of str, such as "Run.seed = 1".
         search_paths: list of folders.
-        complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it may be
-            missing, and is None: for who only reads the model of a run.
+        complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it is None
+            if missing: for a command that reads only the model.
         modules: names of modules to import first, as `import` lines of a file do. The
-            operative configuration has such lines for them.
+            operative configuration has these lines too.
 
     Raises:
         UserError: a file or module is missing or malformed, a name unknown, a value
@@ -77,12 +74,12 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     load_tensorflow()
     register_configurables()
     gin.clear_config()
-    for statement in imports:
-        _import(statement)
     # In a file with gin's dynamic registration names are Python's.
     dynamic = {s.file for s in imports if s.module.startswith("__gin__.")}
+    for statement in imports:
+        if not statement.module.startswith("__gin__."):
+            _import(statement)
     checks.check_names([binding for binding in given if binding.file not in dynamic])
-    checks.check_values(final)
     try:
         gin.parse_config([s.text for s in imports if s.file not in dynamic])
         for file, group in itertools.groupby(given, lambda binding: binding.file):
@@ -90,8 +87,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
             gin.parse_config(lines + [f"{b.name} = {b.value!r}" for b in group])
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
-    checks.check_circles(gin.config._CONFIG)
-    _set_required(final, complete)
+    checks.check_values(gin.config._CONFIG, complete)
     gin.finalize()
     starts = get_value("relative_paths.folders", ["."])
     runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
@@ -103,22 +99,8 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def _set_required(final, complete):
-    """Sets what is required and not set to None; raises if all must be set."""
-    lines = gin.config_str().splitlines()
-    names = [line.removesuffix(_REQUIRED) for line in lines if line.endswith(_REQUIRED)]
-    names.sort(key=lambda name: [*final, name].index(name))
-    if names and complete:
-        raise UserError(
-            f"{names[0]} is required and not set. {checks.how_to_set(names[0])}"
-        )
-    gin.parse_config([f"{name} = None" for name in names])
-
-
 def _import(statement):
-    """Imports a module that gin text names, unless it is gin's own."""
-    if statement.module.startswith("__gin__."):
-        return
+    """Imports a module that gin text names."""
     try:
         importlib.import_module(statement.module)
     except ModuleNotFoundError as error:
@@ -137,7 +119,7 @@ def bind_relative_paths(model_dir):
 
 
 def is_set(parameter):
-    """Returns whether the configuration gives `parameter`, such as "train.seed"."""
+    """Returns whether the configuration gives `parameter`, such as "Run.seed"."""
     try:
         gin.query_parameter(parameter)
     except ValueError:  # Not bound.
@@ -170,23 +152,18 @@ def call(name, /, *args, **kwargs):
 def get_value(name, default=None):
     """Returns what gin binds to `name`, such as "Run.model", or `default`.
 
-    As a function that is called with the binding receives it: macros resolved, a
-    `@reference` as the function it names, a `@reference()` called.
+    The value is what a function would receive: macros are resolved, a `@reference` is
+    the function it names, and a `@reference()` is called.
     """
-    if not is_set(name):
-        return default
-    return copy.deepcopy(gin.query_parameter(name))  # gin resolves references so.
+    # gin resolves references when it copies them.
+    return copy.deepcopy(gin.query_parameter(name)) if is_set(name) else default
 
 
 def get_arguments(name):
     """Returns what gin binds to the arguments of the function that `name` is bound to.
 
-    Args:
-        name: str, such as "text_to_text.decode_fn", bound to a `@reference`.
-
-    Returns:
-        dictionary of the arguments, as `get_value` returns each; {} if nothing is
-        bound to `name`.
+    `name` is for example "text_to_text.decode_fn", bound to a `@reference`. The result
+    is a dictionary of values as `get_value` returns them, {} if `name` is not bound.
     """
     if not is_set(name):
         return {}
@@ -197,29 +174,21 @@ def get_arguments(name):
 
 
 def configuration_str():
-    """Returns the operative configuration, and before it what was given but not used.
+    """Returns the operative configuration, after all that was given but not used.
 
-    Evaluation reads it and needs bindings that training never uses. Read in order, the
-    operative values prevail.
+    Evaluation reads both: it needs bindings that training never uses.
     """
     operative = gin.operative_config_str()
     headings = set(operative.splitlines()) - {"# Macros:"}
     given = gin.config_str().split("\n\n")
     unused = [block for block in given if block.partition("\n")[0] not in headings]
-    return (
-        "# Given, for other commands and scopes.\n\n"
-        + "\n\n".join(unused)
-        + "\n\n# The operative configuration of this run, with defaults.\n\n"
-        + operative
-    )
+    first = "# Given, for other commands and scopes."
+    then = "# The operative configuration of this run, with defaults."
+    return "\n\n".join([first, *unused, then, operative])
 
 
 def hyperparameters(text):
     """Returns the numbers and strings that gin text sets, {name: value}."""
-    bindings = (s for s in read_text(text, "text") if isinstance(s, Binding))
-    return {
-        binding.name: binding.value
-        for binding in bindings
-        if isinstance(binding.value, (bool, int, float, str))
-        and not isinstance(binding.value, Name)
-    }
+    values = {s.name: s.value for s in read_text(text, "text") if type(s) is Binding}
+    kinds = (bool, int, float, str)  # A `Name` is none of them.
+    return {name: value for name, value in values.items() if type(value) in kinds}

@@ -11,6 +11,8 @@ _TRAINING = (
     "remixer_tf.checkpoints.",
     "remixer_tf.data.epochs.",
     "remixer_tf.data.images.",
+    "remixer_tf.data.lengths.LongExamples",
+    "remixer_tf.data.pipeline.Batching",
     "remixer_tf.data.pipeline.train_dataset",
     "remixer_tf.engines.",
     "remixer_tf.evaluation.best.",
@@ -24,7 +26,7 @@ _TRAINING = (
     "remixer_tf.data.vocabulary_training.",
 )
 _EVALUATION = "remixer_tf.evaluation."
-_HOW = ("dtype_policy", "engine")  # A result's settings have the first.
+_HOW = ("dtype_policy", "engine", "seed")  # A result's settings have the first.
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 

@@ -7,8 +7,9 @@ calls any function there is, and `include` brings another file with either.
 from remixer_tf.configuration.bindings import Binding, read_statements
 from remixer_tf.errors import UserError
 
-# Their modules may be imported: this package, and what it configures.
-_PACKAGES = ("keras", "remixer_tf", "seqio", "t5")
+# Their modules may be imported: this package, and what it configures. Of t5 these are
+# the tasks and their metrics: its models and scripts are programs.
+_PACKAGES = ("keras", "remixer_tf", "seqio", "t5.data", "t5.evaluation")
 # Whole programs among the configurables, which write where their bindings say.
 _PROGRAMS = ("train", "evaluate")
 
@@ -29,8 +30,8 @@ def check_run_configuration(path, modules=()):
         if isinstance(statement, str):
             _refuse(path, f"includes {statement!r}")
         elif isinstance(statement, Binding):
-            for name in statement.references():
-                if name.last in _PROGRAMS:
+            for name in statement.names:
+                if name[0] == "@" and name.owner in _PROGRAMS:
                     _refuse(path, f"refers to the program {name}")
         else:
             module = statement.module

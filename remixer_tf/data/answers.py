@@ -8,8 +8,7 @@ def allowed_answers(strings, task, vocabulary=None):
 
     Args:
         strings: list of str, such as the labels of a classification task.
-        task: registered name, `seqio.Task` or `seqio.Mixture` whose targets they are.
-        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
+        task, vocabulary: see `get_task`; the strings are answers of its targets.
 
     Returns:
         list of lists of int, token ids without EOS.

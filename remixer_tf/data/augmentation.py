@@ -109,16 +109,9 @@ def normalize(
 
 
 def mix(layer, images, labels, seeds):
-    """Applies `keras.layers.MixUp` or `CutMix` to a batch.
+    """Applies `keras.layers.MixUp` or `CutMix` to a batch, with its `Seeds`.
 
-    Args:
-        layer: one of the two.
-        images: float32 [batch, height, width, 3].
-        labels: float32 [batch, classes].
-        seeds: the batch's `Seeds`.
-
-    Returns:
-        images and labels of the same shapes.
+    Images are float32 [batch, height, width, 3], labels [batch, classes].
     """
     transformation = layer.get_random_transformation(
         {"images": images}, training=True, seed=seeds

@@ -99,20 +99,13 @@ def _check(task, splits):
 
 
 def cached_task(task, directory):
-    """A task that reads what `write_cache` wrote in place of its source.
+    """A `seqio.Task` that reads what `write_caches` wrote in place of its source.
 
     Read without shuffling, up to 16 shards give the examples of the task itself, in the
     same order and with the same random numbers.
 
-    Args:
-        task: a `seqio.Task`.
-        directory: str, with the folders of tasks.
-
-    Returns:
-        a `seqio.Task`.
-
     Raises:
-        FileNotFoundError: there is no cache of the task.
+        FileNotFoundError: `directory` has no cache of the task.
         ValueError: the task cannot be cached, or the cache is of another vocabulary.
     """
     folder = _folder(directory, task)
@@ -184,11 +177,7 @@ class CachedSource(seqio.DataSource):
 
 
 def describe_caches(task, split):
-    """Tells which tasks of a task or mixture are read from a cache, and from where.
-
-    Returns:
-        str, or None if none is.
-    """
+    """Tells which tasks are read from a cache, and from where; None if none is."""
     sources = [(subtask.name, subtask.source) for subtask in seqio.get_subtasks(task)]
     texts = [
         f"{name} {split}: {source.num_input_examples(split):,} examples in "

@@ -7,6 +7,8 @@ from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
 
+INT32 = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
+
 
 class ClassNames(seqio.PassThroughVocabulary):
     """The classes of a task: each name is one id, from 0.
@@ -19,33 +21,28 @@ class ClassNames(seqio.PassThroughVocabulary):
 
     def __init__(self, names):
         super().__init__(len(names))
-        self._names = list(names)
-
-    @property
-    def names(self):
-        """list of str."""
-        return [*self._names]
+        self.names = list(names)
 
     def _encode(self, s):
-        return [self._names.index(s)]
+        return [self.names.index(s)]
 
     def _decode(self, ids):
-        return " ".join(self._names[int(i)] for i in ids)
+        return " ".join(self.names[int(i)] for i in ids)
 
     def _encode_tf(self, s):
-        found = tf.cast(tf.equal(self._names, s), tf.int32)
-        message = tf.strings.join([f"A class is one of {self._names}. Received: ", s])
+        found = tf.cast(tf.equal(self.names, s), tf.int32)
+        message = tf.strings.join([f"A class is one of {self.names}. Received: ", s])
         with tf.control_dependencies([fail_unless(tf.reduce_sum(found) == 1, message)]):
             return tf.argmax(found, output_type=tf.int32)[None]
 
     def _decode_tf(self, ids):
-        return tf.strings.reduce_join(tf.gather(self._names, ids), -1, separator=" ")
+        return tf.strings.reduce_join(tf.gather(self.names, ids), -1, separator=" ")
 
     def __eq__(self, other):
-        return isinstance(other, ClassNames) and self._names == other._names
+        return isinstance(other, ClassNames) and self.names == other.names
 
     def __str__(self):
-        return f"ClassNames({self._names})"
+        return f"ClassNames({self.names})"
 
 
 def join_texts(dataset, output_features, sequence_length=None):
@@ -54,17 +51,9 @@ def join_texts(dataset, output_features, sequence_length=None):
         [CLS] inputs [SEP]                    token types 0 ... 0
         [CLS] inputs [SEP] inputs_b [SEP]     token types 0 ... 0 1 ... 1
 
-    What is too long loses tokens at the end of the longer text.
-
-    Args:
-        dataset: of dictionaries with int32 `[n]` under "inputs" and perhaps "inputs_b".
-        output_features: dictionary of `seqio.Feature`.
-        sequence_length: dictionary of ints with the length of "inputs"; None keeps
-            texts whole, as their lengths are counted.
-
-    Returns:
-        a `tf.data.Dataset` of dictionaries with the joined "inputs" and "token_types"
-        int32 `[n]`; other features stay.
+    What is too long loses tokens at the end of the longer text; without lengths texts
+    stay whole, as their lengths are counted. Of int32 `[n]` under "inputs" and perhaps
+    "inputs_b" it makes "inputs" and "token_types"; other features stay.
 
     Raises:
         ValueError: the vocabulary has no ids for [CLS] and [SEP].
@@ -83,15 +72,10 @@ def join_texts(dataset, output_features, sequence_length=None):
 
 
 def join_ids(first, second, length, special):
-    """Joins the ids of one or two texts, see `join_texts`.
+    """Joins the ids of one or two texts (None), see `join_texts`.
 
-    Args:
-        first, second: int32 `[n]`; `second` may be None.
-        length: int, of the whole at most.
-        special: `SpecialIds`.
-
-    Returns:
-        the ids and the token types, int32 `[m]`.
+    Returns the ids and the token types, int32 `[m]`, with m `length` at most. `special`
+    are the `SpecialIds`.
     """
     if second is None:
         parts = [[special.cls], first[: length - 2], [special.sep]]
@@ -124,17 +108,11 @@ class ClassifierFeatureConverter(seqio.FeatureConverter):
          "label_weights": [1]}
     """
 
-    TASK_FEATURES = {
-        "inputs": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "token_types": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "targets": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-    }
-    MODEL_FEATURES = {
-        "encoder_input_tokens": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "encoder_token_types": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "labels": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "label_weights": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-    }
+    TASK_FEATURES = dict.fromkeys(("inputs", "token_types", "targets"), INT32)
+    MODEL_FEATURES = dict.fromkeys(
+        ("encoder_input_tokens", "encoder_token_types", "labels", "label_weights"),
+        INT32,
+    )
     PACKING_FEATURE_DTYPES = None
 
     def _convert_features(self, ds, task_feature_lengths):
@@ -156,7 +134,6 @@ class ClassifierFeatureConverter(seqio.FeatureConverter):
         }
 
     def get_model_feature_lengths(self, task_feature_lengths):
-        """See `seqio.FeatureConverter`."""
         return {
             "encoder_input_tokens": task_feature_lengths["inputs"],
             "encoder_token_types": task_feature_lengths["token_types"],

@@ -98,11 +98,7 @@ class Codec(tf.Module):
         self._keep_ends = self._trim_starts or _has(task, keep_end)
 
     def encode(self, name, texts):
-        """Strings to whole ids, in a graph or eagerly.
-
-        Args:
-            name: str, of the feature.
-            texts: string `[batch]`.
+        """Strings `[batch]` of a feature to whole ids, in a graph or eagerly.
 
         Returns:
             ragged int32 `[batch, (length)]`, EOS included, not trimmed.
@@ -116,27 +112,16 @@ class Codec(tf.Module):
         )
 
     def ids(self, name, text, eos=True):
-        """The whole ids of one text, a list of int.
-
-        Args:
-            name: str, of the feature.
-            text: bytes or str.
-            eos: bool, whether EOS follows where the feature has it.
-        """
+        """The whole ids of one text, bytes or str, a list of int; EOS only if `eos`."""
         vocabulary = self.vocabulary(name)
         ids = vocabulary.encode_tf(tf.constant(text)).numpy().tolist()
         return ids + [vocabulary.eos_id] * (eos and name in self._with_eos)
 
     def trim(self, name, ids, length=None):
-        """Trims ids to what the model reads of them.
+        """Trims whole ids, ragged `[batch, (length)]`, to what the model reads of them.
 
-        Args:
-            name: str, of the feature.
-            ids: ragged int32 `[batch, (length)]`, whole.
-            length: int, in place of the feature's.
-
-        Returns:
-            ragged int32 `[batch, (length)]`, and bool `[batch]`, whether it is not all.
+        `length` may take the place of the feature's. Returns such ids, and bool
+        `[batch]`, whether it is not all.
         """
         length = length or self.lengths[name]
         trimmed = ids.row_lengths() > length
@@ -150,27 +135,17 @@ class Codec(tf.Module):
     def read(self, name, texts, length=None):
         """What the model reads of strings: `encode`, `trim`, `pad`.
 
-        Args:
-            name, texts: see `encode`.
-            length: int, in place of the feature's.
-
-        Returns:
-            int32 `[batch, length]`, and bool `[batch]`, whether it is not all.
+        Returns int32 `[batch, length]`, and bool `[batch]`, whether it is not all.
         """
         length = length or self.lengths[name]
         ids, trimmed = self.trim(name, self.encode(name, texts), length)
         return pad(ids, length), trimmed
 
     def decode(self, ids, skip_special_tokens=False):
-        """Ids of targets to strings.
+        """Ids of targets, int32 `[batch, length]`, to strings `[batch]`.
 
-        Args:
-            ids: int32 `[batch, length]`. What follows EOS is left out.
-            skip_special_tokens: bool, whether extra ids, such as <extra_id_0>, are left
-                out too, as transformers' tokenizers do if they are so asked.
-
-        Returns:
-            string `[batch]`.
+        What follows EOS is left out, and under `skip_special_tokens` extra ids are too,
+        such as <extra_id_0>, as transformers' tokenizers do if they are so asked.
         """
         vocabulary = self.vocabulary("targets")
         if skip_special_tokens:
@@ -186,8 +161,8 @@ class Codec(tf.Module):
 
         Returns:
             the batch, a dictionary of int32 `[batch, length]` as `converter` makes it;
-            int64 `[batch]`, how many ids of each pair are in it; bool `[batch]`,
-            whether these are not all.
+            int64 `[batch]`, the ids of each pair in it; bool `[batch]`, whether these
+            are not all.
         """
         whole = inputs.row_lengths() + targets.row_lengths()
         if self.one_row and self._trim_starts:
@@ -221,9 +196,6 @@ class Codec(tf.Module):
             examples: list of dictionaries of int arrays `[n]`, not empty; features
                 without a length are left out.
             options: of the feature converter, such as `pack`.
-
-        Returns:
-            a `tf.data.Dataset` of dictionaries of `[length]`.
         """
         columns = {
             name: self.trim(name, ragged([example[name] for example in examples]))[0]
@@ -243,12 +215,7 @@ def ragged(rows):
 
 
 def pad(ids, length):
-    """Ragged ids, none longer than `length`, as int32 `[batch, length]`, filled with 0.
-
-    Args:
-        ids: ragged int32 `[batch, (length)]`.
-        length: int.
-    """
+    """Ragged ids, none above `length`, as int32 `[batch, length]`, filled with 0."""
     return ids.to_tensor(shape=[None, length])
 
 
@@ -264,8 +231,7 @@ def _has(task, preprocessor):
 class _OneTokenizer(seqio.SentencePieceVocabulary):
     """A SentencePiece vocabulary that always gives the same TensorFlow tokenizer.
 
-    seqio's makes another one in every call, which parses the model anew; in a graph,
-    one that cannot be saved.
+    seqio's parses the model anew in every call; in a graph, it cannot be saved.
     """
 
     def __init__(self, vocabulary):

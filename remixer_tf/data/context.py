@@ -10,14 +10,8 @@ def with_context(dataset, sequence_length):
 
         {"targets": [1, 2]}, {"targets": [3, 4]}, {"targets": [5, 6]}, {"targets": [7]}
 
-    become targets with the inputs [], [1, 2], [1, 2, 3, 4] and [3, 4, 5, 6].
-
-    Args:
-        dataset: of dictionaries with int32 `[n]` under "targets", in the text's order.
-        sequence_length: dictionary of ints; the inputs have that many tokens at most.
-
-    Returns:
-        a `tf.data.Dataset` of `{"inputs": int32 [m], "targets": int32 [n]}`.
+    become targets with the inputs [], [1, 2], [1, 2, 3, 4] and [3, 4, 5, 6]. The
+    dataset has int32 `[n]` under "targets", in the text's order.
     """
 
     def advance(before, example):

@@ -26,7 +26,7 @@ def examples_per_epoch(task, split="train"):
             raise UserError(
                 f"{subtask.name} joins or cuts what its source has to the lengths of a "
                 "run: its examples in an epoch are not known. Set TRAIN_STEPS to a "
-                "number of steps, and leave train.examples_per_epoch None."
+                "number of steps, and leave Schedule.examples_per_epoch None."
             )
         count = subtask.source.num_input_examples(split)
         if count is None:
@@ -42,16 +42,8 @@ def examples_per_epoch(task, split="train"):
 def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
     """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
 
-    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen.
-
-    Args:
-        epochs: number.
-        task, split: see `examples_per_epoch`.
-        batch_size: int, examples per step on all hosts.
-        steps_per_call: int.
-
-    Raises:
-        ValueError: see `examples_per_epoch`.
+    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen. Raises
+    what `examples_per_epoch` does.
     """
     examples = epochs * examples_per_epoch(task, split)
     return math.ceil(examples / (batch_size * steps_per_call)) * steps_per_call

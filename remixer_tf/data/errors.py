@@ -21,10 +21,7 @@ def how_to_fetch(name):
 
 
 def fail_unless(condition, message):
-    """Returns an op that fails with `message`, a scalar string, unless `condition`.
-
-    For functions that `tf.data.Dataset.map` calls. See `data_errors`.
-    """
+    """Returns an op for `tf.data.Dataset.map` that fails with `message`, a string."""
     return tf.debugging.Assert(condition, [tf.strings.join([_START, message, _END])])
 
 

@@ -24,8 +24,8 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
         split: str.
         feature_lengths: dictionary of ints.
         max_examples: int, only the first; None for all.
-        trim: bool, whether to trim inputs, else they are whole; a task that makes its
-            examples for `feature_lengths`, as span corruption does, does so either way.
+        trim: bool, whether to trim inputs; a task that makes its examples for
+            `feature_lengths`, as span corruption does, does so either way.
 
     Returns:
         list of dictionaries of NumPy arrays: every feature that the task makes.
@@ -68,12 +68,9 @@ def eval_dataset(
 
 
 def converter_for(model):
-    """Returns the converter whose batches a model reads, a class.
+    """Returns the converter class of an encoder-decoder's or language model's batches.
 
     A language model reads inputs and targets in one row, an encoder-decoder apart.
-
-    Args:
-        model: an `EncoderDecoder` or a `DecoderOnly`.
     """
     if isinstance(model, DecoderOnly):
         return LanguageModelFeatureConverter
@@ -86,12 +83,11 @@ def batch_examples(examples, codec, *, batch_size, length_buckets=None):
     Rows that fill up the last batch repeat an example, with loss weights 0.
 
     Args:
-        examples: list of dictionaries, from `read_examples`.
-        codec: the `Codec` of their task; what is longer than its lengths is trimmed as
-            in training.
+        examples: list from `read_examples`.
+        codec: their `Codec`; what is longer than its lengths is trimmed as in training.
         batch_size: int.
-        length_buckets: None, or as in `train_dataset`. The examples are then sorted
-            by length, and each batch is cut to the first bucket that holds it.
+        length_buckets: None, or as in `Batching`. The examples are then sorted by
+            length, and each batch is cut to the first bucket that holds it.
 
     Returns:
         a `tf.data.Dataset` of dictionaries of int32 `[batch_size, length]`, and

@@ -27,7 +27,25 @@ _ENDINGS = (".jpeg", ".jpg", ".png")
 _AUTOTUNE = tf.data.AUTOTUNE
 
 
-class ImageFolder:
+class _Images:
+    """What both sources share: `encoded` examples are decoded."""
+
+    def read(self, split):
+        """See the module."""
+        return self.encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
+
+    def _decode(self, example):
+        where = example.get("where", tf.constant(f"in {self.name}"))
+        return _example(example["image"], where, example["label"])
+
+    def _check_split(self, split):
+        if split not in self.splits:
+            raise UserError(
+                f"{self.name} has no split {split!r}. It has: {', '.join(self.splits)}."
+            )
+
+
+class ImageFolder(_Images):
     """JPEG and PNG files, `<directory>/<split>/<class>/<file>`.
 
     Classes are numbered in the order of their names, over all splits. The n-th example
@@ -62,19 +80,10 @@ class ImageFolder:
         """Returns the number of images of a split."""
         return len(self._list(split)[0])
 
-    def read(self, split):
-        """See the module."""
-        examples = tf.data.Dataset.from_tensor_slices(self._list(split))
-        return examples.map(_read_example, num_parallel_calls=_AUTOTUNE)
-
     def encoded(self, split):
-        """See the module."""
+        """See the module; "where" is the path of the file."""
         examples = tf.data.Dataset.from_tensor_slices(self._list(split))
-
-        def read(path, label):
-            return {"image": tf.io.read_file(path), "label": label}
-
-        return examples.map(read, num_parallel_calls=_AUTOTUNE)
+        return examples.map(_read_file, num_parallel_calls=_AUTOTUNE)
 
     def draw(self, split, seed=0, shard_info=None, start=0):
         """See the module."""
@@ -85,7 +94,7 @@ class ImageFolder:
             place = tf.random.experimental.index_shuffle(
                 number % count, tf.stack([seed, number // count]), count - 1
             )
-            return _read_example(paths[place], labels[place])
+            return self._decode(_read_file(paths[place], labels[place]))
 
         host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
         first = host.index + start * host.num_shards
@@ -94,7 +103,7 @@ class ImageFolder:
 
     def _list(self, split):
         """Returns the paths of a split's images and their labels, two lists."""
-        _check_split(self, split)
+        self._check_split(split)
         paths, labels = [], []
         for label, name in enumerate(self.class_names):
             folder = os.path.join(self.directory, split, name)
@@ -131,7 +140,7 @@ def _known_features():
         yield
 
 
-class TfdsImages:
+class TfdsImages(_Images):
     """A dataset of TensorFlow Datasets that is prepared on this machine.
 
     Nothing is downloaded. Files are shuffled, and examples in a buffer.
@@ -174,12 +183,8 @@ class TfdsImages:
 
     def num_examples(self, split):
         """Returns the number of images of a split."""
-        _check_split(self, split)
+        self._check_split(split)
         return self._builder.info.splits[split].num_examples
-
-    def read(self, split):
-        """See the module."""
-        return self.encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def draw(self, split, seed=0, shard_info=None, start=0):
         """See the module; what `start` leaves out of its epoch is read, not decoded."""
@@ -213,7 +218,7 @@ class TfdsImages:
 
     def encoded(self, split, shuffle_files=False, seed=None):
         """See the module; files may be shuffled."""
-        _check_split(self, split)
+        self._check_split(split)
         return self._builder.as_dataset(
             split=split,
             shuffle_files=shuffle_files,
@@ -225,25 +230,14 @@ class TfdsImages:
             ),
         )
 
-    def _decode(self, example):
-        where = tf.constant(f"in {self.name}")
-        return _example(example["image"], where, example["label"])
-
-
-def _check_split(source, split):
-    if split not in source.splits:
-        raise UserError(
-            f"{source.name} has no split {split!r}. It has: {', '.join(source.splits)}."
-        )
-
 
 def _folders(directory):
     names = (name.rstrip("/") for name in tf.io.gfile.listdir(directory))
     return sorted(n for n in names if tf.io.gfile.isdir(os.path.join(directory, n)))
 
 
-def _read_example(path, label):
-    return _example(tf.io.read_file(path), path, label)
+def _read_file(path, label):
+    return {"image": tf.io.read_file(path), "label": label, "where": path}
 
 
 def _example(data, where, label):

@@ -104,16 +104,9 @@ def image_dataset(
 def eval_images(source, transforms, *, batch_size, split="validation"):
     """Batches of a split, every image once, in order; the last batch is filled up.
 
-    Args:
-        source, transforms, split: see `image_dataset`.
-        batch_size: int.
-
-    Returns:
-        a `tf.data.Dataset` of dictionaries [batch_size, ...], see the module, with
-        int32 labels. Images that fill up the last batch have weight 0.
-
-    Raises:
-        ValueError: see `image_dataset`.
+    Takes and raises what `image_dataset` does. Batches are dictionaries [batch_size,
+    ...], see the module, with int32 labels. Images that fill up the last one have
+    weight 0.
     """
     check_integers(batch_size=batch_size)
     dataset = source.read(split).enumerate()
@@ -139,14 +132,7 @@ def eval_images(source, transforms, *, batch_size, split="validation"):
 
 
 def hash_images(source, split):
-    """Returns a hash of the images of a split, as they are encoded, and their labels.
-
-    Args:
-        source, split: see `image_dataset`.
-
-    Returns:
-        str.
-    """
+    """Returns a hash of a split's images, as they are encoded, and of their labels."""
     digest = hashlib.sha256()
     for example in source.encoded(split).as_numpy_iterator():
         digest.update(f"{example['label']} {len(example['image'])} ".encode())

@@ -11,9 +11,6 @@ def register_late(register):
 def register_waiting():
     """Calls what `register_late` was given.
 
-    Returns:
-        bool, whether there was anything.
-
     Raises:
         ImportError: a library of theirs is not installed. They go on waiting.
     """

@@ -1,5 +1,6 @@
 """Lengths of examples: how many exceed the model's, and which bucket holds one."""
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from absl import logging
 
 from remixer_tf.data.errors import fail_unless, how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError
@@ -65,10 +67,8 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`; of a mixture all tasks are counted.
-        split: str.
-        feature_lengths: dictionary of ints, such as `{"inputs": 24, "targets": 104}`.
+        split, feature_lengths, shard_info: see `train_dataset`.
         limit: int, how many examples of each task to count at most; None for all.
-        shard_info: None, or a `seqio.ShardInfo`: the part of the examples to count.
 
     Returns:
         an `OverLength`.
@@ -212,7 +212,62 @@ def check_feature_lengths(feature_lengths, feature_converter):
         )
 
 
-REMEDY = "Raise feature_lengths, or set over_length to trim or skip."
+REMEDY = "Raise feature_lengths, or set LongExamples.handling to trim or skip."
+
+
+@dataclasses.dataclass(frozen=True)
+class LongExamples:
+    """What becomes of examples that are longer than the model reads, EOS included.
+
+    Attributes:
+        handling: str. "trim" cuts them as T5 does: whether EOS survives depends on the
+            task's last preprocessor, `append_eos_after_trim` keeps it and `append_eos`
+            loses it. "skip" leaves them out. "refuse" raises: at once if the count met
+            one, else when one arrives, see `data_errors`.
+        count_limit: int, how many examples of each task to count at the start; 0 does
+            not count. Under "skip" all are counted.
+
+    Raises:
+        ValueError: another handling, or "skip" without a count.
+    """
+
+    handling: str = "trim"
+    count_limit: int = 1000
+
+    def __post_init__(self):
+        if self.handling not in ("trim", "skip", "refuse"):
+            raise UserError(
+                "LongExamples.handling must be 'trim', 'skip' or 'refuse'. Received: "
+                f"{self.handling!r}."
+            )
+        if self.handling == "skip" and not self.count_limit:
+            raise UserError(
+                "LongExamples.handling = 'skip' tells how many examples it leaves out, "
+                "and count_limit=0 counts none. Set one of the two otherwise."
+            )
+
+    @property
+    def examples_to_count(self):
+        """The limit of the count: None for all, and one shows that there are any."""
+        return None if self.handling == "skip" else max(self.count_limit, 1)
+
+    def report(self, count):
+        """Logs an `OverLength` and returns it; None if it was not asked for.
+
+        Raises:
+            ValueError: there are long examples and none may be, or nothing else.
+        """
+        if not self.count_limit:
+            return None
+        if count.over and self.handling == "refuse":
+            raise UserError(f"{count}. {REMEDY}")
+        if self.handling == "skip":
+            count = count._replace(handling="skipped")
+            if count.over == count.examples:
+                raise UserError(f"{count}: none is left. Raise feature_lengths.")
+        log = logging.warning if count.over else logging.info
+        log("%s%s", count, f": they are {count.handling}" if count.over else "")
+        return count
 
 
 def fits(example, feature_lengths):
@@ -245,12 +300,11 @@ class LengthBuckets:
     """Padded lengths, from the shortest to the model's.
 
     Args:
-        buckets: list of dictionaries such as `{"inputs": 16, "targets": 32}`, each
-            at least as long as the one before in every feature. `feature_lengths`
-            is the last bucket and need not be listed.
+        buckets: list of dictionaries such as `{"inputs": 16, "targets": 32}`, each at
+            least as long as the one before in every feature. `feature_lengths` is the
+            last bucket and need not be listed.
         feature_lengths: dictionary of ints.
-        feature_converter: a `seqio.FeatureConverter`; it tells the lengths of the
-            model's features.
+        feature_converter: a `seqio.FeatureConverter`, of the model's features.
 
     Raises:
         ValueError: a bucket has other features, or lengths that do not grow.

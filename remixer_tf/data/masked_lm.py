@@ -10,6 +10,7 @@ uninterrupted one would have masked. A converter knows no seed.
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.classification import INT32
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
 
@@ -17,16 +18,10 @@ MASKED_PERCENT = 15
 
 
 def concat_and_split(dataset, sequence_length, *, feature="targets", room=0):
-    """A preprocessor: documents on end, cut into pieces of equal length.
+    """A preprocessor: documents on end, cut into pieces of the feature's length.
 
-    Args:
-        dataset: of dictionaries with int32 `[n]` under `feature`; others are dropped.
-        sequence_length: dictionary of ints; that of `feature` is the pieces'.
-        feature: str.
-        room: int, tokens that pieces are shorter, for what comes before them.
-
-    Returns:
-        a `tf.data.Dataset` of `{feature: int32 [length - room]}`; the last is shorter.
+    Of dictionaries with int32 `[n]` under `feature` it makes `{feature: int32 [length -
+    room]}`; the last is shorter. `room` is for what comes before the tokens.
     """
     tokens = dataset.map(lambda example: example[feature])
     pieces = tokens.rebatch(sequence_length[feature] - room)
@@ -45,15 +40,8 @@ def mask_tokens(dataset, sequence_length, output_features):
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 13],
          "targets": [-1, -1, -1, 9, -1, -1, -1, -1]}
 
-    (Not 0, which is padding to seqio's packing.)
-
-    Args:
-        dataset: of dictionaries with int32 `[n]` under "targets".
-        sequence_length: dictionary of ints; both features are cut at the inputs'.
-        output_features: dictionary of `seqio.Feature`.
-
-    Returns:
-        a `tf.data.Dataset` of such dictionaries.
+    (Not 0, which is padding to seqio's packing.) Both features are cut at the length of
+    the inputs.
 
     Raises:
         ValueError: the vocabulary has no ids for mask and [CLS].
@@ -108,16 +96,14 @@ class MaskedLMFeatureConverter(seqio.FeatureConverter):
     the one prediction it has at least, predictions over the number are left out.
     """
 
-    TASK_FEATURES = {
-        "inputs": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "targets": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-    }
-    MODEL_FEATURES = {
-        "encoder_input_tokens": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "masked_positions": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "encoder_target_tokens": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-        "encoder_loss_weights": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-    }
+    TASK_FEATURES = dict.fromkeys(("inputs", "targets"), INT32)
+    MODEL_FEATURES = dict.fromkeys(
+        (
+            *("encoder_input_tokens", "masked_positions"),
+            *("encoder_target_tokens", "encoder_loss_weights"),
+        ),
+        INT32,
+    )
     PACKING_FEATURE_DTYPES = {
         "encoder_segment_ids": tf.int32,
         "encoder_positions": tf.int32,
@@ -149,18 +135,11 @@ class MaskedLMFeatureConverter(seqio.FeatureConverter):
         return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 
     def get_model_feature_lengths(self, task_feature_lengths):
-        """See `seqio.FeatureConverter`."""
-        length = task_feature_lengths["inputs"]
         number = self._predictions(task_feature_lengths)
-        lengths = {
-            "encoder_input_tokens": length,
-            "masked_positions": number,
-            "encoder_target_tokens": number,
-            "encoder_loss_weights": number,
-        }
-        if self.pack:
-            lengths |= {"encoder_segment_ids": length, "encoder_positions": length}
-        return lengths
+        lengths = dict.fromkeys(self.MODEL_FEATURES, number)
+        names = ["encoder_input_tokens"]
+        names += self.PACKING_FEATURE_DTYPES if self.pack else ()
+        return lengths | dict.fromkeys(names, task_feature_lengths["inputs"])
 
     @staticmethod
     def _predictions(lengths):

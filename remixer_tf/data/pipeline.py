@@ -20,14 +20,13 @@ import inspect
 
 import seqio
 import tensorflow as tf
-from absl import logging
 
 from remixer_tf.data.caching import cached_task, describe_caches
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.data.lengths import (
-    REMEDY,
     LengthBuckets,
+    LongExamples,
     check_feature_lengths,
     count_over_length,
     fits,
@@ -167,21 +166,62 @@ def _change_tasks(task, change):
     return copy(task)
 
 
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """How examples become batches.
+
+    Attributes:
+        batch_size: int, examples (packed rows, when packing) per step, on all hosts
+            together. The same for every bucket.
+        shuffle: bool.
+        pack: bool, several short examples share a row, told apart by
+            `{encoder,decoder}_{segment_ids,positions}`.
+        length_buckets: None, or a list of dictionaries like `feature_lengths`, from
+            short to long. An example goes to the first bucket that holds all of its
+            features; the last bucket is `feature_lengths`. A bucket gives an element
+            once it has collected `steps_per_call * batch_size` examples.
+        feature_converter: a `seqio.FeatureConverter` class.
+    """
+
+    batch_size: int
+    shuffle: bool = True
+    pack: bool = False
+    length_buckets: list | None = None
+    feature_converter: type = seqio.EncDecFeatureConverter
+
+    def host_batch_size(self, num_hosts):
+        """Returns the examples of a host per step; raises a ValueError if none fits."""
+        check_integers(batch_size=self.batch_size)
+        if self.batch_size % num_hosts:
+            raise UserError(
+                f"A batch of {self.batch_size} examples does not divide among "
+                f"{num_hosts} hosts. Set a batch size that is a multiple of "
+                f"{num_hosts}."
+            )
+        if self.length_buckets and num_hosts > 1:
+            raise UserError(
+                f"length_buckets need one host, there are {num_hosts}: each would be "
+                "at a length of its own, and their collectives would wait for each "
+                "other forever. Set length_buckets to None, or pack=True."
+            )
+        if self.pack and self.length_buckets:
+            raise UserError(
+                "Packing fills every row to feature_lengths, so length_buckets have no "
+                "use beside pack=True. Set one of the two."
+            )
+        return self.batch_size // num_hosts
+
+
 def train_dataset(
     task,
-    *,
     feature_lengths,
-    batch_size,
+    batching,
+    long_examples=None,
+    *,
     split="train",
     seed=0,
-    shuffle=True,
-    pack=False,
-    length_buckets=None,
-    over_length="trim",
     steps_per_call=1,
     shard_info=None,
-    feature_converter=seqio.EncDecFeatureConverter,
-    count_limit=1000,
 ):
     """Endless batches of a task's split.
 
@@ -191,34 +231,16 @@ def train_dataset(
     `tf.data.Dataset.from_generator` does, cannot be saved.) seqio's shuffle buffer
     runs across epochs; its size is the task's `shuffle_buffer_size`.
 
-    Of the first `count_limit` examples those longer than `feature_lengths`, EOS
-    included, are counted at the start, and the count is logged. "trim" then cuts them
-    as T5 does: whether EOS survives depends on the task's last preprocessor,
-    `append_eos_after_trim` keeps it and `append_eos` loses it. "skip" leaves them out.
-    "refuse" raises: at once if the count met one, else when one arrives, see
-    `data_errors`.
-
     Args:
         task: a registered name, or what `get_task` returns.
         feature_lengths: dictionary of ints, one for each feature of the converter.
-        batch_size: int, examples (packed rows, when packing) per step, on all hosts
-            together. The same for every bucket.
+        batching: a `Batching`.
+        long_examples: a `LongExamples`; None for its defaults.
         split: str.
         seed: int, of shuffling, mixing and random preprocessing.
-        shuffle: bool.
-        pack: bool, several short examples share a row, told apart by
-            `{encoder,decoder}_{segment_ids,positions}`.
-        length_buckets: None, or a list of dictionaries like `feature_lengths`, from
-            short to long. An example goes to the first bucket that holds all of its
-            features; the last bucket is `feature_lengths`. A bucket gives an element
-            once it has collected `steps_per_call * batch_size` examples.
-        over_length: "trim", "skip" or "refuse".
         steps_per_call: int, the leading axis. The steps of an element share a bucket.
         shard_info: None, or a `seqio.ShardInfo`: the part of the examples and of the
             batch that this host reads.
-        feature_converter: a `seqio.FeatureConverter` class.
-        count_limit: int, how many examples of each task to count at the start; 0 does
-            not count. Under "skip" all are counted.
 
     Returns:
         a `tf.data.Dataset` of dictionaries of int32
@@ -229,109 +251,73 @@ def train_dataset(
 
     Raises:
         ValueError: an unknown split or a split without examples; packing together
-            with buckets; an over-long example under "refuse"; no other under "skip", or
-            no count; a batch that does not
-            divide among the hosts, or buckets with several hosts.
+            with buckets; an over-long example under "refuse"; no other under "skip"; a
+            batch that does not divide among the hosts, or buckets with several hosts.
         FileNotFoundError: what a task reads is not there; of a mixture all such tasks
             are named.
     """
     task = get_task(task)
-    check_feature_lengths(feature_lengths, feature_converter)
-    check_reads_inputs(task, feature_lengths, feature_converter)
-    check_integers(batch_size=batch_size, steps_per_call=steps_per_call)
-    num_hosts = shard_info.num_shards if shard_info else 1
-    if batch_size % num_hosts:
-        raise UserError(
-            f"A batch of {batch_size} examples does not divide among {num_hosts} "
-            f"hosts. Set a batch size that is a multiple of {num_hosts}."
-        )
-    batch_size //= num_hosts
-    if length_buckets and num_hosts > 1:
-        raise UserError(
-            f"length_buckets need one host, there are {num_hosts}: each would be at a "
-            "length of its own, and their collectives would wait for each other "
-            "forever. Set length_buckets to None, or pack=True."
-        )
-    if over_length not in ("trim", "skip", "refuse"):
-        raise UserError(
-            f"over_length must be 'trim', 'skip' or 'refuse'. Received: "
-            f"{over_length!r}."
-        )
-    if over_length == "skip" and not count_limit:
-        raise UserError(
-            "over_length='skip' tells how many examples it leaves out, and "
-            "count_limit=0 counts none. Set one of the two otherwise."
-        )
-    if pack and length_buckets:
-        raise UserError(
-            "Packing fills every row to feature_lengths, so length_buckets have no use "
-            "beside pack=True. Set one of the two."
-        )
+    check_feature_lengths(feature_lengths, batching.feature_converter)
+    check_reads_inputs(task, feature_lengths, batching.feature_converter)
+    check_integers(steps_per_call=steps_per_call)
+    batch_size = batching.host_batch_size(shard_info.num_shards if shard_info else 1)
+    long_examples = long_examples or LongExamples()
     count = _count_examples(
-        task,
-        split,
-        feature_lengths,
-        # What is left out is counted, whatever that takes.
-        None if over_length == "skip" else max(count_limit, 1),
-        shard_info,
+        task, split, feature_lengths, long_examples.examples_to_count, shard_info
     )
-    if not count_limit:
-        count = None
-    else:
-        if count.over and over_length == "refuse":
-            raise UserError(f"{count}. {REMEDY}")
-        if over_length == "skip":
-            count = count._replace(handling="skipped")
-            if count.over == count.examples:
-                raise UserError(f"{count}: none is left. Raise feature_lengths.")
-        log = logging.warning if count.over else logging.info
-        log("%s%s", count, f": they are {count.handling}" if count.over else "")
-
-    trim = over_length == "trim"
-    lengths = feature_lengths if trim else whole_lengths(task, feature_lengths)
+    over_length = long_examples.report(count)
+    trim = long_examples.handling == "trim"
     dataset = _change_tasks(task, _for_training(feature_lengths)).get_dataset(
-        lengths,
+        feature_lengths if trim else whole_lengths(task, feature_lengths),
         split=split,
-        shuffle=shuffle,
+        shuffle=batching.shuffle,
         seed=seed,
         shard_info=shard_info,
         num_epochs=None,
         trim_output_features=trim,
         try_in_mem_cache=False,  # its content would be part of every checkpoint
     )
-    if over_length == "skip":
+    if long_examples.handling == "skip":
         dataset = dataset.filter(lambda example: fits(example, feature_lengths))
     elif not trim:
         dataset = dataset.map(refuse_over_length(task, split, feature_lengths))
-    converter = feature_converter(pack=pack)
-    dataset = converter(dataset, feature_lengths)
-    if length_buckets:
-        buckets = LengthBuckets(length_buckets, feature_lengths, converter)
+    dataset = _batch(dataset, feature_lengths, batching, batch_size, steps_per_call)
+    dataset = dataset.with_options(_options()).prefetch(2)
+    dataset.over_length = over_length
+    dataset.vocabularies = describe_vocabularies(task)
+    dataset.caches = describe_caches(task, split)
+    return dataset
 
-        def to_element(index, window):
-            window = window.batch(batch_size, drop_remainder=True)
-            window = window.batch(steps_per_call, drop_remainder=True)
-            return window.map(lambda features: buckets.cut(features, index))
 
-        dataset = dataset.group_by_window(
-            key_func=buckets.index,
-            reduce_func=to_element,
-            window_size=steps_per_call * batch_size,
-        )
-    else:
-        dataset = dataset.batch(batch_size, drop_remainder=True)
-        dataset = dataset.batch(steps_per_call, drop_remainder=True)
+def _options():
     options = tf.data.Options()
     options.deterministic = True
     # Tokenizers count as stateful ops, though their state never changes.
     options.experimental_external_state_policy = (
         tf.data.experimental.ExternalStatePolicy.IGNORE
     )
-    dataset = dataset.with_options(options).prefetch(2)
-    dataset.over_length = count
-    dataset.vocabularies = describe_vocabularies(task)
-    dataset.caches = describe_caches(task, split)
-    return dataset
+    return options
+
+
+def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
+    """Converts examples, and batches them twice: to batches, and to steps of a call."""
+    converter = batching.feature_converter(pack=batching.pack)
+    dataset = converter(dataset, feature_lengths)
+
+    def batch_steps(dataset):
+        dataset = dataset.batch(batch_size, drop_remainder=True)
+        return dataset.batch(steps_per_call, drop_remainder=True)
+
+    if not batching.length_buckets:
+        return batch_steps(dataset)
+    buckets = LengthBuckets(batching.length_buckets, feature_lengths, converter)
+    return dataset.group_by_window(
+        key_func=buckets.index,
+        reduce_func=lambda index, window: batch_steps(window).map(
+            lambda features: buckets.cut(features, index)
+        ),
+        window_size=steps_per_call * batch_size,
+    )
 
 
 def _for_training(names):
@@ -361,8 +347,8 @@ def with_seed(task):
 class _FunctionSource(seqio.FunctionDataSource):
     """A function source that may lack a `seed` argument: then it does not shuffle.
 
-    seqio refuses such a function, and warns that restarts repeat data, which they do
-    not where the iterator is part of the checkpoint.
+    seqio refuses such a function: without the iterator in checkpoints it would repeat
+        data.
     """
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **unused):

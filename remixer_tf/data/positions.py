@@ -13,9 +13,6 @@ class PositionDataset:
     Args:
         make: a function `make(start)`, start an int, that returns the
             `tf.data.Dataset` of the elements number start, start + 1, ...
-
-    Attributes:
-        element_spec: as that of a `tf.data.Dataset`.
     """
 
     def __init__(self, make):

@@ -9,10 +9,8 @@ class Seeds(keras.random.SeedGenerator):
 
     Keras' preprocessing layers keep a seed of their own, which counts their calls: an
     iterator that is restored would go on with other numbers. They take any
-    `SeedGenerator` in its place, and this one has no state.
-
-    Args:
-        *numbers: ints or int64 scalars that tell the example from all others.
+    `SeedGenerator` in its place, and this one has no state. Its arguments are ints or
+    int64 scalars that tell the example from all others.
     """
 
     def __init__(self, *numbers):

@@ -3,7 +3,7 @@
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.classification import ClassifierFeatureConverter
+from remixer_tf.data.classification import INT32, ClassifierFeatureConverter
 from remixer_tf.data.errors import fail_unless
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
@@ -60,64 +60,70 @@ def span_windows(
 
     @seqio.map_over_dataset
     def tokenize(example):
-        context = example["context"]
-        tokens, offsets = _tokenize(vocabulary, context)
-        start, end, text = _first_answer(context, example["answers"], example["id"])
-        return {
-            "id": example["id"],
+        question, _ = _tokenize(vocabulary, example["question"])
+        question = question[:max_question_length]
+        head = tf.concat([[special.cls], question, [special.sep]], axis=0)
+        return {"head": head, **_with_answer(vocabulary, example)}
+
+    return tokenize(dataset).flat_map(
+        lambda example: _cut(example, special.sep, length, stride)
+    )
+
+
+def _with_answer(vocabulary, example):
+    """Tokenizes the context: where its tokens and those of the first answer stand."""
+    context, answers = example["context"], example["answers"]
+    tokens, offsets = _tokenize(vocabulary, context)
+    start, end, text = _first_answer(context, answers, example["id"])
+    return {
+        "tokens": tokens,
+        "offsets": offsets,
+        # SentencePiece gives a word the space before it, so a token counts from
+        # where it ends and up to where it starts.
+        "first": _count(offsets[:, 1] <= start),
+        "last": _count(offsets[:, 0] < end) - 1,
+        "answer": text,
+        "kept": {
             "context": context,
-            "answers": example["answers"]["text"],
-            "answer": text,
-            "question": example["question"],
-            "question_tokens": _tokenize(vocabulary, example["question"])[0],
-            "tokens": tokens,
-            "offsets": offsets,
-            # SentencePiece gives a word the space before it, so a token counts from
-            # where it ends and up to where it starts.
-            "first": _count(offsets[:, 1] <= start),
-            "last": _count(offsets[:, 0] < end) - 1,
+            "id": example["id"],
+            "answers": answers["text"],
+            "inputs_pretokenized": example["question"],
+        },
+    }
+
+
+def _cut(example, sep, length, stride):
+    """Cuts what `_with_answer` gives into windows, each behind the head."""
+    head = example["head"]
+    before = tf.size(head)
+    room = length - before - 1
+    step = tf.minimum(stride, room)
+    number = tf.size(example["tokens"])
+    count = 1 + (tf.maximum(number - room, 0) + step - 1) // step
+    best = _windows_of_most_context(number, step * tf.range(count), room)
+
+    def window(index):
+        index = tf.cast(index, tf.int32)
+        start = index * step
+        piece = example["tokens"][start : start + room]
+        offsets = example["offsets"][start : start + room]
+        first, last = example["first"], example["last"]
+        answerable = 1 + tf.cast(best[start : start + room] == index, tf.int32)
+        whole = (start <= first) & (first <= last) & (last < start + room)
+        place = before - start
+        return {
+            "inputs": tf.concat([head, piece, [sep]], 0),
+            "token_types": tf.concat(
+                [tf.zeros_like(head), tf.ones_like(piece), [1]], 0
+            ),
+            "answerable": tf.pad(answerable, [[before, 1]]),
+            "targets": tf.where(whole, [first + place, last + place], 0),
+            "offsets": tf.pad(offsets, [[before, 1], [0, 0]], constant_values=-1),
+            "targets_pretokenized": tf.where(whole, example["answer"], ""),
+            **example["kept"],
         }
 
-    def cut(example):
-        question = example["question_tokens"][:max_question_length]
-        before = tf.size(question) + 2  # [CLS] and [SEP]
-        room = length - before - 1
-        step = tf.minimum(stride, room)
-        excess = tf.maximum(tf.size(example["tokens"]) - room, 0)
-        count = 1 + (excess + step - 1) // step
-        best = _windows_of_most_context(
-            tf.size(example["tokens"]), step * tf.range(count), room
-        )
-
-        def window(index):
-            start = tf.cast(index, tf.int32) * step
-            piece = example["tokens"][start : start + room]
-            offsets = example["offsets"][start : start + room]
-            first, last = example["first"], example["last"]
-            mine = best[start : start + room] == tf.cast(index, tf.int32)
-            answerable = 1 + tf.cast(mine, tf.int32)
-            whole = (start <= first) & (first <= last) & (last < start + room)
-            place = before - start
-            return {
-                "inputs": tf.concat(
-                    [[special.cls], question, [special.sep], piece, [special.sep]], 0
-                ),
-                "token_types": tf.concat(
-                    [tf.zeros([before], tf.int32), tf.ones_like(piece), [1]], 0
-                ),
-                "answerable": tf.pad(answerable, [[before, 1]]),
-                "targets": tf.where(whole, [first + place, last + place], 0),
-                "offsets": tf.pad(offsets, [[before, 1], [0, 0]], constant_values=-1),
-                "context": example["context"],
-                "id": example["id"],
-                "answers": example["answers"],
-                "inputs_pretokenized": example["question"],
-                "targets_pretokenized": tf.where(whole, example["answer"], ""),
-            }
-
-        return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(window)
-
-    return tokenize(dataset).flat_map(cut)
+    return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(window)
 
 
 def cut_span(example, span):
@@ -143,42 +149,24 @@ class SpanFeatureConverter(ClassifierFeatureConverter):
     two targets, the positions of the first and the last token, are "labels".
     """
 
-    TASK_FEATURES = {
-        **ClassifierFeatureConverter.TASK_FEATURES,
-        "answerable": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-    }
-    MODEL_FEATURES = {
-        **ClassifierFeatureConverter.MODEL_FEATURES,
-        "answerable": seqio.FeatureConverter.FeatureSpec(dtype=tf.int32),
-    }
+    TASK_FEATURES = ClassifierFeatureConverter.TASK_FEATURES | {"answerable": INT32}
+    MODEL_FEATURES = ClassifierFeatureConverter.MODEL_FEATURES | {"answerable": INT32}
 
     def _convert(self, features):
-        return {
-            **super()._convert(features),
-            "answerable": features["answerable"],
-        }
+        return super()._convert(features) | {"answerable": features["answerable"]}
 
     def get_model_feature_lengths(self, task_feature_lengths):
-        """See `seqio.FeatureConverter`."""
-        return {
-            **super().get_model_feature_lengths(task_feature_lengths),
-            "answerable": task_feature_lengths["answerable"],
-        }
+        lengths = super().get_model_feature_lengths(task_feature_lengths)
+        return lengths | {"answerable": task_feature_lengths["answerable"]}
 
 
 def _windows_of_most_context(number, starts, room):
-    """BERT's maximum context: of each token the window where most is beside it.
+    """BERT's maximum context: for each token the window where most is next to it.
 
     What counts is what stands to the left or to the right of it, whichever is less, and
-    a hundredth of the window's length; of equals the first.
-
-    Args:
-        number: int32, tokens of the context.
-        starts: int32 `[windows]`, the first token of each.
-        room: int32, tokens of a window, but of the last, which may have fewer.
-
-    Returns:
-        int32 `[number]`, the number of a window for each token.
+    a hundredth of the window's length; of equals the first. All are int32: `number`
+    tokens, the `starts` of windows, and the `room` of each, but of the last, which may
+    be shorter.
     """
     starts = starts[:, None]
     lengths = tf.minimum(room, number - starts)

@@ -84,10 +84,7 @@ def is_text(feature):
 def vocabulary_size(task):
     """Returns how many ids a model of a task needs, rounded up to a multiple of 128.
 
-    VOCAB_SIZE = @vocabulary_size() in gin.
-
-    Args:
-        task: `seqio.Task` or `seqio.Mixture`, with the model's vocabularies.
+    VOCAB_SIZE = @vocabulary_size() in gin. The task has the model's vocabularies.
     """
     features = filter(is_text, task.output_features.values())
     size = max(feature.vocabulary.vocab_size for feature in features)
@@ -95,10 +92,7 @@ def vocabulary_size(task):
 
 
 def describe_vocabularies(task):
-    """What tells the vocabularies of a task's text apart from others.
-
-    Args:
-        task: a `seqio.Task` or `seqio.Mixture`.
+    """What tells the vocabularies of a task's (or mixture's) text apart from others.
 
     Returns:
         dictionary feature -> {"kind", "size", "extra_ids"}, with "sha256" and "file" of

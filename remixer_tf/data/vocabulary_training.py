@@ -88,6 +88,39 @@ def train_vocabulary(
             large for these texts; then the message says how many would do.
         OSError: the file cannot be written.
     """
+    vocab_size, options = _size(texts, vocab_size, model_type)
+    _check_output(output)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            # By default a longer text would be left out without a word. 10 is the
+            # least that SentencePiece takes.
+            max_sentence_length=max(10, *(len(text.encode()) + 1 for text in texts)),
+            minloglevel=1,
+            **options,
+        )
+    except RuntimeError as error:
+        raise UserError(_explain(error, vocab_size, model_type)) from error
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        with open(output, "wb") as file:
+            file.write(model.getvalue())
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}.") from None
+    return sentencepiece_vocabulary(output)
+
+
+def _size(texts, vocab_size, model_type):
+    """Returns the number of pieces to ask for, and options; checks both arguments."""
     if model_type not in MODEL_TYPES:
         raise UserError(
             f"model_type must be one of {', '.join(MODEL_TYPES)}. "
@@ -113,40 +146,18 @@ def train_vocabulary(
             "may be left out for model_type word, which then takes every word. "
             f"Received: {vocab_size}."
         )
+    return vocab_size, options
+
+
+def _check_output(output):
+    """Raises if a file cannot be written, before training takes its time."""
     if os.path.isdir(output):
         raise UserError(f"output must be a file. Received the folder {output!r}.")
-    folder = there = os.path.dirname(os.path.abspath(output))
+    there = os.path.dirname(os.path.abspath(output))
     while not os.path.exists(there):
         there = os.path.dirname(there)
     if not os.path.isdir(there) or not os.access(there, os.W_OK):
         raise StorageError(f"cannot write {output}: {there} is no folder to write in.")
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_writer=model,
-            vocab_size=vocab_size,
-            model_type=model_type,
-            character_coverage=character_coverage,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            # By default a longer text would be left out without a word. 10 is the
-            # least that SentencePiece takes.
-            max_sentence_length=max(10, *(len(text.encode()) + 1 for text in texts)),
-            minloglevel=1,
-            **options,
-        )
-    except RuntimeError as error:
-        raise UserError(_explain(error, vocab_size, model_type)) from error
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with open(output, "wb") as file:
-            file.write(model.getvalue())
-    except OSError as error:
-        raise StorageError(f"cannot write {output}: {error.strerror}.") from None
-    return sentencepiece_vocabulary(output)
 
 
 def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_ids=0):

@@ -4,14 +4,11 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from remixer_tf.decoding.constraints import Constraint
+from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.greedy import greedy_decode
-from remixer_tf.decoding.repetition import Repetition
-from remixer_tf.decoding.search import Answers, Choice, Decoded, decode, pick
+from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_numbers
-
-NONE = -float("inf")  # the score of what is not there
 
 
 class T5Rules:
@@ -52,8 +49,8 @@ class T5Rules:
             lengths: int32 `[batch]`, its tokens.
             max_length: int.
         """
-        found = ranks > NONE
-        worst = ops.min(ops.where(found, ranks, -NONE), axis=1)
+        found = ranks > IMPOSSIBLE
+        worst = ops.min(ops.where(found, ranks, float("inf")), axis=1)
         bound = self.rank(best[:, None], ops.full_like(lengths, max_length))[:, 0]
         return ops.logical_and(ops.any(found, axis=1), worst > bound)
 
@@ -104,12 +101,63 @@ class HuggingFaceRules:
     def finished(self, ranks, best, lengths, max_length):
         """Whether rows have ended, see `T5Rules`."""
         worst = ops.min(ranks, axis=1)
-        full = worst > NONE
+        full = worst > IMPOSSIBLE
         if self.early_stopping is True:
             return full
         if self.early_stopping == "never" and self.length_penalty > 0:
             lengths = ops.full_like(lengths, max_length)
         return ops.logical_and(full, self.rank(best[:, None], lengths)[:, 0] <= worst)
+
+
+def beam_search(
+    model,
+    batch,
+    max_length,
+    rules,
+    beams=4,
+    n_best=1,
+    eos_id=1,
+    limits=None,
+):
+    """Searches for the likeliest answers, keeping `beams` beginnings of each example.
+
+    Each row ends by itself, as if it were alone. Scores are log-probabilities, whatever
+    the rules ranked by: ranks follow from score and length.
+
+    Args:
+        model, batch, max_length, eos_id, limits: see `decode`. Scores are sums of
+            log-probabilities after the penalty of repetition.
+        rules: `T5Rules` or `HuggingFaceRules`. They differ in how they rank answers,
+            so that there is no default.
+        beams: int; 1 is `greedy_decode`, whatever the rules.
+        n_best: int, answers of each example, at most `beams`. With several, `Decoded`
+            has `answers`, best first. By T5's rules a row may end with fewer.
+
+    Returns:
+        a `Decoded`.
+
+    Raises:
+        ValueError: n_best is not in 1 .. beams, or see `decode`.
+    """
+    if not 1 <= n_best <= beams:
+        raise UserError(
+            "n_best must be at least 1, and at most the number of beams. Received: "
+            f"n_best={n_best}, beams={beams}."
+        )
+    if beams == 1:  # as both do: neither's rules are greedy with one beam
+        return greedy_decode(model, batch, max_length, eos_id, limits)
+    keeping = _Beams(rules, beams, eos_id, max_length)
+    # Of the right batch size even when that is unknown while tracing.
+    rows = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0
+    search = Search(keeping.choose, keeping.start(rows), beams, branches=True)
+    cut, found = decode(model, batch, max_length, search, eos_id, limits)
+    has_answer = found.ranks[:, :1] > IMPOSSIBLE
+    scores = ops.where(found.open, cut.scores, IMPOSSIBLE)
+    scores = ops.where(has_answer, found.answers.scores, scores)[:, :n_best]
+    tokens = ops.where(has_answer[..., None], found.answers.tokens, cut.tokens)
+    tokens = ops.where(scores[..., None] > IMPOSSIBLE, tokens[:, :n_best], 0)
+    answers = Answers(tokens, scores) if n_best > 1 else ()
+    return Decoded(tokens[:, 0], scores[:, 0], answers)
 
 
 class _Found(NamedTuple):
@@ -127,63 +175,25 @@ class _Found(NamedTuple):
     ranks: Any
 
 
-def beam_search(
-    model,
-    batch,
-    max_length,
-    rules,
-    beams=4,
-    n_best=1,
-    eos_id=1,
-    min_length=0,
-    allowed=None,
-    no_repeat_ngram_size=0,
-    repetition_penalty=1.0,
-):
-    """Searches for the likeliest answers, keeping `beams` beginnings of each example.
+class _Beams(NamedTuple):
+    """The choices of `beam_search`, see there."""
 
-    Each row ends by itself, as if it were alone. Scores are log-probabilities, whatever
-    the rules ranked by: ranks follow from score and length.
+    rules: Any
+    beams: int
+    eos_id: int
+    max_length: int
 
-    Args:
-        model, batch, max_length: see `decode`.
-        rules: `T5Rules` or `HuggingFaceRules`. They differ in how they rank answers,
-            so that there is no default.
-        beams: int; 1 is `greedy_decode`, whatever the rules.
-        n_best: int, answers of each example, at most `beams`. With several, `Decoded`
-            has `answers`, best first. By T5's rules a row may end with fewer.
-        eos_id: int, the token that ends a sequence.
-        min_length, allowed: see `Constraint`.
-        no_repeat_ngram_size, repetition_penalty: see `Repetition`. Scores are sums of
-            log-probabilities after the penalty.
+    def start(self, rows):
+        """The first `_Found`, of rows int32 `[batch, 1]` of zeros."""
+        start = rows + ops.arange(self.beams, dtype="int32")
+        none = ops.full_like(start, IMPOSSIBLE, dtype="float32")
+        places = ops.arange(self.max_length, dtype="int32")
+        answers = Answers(start[..., None] * 0 * places, none)
+        return _Found(ops.equal(start, 0), answers, none)
 
-    Returns:
-        a `Decoded`.
-
-    Raises:
-        ValueError: the model writes no text, n_best is not in 1 .. beams, or what
-            `Constraint` and `Repetition` raise.
-    """
-    if not 1 <= n_best <= beams:
-        raise UserError(
-            "n_best must be at least 1, and at most the number of beams. Received: "
-            f"n_best={n_best}, beams={beams}."
-        )
-    if beams == 1:  # as both do: neither's rules are greedy with one beam
-        return greedy_decode(
-            model,
-            batch,
-            max_length,
-            eos_id,
-            min_length,
-            allowed,
-            no_repeat_ngram_size,
-            repetition_penalty,
-        )
-    positions = ops.arange(max_length, dtype="int32")
-    numbers = ops.arange(beams, dtype="int32")
-
-    def choose(log_probs, hypotheses, place, found):
+    def choose(self, log_probs, hypotheses, place, found):
+        """The `Choice` of what goes on, see `Search`."""
+        beams, rules = self.beams, self.rules
         running = ops.any(hypotheses.running, axis=1, keepdims=True)
         written = ops.maximum(place + 1, 1)  # less while a prompt is read
         goes_on = ops.logical_and(running, found.open)
@@ -191,19 +201,20 @@ def beam_search(
         # example lie among as many of each beam.
         number = min(2 * beams, log_probs.shape[-1])
         best, tokens = ops.top_k(log_probs, number)
-        totals = ops.where(goes_on, hypotheses.scores, NONE)[..., None] + best
+        totals = ops.where(goes_on, hypotheses.scores, IMPOSSIBLE)[..., None] + best
         totals = ops.reshape(totals, (-1, beams * number))
         totals, index = ops.top_k(totals, 2 * beams)
         index = ops.cast(index, "int32")
         parents = index // number
         tokens = pick(ops.reshape(tokens, (-1, beams * number)), index)
         tokens = ops.cast(tokens, "int32")
-        ended = ops.equal(tokens, eos_id)
+        ended = ops.equal(tokens, self.eos_id)
 
-        is_answer = rules.is_answer(ended, place >= max_length - 1, beams)
-        scores = ops.where(is_answer, totals, NONE)
-        here = ops.equal(positions, place[:, None])[:, None, :]
-        texts = ops.where(here, tokens[..., None], pick(hypotheses.tokens, parents))
+        is_answer = rules.is_answer(ended, place >= self.max_length - 1, beams)
+        scores = ops.where(is_answer, totals, IMPOSSIBLE)
+        here = ops.equal(ops.arange(self.max_length, dtype="int32"), place[:, None])
+        texts = pick(hypotheses.tokens, parents)
+        texts = ops.where(here[:, None, :], tokens[..., None], texts)
         texts, scores, ranks = (
             ops.concatenate([old, new], axis=1)
             for old, new in zip(
@@ -215,42 +226,16 @@ def beam_search(
         ranks, best = ops.top_k(ranks, beams)
         answers = Answers(pick(texts, best), pick(scores, best))
 
-        totals, best = ops.top_k(ops.where(ended, NONE, totals), beams)
-        found = _Found(totals > NONE, answers, ranks)
+        totals, best = ops.top_k(ops.where(ended, IMPOSSIBLE, totals), beams)
+        found = _Found(totals > IMPOSSIBLE, answers, ranks)
         stop = ops.logical_or(
-            rules.finished(ranks, totals[:, 0], written, max_length),
+            rules.finished(ranks, totals[:, 0], written, self.max_length),
             ops.logical_not(ops.any(found.open, axis=1)),
         )
+        numbers = ops.arange(beams, dtype="int32")
         return Choice(
             pick(tokens, best),
             ended=ops.repeat(stop[:, None], beams, axis=1),
             state=found,
             parents=ops.where(running, pick(parents, best), numbers),
         )
-
-    # Of the right batch size even when that is unknown while tracing.
-    start = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0 + numbers
-    none = ops.full_like(start, NONE, dtype="float32")
-    found = _Found(
-        open=ops.equal(start, 0),
-        answers=Answers(start[..., None] * 0 * positions, none),
-        ranks=none,
-    )
-    cut, found = decode(
-        model,
-        batch,
-        max_length,
-        choose,
-        state=found,
-        beams=beams,
-        branches=True,
-        constraint=Constraint(eos_id, max_length, min_length, allowed),
-        repetition=Repetition(no_repeat_ngram_size, repetition_penalty),
-    )
-    has_answer = found.ranks[:, :1] > NONE
-    scores = ops.where(found.open, cut.scores, NONE)
-    scores = ops.where(has_answer, found.answers.scores, scores)[:, :n_best]
-    tokens = ops.where(has_answer[..., None], found.answers.tokens, cut.tokens)
-    tokens = ops.where(scores[..., None] > NONE, tokens[:, :n_best], 0)
-    answers = Answers(tokens, scores) if n_best > 1 else ()
-    return Decoded(tokens[:, 0], scores[:, 0], answers)

@@ -1,9 +1,33 @@
 """What an answer may be: a minimum length, and strings to choose from."""
 
+import dataclasses
+import math
+
 import numpy as np
 from keras import ops
 
 from remixer_tf.errors import UserError
+
+IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerLimits:
+    """What an answer may be, whatever search writes it.
+
+    Args:
+        min_length: int, tokens of an answer at least, EOS not included.
+        allowed: None, or lists of token ids, without EOS: an answer is one of them.
+        no_repeat_ngram_size, repetition_penalty: see `Repetition`.
+
+    The search raises a ValueError for numbers out of their range and for answers that
+    do not fit, see `Constraint`.
+    """
+
+    min_length: int = 0
+    allowed: list | None = None
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
 
 
 class Constraint:
@@ -16,15 +40,14 @@ class Constraint:
     Args:
         eos_id: int, the token that ends an answer.
         max_length: int, tokens of an answer at most, EOS included.
-        min_length: int, tokens of an answer at least, EOS not included.
-        allowed: None, or lists of token ids, without EOS: an answer is one of them.
+        min_length, allowed: see `AnswerLimits`.
 
     Raises:
         ValueError: no answer, or not every allowed one, fits the lengths; or allowed
             ones have the id of padding or of EOS.
     """
 
-    def __init__(self, eos_id, max_length, min_length=0, allowed=None):
+    def __init__(self, eos_id, max_length, min_length, allowed):
         if not 0 <= min_length < max_length:
             raise UserError(
                 "min_length must be at least 0 and less than the tokens that are "
@@ -73,7 +96,7 @@ class Constraint:
         self._width = int((self._last - self._first).max()) + 1
 
     def mask(self, log_probs, place, nodes):
-        """Sets what may not come next to -inf.
+        """Sets what may not come next to `IMPOSSIBLE`.
 
         Args:
             log_probs: float32 `[batch, beams, vocab_size]`, of the next tokens.
@@ -100,7 +123,7 @@ class Constraint:
             index = ops.stack([rows + ops.zeros_like(children), children], axis=-1)
             allowed = ops.take_along_axis(flat, children, axis=1)
             flat = ops.scatter_update(
-                ops.full_like(flat, -float("inf")),
+                ops.full_like(flat, IMPOSSIBLE),
                 ops.reshape(index, (-1, 2)),
                 ops.reshape(allowed, (-1,)),
             )
@@ -108,9 +131,8 @@ class Constraint:
         if self.min_length:
             early = (place < self.min_length)[:, None, None]
             ends = ops.arange(size, dtype="int32") == self.eos_id
-            log_probs = ops.where(
-                ops.logical_and(early, ends), -float("inf"), log_probs
-            )
+            too_early = ops.logical_and(early, ends)
+            log_probs = ops.where(too_early, IMPOSSIBLE, log_probs)
         return log_probs
 
     def advance(self, nodes, tokens):

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.search import Decoded
 from remixer_tf.errors import UserError
 
@@ -80,12 +81,12 @@ def best_span(
     answerable = batch["answerable"]
     allowed = ops.stack([answerable == 2, answerable > 0], axis=1)
     allowed = ops.logical_and(allowed, logits >= least)
-    logits = ops.where(allowed, logits, -float("inf"))
+    logits = ops.where(allowed, logits, IMPOSSIBLE)
     places = ops.arange(length, dtype="int32")
     width = places[None, :] - places[:, None]
     valid = ops.logical_and(width >= 0, width < max_span_length)
     spans = logits[:, 0, :, None] + logits[:, 1, None, :]
-    spans = ops.where(valid, spans, -float("inf"))
+    spans = ops.where(valid, spans, IMPOSSIBLE)
     spans = ops.reshape(spans, (-1, length * length))
     best = ops.cast(ops.argmax(spans, axis=-1), "int32")
     tokens = ops.stack([best // length, best % length], axis=1)

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers, check_numbers
 
@@ -58,7 +59,7 @@ class Repetition:
         return ops.where(_mark(scores, read, there), lower, scores)
 
     def mask(self, log_probs, read, step):
-        """Sets tokens that would complete an n-gram once more to -inf.
+        """Sets tokens that would complete an n-gram once more to `IMPOSSIBLE`.
 
         Args and returns: see `penalize`.
         """
@@ -73,7 +74,7 @@ class Repetition:
             then = read[..., place : place + len(starts)]
             again = ops.logical_and(again, ops.equal(then, now[..., None]))
         last = read[..., self.size - 1 :]
-        return ops.where(_mark(log_probs, last, again), -float("inf"), log_probs)
+        return ops.where(_mark(log_probs, last, again), IMPOSSIBLE, log_probs)
 
 
 def tokens_read(prompt, prompt_lengths, answers):

@@ -1,6 +1,7 @@
 """How fast devices multiply matrices: as stated by their makers, and as measured."""
 
 import re
+import time
 
 # FLOP/s of dense products of 16-bit floats, by the first words of a device's name as
 # TensorFlow and JAX give it; of a TPU v2 or v3 for each of a chip's two cores. Source:
@@ -41,6 +42,23 @@ def peak_rate(kind, dtype):
     if dtype not in ("bfloat16", "float16") or not names:
         return None
     return PEAKS[max(names, key=len)]
+
+
+def measure_products(run, size, chain, seconds):
+    """Returns the FLOP/s of square products: the best of as many runs as fit.
+
+    Args:
+        run: a function that computes them, and waits for the device.
+        size, chain: ints, width and number of the products.
+        seconds: float, how long to measure.
+    """
+    run()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return 2 * chain * size**3 / best
 
 
 def matmul_sizes(accelerator):

@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import os
 from typing import NamedTuple
 
 import keras
@@ -11,6 +12,7 @@ from remixer_tf.checkpoints.reading import (
     named_variables,
     saved_value,
 )
+from remixer_tf.errors import UserError
 
 
 class Cost(NamedTuple):
@@ -25,6 +27,17 @@ class Cost(NamedTuple):
 
     flops: int
     bytes: int
+
+
+def check_rows(rows, replicas, micro_batches=1):
+    """Raises ValueError unless replicas of so many micro-batches divide the rows."""
+    parts = replicas * micro_batches
+    if rows % parts:
+        raise UserError(
+            f"A batch of {rows} examples does not divide among {replicas} replicas of "
+            f"{micro_batches} micro-batch(es). Set a batch size that is a multiple of "
+            f"{parts}."
+        )
 
 
 class Engine(abc.ABC):
@@ -47,32 +60,13 @@ class Engine(abc.ABC):
     checkpoint_format = "tensorflow"
 
     @abc.abstractmethod
-    def build(
-        self,
-        model,
-        optimizer,
-        dtype_policy,
-        *,
-        loss_fn=None,
-        auxiliary_loss_weights=None,
-        micro_batches=1,
-        clip_norm=None,
-    ):
+    def build(self, model, optimizer, dtype_policy, objective=None):
         """Makes model and optimizer where they will run.
 
         Args:
             model, optimizer: factories, as `train` takes them.
             dtype_policy: str, see `remixer_tf.models.build.build_model`.
-            loss_fn: a function `loss_fn(model_outputs, batch)` that returns a
-                dictionary of float32 scalars, sums over the batch: "objective", to be
-                minimised after its division by the weight of the batch's targets, and
-                others to be logged. None for `CrossEntropy`.
-            auxiliary_loss_weights: dictionary {name: c_i}, see
-                `auxiliary.weighted_sum`.
-            micro_batches: int, the parts that a replica's batch is computed in, one
-                after the other, to save memory. Loss and gradient are the same, up to
-                rounding.
-            clip_norm: float, the largest global norm of a gradient. None does not clip.
+            objective: the `Objective`; None for its defaults.
 
         Raises:
             ValueError: the arguments do not fit each other.
@@ -102,7 +96,8 @@ class Engine(abc.ABC):
 
         Returns:
             dictionary of float32 scalars, each a sum over the steps, for
-            `metrics.summarize_steps`: those of `loss_fn`; 'weight', of the targets;
+            `metrics.summarize_steps`: those of `Objective.loss_fn`; 'weight', of the
+            targets;
             'auxiliary_loss', sum_i above, and 'auxiliary/NAME', each loss before its
             c_i; 'statistics/NAME', of which some are vectors; 'gradient_norm' (global,
             before clipping); 'learning_rate'; 'tokens' (inputs and targets that are not
@@ -204,6 +199,9 @@ class Engine(abc.ABC):
     def memory(self):
         """Returns {name: gigabytes}, the most that each device has used, if known."""
 
-    @abc.abstractmethod
     def memory_limit(self):
         """Returns the bytes that this host's replicas share; None if unknown."""
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (ValueError, OSError):
+            return None

@@ -1,4 +1,4 @@
-"""Calling a compiled function of batches on examples."""
+"""Calling a compiled function on batches of examples."""
 
 import numpy as np
 import rich.console
@@ -6,18 +6,17 @@ import rich.progress
 import tensorflow as tf
 
 from remixer_tf.data.eval_batches import batch_examples
+from remixer_tf.models.padding import depends_on_padding
 
 
 def call_on_examples(function, examples, codec, *, description, **options):
-    """Calls a function on batches of examples; see `batch_examples` for those.
+    """Calls a function on batches of examples, next to a progress bar.
 
     Args:
         function: takes a batch, a dictionary of tensors [rows, ...], and returns a
             structure of NumPy arrays [rows, ...] of the same shapes for all batches.
-        examples: list from `read_examples`.
-        codec: the `Codec` of their task.
-        description: str, beside the progress bar.
-        options: of `batch_examples`.
+        examples, codec, options: see `batch_examples`.
+        description: str, of the progress bar.
 
     Returns:
         the structure, with arrays [num_examples, ...] in the order of the examples.
@@ -42,3 +41,29 @@ def call_on_examples(function, examples, codec, *, description, **options):
         ):
             whole[index[real]] = part[real]
     return results
+
+
+def padded_lengths(model, feature_lengths):
+    """The lengths that rows may be padded to with no other answer than `infer`'s.
+
+    Inference pads to `feature_lengths`. Quarters of them save time, and give the same
+    where padding is masked and float32 rounds. Otherwise there is one length: a model
+    that sees its padding would see less of it than in training; and in bfloat16 a sum
+    over fewer zeros may round to another number, and of two tokens that are about as
+    likely the other one be written. The length of targets, which are not read, stays.
+
+    Returns:
+        list of dictionaries, as `batch_examples` takes them.
+    """
+    writes_in_bfloat16 = (
+        hasattr(model, "decode_step") and model.compute_dtype != "float32"
+    )
+    if writes_in_bfloat16 or depends_on_padding(model):
+        return [dict(feature_lengths)]
+    return [
+        {
+            name: n if name == "targets" else -(-n * quarter // 4)
+            for name, n in feature_lengths.items()
+        }
+        for quarter in (1, 2, 3, 4)
+    ]

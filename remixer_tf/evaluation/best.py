@@ -1,10 +1,9 @@
 """Which step was best by a metric, and whether it is time to stop."""
 
-import difflib
 import math
 import os
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, nearest
 from remixer_tf.evaluation.results import metrics_by_name, write_json
 
 
@@ -30,51 +29,42 @@ class Best:
         self._patience = patience
 
     def check(self, evaluations):
-        """Raises, before a run starts, if no evaluation will give the metric.
+        """Raises a ValueError, before a run starts, if no evaluation gives the metric.
 
-        Args:
-            evaluations: list of `Evaluation`s, whose data is read.
-
-        Raises:
-            ValueError: none gives it.
+        Their data is read.
         """
         names = set()
         for evaluation in evaluations:
             names |= evaluation.metric_names(self.metric)
         prefixes = tuple(name for name in names if name.endswith("/"))
         if self.metric not in names and not self.metric.startswith(prefixes):
-            near = difflib.get_close_matches(self.metric, names, n=3)
             raise UserError(
                 f"No evaluation gives Best.metric = {self.metric!r}."
-                + (f" Nearest: {', '.join(near)}." if near else "")
-                + f" They give: {', '.join(sorted(names)) or 'nothing'}."
+                f"{nearest(self.metric, names)} They give: "
+                f"{', '.join(sorted(names)) or 'nothing'}."
             )
 
     def find(self, model_dir, evaluations, model, step, bindings=None):
         """Reads the results of these evaluations that have the key of now.
 
         A value that is not a number is never best. It counts as an evaluation that was
-        no better.
+        no better. What a run that was killed has found after `step` does not count.
 
         Args:
-            model_dir: folder of the run.
+            model_dir, model, bindings: see `Evaluation.results`.
             evaluations: list of `Evaluation`s.
-            model: the run's built `keras.Model`.
-            step: int, of the weights of now. What a run that was killed has found at
-                later steps does not count.
-            bindings: see `Evaluation.run`.
+            step: int, of the weights of now.
 
         Returns:
             (step, value, stop): of the best evaluation so far, None if there is none,
             and whether the last `patience` evaluations were no better.
         """
-        values = {
-            result["step"]: result_values[self.metric]
-            for evaluation in evaluations
-            for result in evaluation.results(model_dir, model, bindings)
-            if result["step"] <= step
-            and self.metric in (result_values := metrics_by_name(result))
-        }
+        values = {}
+        for evaluation in evaluations:
+            for result in evaluation.results(model_dir, model, bindings):
+                metrics = metrics_by_name(result)
+                if result["step"] <= step and self.metric in metrics:
+                    values[result["step"]] = metrics[self.metric]
         numbers = {step: v for step, v in values.items() if not math.isnan(v)}
         if not numbers:
             return None, None, False

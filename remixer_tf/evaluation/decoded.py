@@ -6,18 +6,16 @@ used directly.
 """
 
 import math
-import time
 from typing import NamedTuple
 
 import numpy as np
 import seqio
 from seqio.metrics import ModelOutputType
 
+from remixer_tf.data.codec import ragged
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.evaluation.batches import call_on_examples
 from remixer_tf.evaluation.evaluation import TextEvaluation, function_name
 from remixer_tf.evaluation.metrics import list_predictions
-from remixer_tf.evaluation.padding import padded_lengths
 from remixer_tf.evaluation.results import print_table, write_result
 from remixer_tf.layers.checks import check_integers
 
@@ -29,8 +27,8 @@ class DecodedEvaluation(TextEvaluation):
     compared whole. A split that was asked for and has no labels gets predictions only.
 
     Args:
-        task, run, feature_lengths, batch_size, splits, vocabulary, max_examples,
-            feature_converter: see `TextEvaluation`.
+        task, run, feature_lengths, batch_size, splits, max_examples, feature_converter:
+            see `TextEvaluation`.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         tables: list of what `remixer_tf.tasks.result_tables` makes: their averages are
@@ -62,7 +60,6 @@ class DecodedEvaluation(TextEvaluation):
         self._tables = tables if isinstance(self.task, seqio.Mixture) else ()
 
     def settings(self):
-        """Returns its arguments that can change a result, see `Evaluation`."""
         return {
             **super().settings(),
             "max_decode_length": self.max_decode_length,
@@ -70,12 +67,10 @@ class DecodedEvaluation(TextEvaluation):
         }
 
     def results(self, model_dir, model, bindings=None):
-        """Returns the results, see `Evaluation`, and the averages of the tables."""
         results = super().results(model_dir, model, bindings)
         return results + self._averages(results)
 
     def tried_results(self, wanted):
-        """Returns results of a perfect model, and the averages of the tables."""
         results = super().tried_results(wanted)
         averages = self._averages(results)
         failed = {r["split"] for r in results if "" in r["metrics"]}
@@ -100,7 +95,11 @@ class DecodedEvaluation(TextEvaluation):
         """What the tables average, as results of the mixture."""
         averages = []
         for step, split in dict.fromkeys((r["step"], r["split"]) for r in results):
-            metrics = _metrics((r for r in results if r["step"] == step), split)
+            metrics = {
+                r["task"]: r["metrics"]
+                for r in results
+                if (r["step"], r["split"]) == (step, split)
+            }
             values = {
                 f"{table.name}_average": average
                 for table in self._tables
@@ -115,47 +114,23 @@ class DecodedEvaluation(TextEvaluation):
         return {**self._identity(part, step), "metrics": values}
 
     def batch_function(self, model):
-        """Returns decoding."""
         return lambda batch: self.decode_fn(model, batch, self.max_decode_length)
 
     def predict(self, part, model, function):
-        """Decodes, see `Evaluation`."""
-        examples = self.examples(part)
-        over_length = self.over_length(part, "their inputs are trimmed")
-        decoded = decode_examples(
-            function,
-            examples,
-            self.codec(part),
-            length_buckets=padded_lengths(model, self.feature_lengths),
-            batch_size=self.batch_size,
-            description=" ".join(part),
+        facts, decoded, seconds = self.predict_examples(
+            part, model, function, "their inputs are trimmed"
         )
-        facts = {
-            "examples": len(examples),
-            "over_length": over_length,
-            "decoded_tokens": int(np.count_nonzero(decoded.tokens)),
-            "decoding_seconds": decoded.seconds,
-        }
-        return facts, decoded
+        facts["decoded_tokens"] = int(np.count_nonzero(decoded.tokens))
+        facts["decoding_seconds"] = seconds
+        return facts, DecodedExamples(decoded.tokens, decoded.scores)
 
     def records(self, part, predictions):
-        """Returns the lines of `predictions.jsonl`, see `Evaluation`."""
-        return list_predictions(self._tasks[part[0]], self.examples(part), predictions)
+        split = self._splits[part]
+        return list_predictions(split.task, split.examples, predictions)
 
     def trial(self, examples):
-        """Returns the targets as predictions, see `TextEvaluation`."""
-        tokens = np.zeros(
-            [len(examples), max(len(example["targets"]) for example in examples)],
-            "int32",
-        )
-        for row, example in zip(tokens, examples, strict=True):
-            row[: len(example["targets"])] = example["targets"]
-        return DecodedExamples(tokens, np.zeros(len(examples), "float32"), 0.0)
-
-
-def _metrics(results, split):
-    """{task: its metrics} of a split."""
-    return {r["task"]: r["metrics"] for r in results if r["split"] == split}
+        rows = ragged([example["targets"] for example in examples])
+        return DecodedExamples(rows.to_tensor().numpy(), np.zeros(len(examples)))
 
 
 class DecodedExamples(NamedTuple):
@@ -164,12 +139,10 @@ class DecodedExamples(NamedTuple):
     Attributes:
         tokens: int32 array `[num_examples, max_length]`, 0 after EOS.
         scores: float32 array `[num_examples, ...]`, see `Decoded`.
-        seconds: float, time taken, tracing included.
     """
 
     tokens: np.ndarray
     scores: np.ndarray
-    seconds: float
 
     def outputs(self):
         """What metrics of predictions take, see `compute_metrics`."""
@@ -177,23 +150,3 @@ class DecodedExamples(NamedTuple):
             ModelOutputType.PREDICTION: self.tokens,
             ModelOutputType.PREDICTION_WITH_AUX: (self.tokens, {"scores": self.scores}),
         }
-
-
-def decode_examples(decode, examples, codec, **options):
-    """Decodes examples.
-
-    Args:
-        decode: function of a batch that returns a `Decoded` of NumPy arrays.
-        examples: list from `read_examples`.
-        codec: the `Codec` of their task.
-        options: of `call_on_examples`.
-
-    Returns:
-        `DecodedExamples`.
-    """
-    start = time.perf_counter()
-    decoded = call_on_examples(
-        decode, examples, codec, **{"description": "decoding", **options}
-    )
-    seconds = time.perf_counter() - start
-    return DecodedExamples(decoded.tokens, decoded.scores, seconds)

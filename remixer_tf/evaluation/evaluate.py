@@ -32,9 +32,7 @@ def evaluate(
         step: int, the step of the checkpoint; None for the newest, "best" for the one
             that training found best, "each" for each one, as it appears, until
             training has ended. Several hosts need a number.
-        bindings: dictionary of str, what else can change a result, see
-            `Evaluation.run`; None for nothing.
-        force: bool, whether to evaluate again what has a result.
+        bindings, force: see `Evaluation.run`.
 
     Returns:
         a list with what each evaluation's `run` returned for the last step.

@@ -8,22 +8,17 @@ import functools
 import hashlib
 import json
 import math
+import time
 
-import numpy as np
 import seqio
 from absl import logging
 
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
-from remixer_tf.data.codec import Codec
-from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.lengths import (
-    check_feature_lengths,
-    count_over_length,
-    has_split,
-)
+from remixer_tf.data.lengths import check_feature_lengths, has_split
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.errors import UserError
+from remixer_tf.evaluation.batches import call_on_examples, padded_lengths
 from remixer_tf.evaluation.metrics import compute_metrics, metrics_of
 from remixer_tf.evaluation.results import (
     metrics_by_name,
@@ -34,12 +29,7 @@ from remixer_tf.evaluation.results import (
     write_examples,
     write_result,
 )
-from remixer_tf.evaluation.splits import (
-    data_of,
-    default_splits,
-    first_examples,
-    have_labels,
-)
+from remixer_tf.evaluation.splits import TaskSplit, data_of, default_splits
 from remixer_tf.layers.checks import check_integers
 
 
@@ -50,6 +40,20 @@ class Evaluation:
     of all of them; `configuration`, a hash of the bindings that `run` was given; and
     the `settings` of the evaluation itself. A result with the same key is known, and is
     not computed again. The code is no part of it.
+
+    A subclass has these methods:
+
+    - `parts()`: the (task name, split) pairs of the results;
+    - `settings()`: its arguments that can change a result, a dictionary for JSON, in
+      which a function is known by its name;
+    - `hash_examples(part)`: a hash of all examples of a part, a str;
+    - `batch_function(model)`: the function of a batch that the engine compiles;
+    - `predict(part, model, function)`: calls it on a part. Returns facts, what the
+      result holds beside its metrics, a dictionary; and predictions;
+    - `metrics(part, predictions)`: {name: number};
+    - `metric_names(wanted)`: the names that metrics will have, before there is a
+      result, a set of "name/task/split/metric". One that ends with "/" stands for all
+      that begin so. `wanted` is a name that may be worth a closer look.
 
     Args:
         period: int, steps between evaluations; the last step is always evaluated.
@@ -69,72 +73,14 @@ class Evaluation:
         self.name = name or ""
         self._compiled = None, None
 
-    def parts(self):
-        """Returns the (task name, split) pairs of the results."""
-        raise NotImplementedError
-
-    def settings(self):
-        """Returns its arguments that can change a result, a dictionary for JSON.
-
-        A function is known by its name.
-        """
-        raise NotImplementedError
-
-    def hash_examples(self, part):
-        """Returns a hash of all examples of a part, a str."""
-        raise NotImplementedError
-
-    def predict(self, part, model, function):
-        """Runs the model on a part.
-
-        Args:
-            part: (task name, split).
-            model: a built `keras.Model`.
-            function: the compiled `batch_function`.
-
-        Returns:
-            (facts, predictions): what the result holds beside its metrics, a
-            dictionary; and what `records` and `metrics` take.
-        """
-        raise NotImplementedError
-
     def records(self, part, predictions):
-        """Returns what is written of each example, an iterable of dictionaries.
-
-        None if there is nothing to write.
-        """
-        return None
-
-    def metrics(self, part, predictions):
-        """Returns the metrics of a part's predictions, {name: number}."""
-        raise NotImplementedError
-
-    def metric_names(self, wanted=""):
-        """Returns the names of the metrics that results will have, before there is one.
-
-        Args:
-            wanted: str, a name whose presence matters: it may be worth a closer look.
-
-        Returns:
-            set of names such as "name/task/split/metric". One that ends with "/" stands
-            for all names that begin with it.
-        """
-        raise NotImplementedError
-
-    def batch_function(self, model):
-        """Returns the function of a batch that `predict` calls on the replicas."""
-        raise NotImplementedError
+        """Returns what is written of each example: dictionaries, None for nothing."""
 
     def check(self, model_dir, others=()):
-        """Raises, before a run starts, if it could not be evaluated.
+        """Raises a ValueError, before a run starts, if it could not be evaluated.
 
-        Args:
-            model_dir: folder of the run.
-            others: list of all evaluations of the run.
-
-        Raises:
-            ValueError: the run has another vocabulary, there is nothing to score, or
-                another evaluation would write the same files.
+        The run has another vocabulary, there is nothing to score, or one of the run's
+        other evaluations would write the same files.
         """
         if self.vocabularies:
             check_vocabularies(model_dir, self.vocabularies)
@@ -153,13 +99,7 @@ class Evaluation:
                 )
 
     def results(self, model_dir, model, bindings=None):
-        """Returns the results of all steps that have the key of now: a list.
-
-        Args:
-            model_dir: folder of the run.
-            model: the run's built `keras.Model`.
-            bindings: see `run`.
-        """
+        """Returns the results of all steps that have the key of now, a list."""
         parts = self.parts()
         return [
             result
@@ -290,13 +230,13 @@ class TextEvaluation(Evaluation):
     Args:
         task: registered name, `seqio.Task` or `seqio.Mixture`, whose tasks are
             evaluated one by one; None for the run's.
-        run: a `Run`, whose task, vocabulary and lengths count where none are given.
+        run: a `Run`, whose vocabulary counts, as do its task and lengths where none are
+            given.
         feature_lengths: dictionary of ints, as in training; longer inputs are trimmed.
         batch_size: int, on all replicas.
         splits: list of str, also slices as `validation[:100]` of TensorFlow Datasets;
             None for every split that is there, has labels, and a name that does not
             start with "train".
-        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
         max_examples: int, only the first of each split; None for all.
         feature_converter: a `seqio.FeatureConverter` class.
         period, name: see `Evaluation`.
@@ -313,38 +253,38 @@ class TextEvaluation(Evaluation):
         feature_lengths=None,
         batch_size=64,
         splits=None,
-        vocabulary=None,
         max_examples=None,
         feature_converter=seqio.EncDecFeatureConverter,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        task, feature_lengths = data_of(run, task, vocabulary, feature_lengths)
+        self.task, feature_lengths = data_of(run, task, feature_lengths)
         check_feature_lengths(feature_lengths, feature_converter)
         check_integers(batch_size=batch_size)
         if max_examples is not None:
             check_integers(max_examples=max_examples)
-        self.task = task
         self.vocabularies = describe_vocabularies(self.task)
         self.feature_lengths = dict(feature_lengths)
         self.batch_size = batch_size
         self.max_examples = max_examples
         self.feature_converter = feature_converter
         self._asked_for = splits is not None
-        self._splits = list(splits) if splits else default_splits(self.task)
-        if not self._splits:
+        self._split_names = list(splits) if splits else default_splits(self.task)
+        if not self._split_names:
             raise UserError(
                 f"{self.task.name} has no split beside training to evaluate on. It "
                 f"has: {', '.join(sorted(self.task.splits))}. Set splits."
             )
-        for split in self._splits:
+        for split in self._split_names:
             check_split(self.task, split)
+        self._told = set()  # the parts whose long examples were logged
         self._tasks = {task.name: task for task in seqio.get_subtasks(self.task)}
-        self._first = {}  # (task name, split) -> its first examples
-        self._missing = {}  # (task name, split) -> why it could not be read
-        self._examples = {}  # (task name, split) -> all of them
-        self._hashes = {}  # (task name, split) -> a hash of them
-        self._over_length = {}  # (task name, split) -> how many are
+        self._splits = {
+            (name, split): TaskSplit(task, split, self.feature_lengths, max_examples)
+            for name, task in self._tasks.items()
+            for split in self._split_names
+            if has_split(task, split)
+        }
 
     def parts(self):
         """Returns the (task name, split) pairs of the results.
@@ -352,47 +292,21 @@ class TextEvaluation(Evaluation):
         Raises:
             FileNotFoundError: the files of all of them are missing.
         """
-        parts = [part for part in self._candidates() if self._wanted(part)]
-        if not parts and self._missing:
-            raise next(iter(self._missing.values()))
+        parts, missing = [], []
+        for part, split in self._splits.items():
+            if not self._asked_for and split.missing:
+                missing.append(split.missing)
+            elif self._wanted(split):
+                parts.append(part)
+        if missing and not parts:
+            raise missing[0]
         return parts
 
-    def _candidates(self):
-        for task in self._tasks.values():
-            for split in self._splits:
-                part = task.name, split
-                if has_split(task, split) and (self._asked_for or self._is_there(part)):
-                    yield part
-
-    def _is_there(self, part):
-        """Whether a part can be read; if not, it is logged once."""
-        if part not in self._missing:
-            try:
-                self._first_examples(part)
-            except FileNotFoundError as error:
-                logging.warning("%s %s is left out: %s", *part, error)
-                self._missing[part] = error
-        return part not in self._missing
-
-    def _wanted(self, part):
-        """Whether a part is to be evaluated: asked for, or with labels."""
-        return self._asked_for or self.has_labels(part)
-
-    def has_labels(self, part):
-        """Whether a part has anything to score."""
-        return have_labels(self._first_examples(part))
-
-    def _first_examples(self, part):
-        if part not in self._first:
-            self._first[part] = first_examples(
-                self._tasks[part[0]], part[1], self.feature_lengths
-            )
-            if not have_labels(self._first[part]):
-                logging.warning("%s %s has no labels: nothing to score.", *part)
-        return self._first[part]
+    def _wanted(self, split):
+        """Whether a `TaskSplit` is to be evaluated: asked for, or with labels."""
+        return self._asked_for or split.has_labels
 
     def settings(self):
-        """Returns its arguments that can change a result, see `Evaluation`."""
         converter = self.feature_converter
         return {
             "feature_lengths": self.feature_lengths,
@@ -405,28 +319,16 @@ class TextEvaluation(Evaluation):
         }
 
     def hash_examples(self, part):
-        """Returns a hash of all features of all examples, a str."""
-        if part not in self._hashes:
-            digest = hashlib.sha256()
-            for example in self.examples(part):
-                for name in sorted(example):
-                    value = np.asarray(example[name])
-                    is_text = value.dtype.hasobject
-                    data = repr(value.tolist()).encode() if is_text else value.tobytes()
-                    digest.update(f"{name} {value.dtype} {value.shape} ".encode())
-                    digest.update(data)
-            self._hashes[part] = digest.hexdigest()[:16]
-        return self._hashes[part]
+        return self._splits[part].hash
 
     def metrics(self, part, predictions):
         """Returns the task's metrics; none where nothing has a label."""
-        if not self.has_labels(part):
+        split = self._splits[part]
+        if not split.has_labels:
             return {}
-        task, examples = self._tasks[part[0]], self.examples(part)
-        return compute_metrics(task, examples, predictions.outputs())
+        return compute_metrics(split.task, split.examples, predictions.outputs())
 
     def metric_names(self, wanted=""):
-        """Returns the names of the metrics, see `Evaluation`."""
         results = self.tried_results(wanted)
         return {name for result in results for name in metrics_by_name(result)}
 
@@ -442,58 +344,62 @@ class TextEvaluation(Evaluation):
         """
         results = []
         for part in self.parts():
+            split = self._splits[part]
             result = {**self._identity(part, 0), "metrics": {}}
             prefix = "/".join([*result_names(result), ""])
-            result["metrics"] = self._try(part, self._first_examples(part))
+            result["metrics"] = self._try(split, split.first)
             missed = wanted not in metrics_by_name(result)
             if wanted.startswith(prefix) and missed and "" not in result["metrics"]:
-                result["metrics"] |= self._try(part, self.examples(part))
+                result["metrics"] |= self._try(split, split.examples)
             results.append(result)
         return results
 
-    def _try(self, part, examples):
-        if not self.has_labels(part):
+    def _try(self, split, examples):
+        if not split.has_labels:
             return {}
-        task, outputs = self._tasks[part[0]], self.trial(examples).outputs()
-        metrics_of(task, outputs)
+        outputs = self.trial(examples).outputs()
+        metrics_of(split.task, outputs)
         try:
-            return compute_metrics(task, examples, outputs)
+            return compute_metrics(split.task, examples, outputs)
         except Exception as error:  # of a function of the user's
             logging.warning(
-                "The metrics of %s %s cannot be tried on its targets: %r", *part, error
+                "The metrics of %s %s cannot be tried on its targets: %r",
+                split.task.name,
+                split.split,
+                error,
             )
             return {"": math.nan}
 
-    def examples(self, part):
-        """Returns a part's examples, see `read_examples`."""
-        if part not in self._examples:
-            self._examples[part] = read_examples(
-                self._tasks[part[0]], part[1], self.feature_lengths, self.max_examples
-            )
-        return self._examples[part]
-
-    def codec(self, part, feature_converter=None):
-        """Returns the `Codec` of a part's task, for batches of its examples.
+    def predict_examples(self, part, model, function, remedy, feature_converter=None):
+        """Calls a function on the batches of a part's examples.
 
         Args:
-            part: (task name, split).
+            part, model, function: see `predict`.
+            remedy: str, what the log says is done with examples that are too long.
             feature_converter: a `seqio.FeatureConverter` class, where the evaluation
                 has none.
-        """
-        converter = self.feature_converter or feature_converter
-        return Codec(self._tasks[part[0]], self.feature_lengths, converter)
 
-    def over_length(self, part, remedy):
-        """Returns how many of a part's examples are longer than `feature_lengths`.
-
-        The first time it logs them, with `remedy`, a str that says what is done.
+        Returns:
+            facts of the examples, what `call_on_examples` returns, and its seconds.
         """
-        if part not in self._over_length:
-            limit = self.max_examples or 100_000
-            over = count_over_length(
-                self._tasks[part[0]], part[1], self.feature_lengths, limit
-            )
-            self._over_length[part] = over.over
-            if over.over:
-                logging.warning("%s: %s", over, remedy)
-        return self._over_length[part]
+        split = self._splits[part]
+        over_length = self.count_over_length(part, remedy)
+        facts = {"examples": len(split.examples), "over_length": over_length}
+        start = time.perf_counter()
+        results = call_on_examples(
+            function,
+            split.examples,
+            split.codec(self.feature_converter or feature_converter),
+            length_buckets=padded_lengths(model, self.feature_lengths),
+            batch_size=self.batch_size,
+            description=" ".join(part),
+        )
+        return facts, results, time.perf_counter() - start
+
+    def count_over_length(self, part, remedy):
+        """Returns how many of a part's examples are too long; logs them once."""
+        over = self._splits[part].over_length
+        if over.over and part not in self._told:
+            self._told.add(part)
+            logging.warning("%s: %s", over, remedy)
+        return over.over

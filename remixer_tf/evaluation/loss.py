@@ -36,13 +36,9 @@ class _Loss(Evaluation):
         return {name: float(values[name]) for name in self.names}
 
     def metric_names(self, wanted=""):
-        """Returns the names of the metrics, see `Evaluation`."""
         metrics = dict.fromkeys(self.names)
-        return {
-            name
-            for part in self.parts()
-            for name in metrics_by_name({**self._identity(part, 0), "metrics": metrics})
-        }
+        results = ({**self._identity(p, 0), "metrics": metrics} for p in self.parts())
+        return {name for result in results for name in metrics_by_name(result)}
 
     def _sums(self, batches, function, unit):
         totals = {}
@@ -57,7 +53,7 @@ class LossEvaluation(_Loss, TextEvaluation):
     """Loss and accuracy per target token: `<task>/<split>/{loss,accuracy,...}`.
 
     Args:
-        task, run, feature_lengths, batch_size, splits, vocabulary, max_examples: see
+        task, run, feature_lengths, batch_size, splits, max_examples: see
             `TextEvaluation`. Longer inputs and targets are counted, reported and
             trimmed.
         feature_converter: a `seqio.FeatureConverter` class; None for the model's own,
@@ -75,26 +71,24 @@ class LossEvaluation(_Loss, TextEvaluation):
         self._batches = {}
 
     def check(self, model_dir, others=()):
-        """Raises if it could not be evaluated, see `Evaluation`."""
         super().check(model_dir, others)
         if not self.parts():
             raise UserError(
-                f"The splits {', '.join(self._splits)} of {self.task.name} have no "
-                "labels: there is no loss to compute. Name others with splits."
+                f"The splits {', '.join(self._split_names)} of {self.task.name} have "
+                "no labels: there is no loss to compute. Name others with splits."
             )
 
-    def _wanted(self, part):
-        return self.has_labels(part)
+    def _wanted(self, split):
+        return split.has_labels
 
     def predict(self, part, model, function):
-        """Sums over all batches, see `Evaluation`."""
         if part not in self._batches:
+            split = self._splits[part]
+            codec = split.codec(self.feature_converter or converter_for(model))
             self._batches[part] = batch_examples(
-                self.examples(part),
-                self.codec(part, converter_for(model)),
-                batch_size=self.batch_size,
+                split.examples, codec, batch_size=self.batch_size
             )
-        over_length = self.over_length(part, "they are trimmed")
+        over_length = self.count_over_length(part, "they are trimmed")
         facts, sums = self._sums(self._batches[part], function, "target_tokens")
         return {**facts, "over_length": over_length}, sums
 
@@ -121,19 +115,15 @@ class ImageEvaluation(_Loss):
         )
 
     def parts(self):
-        """Returns the (source name, split) pair of the result."""
         return [(self._source.name, self._split)]
 
     def settings(self):
-        """Returns its arguments that can change a result, see `Evaluation`."""
         return {"transforms": [function_name(f) for f in self._transforms]}
 
     def hash_examples(self, part):
-        """Returns a hash of all images' files and of their labels, a str."""
         if self._hash is None:
             self._hash = hash_images(self._source, self._split)
         return self._hash
 
     def predict(self, part, model, function):
-        """Sums over all batches, see `Evaluation`."""
         return self._sums(self._batches, function, "images")

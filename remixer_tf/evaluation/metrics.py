@@ -28,7 +28,7 @@ def compute_metrics(task, examples, outputs):
         dictionary of floats (or str). The parts of a nested name are joined by "/".
 
     Raises:
-        ValueError: all metrics are of other kinds, or two share a name.
+        ValueError: what `metrics_of` raises, or two metrics share a name.
     """
     metrics = {}
     for metric in metrics_of(task, outputs):
@@ -61,26 +61,26 @@ def metrics_of(task, kinds):
             gives.
     """
     metrics = list(task.metric_objs)
-    if unknown := {m.model_output_type for m in metrics} - EVALUATED:
+    needed = {metric.model_output_type for metric in metrics}
+    if unknown := needed - EVALUATED:
         raise UserError(
             f"A metric of {task.name} needs {min(unknown).name}, which no evaluation "
-            f"gives. They give {', '.join(sorted(kind.name for kind in EVALUATED))}: "
-            "leave it out of the task's metrics."
-        )
-    found = [metric for metric in metrics if metric.model_output_type in kinds]
-    if metrics and not found:
-        other, wanted = (
-            " or ".join(sorted(kind.name for kind in names))
-            for names in ({metric.model_output_type for metric in metrics}, kinds)
-        )
-        raise UserError(
-            f"The metrics of {task.name} need {other}, and this evaluation gives "
-            f"{wanted}. DecodedEvaluation gives predictions (PREDICTION), "
-            "ScoredEvaluation the scores of given targets (SCORE)."
+            f"gives. They give {_names(EVALUATED, ', ')}: leave it out of the task's "
+            "metrics."
         )
     if not metrics:
         logging.warning("%s has no metrics.", task.name)
-    return found
+    elif not needed & {*kinds}:
+        raise UserError(
+            f"The metrics of {task.name} need {_names(needed)}, and this evaluation "
+            f"gives {_names(kinds)}. DecodedEvaluation gives predictions (PREDICTION), "
+            "ScoredEvaluation the scores of given targets (SCORE)."
+        )
+    return [metric for metric in metrics if metric.model_output_type in kinds]
+
+
+def _names(kinds, separator=" or "):
+    return separator.join(sorted(kind.name for kind in kinds))
 
 
 def _flatten(values, prefix=""):
@@ -110,15 +110,6 @@ def text_of(task, example, feature):
     return vocabulary.decode(example[feature].tolist())
 
 
-def _idx_of(example):
-    """The numbers `idx` or `idx/...` of an example: {"" or what follows: int}."""
-    return {
-        name.removeprefix("idx").removeprefix("/"): int(value)
-        for name, value in example.items()
-        if name.split("/")[0] == "idx" and np.ndim(value) == 0
-    }
-
-
 def list_predictions(task, examples, decoded):
     """Yields what `predictions.jsonl` says about each example, a dictionary.
 
@@ -130,10 +121,10 @@ def list_predictions(task, examples, decoded):
         examples: list from `read_examples`.
         decoded: `DecodedExamples`.
     """
-    target_vocabulary = task.output_features["targets"].vocabulary
+    vocabulary = task.output_features["targets"].vocabulary
     for example, tokens in zip(examples, decoded.tokens, strict=True):
         target = text_of(task, example, "targets")
-        prediction = target_vocabulary.decode(tokens.tolist())
+        prediction = vocabulary.decode(tokens.tolist())
         if not isinstance(prediction, str):  # the task knows what the numbers mean
             prediction = task.postprocess_fn(
                 prediction, example=example, is_target=False
@@ -146,6 +137,11 @@ def list_predictions(task, examples, decoded):
         }
         if isinstance(example.get("type"), bytes):
             record["type"] = example["type"].decode("utf-8", errors="replace")
-        if idx := _idx_of(example):
+        idx = {
+            name.removeprefix("idx").removeprefix("/"): int(value)
+            for name, value in example.items()
+            if name.split("/")[0] == "idx" and np.ndim(value) == 0
+        }
+        if idx:
             record["idx"] = idx.get("", idx)
         yield record

@@ -43,15 +43,13 @@ def write_examples(model_dir, result, records, name, columns):
     Raises:
         OSError: the file cannot be written.
     """
-    first = []
+    rows = [columns, ["---"] * len(columns)]
     with _writing(model_dir, result) as folder:
         with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
-            for record in records:
+            for number, record in enumerate(records):
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
-                if len(first) < _SHOWN_EXAMPLES:
-                    first.append(record)
-    rows = [columns, ["---"] * len(columns)]
-    rows += [[str(record[column]) for column in columns] for record in first]
+                if number < _SHOWN_EXAMPLES:
+                    rows.append([str(record[column]) for column in columns])
     cells = ([cell.replace("|", "&#124;") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
@@ -116,9 +114,8 @@ def read_results(model_dir, kind="metrics"):
     # Not by a pattern: folders may have its characters in their names.
     walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
     folders = sorted(folder for folder, _, names in walk if f"{kind}.json" in names)
-    paths = [os.path.join(folder, f"{kind}.json") for folder in folders]
-    results = [_read_result(model_dir, path) for path in paths]
-    return [result for result in results if result]
+    paths = (os.path.join(folder, f"{kind}.json") for folder in folders)
+    return [result for path in paths if (result := _read_result(model_dir, path))]
 
 
 def read_result(model_dir, kind, identity):
@@ -150,19 +147,15 @@ def _read_result(model_dir, path):
     Its names tell where it lies. Others, of a stranger, would lead out of the run.
     """
     with tf.io.gfile.GFile(path) as file:
-        try:
-            result = json.load(file)
-            known = (
-                type(result["step"]) is int
-                and isinstance(result.get("key", {}), dict)
-                and _result_folder(model_dir, result) == os.path.dirname(path)
-                and all(
-                    isinstance(value, (int, float, str))
-                    for value in result["metrics"].values()
-                )
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            known = False
+        text = file.read()
+    try:
+        result = json.loads(text)
+        known = type(result["step"]) is int and isinstance(result.get("key", {}), dict)
+        known &= _result_folder(model_dir, result) == os.path.dirname(path)
+        values = result["metrics"].values()
+        known &= all(isinstance(value, (int, float, str)) for value in values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = False
     if not known:
         logging.warning("%s is damaged and does not count.", path)
     return result if known else None
@@ -187,30 +180,24 @@ def _result_folder(model_dir, result):
 
 
 def print_table(name, step, results):
-    """Prints the splits of a task side by side.
-
-    Args:
-        name: str, of the task.
-        step: int.
-        results: dictionary split -> what `write_result` was given.
-    """
+    """Prints the splits of a task, {split: result}, next to each other."""
     table = rich.table.Table("metric", title=f"{name} at step {step}")
     for split in results:
         table.add_column(split, justify="right")
-    for name in dict.fromkeys(n for r in results.values() for n in r["metrics"]):
-        table.add_row(name, *(_cell(r["metrics"].get(name)) for r in results.values()))
+    results = results.values()
+    for name in dict.fromkeys(n for r in results for n in r["metrics"]):
+        table.add_row(name, *(_cell(r["metrics"].get(name)) for r in results))
     table.add_section()
     for name in ("examples", "target_tokens", "images"):
-        if any(name in result for result in results.values()):
-            table.add_row(name, *(f"{r.get(name, 0):,.0f}" for r in results.values()))
-    if all("decoding_seconds" in result for result in results.values()):
-        speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results.values())
+        if any(name in result for result in results):
+            table.add_row(name, *(f"{r.get(name, 0):,.0f}" for r in results))
+    if all("decoding_seconds" in result for result in results):
+        speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results)
         table.add_row("decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds))
     rich.console.Console().print(table)
 
 
 def _cell(value):
-    """A value as a table shows it."""
     if value is None or isinstance(value, str):
         return value or ""
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"

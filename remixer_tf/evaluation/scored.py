@@ -7,10 +7,8 @@ from seqio.metrics import ModelOutputType
 
 from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.decoding import score
-from remixer_tf.evaluation.batches import call_on_examples
 from remixer_tf.evaluation.evaluation import TextEvaluation
 from remixer_tf.evaluation.metrics import metrics_of, text_of
-from remixer_tf.evaluation.padding import padded_lengths
 
 
 class ScoredEvaluation(TextEvaluation):
@@ -23,7 +21,7 @@ class ScoredEvaluation(TextEvaluation):
     counted, reported and trimmed.
 
     Args:
-        task, run, feature_lengths, batch_size, splits, vocabulary, max_examples: see
+        task, run, feature_lengths, batch_size, splits, max_examples: see
             `TextEvaluation`. A language model reads rows of inputs and targets
             together.
         feature_converter: a `seqio.FeatureConverter` class; None for the one that fits
@@ -42,7 +40,6 @@ class ScoredEvaluation(TextEvaluation):
         super().__init__(*args, feature_converter=feature_converter, **kwargs)
 
     def check(self, model_dir, others=()):
-        """Raises if it could not be evaluated, see `Evaluation`."""
         super().check(model_dir, others)
         for task in self._tasks.values():
             metrics_of(task, [ModelOutputType.SCORE])
@@ -57,29 +54,15 @@ class ScoredEvaluation(TextEvaluation):
         return scores
 
     def predict(self, part, model, function):
-        """Scores, see `Evaluation`."""
-        examples = self.examples(part)
-        over_length = self.over_length(
-            part, "they are trimmed, and scored by what is left"
+        remedy = "they are trimmed, and scored by what is left"
+        facts, scored, _ = self.predict_examples(
+            part, model, function, remedy, converter_for(model)
         )
-        scored = call_on_examples(
-            function,
-            examples,
-            self.codec(part, converter_for(model)),
-            length_buckets=padded_lengths(model, self.feature_lengths),
-            batch_size=self.batch_size,
-            description=" ".join(part),
-        )
-        facts = {
-            "examples": len(examples),
-            "over_length": over_length,
-            "target_tokens": int(scored.num_tokens.sum()),
-        }
-        return facts, scored
+        return {**facts, "target_tokens": int(scored.num_tokens.sum())}, scored
 
     def records(self, part, predictions):
-        """Returns the lines of `scores.jsonl`, see `Evaluation`."""
-        return _list_scores(self._tasks[part[0]], self.examples(part), predictions)
+        split = self._splits[part]
+        return _list_scores(split.task, split.examples, predictions)
 
     def trial(self, examples):
         """Returns equal scores, see `TextEvaluation`."""

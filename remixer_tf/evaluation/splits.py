@@ -1,25 +1,31 @@
-"""Which splits are scored: those asked for, else those that have labels."""
+"""The splits that evaluations read: those asked for, else those that have labels."""
+
+import functools
+import hashlib
 
 import numpy as np
 import seqio
+from absl import logging
 
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.errors import UserError
 
-_FIRST = 16  # examples that tell whether a split has labels
+_FIRST = 16  # examples that tell of what kind all are
 # What T5's tasks write for the label -1 of a test set, STS-B's and that of plain text.
 _NO_LABEL = (b"<unk>", b"-1.0", b"-1")
 
 
-def data_of(run, task=None, vocabulary=None, feature_lengths=None):
+def data_of(run, task=None, feature_lengths=None):
     """Returns a task and lengths: those given, else those of a run.
 
     Args:
         run: a `Run`; None where task and lengths are given.
         task: None, or registered name, `seqio.Task` or `seqio.Mixture`. It gets the
-            run's vocabulary too, unless one is given.
-        vocabulary, feature_lengths: None, or as in `Run`.
+            run's vocabulary too, if the run has one.
+        feature_lengths: None, or as in `Run`.
 
     Returns:
         the `seqio.Task` or `seqio.Mixture`, and dictionary of ints.
@@ -27,10 +33,9 @@ def data_of(run, task=None, vocabulary=None, feature_lengths=None):
     if run is None:
         if task is None or feature_lengths is None:
             raise UserError("an evaluation needs a run, or a task and feature_lengths.")
-        return get_task(task, vocabulary), feature_lengths
-    task = run.get_task() if task is None else task
-    lengths = run.feature_lengths if feature_lengths is None else feature_lengths
-    return get_task(task, vocabulary or run.vocabulary), lengths
+        return get_task(task), feature_lengths
+    task = run.get_task() if task is None else get_task(task, run.vocabulary)
+    return task, run.feature_lengths if feature_lengths is None else feature_lengths
 
 
 def default_splits(task):
@@ -39,9 +44,73 @@ def default_splits(task):
     return list(dict.fromkeys(n for n in names if not n.startswith("train")))
 
 
-def first_examples(task, split, feature_lengths):
-    """Returns the first few examples of a split, which tell of what kind all are."""
-    return read_examples(task, split, feature_lengths, _FIRST)
+class TaskSplit:
+    """A split of a task. Each property is read once, when it is asked for.
+
+    Args:
+        task: a `seqio.Task`.
+        split: str.
+        feature_lengths, max_examples: see `read_examples`.
+
+    Attributes:
+        missing: the FileNotFoundError that says why it cannot be read, which is logged;
+            None if it can.
+        first: its first examples, see `read_examples`.
+        has_labels: bool, see `have_labels`.
+        examples: its examples, `max_examples` at most.
+        hash: str, of all features of these examples.
+        over_length: the `OverLength` of these examples; of very many, of the first.
+    """
+
+    def __init__(self, task, split, feature_lengths, max_examples=None):
+        self.task, self.split = task, split
+        self._feature_lengths, self._max_examples = feature_lengths, max_examples
+
+    @functools.cached_property
+    def missing(self):
+        try:
+            self.first  # noqa: B018
+        except FileNotFoundError as error:
+            logging.warning("%s %s is left out: %s", self.task.name, self.split, error)
+            return error
+
+    @functools.cached_property
+    def first(self):
+        return read_examples(self.task, self.split, self._feature_lengths, _FIRST)
+
+    @functools.cached_property
+    def has_labels(self):
+        found = have_labels(self.first)
+        if not found:
+            names = self.task.name, self.split
+            logging.warning("%s %s has no labels: nothing to score.", *names)
+        return found
+
+    @functools.cached_property
+    def examples(self):
+        limits = self._feature_lengths, self._max_examples
+        return read_examples(self.task, self.split, *limits)
+
+    @functools.cached_property
+    def hash(self):
+        digest = hashlib.sha256()
+        for example in self.examples:
+            for name in sorted(example):
+                value = np.asarray(example[name])
+                is_text = value.dtype.hasobject
+                data = repr(value.tolist()).encode() if is_text else value.tobytes()
+                digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+                digest.update(data)
+        return digest.hexdigest()[:16]
+
+    @functools.cached_property
+    def over_length(self):
+        limits = self._feature_lengths, self._max_examples or 100_000
+        return count_over_length(self.task, self.split, *limits)
+
+    def codec(self, feature_converter):
+        """Returns the `Codec` for batches of its examples."""
+        return Codec(self.task, self._feature_lengths, feature_converter)
 
 
 def have_labels(examples):
@@ -51,7 +120,7 @@ def have_labels(examples):
     their test sets, COGS has them in `gen`, and GLUE's test sets have none.
 
     Args:
-        examples: list of dictionaries of NumPy arrays, as `first_examples` gives.
+        examples: list of dictionaries of NumPy arrays.
 
     Returns:
         bool. False if every example has the label -1 or the targets `<unk>`.

@@ -234,9 +234,9 @@ def require_max_length(layer):
     """Raises a ValueError unless a layer, in its `build`, knows its `max_length`."""
     if layer.max_length is None:
         raise UserError(
-            f"Layer '{layer.path}' needs max_length, the longest sequence. Set that of "
-            "its stack (in gin: TransformerStack.max_length = %MAX_LENGTH), or of the "
-            "layer if it has no stack."
+            f"Layer '{layer.path}' needs max_length, the longest sequence: give it to "
+            "its stack (in gin: TransformerStack.max_length = %MAX_LENGTH), to a layer "
+            "without a stack, or to check_sublayer, as the argument max_length."
         )
 
 

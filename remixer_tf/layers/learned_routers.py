@@ -5,7 +5,6 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
 from remixer_tf.layers.routers import Router, Routing
@@ -114,18 +113,8 @@ class SwitchRouter(LearnedRouter):
     Args: see `LearnedRouter`.
     """
 
-    def __init__(
-        self,
-        num_experts,
-        capacity_factor=1.25,
-        jitter=0.01,
-        balance_weight=0.01,
-        z_weight=0.0,
-        **kwargs,
-    ):
-        super().__init__(
-            num_experts, capacity_factor, jitter, balance_weight, z_weight, **kwargs
-        )
+    def __init__(self, num_experts, jitter=0.01, **kwargs):
+        super().__init__(num_experts, jitter=jitter, **kwargs)
 
     def call(self, x, tokens, token_mask, training=False):
         logits = self.compute_logits(x, training)
@@ -147,45 +136,29 @@ class GShardRouter(LearnedRouter):
     has its place after the first choices of all tokens of its group, later ones too.
     In evaluation it is, since nothing is dropped.
 
+    In training the second expert computes a token with probability `min(1, g_2 /
+    second_threshold)`; in evaluation always, so that answers are not random (Mesh
+    TensorFlow draws there too).
+
     Args:
-        num_experts, capacity_factor, jitter, balance_weight, z_weight: see
-            `LearnedRouter`.
-        second_policy: str. "random": in training, the second expert computes a token
-            with probability `min(1, g_2 / second_threshold)`; in evaluation always, so
-            that answers are not random (Mesh TensorFlow draws there too). "all":
-            always.
-        second_threshold: float; 0.2 in Mesh TensorFlow, 0.5 in GShard.
+        num_experts, capacity_factor: see `LearnedRouter`, and its others.
+        second_threshold: float; 0.2 in Mesh TensorFlow, 0.5 in GShard; at 0 the second
+            expert computes always.
     """
 
     k = 2
 
     def __init__(
-        self,
-        num_experts,
-        capacity_factor=1.0,
-        jitter=0.0,
-        balance_weight=0.01,
-        z_weight=0.0,
-        second_policy="random",
-        second_threshold=0.2,
-        **kwargs,
+        self, num_experts, capacity_factor=1.0, second_threshold=0.2, **kwargs
     ):
-        super().__init__(
-            num_experts, capacity_factor, jitter, balance_weight, z_weight, **kwargs
-        )
+        super().__init__(num_experts, capacity_factor, **kwargs)
         check_integers(2, num_experts=num_experts)
         check_numbers(second_threshold=second_threshold)
-        if second_policy not in ("random", "all"):
-            raise UserError(
-                'second_policy is "random" or "all". Received: '
-                f"second_policy={second_policy!r}"
-            )
-        self.second_policy = second_policy
         self.second_threshold = second_threshold
 
     @property
     def draws(self):
-        return bool(self.jitter) or self.second_policy == "random"
+        return bool(self.jitter or self.second_threshold)
 
     def call(self, x, tokens, token_mask, training=False):
         logits = self.compute_logits(x, training)
@@ -196,7 +169,7 @@ class GShardRouter(LearnedRouter):
         if training:
             self.sow_losses(logits, probabilities, experts[..., 0], token_mask)
         chosen = None
-        if training and self.second_policy == "random":
+        if training and self.second_threshold:
             draws = keras.random.uniform(
                 ops.shape(gates[..., 1]), dtype="float32", seed=self.seed_generator
             )
@@ -221,13 +194,9 @@ class ExpertsChooseRouter(LearnedRouter):
     """
 
     causal = False
-    bounded = True
 
-    def __init__(
-        self, num_experts, capacity_factor=2.0, jitter=0.0, z_weight=0.0, **kwargs
-    ):
-        super().__init__(num_experts, capacity_factor, jitter, 0.0, z_weight, **kwargs)
-        self.k = num_experts
+    def __init__(self, num_experts, capacity_factor=2.0, **kwargs):
+        super().__init__(num_experts, capacity_factor, balance_weight=0.0, **kwargs)
 
     def capacity(self, tokens):
         share = self.capacity_factor * tokens / self.num_experts
@@ -240,23 +209,12 @@ class ExpertsChooseRouter(LearnedRouter):
             self.sow_losses(logits, gates, None, token_mask)
         real = ops.cast(token_mask, "float32")[..., None]
         number = ops.sum(real, axis=1, keepdims=True)
-        number = ops.ceil(self.capacity_factor * number / self.num_experts)
+        share = ops.ceil(self.capacity_factor * number / self.num_experts)
         # Gates are above 0, padding is last.
         ranked = ops.transpose(real * gates, (0, 2, 1))
-        capacity = self.capacity(x.shape[1])
-        _, best = ops.top_k(ranked, capacity)
-        taken = ops.arange(capacity, dtype="float32") < number
-        taken = ops.broadcast_to(taken, ops.shape(best))
-        groups, _, tokens = ops.shape(ranked)
-        rows = groups * self.num_experts
-        first = tokens * ops.arange(rows, dtype="int32")[:, None]
-        place = ops.reshape(ops.cast(best, "int32"), (-1, capacity)) + first
-        chosen = ops.scatter(
-            ops.reshape(place, (-1, 1)),
-            ops.cast(ops.reshape(taken, (-1,)), "int32"),
-            (rows * tokens,),
-        )
-        chosen = ops.reshape(chosen > 0, (groups, self.num_experts, tokens))
-        experts = ops.arange(self.num_experts, dtype="int32")
+        gates, tokens = ops.top_k(ranked, self.capacity(x.shape[1]))
+        place = ops.arange(gates.shape[2], dtype="float32")
+        chosen = ops.broadcast_to(place < ops.minimum(share, number), ops.shape(gates))
+        experts = ops.arange(self.num_experts, dtype="int32")[:, None]
         experts = ops.broadcast_to(experts, ops.shape(gates))
-        return Routing(experts, gates, ops.transpose(chosen, (0, 2, 1)), logits)
+        return Routing(experts, gates, chosen, logits, ops.cast(tokens, "int32"))

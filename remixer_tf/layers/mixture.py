@@ -9,26 +9,12 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import PositionWise, get_activation
 from remixer_tf.layers.checks import check_factories, check_integers
-from remixer_tf.layers.dispatch import (
-    add_up,
-    capacity_plan,
-    chosen_plan,
-    compute_all,
-    dropless_plan,
-    gather,
-    multiply,
-    multiply_blocks,
-)
+from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.learned_routers import SwitchRouter
 from remixer_tf.layers.routers import Routing
 from remixer_tf.layers.sharing import is_shared, over_experts, share
 from remixer_tf.layers.sowing import sow
-
-DISPATCHES = ("gather", "einsum", "dense")
-# Up to so many, in decoding, all experts take less time than copying the weights of
-# those chosen, see `benchmarks.mixtures`.
-FEW_TOKENS = 128
 
 
 class MoE(PositionWise):
@@ -45,8 +31,7 @@ class MoE(PositionWise):
 
     On a mesh of devices each has whole groups, and some have none where groups are too
     few. Tokens go to the devices of their experts and come back (GShard, section 3.3),
-    two all-to-alls, and as many for the gradient. They are moved as by "einsum" there,
-    since gathers would bring every device all tokens.
+    two all-to-alls, and as many for the gradient, see `dispatch.exchange`.
 
     Evaluation and decoding: nothing is dropped, so a row's output depends on no other
     row (our choice; Mesh TensorFlow drops at capacity 2).
@@ -66,12 +51,6 @@ class MoE(PositionWise):
         router: a factory that takes `num_experts`, `name` and returns a `Router`.
         activation: str, see `get_activation`.
         gated: bool.
-        dispatch: str, how tokens come to experts in training, with equal results where
-            nothing is dropped. "gather": sorted, then gathers; sums where experts
-            choose. "einsum": products with one-hot matrices, which cost `group_size /
-            d_ff` of the experts' own work. "dense": every expert computes every token,
-            in evaluation too, and nothing is dropped; for few experts, and as a
-            reference.
         group_size: int, tokens of a group at most.
         dropout_rate: float, on the hidden units. Not shared by positions, as in
             `FeedForward`: an expert's rows are of many examples.
@@ -91,7 +70,6 @@ class MoE(PositionWise):
         router=SwitchRouter,
         activation="relu",
         gated=False,
-        dispatch="gather",
         group_size=1024,
         dropout_rate=0.0,
         **kwargs,
@@ -99,15 +77,10 @@ class MoE(PositionWise):
         super().__init__(**kwargs)
         check_integers(num_experts=num_experts, d_ff=d_ff, group_size=group_size)
         check_factories(router=router)
-        if dispatch not in DISPATCHES:
-            raise UserError(
-                f"dispatch is one of {DISPATCHES}. Received: dispatch={dispatch!r}"
-            )
         self.num_experts = num_experts
         self.d_ff = d_ff
         self.activation = activation
         self.gated = gated
-        self.dispatch = dispatch
         self.group_size = group_size
         self.dropout_rate = dropout_rate
         self.act = get_activation(activation)
@@ -126,7 +99,7 @@ class MoE(PositionWise):
 
     def get_config(self):
         # Keras' own has no place for a factory.
-        names = "num_experts d_ff activation gated dispatch group_size dropout_rate"
+        names = "num_experts d_ff activation gated group_size dropout_rate"
         config = {name: getattr(self, name) for name in names.split()}
         return {**super().get_config(), **config, "router": self.make_router}
 
@@ -194,6 +167,8 @@ class MoE(PositionWise):
 
     def _choices(self, routing, mask):
         """The routing as `[groups, k, tokens]`, with nothing chosen for padding."""
+        if routing.tokens is not None:
+            return routing
         real = ops.cast(mask, "bool")[:, :, None]
         if routing.chosen is not None:
             real = ops.logical_and(routing.chosen, real)
@@ -206,35 +181,16 @@ class MoE(PositionWise):
 
     def _compute(self, x, choices, training):
         """The experts' gated outputs, and which choices were kept."""
-
         weights = [*self.wi, self.wo]
-
-        def apply(rows, block_experts):
-            return self._apply_experts(rows, block_experts, weights, training)
-
-        tokens = x.shape[0] and x.shape[0] * x.shape[1]  # None if unknown
-        limited = training and self.router.capacity_factor is not None
-        dropless = not (limited or self.router.bounded)
-        few = dropless and tokens and self.num_experts < tokens <= FEW_TOKENS
-        if self.dispatch == "dense" or few:
-            y = compute_all(x, choices, self.num_experts, apply)
-            return y, choices.chosen
-        if dropless and is_shared() and not (training and self.dropout_rate):
+        apply = functools.partial(self._apply_experts, weights, training)
+        if choices.tokens is not None:
+            move = exchange if is_shared() else gather
+            return move(x, choices, None, self.num_experts, apply), choices.chosen
+        capacity = self.router.capacity(x.shape[1]) if training else None
+        if capacity is None and is_shared() and not (training and self.dropout_rate):
             return self._compute_on_mesh(x, choices, weights, training), choices.chosen
-        if dropless:
-            plan, move = dropless_plan(choices, self.num_experts), gather
-        else:
-            capacity = self.router.capacity(x.shape[1])
-            if self.router.bounded:
-                plan = chosen_plan(choices, capacity)
-            else:
-                plan = capacity_plan(choices, self.num_experts, capacity)
-            if self.dispatch == "einsum" or is_shared():
-                move = functools.partial(multiply, experts_choose=self.router.bounded)
-            elif 2 * self.num_experts * capacity < self.router.k * x.shape[1]:
-                move = add_up
-            else:
-                move = gather
+        plan = make_plan(choices, self.num_experts, capacity)
+        move = exchange if capacity is not None and is_shared() else gather
         return move(x, choices, plan, self.num_experts, apply), plan.kept
 
     def _compute_on_mesh(self, x, choices, weights, training):
@@ -242,26 +198,20 @@ class MoE(PositionWise):
 
         def compute(tokens, weights, first):
             x, experts, gates, chosen = tokens
-            num_experts = weights[0].shape[0]
-            own = ops.logical_and(experts >= first, experts < first + num_experts)
-            choices = Routing(
-                ops.where(own, experts - first, 0),
-                gates,
-                ops.logical_and(chosen, own),
-            )
-
-            def apply(rows, block_experts):
-                return self._apply_experts(rows, block_experts, weights, training)
-
-            plan = dropless_plan(choices, num_experts, of_experts=self.num_experts)
-            return gather(x, choices, plan, num_experts, apply)
+            number = weights[0].shape[0]
+            own = ops.logical_and(experts >= first, experts < first + number)
+            own = ops.logical_and(chosen, own)
+            choices = Routing(ops.where(own, experts - first, 0), gates, own)
+            plan = make_plan(choices, number, of_experts=self.num_experts)
+            apply = functools.partial(self._apply_experts, weights, training)
+            return gather(x, choices, plan, number, apply)
 
         tokens = (x, choices.experts, choices.gates, choices.chosen)
         weights = [ops.convert_to_tensor(w) for w in weights]
         return over_experts(self, compute, tokens, weights)
 
-    def _apply_experts(self, x, block_experts, weights, training):
-        """x `[blocks, rows, d_model]`, by the expert of each block."""
+    def _apply_experts(self, weights, training, x, block_experts):
+        """x `[blocks, rows, d_model]`, by the expert of each block, see `gather`."""
         *wi, wo = weights
 
         def product(x, weights):

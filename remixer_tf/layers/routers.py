@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import UserError
 from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.axes import NamedAxes
@@ -18,6 +17,9 @@ from remixer_tf.layers.sowing import sow
 class Routing(NamedTuple):
     """What a router says of the tokens `[groups, tokens]`; each has k choices.
 
+    Where experts choose, they have the choices: all shapes but that of `logits` are
+    `[groups, num_experts, capacity]`.
+
     Attributes:
         experts: int32 `[groups, tokens, k]`, the expert of each choice; first choices
             get their place in an expert before all second ones.
@@ -26,12 +28,14 @@ class Routing(NamedTuple):
             None: all of them.
         logits: float32 `[groups, tokens, num_experts]`, for the statistics. None where
             there are none.
+        tokens: int32, the token of each choice, where experts choose; else None.
     """
 
     experts: Any
     gates: Any
     chosen: Any = None
     logits: Any = None
+    tokens: Any = None
 
 
 class Router(NamedAxes, keras.layers.Layer):
@@ -51,14 +55,11 @@ class Router(NamedAxes, keras.layers.Layer):
         k: int, choices of a token.
         causal: bool, whether choices in evaluation depend on no other token. Routers
             where they do cannot be used in decoders.
-        bounded: bool, whether experts choose: choice e is of expert e, of which no more
-            are chosen than its capacity, in evaluation too.
         needs_tokens: bool, whether `call` reads the tokens' ids.
     """
 
     k = 1
     causal = True
-    bounded = False
     needs_tokens = False
 
     def __init__(self, num_experts, capacity_factor=1.25, **kwargs):
@@ -86,7 +87,12 @@ class Router(NamedAxes, keras.layers.Layer):
         raise NotImplementedError
 
     def capacity(self, tokens):
-        """The most choices of a group of `tokens` tokens that an expert computes."""
+        """The most choices of a group of `tokens` tokens that an expert computes.
+
+        None if it computes all of them.
+        """
+        if self.capacity_factor is None:
+            return None
         share = self.capacity_factor * self.k * tokens / self.num_experts
         return max(4, math.ceil(share))
 
@@ -138,10 +144,8 @@ class BaseRouter(Router):
 class HashRouter(Router):
     """An expert for each id of the vocabulary, fixed before training (Hash Layers).
 
-    `y = f_e(x)` with e from a table (Roller et al. 2021, section 3). The table is drawn
-    uniformly, or balanced if counts are given: the most frequent id goes to the expert
-    with the fewest tokens so far, and so on. It is saved with the weights, so that a
-    run continues with its own table.
+    `y = f_e(x)` with e from a table that is drawn uniformly (Roller et al. 2021,
+    section 3). It is saved with the weights, so that a run continues with its own.
 
     Nothing is dropped, in training neither: the paper has no capacity, and a table of
     few frequent ids is never even.
@@ -152,55 +156,30 @@ class HashRouter(Router):
     Args:
         num_experts, capacity_factor: see `Router`.
         vocab_size: int.
-        counts: how often each id occurs, `[vocab_size]`, or None.
         seed: int, of the table drawn. Layers with one seed have one table.
     """
 
     needs_tokens = True
 
-    def __init__(
-        self,
-        num_experts,
-        vocab_size,
-        capacity_factor=None,
-        counts=None,
-        seed=0,
-        **kwargs,
-    ):
+    def __init__(self, num_experts, vocab_size, capacity_factor=None, seed=0, **kwargs):
         super().__init__(num_experts, capacity_factor, **kwargs)
         check_integers(vocab_size=vocab_size)
         check_integers(0, seed=seed)
-        if counts is not None and np.shape(counts) != (vocab_size,):
-            raise UserError(
-                "counts has a number for each id of the vocabulary, "
-                f"[{vocab_size}]. Received: the shape {np.shape(counts)}"
-            )
         self.vocab_size = vocab_size
-        self.counts = counts
         self.seed = seed
 
     def build(self, input_shape):
+        rng = np.random.default_rng(self.seed)
+        table = rng.integers(0, self.num_experts, self.vocab_size)
         # Numbers, since int32 variables have no place on GPUs.
         self.table = self.add_weight(
             name="table",
             shape=(self.vocab_size,),  # [vocab_size]
             axes=(None,),
-            initializer=lambda shape, dtype: ops.cast(self._draw_table(), dtype),
+            initializer=lambda shape, dtype: ops.cast(table, dtype),
             trainable=False,
             autocast=False,
         )
-
-    def _draw_table(self):
-        if self.counts is None:
-            rng = np.random.default_rng(self.seed)
-            return rng.integers(0, self.num_experts, self.vocab_size)
-        counts = np.asarray(self.counts, "float64") + 1  # Those unseen spread as well.
-        loads = np.zeros(self.num_experts)
-        table = np.zeros(self.vocab_size, "int32")
-        for token in np.argsort(-counts, kind="stable"):
-            table[token] = np.argmin(loads)
-            loads[table[token]] += counts[token]
-        return table
 
     def call(self, x, tokens, token_mask, training=False):
         experts = ops.cast(ops.take(self.table, tokens), "int32")[..., None]

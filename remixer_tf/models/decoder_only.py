@@ -4,14 +4,11 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.axes import build_named
-from remixer_tf.layers.base import Context, dense
-from remixer_tf.layers.checks import check_factories, check_integers
-from remixer_tf.layers.embedding import TiedLogits
-from remixer_tf.models.decoding_steps import DecodingSteps
+from remixer_tf.layers.base import Context
+from remixer_tf.models.text_writer import TextWriter
 
 
-class DecoderOnly(DecodingSteps, keras.Model):
+class DecoderOnly(TextWriter):
     """Tokens in, logits of the next tokens out (Radford et al. 2018, section 3.1).
 
     The embedding starts as BERT's, truncated normal of deviation 0.02. Logits are
@@ -42,49 +39,22 @@ class DecoderOnly(DecodingSteps, keras.Model):
 
     def __init__(self, decoder, vocab_size, d_model, tied_logits=True, **kwargs):
         kwargs.setdefault("name", "decoder_only")
-        super().__init__(**kwargs)
-        check_integers(vocab_size=vocab_size, d_model=d_model)
-        check_factories(decoder=decoder)
-        self.vocab_size = vocab_size
-        self.d_model = d_model
-        self.tied_logits = tied_logits
-        if tied_logits:
-            self.logits = TiedLogits(name="logits")
-        self.token_embedding = keras.layers.Embedding(
+        super().__init__(
+            None,
+            decoder,
             vocab_size,
             d_model,
-            embeddings_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
-            name="token_embedding",
-            dtype=self.dtype_policy,
+            tied_logits,
+            scale_logits=False,
+            initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+            **kwargs,
         )
-        dtype = self.dtype_policy
-        self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
-
-    def build(self, input_shape=None):
-        """Makes all variables; no data is needed."""
-        shape = (None, None, self.d_model)
-        # [vocab_size, d_model]
-        axes = ("vocab", "d_model")
-        build_named(self.token_embedding, (None, None), embeddings=axes)
-        self.decoder.build(shape)
-        if not self.tied_logits:
-            # [d_model, vocab_size]; float32 whatever the compute dtype
-            self.logits = dense(
-                "logits", shape, self.vocab_size, dtype="float32", axes=axes[::-1]
-            )
-        self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):
-        """What a batch looks like, for who makes one up.
+        """See `EncoderDecoder.batch_spec`.
 
-        Args:
-            batch_size: int.
-            feature_lengths: dictionary of ints, tokens of a row under `targets`; others
-                are ignored, as by `seqio.LMFeatureConverter`.
-
-        Returns:
-            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
-            the loss read of unpacked examples.
+        `feature_lengths` has the tokens of a row under `targets`; others are ignored,
+        as by `seqio.LMFeatureConverter`.
         """
         tokens = keras.KerasTensor((batch_size, feature_lengths["targets"]), "int32")
         names = "input_tokens", "target_tokens", "loss_weights"
@@ -96,7 +66,7 @@ class DecoderOnly(DecodingSteps, keras.Model):
                 "A language model reads inputs and targets in one row. Received: a "
                 "batch with encoder_input_tokens, which it would not read. Make it "
                 "with LanguageModelFeatureConverter (in gin: "
-                "train_dataset.feature_converter = @LanguageModelFeatureConverter)."
+                "Batching.feature_converter = @LanguageModelFeatureConverter)."
             )
         # No padding mask: causality hides trailing padding.
         context = self._read_targets(Context(), batch)

@@ -3,14 +3,11 @@
 import keras
 from keras import ops
 
-from remixer_tf.layers.axes import build_named
-from remixer_tf.layers.base import Context, dense
-from remixer_tf.layers.checks import check_factories, check_integers
-from remixer_tf.layers.embedding import TiedLogits
-from remixer_tf.models.decoding_steps import DecodingSteps
+from remixer_tf.layers.base import Context
+from remixer_tf.models.text_writer import TextWriter
 
 
-class EncoderDecoder(DecodingSteps, keras.Model):
+class EncoderDecoder(TextWriter):
     """Tokens in, logits of the target tokens out (T5, section 2.1).
 
     The embedding is shared by encoder and decoder. Logits are float32, from a matrix
@@ -41,39 +38,16 @@ class EncoderDecoder(DecodingSteps, keras.Model):
         self, encoder, decoder, vocab_size, d_model, tied_logits=False, **kwargs
     ):
         kwargs.setdefault("name", "encoder_decoder")
-        super().__init__(**kwargs)
-        check_integers(vocab_size=vocab_size, d_model=d_model)
-        check_factories(encoder=encoder, decoder=decoder)
-        self.vocab_size = vocab_size
-        self.d_model = d_model
-        self.tied_logits = tied_logits
-        if tied_logits:
-            self.logits = TiedLogits(d_model**-0.5, name="logits")
-        self.token_embedding = keras.layers.Embedding(
+        super().__init__(
+            encoder,
+            decoder,
             vocab_size,
             d_model,
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
-            name="token_embedding",
-            dtype=self.dtype_policy,
+            tied_logits,
+            scale_logits=True,
+            initializer=keras.initializers.RandomNormal(stddev=1.0),
+            **kwargs,
         )
-        dtype = self.dtype_policy
-        self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
-        self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
-
-    def build(self, input_shape=None):
-        """Makes all variables; no data is needed."""
-        shape = (None, None, self.d_model)
-        # [vocab_size, d_model]
-        axes = ("vocab", "d_model")
-        build_named(self.token_embedding, (None, None), embeddings=axes)
-        self.encoder.build(shape)
-        self.decoder.build(shape)
-        if not self.tied_logits:
-            # [d_model, vocab_size]; float32 whatever the compute dtype
-            self.logits = dense(
-                "logits", shape, self.vocab_size, dtype="float32", axes=axes[::-1]
-            )
-        self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):
         """What a batch looks like, for who makes one up.

@@ -92,16 +92,10 @@ class EncoderOnly(keras.Model):
         self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):
-        """What a batch looks like, for who makes one up.
+        """See `EncoderDecoder.batch_spec`; it is without token types.
 
-        Args:
-            batch_size: int.
-            feature_lengths: dictionary of ints, tokens of `inputs`, and under `targets`
-                what the head predicts of a row, if it has a choice: masked tokens.
-
-        Returns:
-            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
-            the loss read of unpacked examples without token types.
+        `feature_lengths` has the tokens of `inputs`, and under `targets` what the head
+        predicts of a row, if it has a choice: masked tokens.
         """
         shape = (batch_size, feature_lengths["inputs"])
         return {

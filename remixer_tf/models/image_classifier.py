@@ -123,16 +123,7 @@ class ImageClassifier(NamedAxes, keras.Model):
         self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):
-        """What a batch looks like, for who makes one up.
-
-        Args:
-            batch_size: int.
-            feature_lengths: ignored; images have the model's size.
-
-        Returns:
-            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
-            the loss read.
-        """
+        """See `EncoderDecoder.batch_spec`; images have the model's size."""
         shape = (batch_size, self.image_size, self.image_size, 3)
         return {
             "images": keras.KerasTensor(shape, dtype="float32"),

@@ -97,23 +97,16 @@ class PostNormBlock(Block):
 
 
 def survival_by_layer(probability, schedule, num_layers):
-    """The survival probability of each layer under a schedule.
+    """The survival probability of each layer under a schedule, a list of floats.
 
     "constant": p everywhere. "linear": `1 - (1 - p) l / (L - 1)` for layer l of L,
     from 0, as timm has it; the only layer of L = 1 has p. (Huang et al. 2016 have
     `1 - (1 - p) (l + 1) / L`: there the first layer may be left out too.)
 
-    Args:
-        probability: float in (0, 1], p.
-        schedule: str, "constant" or "linear".
-        num_layers: int, L.
-
-    Returns:
-        a list of L floats.
-
     Raises:
         ValueError: for an unknown schedule or a probability outside (0, 1].
     """
+    check_numbers(survival_probability=probability)
     if not 0 < probability <= 1:
         raise UserError(
             "A survival probability lies above 0 and is at most 1, which leaves out "
@@ -132,25 +125,16 @@ def survival_by_layer(probability, schedule, num_layers):
 
 
 def sublayers_by_layer(sublayers, num_layers):
-    """The sublayers of each layer of a stack.
-
-    Args:
-        sublayers: a dictionary, of every layer; a list of dictionaries, one a layer;
-            or a function from a layer's number, 0 for the first, to its dictionary.
-        num_layers: int.
-
-    Returns:
-        a list of `num_layers` dictionaries.
+    """The dictionaries of each layer's sublayers, see `TransformerStack.sublayers`.
 
     Raises:
-        ValueError: for a list of another length.
+        ValueError: they are no dictionaries of factories, or of another number.
     """
+    layers = sublayers
     if callable(sublayers):
         layers = [sublayers(layer) for layer in range(num_layers)]
     elif isinstance(sublayers, dict):
         layers = [sublayers] * num_layers
-    else:
-        layers = sublayers
     if not isinstance(layers, (list, tuple)) or not all(
         isinstance(layer, dict) for layer in layers
     ):
@@ -166,24 +150,22 @@ def sublayers_by_layer(sublayers, num_layers):
             f"{len(layers)} for num_layers={num_layers}. Make them equal, or give "
             "one dictionary for all layers."
         )
-    return list(layers)
+    return layers
 
 
 def make_sublayer(factory, name, dtype):
     """Makes a sublayer, of one's own perhaps, and checks how it was written.
 
-    Args:
-        factory: takes `name` and `dtype`.
-        name: str.
-        dtype: a dtype or its policy.
-
-    Returns:
-        the sublayer.
-
     Raises:
-        ValueError: its constructor or its `call` does not take what it is given, or
-            Keras' own constructor was not called.
+        ValueError: its constructor or its `call` does not take what it is given,
+            Keras' own constructor was not called, or it is no factory but a layer.
     """
+    if isinstance(factory, keras.layers.Layer):
+        what = type(factory).__name__
+        raise UserError(
+            f"A sublayer is given by what makes it, and not as a layer: pass {what}, "
+            f"or functools.partial({what}, ...) with its arguments. Received: {factory}"
+        )
     what = getattr(factory, "__name__", factory)
     init = "`def __init__(self, ..., **kwargs): super().__init__(**kwargs)`"
     try:
@@ -275,7 +257,6 @@ class TransformerStack(keras.layers.Layer):
         check_integers(num_layers=num_layers)
         if max_length is not None:
             check_integers(max_length=max_length)
-        check_numbers(survival_probability=survival_probability)
         check_factories(norm=norm, block=block)
         dtype = self.dtype_policy
         self.causal = causal

@@ -1,39 +1,155 @@
 """What a train step differentiates: the objective of a batch, or of a part of it."""
 
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable
+
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
+from remixer_tf.layers import capture
+from remixer_tf.layers.checks import check_integers, check_numbers
+from remixer_tf.objectives.losses import CrossEntropy
 
 
-def objective_and_sums(model, batch, weight, *, loss_fn, auxiliary_loss_weights, share):
-    """Computes a part's share of the objective; the parts' shares add up to it.
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a step minimises, and how it computes the gradient.
+
+    Attributes:
+        loss_fn: a function `loss_fn(model_outputs, batch)` that returns a dictionary of
+            float32 scalars, sums over the batch: "objective", to be minimised after its
+            division by the weight of the batch's targets, and others to be logged.
+        auxiliary_loss_weights: dictionary {name: c_i}, see `weighted_sum`; None for {}.
+        micro_batches: int, the parts that a replica's batch is computed in, one after
+            the other, to save memory. Loss and gradient are the same, up to rounding.
+        clip_norm: float, the largest global norm of a gradient; None does not clip.
+        max_skipped_steps: int, how many steps whose loss or gradient is not finite a
+            run may skip. One more ends it.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    loss_fn: Callable = CrossEntropy()
+    auxiliary_loss_weights: dict | None = None
+    micro_batches: int = 1
+    clip_norm: float | None = None
+    max_skipped_steps: int = 0
+
+    def __post_init__(self):
+        check_integers(micro_batches=self.micro_batches)
+        check_integers(0, max_skipped_steps=self.max_skipped_steps)
+        if self.clip_norm is not None:
+            check_numbers(clip_norm=self.clip_norm)
+
+    def of_part(self, model, batch, weight, share):
+        """Computes a part's share of the objective; the parts' shares add up to it.
+
+        Args:
+            model: a built `keras.Model`, called in training.
+            batch: dictionary of tensors, the part.
+            weight: float32 scalar, the weight of the targets of all parts.
+            share: float, one over the number of parts.
+
+        Returns:
+            (objective, sums): a float32 scalar, and a dictionary of float32 scalars and
+            vectors: those of `loss_fn`, "auxiliary_loss", "auxiliary/NAME" and
+            "statistics/NAME", see `Engine.step`.
+        """
+        with reports(model) as (auxiliary, statistics):
+            outputs = model(batch, training=True)
+        sums = self.loss_fn(outputs, batch)
+        objective = ops.divide_no_nan(sums["objective"], weight)
+        if auxiliary or self.auxiliary_loss_weights:
+            weights = self.auxiliary_loss_weights or {}
+            added = weighted_sum(auxiliary, weights) * share
+            objective = objective + added
+            sums = {
+                **sums,
+                **{f"auxiliary/{k}": v * share for k, v in auxiliary.items()},
+                "auxiliary_loss": added,
+            }
+        sums = {**sums, **{f"statistics/{k}": v * share for k, v in statistics.items()}}
+        return objective, {key: value for key, value in sums.items() if key != "weight"}
+
+
+@contextlib.contextmanager
+def reports(model):
+    """Collects what the layers of a model report while it is called in training.
+
+    What a layer sowed, see `layers.sowing`, is called "<path of the layer>/<name>". Of
+    a layer that is called several times the losses are added up, and of each statistic
+    the mean is taken. There are two more kinds of losses:
+      "<path of the variable>/regularizer" where they are Keras' regularizers;
+      "add_loss", the sum of all that was given to Keras' `add_loss`, without a name.
 
     Args:
-        model: a built `keras.Model`, called in training.
-        batch: dictionary of tensors, the part.
-        weight: float32 scalar, the weight of the targets of all parts.
-        loss_fn, auxiliary_loss_weights: see `Engine.build`.
-        share: float, one over the number of parts.
+        model: a built `keras.Model`, called once inside of the block.
+
+    Yields:
+        (losses, statistics): dictionaries, whole after the block, of float32 scalars,
+        and of float32 scalars and vectors.
+
+    Raises:
+        ValueError: a statistic is neither a scalar nor a vector.
+    """
+    losses, statistics, calls = {}, {}, {}
+
+    def receive_loss(layer, name, value):
+        name = f"{layer.path}/{name}"
+        losses[name] = losses.get(name, 0.0) + _scalar(value)
+
+    def receive_statistic(layer, name, value):
+        name = f"{layer.path}/{name}"
+        if len(value.shape) > 1:
+            raise UserError(
+                "A statistic must be a scalar or a vector. Received: "
+                f"{name} of shape {tuple(value.shape)}"
+            )
+        calls.setdefault(name, []).append(ops.cast(value, "float32"))
+
+    with capture("losses", receive_loss), capture("statistics", receive_statistic):
+        yield losses, statistics
+    statistics |= {name: sum(values) / len(values) for name, values in calls.items()}
+    regularized = [v for v in model.trainable_weights if v.regularizer is not None]
+    # Keras lists what `add_loss` was given first, and then these.
+    values = [_scalar(value) for value in model.losses]
+    nameless = values[: len(values) - len(regularized)]
+    if nameless:
+        losses["add_loss"] = sum(nameless)
+    for variable, value in zip(regularized, values[len(nameless) :], strict=True):
+        losses[f"{variable.path}/regularizer"] = value
+
+
+def weighted_sum(losses, weights):
+    """Adds auxiliary losses up.
+
+    Args:
+        losses: dictionary of scalars, from `reports`.
+        weights: dictionary of floats by regular expression. The first expression that
+            matches a part of a loss' name gives its weight; other losses weigh 1.
 
     Returns:
-        (objective, sums): a float32 scalar, and a dictionary of float32 scalars and
-        vectors: those of `loss_fn`, "auxiliary_loss", "auxiliary/NAME" and
-        "statistics/NAME", see `Engine.step`.
+        float32 scalar.
+
+    Raises:
+        ValueError: an expression matches no loss.
     """
-    outputs, auxiliary, statistics = call_with_reports(model, batch)
-    sums = loss_fn(outputs, batch)
-    objective = ops.divide_no_nan(sums["objective"], weight)
-    if auxiliary or auxiliary_loss_weights:
-        added = weighted_sum(auxiliary, auxiliary_loss_weights) * share
-        objective = objective + added
-        sums = {
-            **sums,
-            **{f"auxiliary/{k}": v * share for k, v in auxiliary.items()},
-            "auxiliary_loss": added,
-        }
-    sums = {**sums, **{f"statistics/{k}": v * share for k, v in statistics.items()}}
-    return objective, {key: value for key, value in sums.items() if key != "weight"}
+    idle = [p for p in weights if not any(re.search(p, name) for name in losses)]
+    if idle:
+        raise UserError(
+            f"auxiliary_loss_weights names {', '.join(map(repr, idle))}, and no layer "
+            "reports such a loss. The layers of this model report: "
+            f"{', '.join(sorted(losses)) or 'none'}."
+        )
+    total = ops.zeros((), "float32")
+    for name, loss in losses.items():
+        weight = next((w for p, w in weights.items() if re.search(p, name)), 1.0)
+        if weight:  # What weighs nothing is logged alone.
+            total = total + weight * loss
+    return total
 
 
 def unused_variables(paths):
@@ -51,3 +167,7 @@ def unused_variables(paths):
         f"{', '.join(paths[:5])}{more}. Expected a gradient for each: use them in the "
         f"model, or make them non-trainable.{hint}"
     )
+
+
+def _scalar(value):
+    return ops.sum(ops.cast(value, "float32"))

@@ -6,7 +6,7 @@ from remixer_tf.errors import UserError
 
 # The value that asks for nothing, and what there is instead.
 _OPTIONS = {
-    "gradient_accumulation_steps": (None, "train.micro_batches saves memory"),
+    "gradient_accumulation_steps": (None, "Objective.micro_batches saves memory"),
     "loss_scale_factor": (None, "losses are not scaled, and bfloat16 needs no scale"),
     "use_ema": (False, "checkpoints hold the weights themselves"),
 }

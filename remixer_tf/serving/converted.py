@@ -74,35 +74,25 @@ def export_tokens(graph, task, name, folder):
                 "(text_to_text.decode_fn)."
             ) from error
         description = os.path.join(local, "model.json")
+        content = _describe_graph(runtime, function) | {
+            "pad_id": 0,
+            "eos_id": vocabularies["targets"].eos_id,
+            "inputs_end_with_eos": "inputs" in task.output_features
+            and features["inputs"].add_eos,
+            "max_input_length": graph.input_length,
+            "vocabularies": {n: _describe(v) for n, v in vocabularies.items()},
+        }
         with open(description, "w") as file:
-            adds_eos = "inputs" in task.output_features and features["inputs"].add_eos
-            decoded = function.get_concrete_function().structured_outputs["outputs"]
-            content = _describe_graph(runtime, function) | {
-                "pad_id": 0,
-                "eos_id": vocabularies["targets"].eos_id,
-                "inputs_end_with_eos": adds_eos,
-                "max_input_length": graph.input_length,
-                "max_decode_length": decoded.shape[-1],
-                "vocabularies": {
-                    feature: _describe_vocabulary(vocabulary)
-                    for feature, vocabulary in vocabularies.items()
-                },
-            }
-            json.dump(content, file, indent=2)
-            file.write("\n")
-        for file in {path, description, *_files(vocabularies.values())}:
+            file.write(json.dumps(content, indent=2) + "\n")
+        files = {_file(vocabulary) for vocabulary in vocabularies.values()} - {None}
+        for file in {path, description, *files}:
             tf.io.gfile.copy(file, os.path.join(place, os.path.basename(file)))
 
 
 def example_tokens(length, vocab_size):
-    """Rows of random ids, from one id to as many as a row holds; the rest is padding.
+    """Returns rows of random ids, int32 `[rows, length]`.
 
-    Args:
-        length: int.
-        vocab_size: int.
-
-    Returns:
-        int32 `[rows, length]`.
+    The rows have from one id to as many as they hold; the rest is padding.
     """
     lengths = sorted({1, min(2, length), (length + 1) // 2, max(length - 1, 1), length})
     ids = np.random.default_rng(0).integers(2, vocab_size, [len(lengths), length])
@@ -121,10 +111,10 @@ def compare(runtime, path, function, examples):
         runtime: one of the values of `RUNTIMES`.
         path: str, of the file.
         function: the `tf.function` of one argument.
-        examples: `[rows, ..]`, rows of its input.
+        examples: `[rows, ..]`, its input.
 
     Raises:
-        ValueError: they differ; the message tells where.
+        ValueError: they differ; the message says where.
     """
     (spec,) = function.input_signature
     batches = [examples[row : row + 1] for row in range(len(examples))]
@@ -164,31 +154,29 @@ def _describe_graph(runtime, function):
     """The part of `model.json` on names, types and shapes."""
     outputs = function.get_concrete_function().structured_outputs
     (spec,) = function.input_signature
+
+    def describe(tensor):
+        return {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
+
     return {
         "format": runtime.NAME,
         "file": runtime.FILE,
         **runtime.CALL,
-        "inputs": {spec.name: _describe_tensor(spec)},
-        "outputs": {name: _describe_tensor(x) for name, x in sorted(outputs.items())},
+        "inputs": {spec.name: describe(spec)},
+        "outputs": {name: describe(x) for name, x in sorted(outputs.items())},
+        "max_decode_length": outputs["outputs"].shape[-1],
     }
 
 
-def _describe_tensor(tensor):
-    return {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
-
-
-def _describe_vocabulary(vocabulary):
+def _describe(vocabulary):
     size = {"size": vocabulary.vocab_size, "extra_ids": vocabulary.extra_ids}
-    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-        path = vocabulary.sentencepiece_model_file
+    if path := _file(vocabulary):
         return {"kind": "SentencePiece", "file": os.path.basename(path), **size}
     return {"kind": type(vocabulary).__name__, **size}
 
 
-def _files(vocabularies):
-    """The files of vocabularies, those that have one: a set of str."""
-    return {
-        vocabulary.sentencepiece_model_file
-        for vocabulary in vocabularies
-        if isinstance(vocabulary, seqio.SentencePieceVocabulary)
-    }
+def _file(vocabulary):
+    """The path of a vocabulary's file, or None if it has none."""
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return vocabulary.sentencepiece_model_file
+    return None

@@ -17,15 +17,11 @@ def image_to_class(run, model_dir, transforms, *, step=None, weights="float32"):
 
     Args:
         run: a `Run` of an `ImageClassifier`.
-        model_dir, step, weights: see `text_to_text`.
-        transforms: list of functions, see `ImageToClass`.
+        model_dir, step: see `Run.restore`, which also says what is raised.
+        transforms, weights: see `ImageToClass`.
 
     Returns:
         the `ImageToClass`, and the checkpoint's step, an int.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model.
     """
     engine, step = run.restore(model_dir, step)
     return ImageToClass(engine.model, transforms, weights), step

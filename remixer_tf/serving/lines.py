@@ -9,17 +9,17 @@ import sys
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.whole_folder import temporary_name
 from remixer_tf.errors import StorageError, UserError
 
 
-def answer_lines(model, lines, output, *, batch_size, scores=False):
+def answer_lines(model, lines, output, batch_size, scores=False):
     """Writes the answer to each line, in order.
 
-    Where the model gives several, each has a line of its own, those of a question one
-    after the other: as many for each, an empty line where a search found fewer.
-
-    A line break in an answer is written as `\\n` or `\\r`, so that lines stay aligned.
-    Lines that the model could not read whole are reported on standard error.
+    Several answers to a question have a line each, one after the other; lines are empty
+    where a search found fewer. A line break in an answer is written as `\\n` or `\\r`,
+    so that lines stay aligned. Lines that the model could not read whole are reported
+    on standard error.
 
     Args:
         model: a `TextToText`.
@@ -43,22 +43,15 @@ def answer_lines(model, lines, output, *, batch_size, scores=False):
         total += len(batch)
         over += int(answers["trimmed"].numpy().sum())
     if over:
-        print(
-            f"warning: {over:,} of {total:,} lines are longer than "
-            f"{model.tokens.input_length} tokens: they were trimmed, as in training.",
-            file=sys.stderr,
-        )
+        longest = f"{model.tokens.input_length} tokens"
+        _warn(over, total, f"{longest}: they were trimmed, as in training")
 
 
 def read_pairs(scorer, lines):
     """Yields the ids of lines of inputs, a tab and targets; see `TextScorer.encode`.
 
-    Args:
-        scorer: a `TextScorer`.
-        lines: iterable of bytes.
-
     Raises:
-        ValueError: a line has no tab.
+        ValueError: a line, bytes, has no tab.
     """
     for number, line in enumerate(lines, start=1):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -74,12 +67,8 @@ def read_pairs(scorer, lines):
 def write_scores(scores, output):
     """Writes a line for each score: the sum, the number of tokens, 1 if greedy, else 0.
 
-    Targets that the model could not read whole, or not with all their inputs, are
-    reported on standard error.
-
-    Args:
-        scores: iterable of what `TextScorer.score` yields.
-        output: a binary file.
+    The scores are what `TextScorer.score` yields. Pairs that the model could not read
+    whole are reported on standard error.
     """
     total, over = 0, 0
     for value, num_tokens, greedy, cut in scores:
@@ -87,20 +76,18 @@ def write_scores(scores, output):
         total += 1
         over += cut
     if over:
-        print(
-            f"warning: {over:,} of {total:,} lines are longer than the model reads: "
-            "they were cut.",
-            file=sys.stderr,
-        )
+        _warn(over, total, "the model reads: they were cut")
+
+
+def _warn(over, total, what):
+    message = f"warning: {over:,} of {total:,} lines are longer than {what}."
+    print(message, file=sys.stderr)
 
 
 def write_perplexity(scores, num_bytes, output):
     """Writes a line: log-likelihood, tokens, perplexity of a token, bits per byte.
 
-    Args:
-        scores: iterable of what `TextScorer.score` yields, of all parts of a text.
-        num_bytes: int, the length of the text.
-        output: a binary file.
+    The scores are what `TextScorer.score` yields for all parts of a text.
     """
     sums, counts, *_ = zip(*scores, strict=True)
     loss, tokens = -math.fsum(sums), sum(counts)
@@ -129,7 +116,8 @@ def open_output(path):
     """Opens a file to write bytes to; "-" is standard output.
 
     The file appears when the block ends without an error. Until then, and if it ends
-    with one, a file that was there stays as it is.
+    with one, a file that was there stays as it is. What killed processes left half
+    written beside it is removed.
 
     Raises:
         OSError: it cannot be written.
@@ -142,7 +130,7 @@ def open_output(path):
         return
     path = os.path.realpath(path)
     regular = os.path.isfile(path) or not os.path.exists(path)
-    temporary = f"{path}.{os.getpid()}.tmp" if regular else path  # else a device
+    temporary = temporary_name(path) if regular else path  # else a device
     try:
         file = _NamedFile(temporary, path)
     except OSError as error:
@@ -158,13 +146,17 @@ def open_output(path):
         raise
 
 
-class _NamedFile(io.FileIO):
-    """A file to write to, whose errors name it.
+@contextlib.contextmanager
+def open_text_output(path):
+    """As `open_output`, for text: it is written when the block ends."""
+    with open_output(path) as output:
+        text = io.StringIO()
+        yield text
+        output.write(text.getvalue().encode())
 
-    Args:
-        path: str.
-        name: str, of the file in messages.
-    """
+
+class _NamedFile(io.FileIO):
+    """A file to write to at a path, whose errors call it `name`."""
 
     def __init__(self, path, name):
         super().__init__(path, "w")

@@ -25,12 +25,11 @@ def convert(module, function, path):
 
     Args:
         module: a `tf.Module` that holds the variables.
-        function: a `tf.function` with an `input_signature` of fixed shapes that
-            returns a dictionary.
+        function: a `tf.function` of fixed shapes that returns a dictionary.
         path: str, of the file.
 
     Raises:
-        ValueError: an operation that LiteRT lacks; it is named.
+        ValueError: LiteRT lacks an operation; the message names it.
     """
     with tempfile.TemporaryDirectory() as folder:
         # from_concrete_functions() writes files that do not run, or give NaN.

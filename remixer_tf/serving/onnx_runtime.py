@@ -23,14 +23,8 @@ def check_installed():
 def convert(module, function, path):
     """Writes a graph as an ONNX file.
 
-    Args:
-        module: ignored; the variables come with the function.
-        function: a `tf.function` with an `input_signature`, that returns a dictionary.
-            Names of inputs and outputs differ.
-        path: str, of the file.
-
-    Raises:
-        ValueError: an operation that ONNX lacks; it is named.
+    Arguments and errors are those of `litert.convert`, but shapes need not be fixed.
+    `module` is ignored: the variables come with the function.
     """
     import onnx
     import tf2onnx

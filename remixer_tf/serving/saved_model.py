@@ -16,9 +16,8 @@ class Signatures(NamedTuple):
     """What can be asked of an export.
 
     Attributes:
-        functions: dictionary of names to `tf.function`s with an `input_signature`,
-            each of which returns a dictionary of tensors. All tensors have the leading
-            axis `batch`.
+        functions: dictionary of names to `tf.function`s with an `input_signature`. Each
+            returns a dictionary of tensors with the leading axis `batch`.
         missing: dictionary of names that other models have to why this one has not.
         resources: list of `tf.Module`s, whose variables and tokenizers they use.
         example: bytes, what a warm-up request holds where a string is asked for.
@@ -55,10 +54,9 @@ def export(
         directory: folder of numbered exports, made if it is missing.
         number: int.
         configuration: str, gin text.
-        batch_sizes: list of ints; concurrent calls of a signature are computed together
-            in batches of these sizes, see `batch_calls`. Empty: each by itself.
+        batch_sizes: list of ints, see `batch_calls`. Empty: each call by itself.
         warm_up: bool, whether to add requests, see `write_warm_up`.
-        max_rows: int, rows of a request at most, see `limit_requests`.
+        max_rows: int, see `limit_requests`.
 
     Returns:
         str, the path of the SavedModel, and the `Signatures` that it has.

@@ -13,10 +13,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 class StoredWeights(tf.Module):
     """Holds a model's weights, for what `tf.saved_model.save` writes.
 
-    The model is no attribute of what is saved, since Keras would save it a second time
-    in its own way. Weights of half the size are copies, cast back whenever they are
-    read; the model's own are then no part of the graph, nor of the file. Integers stay
-    as they are.
+    The model is no attribute, since Keras would save it a second time in its own way.
+    Weights of half the size are copies, cast back whenever they are read; the file
+    does not have the model's own then. Integers stay as they are.
 
     Args:
         model: a built `keras.Model`.

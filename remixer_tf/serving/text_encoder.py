@@ -15,15 +15,10 @@ from remixer_tf.serving.stored_weights import StoredWeights
 def text_encoder(run, model_dir, *, step=None, weights="float32"):
     """Restores a checkpoint of a run as a `TextEncoder`.
 
-    Args: see `text_to_text`.
+    Arguments and errors are those of `Run.restore` and `TextEncoder`.
 
     Returns:
         the `TextEncoder`, and the checkpoint's step, an int.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model or vocabulary, or what
-            `TextEncoder` raises.
     """
     engine, step = run.restore(model_dir, step)
     task, length = run.get_task(), run.feature_lengths["inputs"]

@@ -19,17 +19,10 @@ from remixer_tf.errors import UserError
 def text_scorer(run, model_dir, *, step=None):
     """Restores a checkpoint of a run as a `TextScorer`.
 
-    Args:
-        run: a `Run` of text, whose model writes.
-        model_dir, step: see `text_to_text`.
+    Arguments and errors are those of `Run.restore` and `TextScorer`.
 
     Returns:
         the `TextScorer`, and the checkpoint's step, an int.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model or vocabulary, the engine is of
-            several processes, or what `TextScorer` raises.
     """
     engine, step = run.restore(model_dir, step, check_writes)
     task, lengths = run.get_task(), run.feature_lengths

@@ -1,7 +1,7 @@
 """A trained model from strings to strings, tokenizer included.
 
-`python -m remixer_tf infer` calls a `TextToText`, `python -m remixer_tf export` saves
-one, so that both give the same answers; evaluation's predictions are these too.
+`infer` calls a `TextToText` and `export` saves one, so that both give the same answers.
+Evaluation's predictions are these too.
 """
 
 import functools
@@ -12,14 +12,14 @@ import tensorflow as tf
 
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
-from remixer_tf.decoding import check_scores, check_writes, greedy_decode
+from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.serving.saved_model import Signatures
-from remixer_tf.serving.score_graph import ScoreGraph
 from remixer_tf.serving.token_graph import TokenGraph
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
+_TARGETS = tf.TensorSpec([None], tf.string, name="targets")
 
 
 def text_to_text(
@@ -38,8 +38,7 @@ def text_to_text(
     Args:
         run: a `Run` of text. Only TensorFlow's engine on one device gives what can be
             exported.
-        model_dir: folder of the run.
-        step: int, the step of the checkpoint; None for the newest.
+        model_dir, step: see `Run.restore`.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
             Where a task has targets alone, as raw text, prompt and answer share that
             length, half of it each unless this says otherwise.
@@ -53,9 +52,8 @@ def text_to_text(
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint is of another model or vocabulary, the model writes
-            no text, the task is unknown or has no targets, `max_decode_length` leaves
-            no room for a prompt, or the engine is of several processes.
+        ValueError: what `Run.restore` and `TextToText` raise, or the model writes no
+            text.
     """
     engine, step = run.restore(model_dir, step, check_writes)
     one_graph = keras.backend.backend() == "tensorflow" and engine.num_replicas == 1
@@ -102,18 +100,14 @@ class TextToText(tf.Module):
         task: a `seqio.Task` or `seqio.Mixture` with the feature targets, and inputs if
             it is not of a language model.
         feature_lengths: dictionary of ints, as in training.
-        max_decode_length: int, see `text_to_text`.
-        skip_special_tokens: bool, see `text_to_text`.
+        max_decode_length, skip_special_tokens: see `text_to_text`.
         decode_fn, weights, jit_compile: see `TokenGraph`, the attribute `tokens`.
 
-    Call arguments:
-        inputs: string `[batch]`.
-
-    Returns:
-        dictionary with `outputs`, string `[batch]`; `scores`, float32 `[batch]`, the
-        log-probability of the answer's tokens; and `trimmed`, bool `[batch]`, whether
-        the model could not read the input whole. Where `decode_fn` gives several
-        answers, also `all_outputs` and `all_scores`, `[batch, answers]`.
+    A call takes `inputs`, string `[batch]`. It returns a dictionary with `outputs`,
+    string `[batch]`; `scores`, float32 `[batch]`, the log-probability of the answer's
+    tokens; and `trimmed`, bool `[batch]`, whether the model could not read the input
+    whole. Where `decode_fn` gives several answers, also `all_outputs` and `all_scores`,
+    `[batch, answers]`.
 
     Raises:
         ValueError: the task has no targets, or `max_decode_length` leaves no room for a
@@ -154,9 +148,7 @@ class TextToText(tf.Module):
         self._decode_ids = functools.partial(
             self.codec.decode, skip_special_tokens=skip_special_tokens
         )
-        self._num_ids = lambda: model.vocab_size
-        self._check_scores = lambda: check_scores(model)
-        self._make_scores = lambda: ScoreGraph(model, self.codec, self.tokens.weights)
+        self._model = lambda: model  # As an attribute, Keras would save it too.
 
     @tf.function(input_signature=[_STRINGS], autograph=False)
     def __call__(self, inputs):
@@ -190,24 +182,50 @@ class TextToText(tf.Module):
     def signatures(self):
         """What an export has: `Signatures`.
 
-        `serving_default` is a call. Its answers are UTF-8, as TensorFlow Serving's REST
-        interface needs them: of bytes, seqio's decoding drops those that are not.
+        - `serving_default`: a call. Its answers are UTF-8, as TensorFlow Serving's REST
+          interface needs them: seqio's decoding drops bytes that are not.
+        - `score`: of `inputs` and `targets`, strings `[batch]`, the `scores`, float32
+          `[batch]`, the log-likelihood of the targets given the inputs; `num_tokens`,
+          int32 `[batch]`, how many tokens these are; `greedy`, bool `[batch]`, see
+          `remixer_tf.decoding.Scores`; `trimmed`, bool `[batch]`, whether the model
+          could not read both whole; and `token_scores`, float32 `[batch, length]`, of
+          each target token, `tokens`, int32 of the same shape. Both are 0 where a row
+          has none.
+        - `predict_tokens`: see `TokenGraph.function`.
         """
+        model = self._model()
 
         @tf.function(input_signature=[_STRINGS], autograph=False)
         def answer(inputs):
             return self(inputs)
 
+        @tf.function(input_signature=[_STRINGS, _TARGETS], autograph=False)
+        def score_texts(inputs, targets):
+            inputs = self.codec.encode("inputs", inputs)
+            targets = self.codec.encode("targets", targets)
+            batch, _, trimmed = self.codec.pairs(inputs, targets)
+            with self.tokens.weights.reading():
+                scores = score(model, batch)
+            return {
+                "scores": scores.sums,
+                "num_tokens": scores.num_tokens,
+                "greedy": scores.greedy,
+                "trimmed": trimmed,
+                "token_scores": scores.log_probs,
+                "tokens": batch["decoder_target_tokens"]
+                * batch["decoder_loss_weights"],
+            }
+
         functions = {
             "serving_default": answer,
-            "score": self._make_scores().function(),
+            "score": score_texts,
             "predict_tokens": self.tokens.function(),
         }
         missing = {}
         if reason := self.tokens.cannot_decode():
             missing = {n: reason for n in ("serving_default", "predict_tokens")}
         try:
-            self._check_scores()
+            check_scores(model)
         except ValueError as error:
             missing["score"] = str(error)
         if len(missing) == len(functions):
@@ -217,21 +235,15 @@ class TextToText(tf.Module):
             missing,
             [self.tokens.weights, self.codec],
             files=self.codec.files,
-            num_ids=self._num_ids(),
+            num_ids=model.vocab_size,
         )
 
 
 class TextThroughArrays(TextToText):
-    """A `TextToText` whose model runs on JAX, or on several devices.
+    """A `TextToText` whose model runs on JAX, or on several devices of its `engine`.
 
     The same tokenizers read and write around it. No graph holds both, so that it has no
-    signatures to export: the same checkpoint is exported by TensorFlow's graph on one
-    device.
-
-    Args:
-        engine: the built `Engine` that has the model.
-        model, task, options: see `TextToText`. Weights of half the size are an
-            export's alone.
+    signatures to export, and no weights of half the size.
     """
 
     def __init__(self, engine, model, task, *, weights="float32", **options):

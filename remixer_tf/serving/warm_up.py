@@ -7,18 +7,12 @@ import tensorflow as tf
 from remixer_tf.errors import MissingLibraryError
 
 
-def write_warm_up(folder, signatures, texts, batch_sizes):
+def write_warm_up(folder, signatures, text, batch_sizes):
     """Writes a request of each batch size for each signature into a SavedModel.
 
     The first answers of a graph are slow. The requests are a TFRecord of
-    `PredictionLog`s, `assets.extra/tf_serving_warmup_requests`.
-
-    Args:
-        folder: str, of a SavedModel.
-        signatures: dictionary of names to `tf.function`s.
-        texts: bytes, what the requests hold where a signature takes strings; numbers
-            are 0.
-        batch_sizes: list of ints.
+    `PredictionLog`s, `assets.extra/tf_serving_warmup_requests`. Strings in them are
+    `text`, bytes, and numbers are 0.
 
     Raises:
         ImportError: tensorflow-serving-api is not installed.
@@ -33,7 +27,10 @@ def write_warm_up(folder, signatures, texts, batch_sizes):
                 request.model_spec.name = "default"
                 request.model_spec.signature_name = name
                 for spec in function.input_signature:
-                    value = _value(spec, size, texts)
+                    # Axes of any length have 32.
+                    shape = [size, *(n or 32 for n in spec.shape[1:])]
+                    zero = tf.zeros([], spec.dtype)
+                    value = tf.fill(shape, text if spec.dtype == tf.string else zero)
                     request.inputs[spec.name].CopyFrom(tf.make_tensor_proto(value))
                 log = log_pb2.PredictionLog(
                     predict_log=log_pb2.PredictLog(request=request)
@@ -55,9 +52,3 @@ def import_messages():
             "pip install 'remixer_tf[serving]'"
         ) from error
     return predict_pb2, prediction_log_pb2
-
-
-def _value(spec, batch_size, text):
-    """A tensor as a signature takes it; axes of any length have 32."""
-    shape = [batch_size, *(n or 32 for n in spec.shape[1:])]
-    return tf.fill(shape, text if spec.dtype == tf.string else tf.zeros([], spec.dtype))

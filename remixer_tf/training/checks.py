@@ -7,23 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.errors import StorageError, UserError
-from remixer_tf.layers.checks import check_integers, check_numbers
 
 
-def check_options(
-    *, keep_checkpoints, keep_period, seed, micro_batches, clip_norm, max_skipped_steps
-):
-    """Raises ValueError unless each is a number as `train` takes it."""
-    check_integers(keep_checkpoints=keep_checkpoints, micro_batches=micro_batches)
-    check_integers(0, seed=seed, max_skipped_steps=max_skipped_steps)
-    if keep_period is not None:
-        check_integers(keep_period=keep_period)
-    if clip_norm is not None:
-        check_numbers(clip_norm=clip_norm)
+def check_evaluations(evaluations, schedule, best):
+    """Raises ValueError unless it is a list of evaluations that fit a `Schedule`.
 
-
-def check_evaluations(evaluations, best):
-    """Raises ValueError unless it is a list of evaluations, and a `Best` or None."""
+    They also have to give the metric of a `Best`, unless that is None.
+    """
     if not isinstance(evaluations, (list, tuple)) or not all(
         hasattr(evaluation, "period") for evaluation in evaluations
     ):
@@ -31,10 +21,11 @@ def check_evaluations(evaluations, best):
             "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
             f"its brackets). Received: evaluations={evaluations!r}"
         )
-    if best is not None and not hasattr(best, "metric"):
-        raise UserError(f"best must be None or @Best(). Received: best={best!r}")
     if best is not None:
         best.check(evaluations)
+    names = (f"period of evaluation {i}" for i in range(len(evaluations)))
+    periods = (evaluation.period for evaluation in evaluations)
+    schedule.check_periods(**dict(zip(names, periods, strict=True)))
 
 
 def check_vocabulary_size(vocabularies, model):

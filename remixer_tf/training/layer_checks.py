@@ -1,7 +1,6 @@
 """What is checked of layers of a user's own before a run trains them."""
 
 import keras
-import numpy as np
 
 from remixer_tf import testing
 from remixer_tf.errors import UserError
@@ -60,8 +59,7 @@ def _check(layer, stack, model, packed, decodes):
     weights = [*layer.trainable_variables]
     if stack.position_bias is not None:
         weights += stack.position_bias.trainable_variables
-    values = testing.random_values(weights, np.random.default_rng(0))
-    with keras.StatelessScope([*values]):
+    with keras.StatelessScope([*testing.random_values(weights)]):
         if in_decoder:
             trial.check_causal()
         trial.tolerance = 1e-3 if exact else 0.05

@@ -1,7 +1,7 @@
 """How a run tells how it goes: a progress bar or log lines, and its speed."""
 
+import collections
 import contextlib
-import dataclasses
 import sys
 import time
 
@@ -56,11 +56,7 @@ class Progress:
             print(text, flush=True)
 
     def after_call(self, step, batch, metrics):
-        """Moves the bar, as a hook."""
-        self.advance(step)
-
-    def advance(self, step):
-        """Moves the bar to `step`."""
+        """Moves the bar to `step`, as a hook."""
         if self._bar:
             self._bar.update(self._task, completed=step)
 
@@ -95,28 +91,20 @@ class Progress:
 
 
 class Speed:
-    """Rates per second, with pauses (compilation, saving) left out.
+    """Rates per second, with pauses (compilation, saving) left out."""
 
-    Args:
-        unit: str, what is read, "tokens" or "images".
-    """
-
-    def __init__(self, unit="tokens"):
-        self._unit = unit
-        self._total = _Lap()
-        self._lap = _Lap()
+    def __init__(self):
+        self._lap = collections.Counter()  # steps, read, flops, waited, seconds
+        self._total = collections.Counter()
         self._start = time.perf_counter()
 
-    def step(self, steps, flops, waited):
-        """Counts steps, their FLOPs, and the seconds they waited for data."""
-        self._lap.steps += steps
-        self._lap.flops += flops
-        self._lap.waited += waited
+    def count(self, **amounts):
+        """Adds to steps, flops, waited (seconds for data), read (tokens or images)."""
+        self._lap.update(amounts)
 
     def skip(self, seconds, read=0.0):
         """Leaves out `seconds`, and the tokens or images that were read in them."""
-        self._lap.seconds -= seconds
-        self._lap.read -= read
+        self.count(seconds=-seconds, read=-read)
 
     @contextlib.contextmanager
     def paused(self):
@@ -125,8 +113,11 @@ class Speed:
         yield
         self.skip(time.perf_counter() - start)
 
-    def lap(self, read):
-        """Ends a period in which so many tokens or images were read.
+    def lap(self, unit):
+        """Ends a period.
+
+        Args:
+            unit: str, what is read, "tokens" or "images".
 
         Returns:
             dict of steps_per_second, tokens_per_second (or images_per_second),
@@ -134,39 +125,28 @@ class Speed:
             empty if all was skipped.
         """
         now = time.perf_counter()
-        self._lap.read += read
-        self._lap.seconds += now - self._start
-        lap, self._lap, self._start = self._lap, _Lap(), now
-        self._total.add(lap)
-        return lap.rates(self._unit)
+        self.count(seconds=now - self._start)
+        self._total.update(self._lap)
+        rates = _rates(self._lap, unit)
+        self._lap.clear()
+        self._start = now
+        return rates
 
-    def mean(self):
+    def mean(self, unit):
         """Returns the rates over all periods, as `lap` does."""
-        return self._total.rates(self._unit)
+        return _rates(self._total, unit)
 
 
-@dataclasses.dataclass
-class _Lap:
-    steps: int = 0
-    read: float = 0.0
-    flops: float = 0.0
-    waited: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, other):
-        for field in dataclasses.fields(self):
-            name = field.name
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def rates(self, unit):
-        if self.steps <= 0:
-            return {}
-        return {
-            "steps_per_second": self.steps / self.seconds,
-            f"{unit}_per_second": self.read / self.seconds,
-            "flops_per_second": self.flops / self.seconds,
-            "input_wait": self.waited / self.seconds,
-        }
+def _rates(lap, unit):
+    names = {
+        "steps": "steps_per_second",
+        "read": f"{unit}_per_second",
+        "flops": "flops_per_second",
+        "waited": "input_wait",
+    }
+    if lap["steps"] <= 0:
+        return {}
+    return {name: lap[key] / lap["seconds"] for key, name in names.items()}
 
 
 def format_seconds(seconds):

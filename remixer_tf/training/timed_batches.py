@@ -31,9 +31,10 @@ class TimedBatches:
         self._shapes = set()
 
     def read_first(self):
-        """Reads and checks the first superbatch. It is still the first one yielded."""
+        """Returns the first superbatch, checked. It is still the first one yielded."""
         self.first = next(self.iterator)
         check_ids(self.first, self._engine.model)
+        return self.first
 
     def __iter__(self):
         return self

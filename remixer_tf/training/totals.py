@@ -6,33 +6,24 @@ import time
 
 import tensorflow as tf
 
-from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
+from remixer_tf.objectives.batches import throughput_unit
 from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.training.overview import count_parameters
-from remixer_tf.training.progress import Speed
 
 
 class Totals:
     """Adds up metrics, FLOPs and time, over a log period and over the run.
 
     Args:
-        engine: the built `Engine`.
-        batches: the run's `TimedBatches`.
+        session: the `Session`.
         skipped: the run's `SkippedSteps`.
-        earlier: dictionary, the summary at the step that the run resumed from, or {}.
         start_time: float, `time.perf_counter` when the run began in this process.
-
-    Attributes:
-        speed: the `Speed` of the steps.
     """
 
-    def __init__(self, engine, batches, skipped, earlier, start_time):
-        self._unit = throughput_unit(batches.first)  # "tokens" or "images"
-        self.speed = Speed(self._unit)
-        self._engine = engine
-        self._batches = batches
+    def __init__(self, session, skipped, start_time):
+        self._unit = throughput_unit(session.batches.first)  # "tokens" or "images"
+        self._session = session
         self._skipped = skipped
-        self._earlier = earlier
         self._start_time = start_time
         self._steps = self._flops = self._read = 0  # in this process
         self._sums = None  # since the last log line
@@ -40,15 +31,16 @@ class Totals:
 
     def after_call(self, step, batch, metrics):
         """Adds a call's metrics, FLOPs and time."""
-        steps = targets_and_weights(batch)[0].shape[0]
-        flops = self._engine.cost(batch).flops * steps
+        batches, speed = self._session.batches, self._session.speed
+        steps = self._session.schedule.steps_per_call
+        flops = self._session.engine.cost(batch).flops * steps
         self._steps += steps
         self._flops += flops
-        if self._batches.new_shapes:  # Compiling does not count.
-            seconds = time.perf_counter() - self._batches.start
-            self.speed.skip(seconds, float(metrics["tokens"]))
+        if batches.new_shapes:  # Compiling does not count.
+            seconds = time.perf_counter() - batches.start
+            speed.skip(seconds, float(metrics["tokens"]))
         else:
-            self.speed.step(steps, flops, self._batches.waited)
+            speed.count(steps=steps, flops=flops, waited=batches.waited)
         if self._sums:
             metrics = {key: self._sums[key] + value for key, value in metrics.items()}
         self._sums = metrics
@@ -61,7 +53,9 @@ class Totals:
         """
         read = float(self._sums["tokens"])
         self._read += read
-        self._values = summarize_steps(self._sums) | self.speed.lap(read)
+        self._session.speed.count(read=read)
+        rates = self._session.speed.lap(self._unit)
+        self._values = summarize_steps(self._sums) | rates
         self._sums = None
         return self._values
 
@@ -72,16 +66,17 @@ class Totals:
         this step, one after the other. Rates and loss are those of this process. A run
         on several hosts counts the FLOPs of all hosts.
         """
-        earlier, values, read = self._earlier, self._values, self._read
+        engine, earlier = self._session.engine, self._session.checkpoints.summary
+        values, read = self._values, self._read
         if self._sums:
             values = summarize_steps(self._sums)
             read += float(self._sums["tokens"])
-        flops = self._flops * self._engine.host.count + earlier.get("flops", 0)
+        flops = self._flops * engine.host.count + earlier.get("flops", 0)
         read += earlier.get(self._unit, 0)
         steps = self._steps + earlier.get("counted_steps", 0)
         seconds = time.perf_counter() - self._start_time + earlier.get("seconds", 0)
         return {
-            "parameters": count_parameters(self._engine.model),
+            "parameters": count_parameters(engine.model),
             "steps": step,
             "counted_steps": steps,  # Fewer if earlier ones did not count them.
             self._unit: read,
@@ -93,7 +88,7 @@ class Totals:
                 for name in ("objective", "loss", "accuracy")
                 if name in values
             },
-            **self.speed.mean(),
+            **self._session.speed.mean(self._unit),
             "skipped_steps": self._skipped.count + earlier.get("skipped_steps", 0),
             "seconds": seconds,
         }

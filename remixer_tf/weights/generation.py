@@ -6,6 +6,7 @@ length counts the id that the decoder starts with, here it does not.
 
 from typing import NamedTuple
 
+from remixer_tf.decoding import AnswerLimits, Sampling
 from remixer_tf.weights.values import flag, integer, real, short
 
 # What is no setting of a search, or holds here anyway (T5's ids are checked).
@@ -24,7 +25,12 @@ _SILENT = {
     "use_cache",
 }
 _OF_ONE_SEARCH = ("early_stopping", "length_penalty", "temperature", "top_k", "top_p")
-_DEFAULTS = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0}
+# Of `AnswerLimits`, and what transformers calls them.
+_LIMITS = {
+    "min_length": "min_new_tokens",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "repetition_penalty": "repetition_penalty",
+}
 _MOST_TOKENS = 2**16
 _SAMPLED = 50  # tokens, where top_k is not set
 
@@ -44,13 +50,7 @@ class Generation(NamedTuple):
 
 
 def read_generation(settings):
-    """Reads the settings of `generate`.
-
-    Args:
-        settings: dictionary, the content of generation_config.json.
-
-    Returns:
-        a `Generation`.
+    """Reads the content of generation_config.json, a dictionary, as a `Generation`.
 
     Raises:
         ValueError: a value is of another type or out of range.
@@ -65,21 +65,22 @@ def read_generation(settings):
     answers = take(integer, "num_return_sequences", 1, 1, 1024)
     left.pop("do_sample", None)
     samples = flag(settings, "do_sample", False)
+    least, least_new, longest, longest_new, unrepeated = (
+        take(integer, name, 0, 0, _MOST_TOKENS)
+        for name in (
+            *("min_length", "min_new_tokens", "max_length", "max_new_tokens"),
+            "no_repeat_ngram_size",
+        )
+    )
     common = {
-        "min_length": take(integer, "min_new_tokens", 0, 0, _MOST_TOKENS),
-        "no_repeat_ngram_size": take(
-            integer, "no_repeat_ngram_size", 0, 0, _MOST_TOKENS
-        ),
+        "min_length": least_new or max(0, least - 1),
+        "no_repeat_ngram_size": unrepeated,
         "repetition_penalty": take(real, "repetition_penalty", 1.0, 1e-3, 1e3),
     }
-    least = take(integer, "min_length", 0, 0, _MOST_TOKENS)
-    if not common["min_length"]:
-        common["min_length"] = max(0, least - 1)
-    longest = take(integer, "max_length", 0, 0, _MOST_TOKENS)
-    longest = take(integer, "max_new_tokens", 0, 0, _MOST_TOKENS) or longest - 1
+    longest = longest_new or longest - 1
 
     if beams > 1:
-        file, name = "decoding/huggingface.gin", "beam_search"
+        file = "decoding/huggingface.gin"
         penalty = take(real, "length_penalty", 1.0, -100.0, 100.0)
         early = settings.get("early_stopping")
         own = {
@@ -93,22 +94,25 @@ def read_generation(settings):
         if samples:  # a search that draws its beams
             left["do_sample"] = True
     elif samples:
-        file, name = "decoding/sampling.gin", "sample"
+        file = "decoding/sampling.gin"
         own = {
-            "sample.temperature": take(real, "temperature", 1.0, 0.0, 1e3),
-            "sample.top_p": take(real, "top_p", 1.0, 1e-6, 1.0),
+            "Sampling.temperature": take(real, "temperature", 1.0, 0.0, 1e3),
+            "Sampling.top_p": take(real, "top_p", 1.0, 1e-6, 1.0),
             "sample.num_samples": answers,
         }
         if top_k := take(integer, "top_k", _SAMPLED, 0, 2**31 - 1):
-            own["sample.top_k"] = top_k
+            own["Sampling.top_k"] = top_k
     else:
-        file, name, own = None, "greedy_decode", {}
+        file, own = None, {}
         if answers > 1:
             left["num_return_sequences"] = answers
     for setting in _OF_ONE_SEARCH:  # transformers' others do not read it either
         left.pop(setting, None)
-    changed = {k: v for k, v in common.items() if v != _DEFAULTS[k]}
-    bindings = own | {f"{name}.{k}": v for k, v in changed.items()}
+    free = AnswerLimits()
+    changed = {k: v for k, v in common.items() if v != getattr(free, k)}
+    if changed and file is None:
+        file = "decoding/greedy.gin"
+    bindings = own | {f"AnswerLimits.{k}": v for k, v in changed.items()}
     if longest > 0:
         bindings["text_to_text.max_decode_length"] = longest
         bindings["DecodedEvaluation.max_decode_length"] = longest
@@ -121,14 +125,15 @@ def write_generation(search, arguments, max_new_tokens):
     Args:
         search: str, the name of a function of `remixer_tf.decoding`.
         arguments: dictionary of what is bound to its arguments.
-        max_new_tokens: int, tokens decoded at most.
+        max_new_tokens: int.
 
     Returns:
         a dictionary for generation_config.json, and a list of str: what transformers
         does not do.
     """
     settings = {"max_new_tokens": max_new_tokens, "num_beams": 1, "do_sample": False}
-    arguments = {**_DEFAULTS, **arguments}
+    limits, free = arguments.get("limits") or AnswerLimits(), AnswerLimits()
+    sampling = arguments.get("sampling") or Sampling()
     left = []
     if search == "beam_search":
         settings["num_beams"] = arguments.get("beams", 4)
@@ -139,25 +144,21 @@ def write_generation(search, arguments, max_new_tokens):
             settings["early_stopping"] = rules.early_stopping
         else:
             left.append(f"{type(rules).__name__}, answers rank by its own rules")
-    elif search == "sample" and arguments.get("temperature", 1.0) > 0:
+    elif search == "sample" and sampling.temperature > 0:
         settings |= {
             "do_sample": True,
-            "temperature": arguments.get("temperature", 1.0),
-            "top_k": arguments.get("top_k") or 0,
-            "top_p": arguments.get("top_p", 1.0),
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k or 0,
+            "top_p": sampling.top_p,
             "num_return_sequences": arguments.get("num_samples", 1),
         }
     elif search not in ("sample", "greedy_decode"):
         left.append(f"{search}, it decodes greedily")
-    if arguments.get("allowed") is not None:
+    if limits.allowed is not None:
         left.append("allowed, the strings that an answer is one of")
-    for ours, theirs in (
-        ("min_length", "min_new_tokens"),
-        ("no_repeat_ngram_size", "no_repeat_ngram_size"),
-        ("repetition_penalty", "repetition_penalty"),
-    ):
-        if arguments[ours] != _DEFAULTS[ours]:
-            settings[theirs] = arguments[ours]
+    for ours, theirs in _LIMITS.items():
+        if getattr(limits, ours) != getattr(free, ours):
+            settings[theirs] = getattr(limits, ours)
     return settings, left
 
 

@@ -35,13 +35,7 @@ _UNUSED_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.
 
 
 def read_hugging_face_t5(folder):
-    """Reads a folder that transformers wrote: config.json and safetensors.
-
-    Args:
-        folder: str.
-
-    Returns:
-        a `Source`.
+    """Reads a folder that transformers wrote as a `Source`: config.json, safetensors.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -85,11 +79,8 @@ def read_hugging_face_t5(folder):
     )
     vocabulary = os.path.join(folder, "spiece.model")
     tokenizer, generation = (
-        read_json(path) if os.path.exists(path) else {}
-        for path in (
-            os.path.join(folder, name)
-            for name in ("tokenizer_config.json", "generation_config.json")
-        )
+        read_json(os.path.join(folder, name), optional=True)
+        for name in ("tokenizer_config.json", "generation_config.json")
     )
     return Source(
         "Hugging Face T5",
@@ -135,11 +126,7 @@ def _check_kind(config):
 
 
 def t5_of_config(config, tied):
-    """The `T5` that config.json describes.
-
-    Args:
-        config: dictionary, the file's content.
-        tied: bool, whether logits are made with the embedding.
+    """The `T5` that config.json describes; `tied`: the embedding makes its logits.
 
     Raises:
         ValueError: a size is missing, or the activation is unknown.

@@ -9,6 +9,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.weights.names import mesh_tensorflow
 from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import t5_from_shapes
+from remixer_tf.weights.values import first_text
 
 _SLOT = re.compile(r"_slot_(v|vr|vc|m)$")
 
@@ -18,9 +19,6 @@ def read_mesh_tensorflow(prefix):
 
     Args:
         prefix: str, the path of the checkpoint's files without `.index`.
-
-    Returns:
-        a `Source`.
 
     Raises:
         ValueError: it is not of a T5.
@@ -39,12 +37,8 @@ def read_mesh_tensorflow(prefix):
     skipped["global_step"] = "of the optimizer"
     final = "final_layer_norm" if "encoder/final_layer_norm/scale" in shapes else None
     rows = mesh_tensorflow("layer_norm" if final else "rms_norm", final or "rms_norm")
-    path = os.path.join(os.path.dirname(prefix), "operative_config.gin")
-    text = ""
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    model = t5_from_shapes(shapes, rows, text)
+    gin = os.path.join(os.path.dirname(prefix), "operative_config.gin")
+    model = t5_from_shapes(shapes, rows, first_text(gin))
     return Source(
         "Mesh TensorFlow T5",
         *model.architecture(),

@@ -15,111 +15,70 @@ def same(array):
     return array
 
 
-_LAYER = r"(encoder|decoder)/layer_(\d+)"
-_PROJECTION = r"([qkvo])\w+/kernel"  # query, key, value, out
-_MATRIX = r"(wi|wi_0|wi_1|wo)/kernel"
-
-HUGGING_FACE_T5 = (
-    ("token_embedding/embeddings", "shared.weight", same),
-    ("logits/kernel", "lm_head.weight", np.transpose),
-    (
-        r"(encoder|decoder)/position_bias/rel_embedding",
-        r"\1.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-        np.transpose,
-    ),
-    (r"(encoder|decoder)/final_norm/scale", r"\1.final_layer_norm.weight", same),
-    (
-        f"{_LAYER}_self_attention/self_attention/{_PROJECTION}",
-        r"\1.block.\2.layer.0.SelfAttention.\3.weight",
-        np.transpose,
-    ),
-    (
-        f"{_LAYER}_self_attention/norm/scale",
-        r"\1.block.\2.layer.0.layer_norm.weight",
-        same,
-    ),
-    (
-        f"{_LAYER}_cross_attention/cross_attention/{_PROJECTION}",
-        r"\1.block.\2.layer.1.EncDecAttention.\3.weight",
-        np.transpose,
-    ),
-    (
-        f"{_LAYER}_cross_attention/norm/scale",
-        r"\1.block.\2.layer.1.layer_norm.weight",
-        same,
-    ),
-    # The encoder's layers are two sublayers, the decoder's three.
-    (
-        rf"(encoder)/layer_(\d+)_feed_forward/feed_forward/{_MATRIX}",
-        r"\1.block.\2.layer.1.DenseReluDense.\3.weight",
-        np.transpose,
-    ),
-    (
-        r"(encoder)/layer_(\d+)_feed_forward/norm/scale",
-        r"\1.block.\2.layer.1.layer_norm.weight",
-        same,
-    ),
-    (
-        rf"(decoder)/layer_(\d+)_feed_forward/feed_forward/{_MATRIX}",
-        r"\1.block.\2.layer.2.DenseReluDense.\3.weight",
-        np.transpose,
-    ),
-    (
-        r"(decoder)/layer_(\d+)_feed_forward/norm/scale",
-        r"\1.block.\2.layer.2.layer_norm.weight",
-        same,
-    ),
+# Stack, our sublayer, its number in a block, Mesh TensorFlow's and T5X's names of it.
+_SUBLAYERS = (
+    ("encoder", "self_attention", 0, "SelfAttention", "attention"),
+    ("encoder", "feed_forward", 1, "DenseReluDense", "mlp"),
+    ("decoder", "self_attention", 0, "SelfAttention", "self_attention"),
+    ("decoder", "cross_attention", 1, "EncDecAttention", "encoder_decoder_attention"),
+    ("decoder", "feed_forward", 2, "DenseReluDense", "mlp"),
 )
 
-T5X = (
-    ("token_embedding/embeddings", "token_embedder/embedding", same),
-    ("logits/kernel", "decoder/logits_dense/kernel", same),
-    (
-        r"(encoder|decoder)/position_bias/rel_embedding",
-        r"\1/relpos_bias/rel_embedding",
-        same,
-    ),
-    (r"(encoder|decoder)/final_norm/scale", r"\1/\1_norm/scale", same),
-    (
-        r"encoder/layer_(\d+)_self_attention/self_attention/(\w+/kernel)",
-        r"encoder/layers_\1/attention/\2",
-        same,
-    ),
-    (
-        r"encoder/layer_(\d+)_self_attention/norm/scale",
-        r"encoder/layers_\1/pre_attention_layer_norm/scale",
-        same,
-    ),
-    (
-        r"decoder/layer_(\d+)_self_attention/self_attention/(\w+/kernel)",
-        r"decoder/layers_\1/self_attention/\2",
-        same,
-    ),
-    (
-        r"decoder/layer_(\d+)_self_attention/norm/scale",
-        r"decoder/layers_\1/pre_self_attention_layer_norm/scale",
-        same,
-    ),
-    (
-        r"decoder/layer_(\d+)_cross_attention/cross_attention/(\w+/kernel)",
-        r"decoder/layers_\1/encoder_decoder_attention/\2",
-        same,
-    ),
-    (
-        r"decoder/layer_(\d+)_cross_attention/norm/scale",
-        r"decoder/layers_\1/pre_cross_attention_layer_norm/scale",
-        same,
-    ),
-    (
-        f"{_LAYER}_feed_forward/feed_forward/{_MATRIX}",
-        r"\1/layers_\2/mlp/\3/kernel",
-        same,
-    ),
-    (
-        f"{_LAYER}_feed_forward/norm/scale",
-        r"\1/layers_\2/pre_mlp_layer_norm/scale",
-        same,
-    ),
+
+def _t5(embedding, logits, bias, final_norm, names, change=same):
+    r"""A table of T5.
+
+    Args:
+        embedding, logits, bias, final_norm: str, names of what stands outside blocks.
+        names: function of a row of `_SUBLAYERS` to the names of a sublayer's kernels
+            and of its norm. The number of the block is \1, a kernel's name here \2, and
+            its first letter \3.
+        change: function, of the kernels and of the bias.
+    """
+    rows = [
+        ("token_embedding/embeddings", embedding, same),
+        ("logits/kernel", logits, change),
+        (r"(encoder|decoder)/position_bias/rel_embedding", bias, change),
+        (r"(encoder|decoder)/final_norm/scale", final_norm, same),
+    ]
+    for row in _SUBLAYERS:
+        layer, (kernel, norm) = rf"{row[0]}/layer_(\d+)_{row[1]}", names(*row)
+        rows.append((rf"{layer}/{row[1]}/((\w)\w*)/kernel", kernel, change))
+        rows.append((f"{layer}/norm/scale", norm, same))
+    return tuple(rows)
+
+
+def _hugging_face(stack, ours, number, theirs, _):
+    layer, kernel = rf"{stack}.block.\1.layer.{number}", _projection(ours)
+    return rf"{layer}.{theirs}.{kernel}.weight", f"{layer}.layer_norm.weight"
+
+
+def _t5x(stack, ours, number, _, theirs):
+    norm = theirs.replace("encoder_decoder", "cross")
+    layer = rf"{stack}/layers_\1"
+    return rf"{layer}/{theirs}/\2/kernel", f"{layer}/pre_{norm}_layer_norm/scale"
+
+
+def _projection(sublayer):
+    """Query, key, value and out are q, k, v and o elsewhere."""
+    return r"\2" if sublayer == "feed_forward" else r"\3"
+
+
+HUGGING_FACE_T5 = _t5(
+    "shared.weight",
+    "lm_head.weight",
+    r"\1.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+    r"\1.final_layer_norm.weight",
+    _hugging_face,
+    np.transpose,
+)
+
+T5X = _t5(
+    "token_embedder/embedding",
+    "decoder/logits_dense/kernel",
+    r"\1/relpos_bias/rel_embedding",
+    r"\1/\1_norm/scale",
+    _t5x,
 )
 
 
@@ -130,55 +89,18 @@ def mesh_tensorflow(norm, final_norm):
         norm, final_norm: str, what it called its norms: "rms_norm" and "rms_norm", or
             "layer_norm" and "final_layer_norm" in its first checkpoints.
     """
-    return (
-        ("token_embedding/embeddings", "shared/embedding", same),
-        ("logits/kernel", "decoder/logits/kernel", same),
-        (
-            r"(encoder|decoder)/position_bias/rel_embedding",
-            r"\1/block_000/layer_000/SelfAttention/relative_attention_bias",
-            same,
-        ),
-        (r"(encoder|decoder)/final_norm/scale", rf"\1/{final_norm}/scale", same),
-        (
-            f"{_LAYER}_self_attention/self_attention/{_PROJECTION}",
-            r"\1/block_\2/layer_000/SelfAttention/\3",
-            same,
-        ),
-        (
-            f"{_LAYER}_self_attention/norm/scale",
-            rf"\1/block_\2/layer_000/{norm}/scale",
-            same,
-        ),
-        (
-            f"{_LAYER}_cross_attention/cross_attention/{_PROJECTION}",
-            r"\1/block_\2/layer_001/EncDecAttention/\3",
-            same,
-        ),
-        (
-            f"{_LAYER}_cross_attention/norm/scale",
-            rf"\1/block_\2/layer_001/{norm}/scale",
-            same,
-        ),
-        (
-            rf"(encoder)/layer_(\d+)_feed_forward/feed_forward/{_MATRIX}",
-            r"\1/block_\2/layer_001/DenseReluDense/\3/kernel",
-            same,
-        ),
-        (
-            r"(encoder)/layer_(\d+)_feed_forward/norm/scale",
-            rf"\1/block_\2/layer_001/{norm}/scale",
-            same,
-        ),
-        (
-            rf"(decoder)/layer_(\d+)_feed_forward/feed_forward/{_MATRIX}",
-            r"\1/block_\2/layer_002/DenseReluDense/\3/kernel",
-            same,
-        ),
-        (
-            r"(decoder)/layer_(\d+)_feed_forward/norm/scale",
-            rf"\1/block_\2/layer_002/{norm}/scale",
-            same,
-        ),
+
+    def names(stack, ours, number, theirs, _):
+        layer, kernel = rf"{stack}/block_\1/layer_{number:03}", _projection(ours)
+        kernel += "/kernel" if ours == "feed_forward" else ""
+        return f"{layer}/{theirs}/{kernel}", f"{layer}/{norm}/scale"
+
+    return _t5(
+        "shared/embedding",
+        "decoder/logits/kernel",
+        r"\1/block_000/layer_000/SelfAttention/relative_attention_bias",
+        rf"\1/{final_norm}/scale",
+        names,
     )
 
 

@@ -10,14 +10,10 @@ from remixer_tf.weights.values import gin_text
 
 
 def run_gin(source, vocabulary=None):
-    """The configuration of a run that starts from published weights.
+    """Returns the gin text of a run that starts from a `Source`.
 
-    Args:
-        source: a `Source`.
-        vocabulary: path of a SentencePiece model; None for the one beside the weights.
-
-    Returns:
-        str, gin text.
+    `vocabulary` is the path of a SentencePiece model, None for the one beside the
+    weights.
     """
     run = "imagenet" if source.extra_ids is None else "imported"
     text = (
@@ -36,9 +32,7 @@ def run_gin(source, vocabulary=None):
 def check_vocabulary_fits(vocabularies, vocab_size):
     """Raises ValueError if a vocabulary has ids that the model's embedding lacks.
 
-    Args:
-        vocabularies: what `describe_vocabularies` gives.
-        vocab_size: int, of the model.
+    `vocabularies` is what `describe_vocabularies` returns.
     """
     for feature, vocabulary in vocabularies.items():
         if vocabulary["size"] > vocab_size:
@@ -68,7 +62,7 @@ def write_run(model_dir, model, configuration, vocabularies):
         model_dir: str, of a folder that is empty or not there.
         model: a built `keras.Model` with the weights.
         configuration: str, gin text.
-        vocabularies: what `describe_vocabularies` gives; {} for a model of images.
+        vocabularies: what `describe_vocabularies` returns; {} for a model of images.
 
     Raises:
         FileExistsError: there is something in the folder.

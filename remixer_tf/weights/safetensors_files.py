@@ -76,12 +76,15 @@ class SafetensorsFolder:
         return self._files[name].get_tensor(name)
 
 
-def read_json(path):
+def read_json(path, optional=False):
     """Returns the content of a JSON file, a dictionary.
 
     Raises:
+        FileNotFoundError: it is not there. If it is optional, {} is returned instead.
         ValueError: it holds no JSON object.
     """
+    if optional and not os.path.exists(path):
+        return {}
     with open(path, encoding="utf-8") as file:
         try:
             content = json.load(file)

@@ -43,11 +43,10 @@ class Source(NamedTuple):
 
 
 def match_variables(variables, source):
-    """Finds the array of each variable, and compares all shapes.
+    """Finds the array of each variable in a `Source`, and compares all shapes.
 
     Args:
         variables: {path without the model's name: variable}.
-        source: a `Source`.
 
     Returns:
         {path: (name, change)}.
@@ -88,11 +87,7 @@ def match_variables(variables, source):
 
 
 def take(model, source):
-    """Sets a model's variables from published weights.
-
-    Args:
-        model: a built `keras.Model`.
-        source: a `Source`.
+    """Sets the variables of a built `keras.Model` from a `Source`.
 
     Returns:
         {path without the model's name: name}, what came from where.

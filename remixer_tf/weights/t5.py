@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import find_name
-from remixer_tf.weights.values import real
+from remixer_tf.weights.values import real, shape_of
 
 # What other libraries call an activation: what we do (`get_activation`).
 ACTIVATIONS = {
@@ -53,16 +53,7 @@ class T5(NamedTuple):
     def architecture(self):
         """The gin file of the model, and the bindings of its sizes: a pair."""
         feed_forward = "GatedFeedForward" if self.gated else "FeedForward"
-        sizes = (
-            "vocab_size",
-            "d_model",
-            "d_kv",
-            "d_ff",
-            "num_heads",
-            "num_encoder_layers",
-            "num_decoder_layers",
-            "dropout_rate",
-        )
+        sizes = (*self._fields[:7], "dropout_rate")
         return f"architectures/{'t5_1_1' if self.gated else 't5_1_0'}.gin", {
             **{name.upper(): getattr(self, name) for name in sizes},
             "EncoderDecoder.tied_logits": self.tied_logits,
@@ -103,28 +94,14 @@ def t5_from_shapes(shapes, rows, text):
         shapes: {name: shape} of the published arrays.
         rows: their table, see `weights.names`.
         text: str, the gin text that was published with them, which tells activations
-            and dropout; "" if there is none, which stands for T5's own: relu, or gelu
-            in the gated layer.
-
-    Returns:
-        a `T5`.
+            and dropout. "" stands for T5's own: relu, or gelu in the gated layer.
 
     Raises:
         ValueError: these are not the weights of a T5, or text and shapes disagree.
     """
 
     def shape(path, rank=2):
-        name, _ = find_name(path, rows)
-        if name not in shapes:
-            raise UserError(
-                f"There is no {name}, which every T5 has. Found: "
-                f"{', '.join(sorted(shapes)[:10])}."
-            )
-        if len(shapes[name]) != rank or 0 in shapes[name]:
-            raise UserError(
-                f"{name} must be an array of {rank} axes. Received: {shapes[name]}."
-            )
-        return shapes[name]
+        return shape_of(shapes, find_name(path, rows)[0], rank, "every T5")
 
     def has(path):
         return find_name(path, rows)[0] in shapes

@@ -10,6 +10,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.weights.names import T5X
 from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import t5_from_shapes
+from remixer_tf.weights.values import first_text
 
 # Flax' codes of what msgpack does not know.
 _ARRAY, _SCALAR = 1, 3
@@ -23,23 +24,23 @@ def read_t5x(path):
         path: str, the msgpack file, called `checkpoint` in a folder of its own where
             arrays are beside it.
 
-    Returns:
-        a `Source`.
-
     Raises:
         ValueError: it is not T5X's, or not of a T5.
     """
     tree = _unpack(path)
-    tree = tree.get("optimizer", tree)
-    if not isinstance(tree, dict) or not isinstance(tree.get("target"), dict):
+    optimizer = tree.get("optimizer", tree)
+    target = optimizer.get("target") if isinstance(optimizer, dict) else None
+    if not isinstance(target, dict):
         raise UserError(
             f"{path} has no 'target', as T5X's checkpoints do. It has: "
             f"{', '.join(map(str, tree))}."
         )
-    arrays = dict(_flatten(tree["target"]))
+    arrays = dict(_flatten(target))
     folder = os.path.dirname(path) or "."
     shapes = {name: _shape(array, path) for name, array in arrays.items()}
-    model = t5_from_shapes(shapes, T5X, _gin_text(folder))
+    places = folder, os.path.dirname(os.path.abspath(folder))
+    text = first_text(*(os.path.join(place, "config.gin") for place in places))
+    model = t5_from_shapes(shapes, T5X, text)
     return Source(
         "T5X T5",
         *model.architecture(),
@@ -47,16 +48,6 @@ def read_t5x(path):
         shapes,
         lambda name: _read(arrays[name], folder),
     )
-
-
-def _gin_text(folder):
-    """The first config.gin in the folder or in its parent, or ""."""
-    for place in (folder, os.path.dirname(os.path.abspath(folder))):
-        path = os.path.join(place, "config.gin")
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                return file.read()
-    return ""
 
 
 def _unpack(path):

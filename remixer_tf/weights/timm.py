@@ -7,7 +7,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.weights.names import TIMM_GMLP, TIMM_MIXER
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import Source
-from remixer_tf.weights.values import real, reals, word
+from remixer_tf.weights.values import real, reals, shape_of, word
 
 _CONVERTING = (
     "Where its origin is trusted, safetensors.torch.save_file writes the dictionary "
@@ -18,13 +18,7 @@ _NORM_EPSILON = 1e-5  # of timm's spatial gating unit; its other norms have 1e-6
 
 
 def read_timm(folder):
-    """Reads a folder of an image model of timm: config.json and model.safetensors.
-
-    Args:
-        folder: str.
-
-    Returns:
-        a `Source`.
+    """Reads a folder of timm as a `Source`: config.json and model.safetensors.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -42,17 +36,7 @@ def read_timm(folder):
     rows = TIMM_GMLP if is_gmlp else TIMM_MIXER
 
     def shape(name, rank):
-        if name not in files.shapes:
-            raise UserError(
-                f"There is no {name}, which timm's {architecture} has with its "
-                "classifier."
-            )
-        if len(files.shapes[name]) != rank or 0 in files.shapes[name]:
-            raise UserError(
-                f"{name} must be an array of {rank} axes. Received: "
-                f"{files.shapes[name]}."
-            )
-        return files.shapes[name]
+        return shape_of(files.shapes, name, rank, f"timm's {architecture}")
 
     d_model, _, patch_size, _ = shape("stem.proj.weight", 4)
     first = "blocks.0.mlp_channels.gate.proj" if is_gmlp else "blocks.0.mlp_tokens.fc1"

@@ -27,9 +27,10 @@ from remixer_tf.models.stack import Block
 from remixer_tf.weights.hugging_face import ACTIVATIONS, t5_of_config
 from remixer_tf.weights.names import HUGGING_FACE_T5, find_name
 
+_FEED_FORWARDS = (FeedForward, GatedFeedForward)
 _LAYERS = {
-    "encoder": [SelfAttention, (FeedForward, GatedFeedForward)],
-    "decoder": [SelfAttention, CrossAttention, (FeedForward, GatedFeedForward)],
+    "encoder": [(SelfAttention,), _FEED_FORWARDS],
+    "decoder": [(SelfAttention,), (CrossAttention,), _FEED_FORWARDS],
 }
 # Float32 rounding gives some 1e-5 of the logits' deviation, another equation far more.
 _TOLERANCE = 1e-3
@@ -63,14 +64,12 @@ def export_hugging_face(model, task, folder, generation=None):
     ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     generation = {**{name: config[name] for name in ids}, **(generation or {})}
     arrays = named_arrays(model)
-    _compare(
-        model, t5_model(t5_of_config(config, config["tie_word_embeddings"])), arrays
-    )
+    sizes = t5_of_config(config, config["tie_word_embeddings"])
+    _compare(model, t5_model(sizes), arrays)
     with whole_folder(folder) as place:
+        path = os.path.join(place, "model.safetensors")
         try:
-            save_file(
-                arrays, os.path.join(place, "model.safetensors"), {"format": "pt"}
-            )
+            save_file(arrays, path, {"format": "pt"})
         except SafetensorError as error:  # of the disk too
             raise StorageError(str(error)) from error
         for name, content in (
@@ -81,10 +80,8 @@ def export_hugging_face(model, task, folder, generation=None):
             with open(os.path.join(place, name), "w") as file:
                 json.dump(content, file, indent=2)
         if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-            shutil.copyfile(
-                vocabulary.sentencepiece_model_file,
-                os.path.join(place, "spiece.model"),
-            )
+            file = vocabulary.sentencepiece_model_file
+            shutil.copyfile(file, os.path.join(place, "spiece.model"))
     return folder
 
 
@@ -106,25 +103,23 @@ def t5_config(model):
     """
     if not isinstance(model, EncoderDecoder):
         raise _refusal(f"a {type(model).__name__}")
-    attentions, feed_forwards, norms, biases = [], [], [], []
+    layers, norms, biases = [], [], []
     for name, kinds in _LAYERS.items():
         stack = getattr(model, name)
         for number, block in enumerate(stack.blocks):
-            kind = kinds[number % len(kinds)]
-            # Not isinstance: BERT's attention is a SelfAttention with biases.
-            kind = kind if isinstance(kind, tuple) else (kind,)
             if type(block) is not Block:
                 raise _refusal(f"a {type(block).__name__}")
-            if type(block.sublayer) not in kind:
+            # Not isinstance: BERT's attention is a SelfAttention with biases.
+            if type(block.sublayer) not in kinds[number % len(kinds)]:
                 raise _refusal(f"{type(block.sublayer).__name__} in its {name}")
-            if isinstance(block.sublayer, FeedForward):
-                feed_forwards.append(block.sublayer)
-            else:
-                attentions.append(block.sublayer)
-        norms += [block.norm for block in stack.blocks] + [stack.final_norm]
+            layers.append(block.sublayer)
+            norms.append(block.norm)
+        norms.append(stack.final_norm)
         biases.append(stack.position_bias)
         if stack.positions is not None or stack.input_norm is not None:
             raise _refusal(f"absolute positions or an input norm in its {name}")
+    feed_forwards = [x for x in layers if isinstance(x, FeedForward)]
+    attentions = [x for x in layers if not isinstance(x, FeedForward)]
     if wrong := [norm for norm in norms if type(norm) is not RMSNorm]:
         raise _refusal(f"the norm {type(wrong[0]).__name__}")
     if None in biases or any(getattr(a, "relative_bias", False) for a in attentions):
@@ -132,9 +127,10 @@ def t5_config(model):
     gated = {type(f) is GatedFeedForward for f in feed_forwards}
     if len(gated) > 1:
         raise _refusal("layers that differ")
+    (gated,) = gated
     activation = _one(feed_forwards, "activation")
     projections = {ours: name for name, ours in ACTIVATIONS.items()}
-    if gated == {True}:  # "gated-gelu" is the tanh form, and the exact one has no name
+    if gated:  # "gated-gelu" is the tanh form, and the exact one has no name
         projections |= {"gelu": "gelu"}
         del projections["gelu_exact"]
     if activation not in projections:
@@ -155,8 +151,7 @@ def t5_config(model):
         "relative_attention_max_distance": _one(biases, "max_distance"),
         "layer_norm_epsilon": _one(norms, "epsilon"),
         "dropout_rate": _one(feed_forwards, "dropout_rate"),
-        "feed_forward_proj": ("gated-" if gated == {True} else "")
-        + projections[activation],
+        "feed_forward_proj": "gated-" * gated + projections[activation],
         "tie_word_embeddings": tied,
         "scale_decoder_outputs": tied,
         "decoder_start_token_id": 0,
@@ -167,14 +162,7 @@ def t5_config(model):
 
 
 def t5_model(sizes):
-    """Builds a T5 as Hugging Face defines it, in float32.
-
-    Args:
-        sizes: a `T5`.
-
-    Returns:
-        an `EncoderDecoder` with initial weights.
-    """
+    """Builds an `EncoderDecoder` of a `T5`'s sizes, as Hugging Face defines it."""
     part = functools.partial
     heads = {"num_heads": sizes.num_heads, "d_kv": sizes.d_kv}
     feed_forward = part(
@@ -264,7 +252,6 @@ def _one_vocabulary(task):
 
 def _tokenizer_config(vocabulary):
     """What tokenizer_config.json says of a vocabulary."""
-    tokens = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     kinds = {
         seqio.SentencePieceVocabulary: "T5Tokenizer",
         seqio.ByteVocabulary: "ByT5Tokenizer",
@@ -277,5 +264,7 @@ def _tokenizer_config(vocabulary):
     return {
         "tokenizer_class": kinds[type(vocabulary)],
         "extra_ids": vocabulary.extra_ids,
-        **tokens,
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
     }

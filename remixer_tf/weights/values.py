@@ -4,6 +4,7 @@ The files may be a stranger's. Gin text is made of checked values alone, by `gin
 """
 
 import math
+import os
 
 from remixer_tf.errors import UserError
 
@@ -11,17 +12,12 @@ _MOST = 2**31 - 1
 
 
 def integer(values, name, default=None, low=1, high=_MOST):
-    """Returns an int of a dictionary that was read from JSON.
+    """Returns the int `values[name]` of a dictionary that was read from JSON.
 
-    Args:
-        values: dictionary.
-        name: str, its key.
-        default: what is returned where the key is missing or null; None where the key
-            must be there.
-        low, high: ints, the least and the greatest that is taken.
+    `default` stands for a key that is missing or null; None: the key must be there.
 
     Raises:
-        ValueError: it is missing, no int, or out of range.
+        ValueError: it is missing, no int, or not from `low` to `high`.
     """
     return _number(values, name, default, low, high, (int,))
 
@@ -40,11 +36,7 @@ def flag(values, name, default):
 
 
 def word(values, name, default, known):
-    """Returns a str that must be one of `known`, as `integer` does an int.
-
-    Args:
-        known: collection of str.
-    """
+    """Returns a str that must be one of `known`, as `integer` does an int."""
     value = _or_default(values, name, default)
     if not isinstance(value, str) or value not in known:
         raise UserError(
@@ -62,28 +54,22 @@ def reals(values, name, default):
 
 
 def gin_text(bindings):
-    """Writes bindings as lines of gin that no value can break out of.
+    """Returns bindings as lines of gin text that no value can break out of.
 
-    Args:
-        bindings: dictionary of names, which are this package's own words, to values:
-            bool, int, float, str, or tuples of them.
-
-    Returns:
-        str, one line for each.
+    Names are this package's own words.
 
     Raises:
-        TypeError: a value of another type.
+        TypeError: a value is no bool, int, float, str, or tuple of them.
     """
     return "".join(f"{name} = {_literal(value)}\n" for name, value in bindings.items())
 
 
 def check_size(shapes, num_bytes, what):
-    """Raises ValueError if arrays cannot be in files of so many bytes.
+    """Raises ValueError if arrays cannot be in files, called `what`, of so many bytes.
 
     Args:
         shapes: {name: shape} that the files claim.
         num_bytes: int, the size of the files, or the most that they expand to.
-        what: str, the files, for the message.
     """
     claimed = sum(math.prod(map(int, shape)) for shape in shapes.values())
     if claimed > num_bytes:  # No dtype of weights has less than a byte.
@@ -91,6 +77,31 @@ def check_size(shapes, num_bytes, what):
             f"{what} cannot hold what it claims: {claimed:,} numbers in at most "
             f"{num_bytes:,} bytes."
         )
+
+
+def shape_of(shapes, name, rank, whose):
+    """Returns the shape of an array of published weights.
+
+    Raises:
+        ValueError: the array, which all of `whose` have, is missing, empty or of
+            another rank.
+    """
+    if name not in shapes:
+        found = ", ".join(sorted(shapes)[:10])
+        raise UserError(f"There is no {name}, which {whose} has. Found: {found}.")
+    if len(shapes[name]) != rank or 0 in shapes[name]:
+        raise UserError(
+            f"{name} must be an array of {rank} axes. Received: {shapes[name]}."
+        )
+    return shapes[name]
+
+
+def first_text(*paths):
+    """Returns the text of the first file that is there, or ""."""
+    for path in filter(os.path.exists, paths):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    return ""
 
 
 def _number(values, name, default, low, high, types):

@@ -11,7 +11,7 @@ from remixer_tf.commands import run_command
 GIN = """\
 # A comment.
 LENGTHS = {'inputs': 8, 'targets': 4}
-train.seed = 1
+Run.seed = 1
 a/Stack.sublayers = \\
     {'attention': @SelfAttention,
      'feed_forward': @wide/FeedForward()}
@@ -23,8 +23,8 @@ OTHER = """\
 NUM_LAYERS = 4
 Stack.num_layers = %NUM_LAYERS
 a/Stack.sublayers = {'attention': @SelfAttention, 'feed_forward': @wide/FeedForward()}
-train.seed = 2
-train.seed = 1
+Run.seed = 2
+Run.seed = 1
 Stack.norm = @RMSNorm
 LENGTHS = {
     'inputs': 8,  # tokens
@@ -100,9 +100,9 @@ What differs in gin (empty: not set)
 | Stack.norm |  | @RMSNorm |  |
 
 - training: no train_summary.json: it is still training, or was broken off
-- training: no best.json: it has no train.best, or no evaluation yet
+- training: no best.json: it has no Checkpointing.best, or no evaluation yet
 - fresh: no operative_config.gin: its configuration cannot be compared
-- fresh: no best.json: it has no train.best, or no evaluation yet
+- fresh: no best.json: it has no Checkpointing.best, or no evaluation yet
 - fresh: no results in eval: it was never evaluated
 """
 
@@ -149,9 +149,7 @@ def test_csv(runs, capsys):
 def test_equal_configurations(runs, tmp_path, capsys):
     twin = tmp_path / "elsewhere" / "done"
     twin.mkdir(parents=True)
-    (twin / "operative_config.gin").write_text(
-        GIN.replace("train.seed", "\ntrain.seed")
-    )
+    (twin / "operative_config.gin").write_text(GIN.replace("Run.seed", "\nRun.seed"))
     run_command("compare", [runs[0], str(twin), "--format=markdown"])
     shown = capsys.readouterr().out
     assert shown.startswith(f"|  | {runs[0]} | {twin} |\n")  # one name, two folders
@@ -210,5 +208,5 @@ def test_what_is_no_run(runs, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=f"'{folder}' is not the folder of a run"):
             run_command("compare", [runs[0], str(folder)])
-    with pytest.raises(ValueError, match="--format must be one of text, markdown, csv"):
+    with pytest.raises(ValueError, match="--format: invalid choice.*text.*csv"):
         run_command("compare", [*runs, "--format=html"])

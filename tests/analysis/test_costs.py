@@ -63,17 +63,16 @@ def test_flops_of_each_operation():
     assert sum(op.rest for op in op_flops(traced)) == 10 + 5 * 4 + 4 + 2 * 3 * 60
 
 
-@pytest.mark.parametrize("dispatch", ["gather", "dense"])
-def test_flops_of_a_mixture(dispatch):
+def test_flops_of_a_mixture():
     """Those of the rows that its experts have; its router's come on top."""
-    layer = MoE(4, 16, SwitchRouter, dispatch=dispatch)
+    layer = MoE(4, 16, SwitchRouter)
     layer.build((None, None, 8))
 
     def forward(x):
         return layer(x, context=Context(), training=True)
 
     traced = tf.function(forward).get_concrete_function(tf.TensorSpec((2, 32, 8)))
-    rows = 4 * (20 if dispatch == "gather" else 64)  # 20: 1.25 of an even share
+    rows = 4 * 20  # 1.25 of an even share
     router = 2 * 64 * 8 * 4
     assert matmul_flops(traced) == 2 * rows * 2 * 8 * 16 + router
 

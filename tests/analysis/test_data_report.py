@@ -214,7 +214,7 @@ def test_what_cannot_be_shown_is_told(task):
         run_command("data_report", [])
     with pytest.raises(UserError, match="--gin_file or --model_dir, not both"):
         run_command("data_report", ["--model_dir=a", "--gin_file=b"])
-    with pytest.raises(UserError, match="--max_examples must be at least 1"):
+    with pytest.raises(UserError, match="--max_examples: must be at least 1"):
         run_command("data_report", ["--max_examples=0"])
 
 

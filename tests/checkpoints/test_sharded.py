@@ -3,6 +3,7 @@
 import pathlib
 import resource
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from jax import numpy as jnp
 
 from remixer_tf.checkpoints.damage import DamagedError
+from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import (
     available_steps,
@@ -50,15 +52,11 @@ def make_groups(seed=0, **options):
     return {"model": model, "optimizer": {"iteration": OnJax(jnp.int32(seed))}}
 
 
-def make_checkpoints(model_dir, groups, **options):
-    return Checkpoints(
-        str(model_dir),
-        lambda: groups,
-        None,
-        iter(toy.toy_dataset()),
-        checkpoint_format="orbax",
-        **options,
+def make_checkpoints(model_dir, groups):
+    engine = SimpleNamespace(
+        variables=lambda: groups, host=Host(), checkpoint_format="orbax"
     )
+    return Checkpoints(str(model_dir), engine, iter(toy.toy_dataset()))
 
 
 def save(model_dir, groups, *steps):

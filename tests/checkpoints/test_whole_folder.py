@@ -41,7 +41,9 @@ def test_what_the_killed_left_is_removed_and_no_more(tmp_path):
         (folder / "weights").touch()
         for path in (folder / "weights", folder):
             os.utime(path, (path.stat().st_atime, path.stat().st_mtime - age))
+    for process in (killed.pid, os.getppid()):
+        (tmp_path / f"file_{process}.writing-{machine()}-{process}").touch()
     with whole_folder(f"{tmp_path}/other"):
         pass
     found = sorted(name.partition(".")[0] for name in os.listdir(tmp_path))
-    assert found == ["far", "live", "mine", "other"]
+    assert found == ["far", f"file_{os.getppid()}", "live", "mine", "other"]

@@ -68,6 +68,22 @@ def test_help_is_readable(capsys):
         assert word in output
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        ("infer", [], "required: --model_dir. --help lists all options."),
+        ("infer", ["--model_dir=a", "--batch_size=0"], "at least 1. Received: 0."),
+        ("infer", ["--model_dir=a", "--step=last"], "--step: invalid step value"),
+        ("compare", ["a", "--format=html"], "invalid choice: 'html' (choose from"),
+        ("compare", ["a", "--formt=csv"], "'--formt=csv'. Nearest: --format."),
+    ],
+)
+def test_a_wrong_option_is_one_line(command, arguments, words):
+    with pytest.raises(configuration.UserError) as error:
+        run_command(command, arguments)
+    assert words in error.value.message and "\n" not in error.value.message
+
+
 @pytest.mark.parametrize("model", ["t5_1_1_tiny", "remixer_tiny"])
 @pytest.mark.parametrize("run", ["mini_cogs", "cogs"])
 def test_runs_go_with_models(model, run):
@@ -139,18 +155,21 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
         (["--gin.trian.seed=1"], ["'trian'", "Nearest: train"]),
         (["--gin.train.optimizer=@Adafacto"], ["'Adafacto'", "Nearest: Adafactor"]),
         (["--gin.Run.model=@EncodrDecoder()"], ["'EncodrDecoder'", "EncoderDecoder"]),
-        (["--gin.train.train_step=1"], ["'train_step'", "Nearest: train_steps"]),
+        (["--gin.Schedule.train_step=1"], ["'train_step'", "Nearest: train_steps"]),
         (["--gin.EncoderDecoder.d_modl=1"], ["'d_modl'", "Nearest: d_model"]),
         (["--gin.AdamW.wieght_decay=1"], ["'wieght_decay'", "Nearest: weight_decay"]),
         (["--gin.DecodedEvaluation.max_exmples=1"], ["'max_exmples'", "max_examples"]),
         (["--gin.LengthMixing.toeplitz=True"], ["toeplitz", "no @LengthMixing"]),
         (["--gin.BATCHSIZE=1"], ["BATCHSIZE", "nothing uses", "Nearest: BATCH_SIZE"]),
-        (["--gin.train.seed=%SEDE"], ["macro SEDE", "Nearest: SEED", "--gin.SEDE="]),
-        (["--gin.VOCABULARY_FILE=%gin.REQUIRED"], ["VOCABULARY_FILE is required"]),
+        (["--gin.Run.seed=%SEDE"], ["macro SEDE", "Nearest: SEED", "--gin.SEDE="]),
+        (
+            ["--gin.VOCABULARY_FILE=%gin.REQUIRED"],
+            ["VOCABULARY_FILE is required", "`remixer_tf train_vocabulary` makes one"],
+        ),
         (["--gin.SEED=%gin.REQUIRED"], ["SEED is required", "--gin.SEED=VALUE"]),
         (
-            ["--gin.train.seed=%gin.REQUIRED"],
-            ["train.seed is required", "--gin.train.seed=VALUE"],
+            ["--gin.Run.seed=%gin.REQUIRED"],
+            ["Run.seed is required", "--gin.Run.seed=VALUE"],
         ),
         (["--gin.SEED=[1"], ["cannot read --gin.SEED=[1"]),
         (["--gin.SEED="], ["cannot read --gin.SEED="]),
@@ -169,7 +188,7 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
             ["--gin.Adafactor.learning_rate=@WarmupConstant"],
             ["brackets", "@WarmupConstant()"],
         ),
-        (["--gin.train.loss_fn=@CrossEntropy"], ["brackets", "@CrossEntropy()"]),
+        (["--gin.Objective.loss_fn=@CrossEntropy"], ["brackets", "@CrossEntropy()"]),
         (
             ["--gin_file=runs/pretrain_c4.gin", "--gin.LEARNING_RATE=1e-4"],
             [
@@ -252,16 +271,16 @@ def test_a_file_of_imports_alone_and_dynamic_registration(tmp_path, monkeypatch)
         "fractions.Fraction.numerator = 3\n"
     )
     files = f"{tmp_path}/imports.gin,{tmp_path}/dynamic.gin"
-    parse(f"--gin_file={files}", "--gin.train.seed=%c")
-    assert configuration.get_value("train.seed") == 3
+    parse(f"--gin_file={files}", "--gin.Run.seed=%c")
+    assert configuration.get_value("Run.seed") == 3
     assert configuration.get_value("fractions.Fraction.numerator") == 3
     assert "import constant_parts\n" in configuration.configuration_str()
 
 
 def test_a_required_value_may_be_set_by_its_long_name(tmp_path):
-    (tmp_path / "a.gin").write_text("train.seed = %gin.REQUIRED\n")
-    parse(f"--gin_file={tmp_path}/a.gin", "--gin.training.loop.train.seed=3")
-    assert configuration.get_value("train.seed") == 3
+    (tmp_path / "a.gin").write_text("Run.seed = %gin.REQUIRED\n")
+    parse(f"--gin_file={tmp_path}/a.gin", "--gin.remixer_tf.run.Run.seed=3")
+    assert configuration.get_value("Run.seed") == 3
 
 
 def test_a_name_of_two_things():
@@ -274,7 +293,7 @@ def test_a_name_of_two_things():
 def test_errors_in_files_name_file_and_line(tmp_path):
     for name, text, words in [
         ("name", "\ntrian.seed = 1\n", ["'trian'", "line 2"]),
-        ("syntax", "SEED = 1\ntrain.seed == 2\n", ["line 2", "train.seed == 2"]),
+        ("syntax", "SEED = 1\nRun.seed == 2\n", ["line 2", "Run.seed == 2"]),
         ("value", "TASK = cogs\n", ["line 1", "Python literal"]),
         ("bracket", "SEED = [1\n", ["not closed"]),
         ("include", "include 'models/none.gin'\n", ["no gin file 'models/none.gin'"]),
@@ -296,8 +315,10 @@ def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     written = configuration.configuration_str()
     (tmp_path / "operative_config.gin").write_text(written)
     run_command("train", [f"--model_dir={tmp_path}", "--gin.TRAIN_STEPS=70"])
-    assert trained == [("Run",), ("train", None, str(tmp_path))]
-    assert configuration.get_value("train.train_steps") == 70
+    *settings, (name, _, launch) = trained
+    assert settings == [("Run",), ("Schedule",), ("Checkpointing",), ("Objective",)]
+    assert name == "train" and launch.model_dir == str(tmp_path)
+    assert configuration.get_value("Schedule.train_steps") == 70
     assert configuration.get_value("get_task.name") == "mini_cogs"
     with pytest.raises(configuration.UserError, match="--gin_file=runs/mini_cogs.gin"):
         run_command("train", [f"--model_dir={tmp_path}/new", "--gin.TRAIN_STEPS=70"])
@@ -310,10 +331,9 @@ def test_required_values_of_a_run_are_named():
 
 def test_call_names_what_is_missing():
     parse(f"--gin_file={MODEL}")
-    with pytest.raises(
-        configuration.UserError, match="train needs a value for 'optimizer"
-    ):
-        configuration.call("train", configuration.call("Run"), "folder")
+    needs = "Schedule needs a value for 'train_steps'"
+    with pytest.raises(configuration.UserError, match=needs):
+        configuration.call("Schedule")
     with pytest.raises(configuration.UserError, match="Run needs a value for 'model'"):
         parse()
         configuration.call("Run")
@@ -446,7 +466,7 @@ def test_a_bare_word_is_a_string(given, value):
     options = configuration.parse_command_line(
         [f"--gin.NAME={given}"],
         "",
-        lambda parser: configuration.add_common(parser, needs_run=False),
+        lambda parser: configuration.add_common(parser, run="optional"),
     )
     assert options.gin_bindings == [f"NAME = {value}"]
 

@@ -26,7 +26,7 @@ def test_training_alone_does_not_count():
         [
             "train.evaluations = [@LossEvaluation()]",
             "LossEvaluation.period = 3",
-            "train.best = @Best()",
+            "Checkpointing.best = @Best()",
             "Best.metric = 'a'",
             "BATCH_SIZE = 5",
         ],

@@ -166,7 +166,7 @@ def test_equal_models_are_built_once():
     assert {"EncoderOnly", "TransformerStack", "BertFeedForward", "D_FF"} <= {
         name for name, *_ in plain
     }
-    assert plain == bindings("train.train_steps = 3", "train.seed = 4")
+    assert plain == bindings("Schedule.train_steps = 3", "Run.seed = 4")
     for change in (
         "D_FF = 5",
         "BertFeedForward.d_ff = 5",

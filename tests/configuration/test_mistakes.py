@@ -7,6 +7,7 @@ from remixer_tf import configuration
 from remixer_tf.__main__ import main
 from remixer_tf.commands import run_command
 from remixer_tf.models.build import build_model
+from remixer_tf.training.settings import Launch
 from tests.tiny_run import BYTES, SIZES, TINY
 
 REMIXER = "--gin_file=models/remixer_tiny.gin"
@@ -42,7 +43,7 @@ def message_of(function, *arguments, **options):
     "bindings", [["A=%A"], ["A=%B", "B=%A"], ["A=[%B]", "B={'b': %A}"]]
 )
 def test_of_macros_that_stand_for_themselves(bindings):
-    bindings = ["train.layer_checks=%A", *bindings]
+    bindings = ["Run.seed=%A", *bindings]
     message = message_of(read, [f"--gin.{binding}" for binding in bindings])
     assert message == "the macro A stands for itself. Give it a value."
 
@@ -55,8 +56,11 @@ def test_of_macros_that_stand_for_themselves(bindings):
             ["TransformerStack.sublayers={'a': @b/TransformerStack}"],
             "b/TransformerStack",
         ),
-        (["train.best=@train()"], "train"),
-        (["train.seed=@a/text_scorer()", "text_scorer.step=@train()"], "a/text_scorer"),
+        (["train.optimizer=@train()"], "train"),
+        (
+            ["train.optimizer=@a/text_scorer()", "text_scorer.step=@train()"],
+            "a/text_scorer",
+        ),
     ],
 )
 def test_of_what_refers_to_itself(bindings, name):
@@ -68,7 +72,7 @@ def test_of_what_refers_to_itself(bindings, name):
 
 
 def test_what_a_scope_sets_otherwise_does_not_refer_to_itself():
-    read(["--gin.train.seed=@a/train()", "--gin.a/train.seed=3"])
+    read(["--gin.train.evaluations=@a/train()", "--gin.a/train.evaluations=3"])
 
 
 @pytest.mark.parametrize("text", ["include 'own.gin'", f"A = {'[' * 5000}"])
@@ -150,17 +154,17 @@ def test_of_a_model(arguments, words):
         ("TASK=3", ["name of a registered one", "Received: 3"]),
         ("TRAIN_STEPS='100'", ["train_steps", "integer", "train_steps='100'"]),
         ("SEED='a'", ["seed", "integer", "seed='a'"]),
-        ("train.micro_batches=0", ["at least 1", "micro_batches=0"]),
-        ("train.clip_norm='1'", ["number", "clip_norm='1'"]),
-        ("train.keep_checkpoints='3'", ["integer", "keep_checkpoints='3'"]),
-        ("train.keep_period=True", ["integer", "keep_period=True"]),
-        ("train.max_skipped_steps=-1", ["at least 0", "max_skipped_steps=-1"]),
+        ("Objective.micro_batches=0", ["at least 1", "micro_batches=0"]),
+        ("Objective.clip_norm='1'", ["number", "clip_norm='1'"]),
+        ("Checkpointing.keep='3'", ["integer", "keep='3'"]),
+        ("Checkpointing.keep_period=True", ["integer", "keep_period=True"]),
+        ("Objective.max_skipped_steps=-1", ["at least 0", "max_skipped_steps=-1"]),
         (
             "train.evaluations=[@LossEvaluation]",
             ["@LossEvaluation(), ...]", "brackets"],
         ),
-        ("train.best='dev'", ["@Best()", "best='dev'"]),
-        ("train.initial_checkpoint=@InitialCheckpoint()", ["path", "path=3"]),
+        ("Checkpointing.best='dev'", ["@Best()", "best='dev'"]),
+        ("Checkpointing.initial=@InitialCheckpoint()", ["path", "path=3"]),
     ],
 )
 def test_of_a_run(binding, words, tmp_path):
@@ -168,7 +172,7 @@ def test_of_a_run(binding, words, tmp_path):
     evaluations = "[@DecodedEvaluation(), @LossEvaluation()]"
     path += [f"--gin.train.evaluations={evaluations}"] * ("Evaluation." in binding)
     read([*BYTES, *SIZES, *TINY, *path, f"--gin.{binding}"])
-    message = message_of(train, str(tmp_path), dry_run=True)
+    message = message_of(train, Launch(str(tmp_path), dry_run=True))
     for word in words:
         assert word in message, message
 
@@ -177,12 +181,14 @@ def test_of_what_is_no_model(tmp_path):
     files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
     bytes_ = ["--gin.VOCABULARY=@byte_vocabulary()", "--gin.VOCABULARY_FILE=None"]
     read([*files, *bytes_, "--gin.Run.model=3"])
-    message = message_of(train, str(tmp_path))
+    message = message_of(train, Launch(str(tmp_path)))
     assert "@NAME" in message and "model=3" in message
 
 
-def train(*args, **kwargs):
-    return configuration.call("train", configuration.call("Run"), *args, **kwargs)
+def train(launch):
+    names = ("Schedule", "Checkpointing", "Objective")
+    settings = {name.lower(): configuration.call(name) for name in names}
+    return configuration.call("train", configuration.call("Run"), launch, **settings)
 
 
 @pytest.mark.parametrize(
@@ -200,15 +206,15 @@ def test_the_new_name_of_a_parameter(binding, new):
 @pytest.mark.parametrize(
     ("bindings", "name", "value"),
     [
-        (["train_dataset.pack='yes'"], "train_dataset.pack", "'yes'"),
-        (["train.dry_run=0"], "train.dry_run", "0"),
+        (["Batching.pack='yes'"], "Batching.pack", "'yes'"),
+        (["Batching.shuffle=0"], "Batching.shuffle", "0"),
         (["EncoderDecoder.tied_logits='no'"], "EncoderDecoder.tied_logits", "'no'"),
         (
             ["encoder/TransformerStack.final_norm=None"],
             "TransformerStack.final_norm",
             "None",
         ),
-        (["PACK=1", "train_dataset.pack=%PACK"], "train_dataset.pack", "1"),
+        (["PACK=1", "Batching.pack=%PACK"], "Batching.pack", "1"),
     ],
 )
 def test_what_is_no_boolean(bindings, name, value):
@@ -227,7 +233,7 @@ def test_what_is_no_boolean(bindings, name, value):
 def test_of_a_vocabulary(binding, words, tmp_path):
     files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
     read([*files, f"--gin.{binding}"])
-    message = message_of(train, str(tmp_path))
+    message = message_of(train, Launch(str(tmp_path)))
     for word in words:
         assert word in message, message
 

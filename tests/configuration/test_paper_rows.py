@@ -158,7 +158,7 @@ def test_task_is_registered_and_fits_the_model(file):
     macros = re.findall(r"^MAX_LENGTH = (\d+)", gin.config_str(), re.MULTILINE)
     if macros:
         assert max(lengths.values()) <= int(macros[0])
-    assert configuration.get_value("train.train_steps") > 0
+    assert configuration.get_value("Schedule.train_steps") > 0
 
 
 @pytest.mark.parametrize(

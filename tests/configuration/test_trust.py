@@ -4,7 +4,7 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
-from remixer_tf.harness.model import HarnessModel
+from remixer_tf.commands.lm_eval import harness_model
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -13,6 +13,7 @@ CALL = "Run.model = @subprocess.run()\nsubprocess.run.args = ['touch', '{}']\n"
 REFUSED = {
     "a module": ("import evil_parts", "imports evil_parts, .*--module_import=evil"),
     "a part of one": ("from os import path as keras", "imports os.path"),
+    "t5's programs": ("import t5.scripts.dump_task", "imports t5.scripts.dump_task"),
     "a like name": ("import kerasy.layers", "--module_import=kerasy.layers"),
     "dynamic registration": (DYNAMIC + CALL, "dynamic registration"),
     "a file beside it": ("include '{}'", "includes '.*more.gin'"),
@@ -75,7 +76,7 @@ def test_every_command_that_reads_a_run(tmp_path, marker, command):
 def test_the_harness_reads_a_run_so_too(tmp_path, marker):
     write_run(tmp_path, "import evil_parts")
     with pytest.raises(configuration.UserError, match="--module_import=evil_parts"):
-        HarnessModel.create_from_arg_string(f"model_dir={tmp_path}")
+        harness_model(model_dir=tmp_path)
 
 
 def test_what_the_user_trusts(tmp_path, monkeypatch):
@@ -83,7 +84,7 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
     (tmp_path / "kind_parts.py").write_text("import gin\ngin.constant('kind', 3)\n")
     run = write_run(tmp_path, "import kind_parts\nimport seqio\ntrain.seed = %kind")
     read(run, "--module_import=kind_parts")
-    assert configuration.get_value("train.seed") == 3
+    assert configuration.get_value("Run.seed") == 3
     write_run(tmp_path, "include 'models/t5_1_1_tiny.gin'\nimport kind_parts")
     read(run, "--trust")
     assert configuration.get_value("Run.model") is not None

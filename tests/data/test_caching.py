@@ -12,6 +12,7 @@ import tensorflow as tf
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.data import caching, pipeline
+from remixer_tf.data.lengths import LongExamples
 from remixer_tf.errors import UserError
 from remixer_tf.tasks.text import text_task
 from tests.data.toy_tasks import rows, toy_task
@@ -111,9 +112,9 @@ def test_a_resumed_run_reads_on_where_it_stopped(corpus, cache, tmp_path):
     def iterator():
         dataset = pipeline.train_dataset(
             pipeline.get_task(task, cache_dir=str(cache)),
-            feature_lengths={"inputs": 512, "targets": 114},
-            batch_size=8,
-            count_limit=0,
+            {"inputs": 512, "targets": 114},
+            pipeline.Batching(8),
+            LongExamples(count_limit=0),
         )
         folder = cache / "text_span_corruption"
         assert dataset.caches == f"{task.name} train: 27 examples in {folder}"
@@ -183,7 +184,8 @@ def test_a_table_is_read_from_its_cache(tmp_path, clear_gin):
         f"table_task.files = {{'train': '{path}'}}",
         "table_task.inputs = 'say {question}'",
         "table_task.targets = '{answer}'",
-        "table_task.on_bad_rows = 'skip'",
+        "table_task.rows = @TableRows()",
+        "TableRows.on_bad_rows = 'skip'",
     ]
     arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
     run_command("cache", [f"--output_dir={tmp_path / 'cache'}", *arguments])

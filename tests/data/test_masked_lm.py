@@ -13,8 +13,8 @@ from remixer_tf.data.masked_lm import (
     concat_and_split,
     mask_tokens,
 )
-from remixer_tf.data.pipeline import train_dataset
 from remixer_tf.data.vocabularies import byte_vocabulary, special_ids
+from tests.data.toy_tasks import train_dataset
 
 VOCABULARY = byte_vocabulary(extra_ids=3)
 SPECIAL = special_ids(VOCABULARY)

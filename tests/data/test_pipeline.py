@@ -12,7 +12,7 @@ from remixer_tf.data.errors import data_errors
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.masked_lm import concat_and_split
-from tests.data.toy_tasks import VOCABULARY, rows, toy_task
+from tests.data.toy_tasks import VOCABULARY, rows, toy_task, train_dataset
 
 LENGTHS = {"inputs": 8, "targets": 12}
 BUCKETS = [{"inputs": 4, "targets": 6}]
@@ -32,8 +32,9 @@ def elements(number, task=None, **kwargs):
         "count_limit": 0,  # counting has tests of its own
         **kwargs,
     }
-    dataset = pipeline.train_dataset(task, **kwargs)
-    return list(itertools.islice(dataset.as_numpy_iterator(), number))
+    return list(
+        itertools.islice(train_dataset(task, **kwargs).as_numpy_iterator(), number)
+    )
 
 
 def texts(batch, key="encoder_input_tokens"):
@@ -141,7 +142,7 @@ def test_packing_beside_buckets_is_an_error():
 
 @pytest.mark.parametrize(
     "kwargs",
-    [{"length_buckets": BUCKETS}, {"pack": True, "over_length": "refuse"}],
+    [{"length_buckets": BUCKETS}, {"pack": True, "handling": "refuse"}],
     ids=["buckets", "packing_and_refuse"],
 )
 def test_an_iterator_restored_mid_epoch_gives_the_batches_still_to_come(
@@ -152,7 +153,7 @@ def test_an_iterator_restored_mid_epoch_gives_the_batches_still_to_come(
         if "length_buckets" in kwargs:  # its tokenizer is a stateful op
             task = pipeline.get_task(task, seqio.SentencePieceVocabulary(PIECES))
         return iter(
-            pipeline.train_dataset(
+            train_dataset(
                 task,
                 feature_lengths=LENGTHS,
                 batch_size=3,
@@ -244,9 +245,9 @@ def test_the_count_stops_at_its_limit(limit, over, complete):
 def test_a_start_counts_a_thousand_examples_and_all_of_what_it_leaves_out():
     task = toy_task({"train": rows([(3, 3)] * 1200 + [(9, 3)])})
     options = {"feature_lengths": LENGTHS, "batch_size": 4}
-    start = pipeline.train_dataset(task, **options).over_length
+    start = train_dataset(task, **options).over_length
     assert (start.examples, start.over, start.complete) == (1000, 0, False)
-    skipped = pipeline.train_dataset(task, **options, over_length="skip").over_length
+    skipped = train_dataset(task, **options, handling="skip").over_length
     assert (skipped.examples, skipped.over, skipped.complete) == (1201, 1, True)
 
 
@@ -273,24 +274,24 @@ def test_trimming_keeps_eos_as_the_preprocessor_says(last, end):
 
 def test_refusing_names_the_count_and_the_remedy():
     with pytest.raises(ValueError, match=r"3 of 5 examples .* Raise feature_lengths"):
-        elements(1, toy_task({"train": LONG}), over_length="refuse", count_limit=9)
+        elements(1, toy_task({"train": LONG}), handling="refuse", count_limit=9)
 
 
 @pytest.mark.parametrize("last", ["append_eos", "append_eos_after_trim"])
 def test_refusing_catches_an_example_that_was_not_counted(last):
     task = toy_task({"train": LONG}, last=getattr(seqio.preprocessors, last))
     with pytest.raises(ValueError) as error, data_errors():
-        elements(2, task, over_length="refuse", shuffle=False)
+        elements(2, task, handling="refuse", shuffle=False)
     assert str(error.value) == (
         "over-length example: an example of toy train is longer than inputs 8 / "
         "targets 12: it has inputs 8 / targets 13. Raise feature_lengths, or set "
-        "over_length to trim or skip."
+        "LongExamples.handling to trim or skip."
     )
 
 
 def test_over_length_must_be_known():
     with pytest.raises(ValueError, match="'trim', 'skip' or 'refuse'. Received: 'cut'"):
-        elements(1, over_length="cut")
+        elements(1, handling="cut")
 
 
 def test_tasks_whose_files_are_missing_are_all_named_and_can_be_left_out():

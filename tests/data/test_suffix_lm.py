@@ -7,11 +7,10 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf import configuration
-from remixer_tf.data.pipeline import train_dataset
 from remixer_tf.data.suffix_lm import SuffixLMFeatureConverter
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import read_results
-from tests.data.toy_tasks import VOCABULARY
+from tests.data.toy_tasks import VOCABULARY, train_dataset
 from tests.evaluation.shift import engine_of
 from tests.evaluation.test_loss import Constant
 

@@ -1,7 +1,13 @@
 """A task over bytes, made in memory, for the tests of data and evaluation."""
 
+import dataclasses
+
 import seqio
 import tensorflow as tf
+
+from remixer_tf.data import pipeline
+from remixer_tf.data.lengths import LongExamples
+from remixer_tf.data.pipeline import Batching
 
 VOCABULARY = seqio.ByteVocabulary()  # "a" is 100; EOS 1
 
@@ -39,6 +45,16 @@ def toy_task(splits, name="toy", last=seqio.preprocessors.append_eos, **kwargs):
         metric_fns=kwargs.pop("metric_fns", [word_metric]),
         **kwargs,
     )
+
+
+def train_dataset(task, *, feature_lengths, **options):
+    """`pipeline.train_dataset`, with what is a `Batching`'s or a `LongExamples`'."""
+    parts = []
+    for part in (Batching, LongExamples):
+        names = [field.name for field in dataclasses.fields(part)]
+        given = {name: options.pop(name) for name in names if name in options}
+        parts.append(part(**given))
+    return pipeline.train_dataset(task, feature_lengths, *parts, **options)
 
 
 def rows(lengths):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from remixer_tf.decoding import (
+    AnswerLimits,
     HuggingFaceRules,
+    Sampling,
     T5Rules,
     beam_search,
     greedy_decode,
@@ -22,14 +24,14 @@ SEARCHES = {
     "greedy": greedy_decode,
     "t5": functools.partial(beam_search, rules=T5Rules(), beams=2),
     "huggingface": functools.partial(beam_search, rules=HuggingFaceRules(), beams=2),
-    "sample": functools.partial(sample, temperature=3.0, top_k=5, top_p=0.9),
+    "sample": functools.partial(sample, sampling=Sampling(3.0, top_k=5, top_p=0.9)),
 }
 
 
 @pytest.mark.parametrize("name", slow_on_jax(SEARCHES, but=["t5", "sample"]))
 def test_answers_are_of_the_set(name):
     model, batch = Recurrent(reads_prompt=True), inputs()
-    decoded = run(SEARCHES[name], model, batch, 6, allowed=ALLOWED)
+    decoded = run(SEARCHES[name], model, batch, 6, limits=AnswerLimits(0, ALLOWED))
     assert decoded.answers == ()
     texts = [cut_at_eos(row.tolist()) for row in np.array(decoded.tokens)]
     assert all(text[-1] == EOS and text[:-1] in ALLOWED for text in texts)
@@ -45,7 +47,8 @@ def test_with_enough_beams_the_whole_set_is_ranked(preset):
     """There are more beams than answers; those that are none are not given."""
     rules = T5Rules(0.0) if preset == "t5" else HuggingFaceRules(0.0, "never")
     model, batch = Recurrent(), inputs(rows=2)
-    found = search(model, batch, 6, rules=rules, beams=9, n_best=9, allowed=ALLOWED)
+    limits = AnswerLimits(allowed=ALLOWED)
+    found = search(model, batch, 6, rules=rules, beams=9, n_best=9, limits=limits)
     for row, answers in zip(batch["encoder_input_tokens"], found, strict=True):
         texts = [[*text, EOS] for text in ALLOWED[:-1]]
         expected = sorted(((model.log_prob(row, x), x) for x in texts), reverse=True)
@@ -57,8 +60,8 @@ def test_with_enough_beams_the_whole_set_is_ranked(preset):
 def test_minimum_length(name):
     model, batch = Recurrent(reads_prompt=True), inputs()
     free, late = (
-        np.array(run(SEARCHES[name], model, batch, 6, min_length=length).tokens)
-        for length in (0, 2)
+        np.array(run(SEARCHES[name], model, batch, 6, limits=limits).tokens)
+        for limits in (None, AnswerLimits(min_length=2))
     )
     assert (free[:, :2] == EOS).any()
     assert not (late[:, :2] == EOS).any() and (late[:, 2:] == EOS).any()
@@ -78,4 +81,4 @@ def test_minimum_length(name):
 )
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
-        greedy_decode(Recurrent(), inputs(), 6, **options)
+        greedy_decode(Recurrent(), inputs(), 6, limits=AnswerLimits(**options))

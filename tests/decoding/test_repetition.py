@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from remixer_tf.decoding import (
+    AnswerLimits,
     HuggingFaceRules,
     beam_search,
     greedy_decode,
@@ -61,8 +62,8 @@ def expected_greedy(model, row, length, size, penalty):
 @pytest.mark.parametrize("size, penalty", [(2, 1.0), (0, 1.5), (3, 1.2)])
 def test_greedy(reads_prompt, size, penalty):
     model, batch = Recurrent(reads_prompt), inputs()
-    options = {"no_repeat_ngram_size": size, "repetition_penalty": penalty}
-    found = run(greedy_decode, model, batch, 9, **options)
+    limits = AnswerLimits(no_repeat_ngram_size=size, repetition_penalty=penalty)
+    found = run(greedy_decode, model, batch, 9, limits=limits)
     free = run(greedy_decode, model, batch, 9)
     texts = [cut_at_eos(row) for row in np.array(found.tokens).tolist()]
     rows = batch["encoder_input_tokens"]
@@ -74,7 +75,7 @@ def test_greedy(reads_prompt, size, penalty):
 def test_no_pair_twice_in_any_search(search):
     model, batch = Recurrent(), inputs()
     found, free = (
-        np.array(run(search, model, batch, 9, no_repeat_ngram_size=n, min_length=7)[0])
+        np.array(run(search, model, batch, 9, limits=AnswerLimits(7, None, n))[0])
         for n in (2, 0)
     )
 
@@ -94,7 +95,7 @@ def test_beams_rank_by_penalised_log_probabilities():
         model,
         batch,
         2,
-        repetition_penalty=3.0,
+        limits=AnswerLimits(repetition_penalty=3.0),
     )
     for row, texts, scores in zip(
         batch["encoder_input_tokens"], *map(np.array, found.answers), strict=True
@@ -128,4 +129,4 @@ def _penalised(model, row, text):
 )
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
-        greedy_decode(Recurrent(), inputs(), 6, **options)
+        greedy_decode(Recurrent(), inputs(), 6, limits=AnswerLimits(**options))

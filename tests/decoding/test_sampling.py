@@ -7,9 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from remixer_tf.decoding import greedy_decode, sample
+from remixer_tf.decoding import Sampling, greedy_decode, sample
 from remixer_tf.decoding.row_random import row_uniforms, threefry
-from remixer_tf.decoding.sampling import draw
 from tests.decoding.recurrent import EOS, VOCAB_SIZE, Recurrent, inputs
 from tests.decoding.scored import score_answers
 from tests.decoding.test_beam_search import run, tiny
@@ -52,7 +51,8 @@ def chi_square_excess(counts, probs):
 def test_samples_are_of_the_distribution(settings):
     """Pairs of tokens, so that the second depends on the first; after prompts."""
     model, batch, number = Recurrent(reads_prompt=True), inputs(rows=2), 4000
-    decoded = run(sample, model, batch, 2, num_samples=number, **settings)
+    sampling = Sampling(**settings)
+    decoded = run(sample, model, batch, 2, num_samples=number, sampling=sampling)
     settings = {"temperature": 1.0, "top_k": VOCAB_SIZE, "top_p": 1.0, **settings}
     for row, texts in zip(
         batch["encoder_input_tokens"], np.array(decoded.answers.tokens), strict=True
@@ -80,11 +80,11 @@ def test_a_row_has_its_samples_whatever_the_batch():
     assert (np.array(draw_them(batch, seed=1).answers.tokens) != expected).any()
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 1e-4}])
-def test_without_chance_it_is_greedy(settings):
+@pytest.mark.parametrize("temperature", [0, 1e-4])
+def test_without_chance_it_is_greedy(temperature):
     model, batch = Recurrent(reads_prompt=True), inputs()
     expected = run(greedy_decode, model, batch, 6)
-    found = run(sample, model, batch, 6, **settings)
+    found = run(sample, model, batch, 6, sampling=Sampling(temperature))
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
     assert found.answers == ()
@@ -93,7 +93,8 @@ def test_without_chance_it_is_greedy(settings):
 def test_scores_are_those_of_the_answers():
     model = tiny("gmlp_lm")
     batch = {"encoder_input_tokens": np.array([[2, 3, 3], [3, 2, 0]], "int32")}
-    _, _, answers = run(sample, model, batch, 5, num_samples=4, temperature=2.0)
+    options = {"num_samples": 4, "sampling": Sampling(temperature=2.0)}
+    _, _, answers = run(sample, model, batch, 5, **options)
     expected = score_answers(model, batch, np.array(answers.tokens))
     np.testing.assert_allclose(answers.scores, expected, atol=1e-4)
 
@@ -106,7 +107,7 @@ def test_what_has_no_probability_is_never_drawn():
     logits[:, :, [0, -1]] = -np.inf
     uniform = np.broadcast_to([[0.0], [1 - 2**-24]], (200, 2, 1)).astype("float32")
     for top_k, top_p in itertools.product((None, 30), (1.0, 0.999)):
-        tokens = np.array(draw(logits, uniform, top_k, top_p))
+        tokens = np.array(Sampling(1.0, top_k, top_p).draw(logits, uniform))
         chosen = np.take_along_axis(logits, tokens[..., None], axis=-1)
         assert np.isfinite(chosen).all()
 
@@ -143,9 +144,10 @@ def test_uniforms_of_rows_are_independent():
         ({"temperature": -1}, "temperature=-1"),
         ({"top_k": 0}, "top_k=0"),
         ({"top_p": 0}, "top_p=0"),
-        ({"num_samples": 0}, "num_samples=0"),
     ],
 )
 def test_errors(settings, message):
     with pytest.raises(ValueError, match=message):
-        sample(Recurrent(), inputs(), 4, **settings)
+        Sampling(**settings)
+    with pytest.raises(ValueError, match="num_samples=0"):
+        sample(Recurrent(), inputs(), 4, num_samples=0)

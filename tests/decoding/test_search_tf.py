@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.decoding import T5Rules, beam_search, sample
+from remixer_tf.decoding import AnswerLimits, Sampling, T5Rules, beam_search, sample
 from tests.decoding.recurrent import Recurrent
 from tests.models.tiny import tiny_batch, tiny_decoder
+
+LIMITS = AnswerLimits(allowed=[[2], [3, 4], [3, 5, 2]])
 
 
 def prompts():
@@ -19,11 +21,9 @@ def check(function, expected):
 
 
 def test_beams_are_compiled_by_xla():
-    allowed = {"allowed": [[2], [3, 4], [3, 5, 2]]}
-
     def search(tokens):
         batch = {"encoder_input_tokens": tokens}
-        options = {"beams": 2, "n_best": 2, **allowed}
+        options = {"beams": 2, "n_best": 2, "limits": LIMITS}
         return beam_search(Recurrent(), batch, 5, T5Rules(), **options).answers
 
     check(tf.function(search, jit_compile=True), search(prompts()))
@@ -36,7 +36,7 @@ def test_a_sampler_in_a_saved_model(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int32)])
     def search(tokens):
         batch = {"encoder_input_tokens": tokens}
-        options = {"top_k": 9, "top_p": 0.8, "allowed": [[2], [3, 4], [3, 5, 2]]}
+        options = {"sampling": Sampling(top_k=9, top_p=0.8), "limits": LIMITS}
         return sample(model, batch, 5, num_samples=3, **options).answers
 
     module = tf.Module()

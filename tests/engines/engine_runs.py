@@ -37,17 +37,17 @@ from remixer_tf.commands import run_command
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
-from remixer_tf.engines.jax.processes import Barrier, MissingProcessesError
+from remixer_tf.engines.jax.processes import MissingProcessesError, meet
 from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.layers import HashRouter, MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.run import Run
-from remixer_tf.training.loop import train
 from tests.continuing import copy_until_first_checkpoint
 from tests.models.tiny import VOCAB_SIZE, read_by, tiny_batch, tiny_model
 from tests.tiny_run import train_run
+from tests.training.toy import train_toy
 
 STEPS, PERIOD = 20, 10
 KINDS = ["t5_1_1", "remixer", "gmlp", "mixer"]
@@ -188,18 +188,18 @@ def run(folder, name, case, engine=backend_engine):
         shutil.copytree(folder / "killed", folder / name)
     elif case.goes_on and not (folder / name).exists():
         copy_until_first_checkpoint(folder / case.goes_on, folder / name)
-    train(
+    train_toy(
         Run(lambda: make_model(case.kind, case.dropout_rate), engine=engine),
-        str(folder / name),
-        make_optimizer,
-        functools.partial(dataset, kind=case.kind),
-        train_steps=STEPS,
+        folder / name,
+        STEPS,
+        optimizer=make_optimizer,
+        dataset=functools.partial(dataset, kind=case.kind),
         steps_per_call=2,
         log_period=2,
         checkpoint_period=PERIOD,
         clip_norm=1.0,
         loss_fn=CrossEntropy(z_loss=1e-4),
-        initial_checkpoint=None
+        initial=None
         if case.goes_on
         else InitialCheckpoint(f"{folder}/start/{case.kind}"),
         evaluations=[Answers(period=STEPS)] if case.kind in ("gmlp", "experts") else [],
@@ -355,7 +355,7 @@ def write_experts(folder, layout):
     One that evaluates, and one that trains, with the gradients of its weights.
     """
     (folder / "experts").mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)  # More tokens than `mixture.FEW_TOKENS`.
+    rng = np.random.default_rng(0)
     batch = {"decoder_input_tokens": rng.integers(2, VOCAB_SIZE, (8, 26), "int32")}
     hashed = functools.partial(HashRouter, vocab_size=VOCAB_SIZE)
     arrays = {}
@@ -430,7 +430,7 @@ def main_of_two(folder, address, index):
     )
     if index == 0:
         try:
-            Barrier(seconds=0.5)()
+            meet(seconds=0.5)
         except MissingProcessesError as error:
             seen["missing"] = str(error)
     (folder / f"by_two_{index}.json").write_text(json.dumps(seen))

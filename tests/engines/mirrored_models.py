@@ -17,6 +17,7 @@ from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.layers import BaseRouter, SwitchRouter
 from remixer_tf.models import DecoderOnly
+from remixer_tf.objectives.objective import Objective
 from tests.models.tiny import (
     VOCAB_SIZE,
     read_by,
@@ -48,7 +49,7 @@ def make(strategy_name, make_model):
     with strategy.scope():
         model = make_model()
         optimizer = keras.optimizers.AdamW(0.01)
-    step = TrainStep(model, optimizer, strategy, clip_norm=1.0)
+    step = TrainStep(model, optimizer, strategy, Objective(clip_norm=1.0))
     variables = [*model.variables, *optimizer.variables]
     return lambda batch: step(toy.stack([read_by(model, batch)])), variables
 

@@ -20,6 +20,7 @@ from remixer_tf.layers import Dropout
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.objectives.objective import Objective
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.serving.text_scorer import TextScorer
 from remixer_tf.serving.text_to_text import TextThroughArrays
@@ -42,10 +43,8 @@ def run(strategy_name, optimizer, steps_per_call, jit_compile):
         model,
         optimizer,
         strategy,
-        loss_fn=CrossEntropy(z_loss=1e-3),
-        clip_norm=0.3,
-        micro_batches=2,
-        jit_compile=jit_compile,
+        Objective(CrossEntropy(z_loss=1e-3), micro_batches=2, clip_norm=0.3),
+        jit_compile,
     )
     batches = toy.make_batches(NUM_STEPS)
     calls = [
@@ -79,8 +78,7 @@ def run_auxiliary(strategy_name, micro_batches):
         model,
         optimizer,
         strategy,
-        auxiliary_loss_weights={"spread": 0.3},
-        micro_batches=micro_batches,
+        Objective(auxiliary_loss_weights={"spread": 0.3}, micro_batches=micro_batches),
     )
     (batch,) = toy.make_batches(1)
     values = summarize_steps(train_step(toy.stack([batch])))
@@ -109,9 +107,11 @@ def reduced_shapes():
         model = toy.ToyModel()
         model.build()
         optimizer = keras.optimizers.AdamW(0.1)
-    train_step = TrainStep(model, optimizer, strategy, clip_norm=1.0)
+    train_step = TrainStep(model, optimizer, strategy, Objective(clip_norm=1.0))
     reduction.shapes.clear()
-    function = train_step.get_concrete_function(toy.stack(toy.make_batches(1)))
+    function = train_step.run_steps.get_concrete_function(
+        *train_step.arguments(toy.stack(toy.make_batches(1)))
+    )
     return {
         "inputs": [x.shape.as_list() for x in function.inputs if x.shape.rank],
         "weights": [list(v.shape) for v in model.trainable_variables],
@@ -209,9 +209,8 @@ def variance_of_masks():
     with strategy.scope():
         model = toy.MaskModel()
         model.build()
-    step = TrainStep(
-        model, keras.optimizers.SGD(0.0), strategy, auxiliary_loss_weights={"toy/": 0.0}
-    )
+    objective = Objective(auxiliary_loss_weights={"toy/": 0.0})
+    step = TrainStep(model, keras.optimizers.SGD(0.0), strategy, objective)
     sums = step(toy.stack(toy.make_batches(1)))
     return float(sums["auxiliary/toy/square"] - sums["auxiliary/toy/number"] ** 2)
 

@@ -11,12 +11,10 @@ import sys
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import keras
 import tensorflow as tf
 
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.run import Run
-from remixer_tf.training.loop import train
 from tests.training import toy
 
 
@@ -36,12 +34,11 @@ def train_toy(model_dir, train_steps, strategy):
         built.append(toy.ToyModel())
         return built[0]
 
-    train(
+    toy.train_toy(
         Run(model, engine=lambda: TensorFlowEngine(strategy)),
-        str(model_dir),
-        lambda: keras.optimizers.Adam(0.01),
-        dataset,
-        train_steps=train_steps,
+        model_dir,
+        train_steps,
+        dataset=dataset,
         steps_per_call=2,
         log_period=2,
         checkpoint_period=10,

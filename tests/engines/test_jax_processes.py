@@ -1,100 +1,38 @@
 """What several processes agree on, without starting them; test_engines_tf.py does."""
 
 import collections
-import concurrent.futures
 from types import SimpleNamespace
 
 import jax
 import pytest
 import seqio
-from jax._src.clusters import ClusterEnv
 
 from remixer_tf.checkpoints.host import Host
-from remixer_tf.engines.jax import processes
 from remixer_tf.engines.jax.engine import make_mesh
-from remixer_tf.engines.jax.processes import (
-    MissingProcessesError,
-    connect,
-    data_shards,
-)
+from remixer_tf.engines.jax.processes import connect, data_shards
 from remixer_tf.evaluation.evaluate import evaluate
 from remixer_tf.run import Run
-from tests.engines.test_multi_worker import free_ports
-
-
-def meet(count, *present, seconds):
-    """Returns what each of those that are present raises, or None."""
-    (port,) = free_ports(1)
-    address = f"localhost:{port}"
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        futures = [
-            pool.submit(processes._meet, address, count, index, seconds)
-            for index in present
-        ]
-        return [future.exception() for future in futures]
-
-
-def test_all_meet():
-    assert meet(3, 2, 1, 0, seconds=30) == [None] * 3
 
 
 @pytest.mark.parametrize(
-    ("present", "seconds", "words"),
-    [
-        pytest.param((0, 2), 3, "Process 1, 3 of 4 did not", marks=pytest.mark.slow),
-        ((1,), 0.1, "Process 0 of 4 did not"),
-    ],
-)
-def test_who_is_missing_is_told_to_all(present, seconds, words):
-    for error in meet(4, *present, seconds=seconds):
-        assert isinstance(error, MissingProcessesError) and words in str(error)
-
-
-@pytest.mark.parametrize(
-    "arguments", [("nowhere", 2, 0), ("localhost:1", 2, 2), ("localhost:", 2, 1)]
+    "arguments",
+    [{"coordinator_address": "nowhere"}, {"process_id": 2}, {"process": 1}],
 )
 def test_arguments_that_do_not_fit(arguments):
+    names = ("coordinator_address", "num_processes", "process_id")
+    whole = dict(zip(names, ("localhost:1", 2, 0), strict=True)) | arguments
     with pytest.raises(ValueError, match="cannot be connected.*'process_id': 0}"):
-        connect(*arguments)
+        connect(**whole)
 
 
-@pytest.fixture
-def of_cluster(monkeypatch):
-    """Process 1 of 2 as Open MPI would start it; the address of the first."""
-    (port,) = free_ports(1)
-    variables = {
-        "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1",
-        "OMPI_COMM_WORLD_SIZE": "2",
-        "OMPI_COMM_WORLD_RANK": "1",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-        "JAX_COORDINATOR_PORT": str(port),
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return f"127.0.0.1:{port}"
-
-
-def test_who_is_missing_of_a_cluster_is_told(of_cluster):
-    with pytest.raises(MissingProcessesError, match=f"0 of 2 did not.* {of_cluster}"):
-        connect(initialization_timeout=0.1)
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_jax_is_asked_where_its_clusters_are_not_as_they_were(
-    of_cluster, monkeypatch, broken
-):
-    """It gets what is known, and says itself what it cannot find."""
+def test_it_says_that_it_waits_and_jax_finds_the_rest(monkeypatch, caplog):
     asked = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **_: asked.append(a))
-    monkeypatch.setattr(processes, "_meet", lambda *_: None)
-    if broken:
-        monkeypatch.delattr(
-            ClusterEnv, "auto_detect_unset_distributed_params", raising=True
-        )
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **kw: asked.append(kw))
     connect()
-    connect(cluster_detection_method="deactivate")
-    nothing = (None, None, None)
-    assert asked == [nothing if broken else (of_cluster, 2, 1), nothing]
+    connect(coordinator_address="a:1", num_processes=2, process_id=1)
+    assert asked[0].keys() == {"initialization_timeout", "shutdown_timeout_seconds"}
+    assert asked[1]["process_id"] == 1
+    assert "process 1 of 2 waits up to 300 s for the others at a:1" in caplog.text
 
 
 Device = collections.namedtuple("Device", "process_index number")

@@ -10,6 +10,7 @@ from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.objectives.objective import Objective
 from remixer_tf.optimizers import Adafactor
 from tests.training import toy
 
@@ -24,13 +25,13 @@ def make_step(model=None, optimizer=None, jit_compile=False, **options):
     keras.utils.set_random_seed(0)
     model = model or toy.ToyModel()
     optimizer = optimizer or keras.optimizers.Adam(0.01)
+    objective = Objective(**options)
     if ON_JAX:  # where all is compiled
         engine = JaxEngine()
-        engine.build(lambda: model, lambda: optimizer, "float32", **options)
+        engine.build(lambda: model, lambda: optimizer, "float32", objective)
         return model, engine.step
     model.build()
-    options["jit_compile"] = jit_compile
-    return model, TrainStep(model, optimizer, get_strategy(), **options)
+    return model, TrainStep(model, optimizer, get_strategy(), objective, jit_compile)
 
 
 def run(steps_per_call=1, **options):

@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import pytest
 
 from remixer_tf.checkpoints.reading import available_steps, restore_model
@@ -11,7 +10,6 @@ from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import write_result
 from remixer_tf.run import Run
-from remixer_tf.training.loop import train
 from tests.data.toy_tasks import toy_task
 from tests.evaluation.shift import LENGTHS, decoded
 from tests.training import toy
@@ -129,14 +127,12 @@ def test_names_of_metrics_are_known_before_there_is_a_model():
 def run(model_dir, train_steps, evaluation, patience, **options):
     options = {"best": Best("toy/dev/em", patience=patience), **options}
     engine = options.pop("engine", backend_engine)
-    return train(
+    return toy.train_toy(
         Run(toy.ToyModel, engine=engine),
-        str(model_dir),
-        lambda: keras.optimizers.Adam(0.01),
-        toy.toy_dataset,
-        train_steps=train_steps,
+        model_dir,
+        train_steps,
         checkpoint_period=100,
-        keep_checkpoints=1,
+        keep=1,
         **{"evaluations": [evaluation], **options},
     )
 

@@ -11,8 +11,7 @@ import tensorflow as tf
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.evaluation.decoded import decode_examples
-from remixer_tf.evaluation.padding import padded_lengths
+from remixer_tf.evaluation.batches import call_on_examples, padded_lengths
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task, word_metric
 from tests.evaluation.shift import DEV, LENGTHS, decoded, shift_engine
 from tests.models.tiny import tiny_model
@@ -137,12 +136,13 @@ def test_sorting_and_cutting_change_no_prediction():
     task = toy_task({"dev": rows([(1 + i % 7, 1 + i % 11) for i in range(5)])})
     examples = read_examples(task, "dev", LENGTHS)
     decode = tf.function(lambda batch: greedy_decode(model, batch, 6))
-    answers = decode_examples(
+    answers = call_on_examples(
         lambda batch: tf.nest.map_structure(lambda x: x.numpy(), decode(batch)),
         examples,
         Codec(task, LENGTHS),
         length_buckets=padded_lengths(model, LENGTHS),
         batch_size=4,
+        description="decoding",
     )
     assert answers.tokens.shape == (5, 6) and np.count_nonzero(answers.tokens)
     for i, example in enumerate(examples):

@@ -27,7 +27,6 @@ from remixer_tf.evaluation.evaluate import evaluate
 from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.evaluation.results import read_results
 from remixer_tf.run import Run
-from remixer_tf.training.loop import train
 from tests.data.toy_tasks import toy_task
 from tests.evaluation.shift import (
     DEV,
@@ -86,7 +85,7 @@ def test_what_a_result_is_of(tmp_path, capsys):
 
         def predict(part, model, function):
             counts.append(part)
-            return {}, evaluation.trial(evaluation.examples(part))
+            return {}, evaluation.trial(evaluation._splits[part].examples)
 
         evaluation.predict = predict
         evaluation.run(
@@ -205,12 +204,10 @@ class Constant(Evaluation):
 
 
 def run_toy(folder, steps, evaluation):
-    train(
+    toy.train_toy(
         Run(toy.ToyModel),
-        str(folder),
-        lambda: keras.optimizers.Adam(0.01),
-        toy.toy_dataset,
-        train_steps=steps,
+        folder,
+        steps,
         log_period=2,
         evaluations=[evaluation],
         evaluation_bindings={"model": "toy"},
@@ -299,14 +296,7 @@ def test_a_run_that_goes_on_has_not_ended(tmp_path):
             ended.append((step, os.path.exists(tmp_path / "train_summary.json")))
 
     for steps in (2, 4):
-        train(
-            Run(toy.ToyModel),
-            str(tmp_path),
-            lambda: keras.optimizers.Adam(0.01),
-            toy.toy_dataset,
-            train_steps=steps,
-            evaluations=[Watch()],
-        )
+        toy.train_toy(Run(toy.ToyModel), tmp_path, steps, evaluations=[Watch()])
     # At step 2 a second time, before it is clear that there is something to do.
     assert ended == [(2, False), (2, True), (4, False)]
     assert (tmp_path / "train_summary.json").exists()

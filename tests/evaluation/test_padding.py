@@ -8,8 +8,8 @@ import pytest
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.codec import Codec
 from remixer_tf.decoding import Decoded, classify
-from remixer_tf.evaluation.decoded import DecodedEvaluation, decode_examples
-from remixer_tf.evaluation.padding import padded_lengths
+from remixer_tf.evaluation.batches import call_on_examples, padded_lengths
+from remixer_tf.evaluation.decoded import DecodedEvaluation
 from remixer_tf.models import ClassificationHead, EncoderOnly
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.evaluation.shift import engine_of
@@ -38,12 +38,13 @@ def test_what_writes_in_bfloat16_reads_what_inference_reads(dtype, lengths):
         seen.add(inputs.shape[1])
         return Decoded(inputs[:, :1].numpy(), inputs[:, 0].numpy())
 
-    decode_examples(
+    call_on_examples(
         record,
         list(examples(targets=lambda inputs: inputs[:4])),
         Codec(toy_task({}), LENGTHS),
         length_buckets=padded_lengths(tiny_model("remixer", dtype=dtype), LENGTHS),
         batch_size=3,
+        description="decoding",
     )
     assert seen == lengths
 
@@ -55,12 +56,13 @@ def test_a_class_is_that_at_full_length(mask_padding):
     randomize(model)
     rows = list(examples(token_types=np.zeros_like, targets=lambda inputs: inputs[:1]))
     lengths = {"inputs": 12, "token_types": 12, "targets": 1}
-    decoded = decode_examples(
+    decoded = call_on_examples(
         engine_of(model).compile(lambda batch: classify(model, batch, 1)),
         rows,
         Codec(toy_task({}), lengths, ClassifierFeatureConverter),
         length_buckets=padded_lengths(model, lengths),
         batch_size=3,
+        description="decoding",
     )
     inputs = np.stack([np.pad(row["inputs"], (0, 12))[:12] for row in rows])
     expected = classify(model, {"encoder_input_tokens": inputs}, 1)

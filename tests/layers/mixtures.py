@@ -27,11 +27,32 @@ MASK[1, 5:] = 0
 # Without anything random, and of a capacity as small as can be: 4.
 ROUTERS = {
     "switch": functools.partial(SwitchRouter, jitter=0.0, capacity_factor=0.1),
-    "gshard": functools.partial(GShardRouter, second_policy="all", capacity_factor=0.1),
+    "gshard": functools.partial(GShardRouter, second_threshold=0, capacity_factor=0.1),
     "base": BaseRouter,
     "experts_choose": functools.partial(ExpertsChooseRouter, capacity_factor=1.0),
     "hash": functools.partial(HashRouter, vocab_size=VOCAB_SIZE, capacity_factor=0.1),
 }
+
+
+def set_move(monkeypatch, move):
+    """Has tokens moved by "gather", or by "exchange" as on a mesh, see `dispatch`."""
+    monkeypatch.setattr(
+        "remixer_tf.layers.mixture.is_shared", lambda: move == "exchange"
+    )
+
+
+def by_every_expert(layer, x):
+    """What a gated mixture computes that drops nothing, by every expert."""
+    fields = context()
+    routing = layer.router(x, tokens=fields.tokens, token_mask=fields.token_mask)
+    wi_0, wi_1, wo = (ops.convert_to_tensor(w) for w in [*layer.wi, layer.wo])
+    hidden = layer.act(ops.einsum("gtd,edf->egtf", x, wi_0))
+    hidden *= ops.einsum("gtd,edf->egtf", x, wi_1)
+    y = ops.einsum("egtf,efd->egtd", hidden, wo)
+    is_expert = ops.one_hot(routing.experts, E, dtype="float32")
+    gates = ops.sum(routing.gates[..., None] * is_expert, axis=2)
+    gates *= ops.cast(fields.token_mask, "float32")[..., None]
+    return ops.einsum("gte,egtd->gtd", gates, y)
 
 
 def context(mask=MASK, tokens=TOKENS):

@@ -181,4 +181,6 @@ def test_decoding_with_heads(heads, toeplitz):
     )
     cache = layer.init_cache(2, 6, Context())
     assert cache["inputs"].shape == (2, heads, 6, 6 // heads)
-    Trial(layer, d_model=6, length=6, jit=compiled).check_decoding()
+    trial = Trial(layer, d_model=6, length=6)
+    trial.jit = compiled
+    trial.check_decoding()

@@ -1,4 +1,4 @@
-"""Mixtures of experts against NumPy, and ways to dispatch against each other."""
+"""Mixtures of experts against NumPy, and their moves against each other."""
 
 import numpy as np
 import pytest
@@ -13,10 +13,12 @@ from tests.layers.mixtures import (
     D,
     E,
     X,
+    by_every_expert,
     context,
     mixture,
     roomy,
     run,
+    set_move,
 )
 
 # They take an expert whatever others take.
@@ -62,11 +64,12 @@ def numpy_mixture(layer, capacity, groups=3):
     return y.reshape(X.shape), dropped
 
 
-@pytest.mark.parametrize("dispatch", slow_on_jax(["gather", "einsum"], but=["gather"]))
+@pytest.mark.parametrize("move", slow_on_jax(["gather", "exchange"], but=["gather"]))
 @pytest.mark.parametrize("router", INDEPENDENT)
-def test_training_equals_numpy(router, dispatch):
+def test_training_equals_numpy(router, move, monkeypatch):
     """With full experts, three groups and padding."""
-    layer = mixture(router, dispatch=dispatch)
+    set_move(monkeypatch, move)
+    layer = mixture(router)
     layer.router.capacity = lambda tokens: 2
     expected, dropped = numpy_mixture(layer, capacity=2)
     assert dropped
@@ -77,13 +80,9 @@ def test_training_equals_numpy(router, dispatch):
 
 
 @pytest.mark.parametrize("router", [*INDEPENDENT, *slow_on_jax(["base"], but=[])])
-def test_evaluation_equals_numpy(router, monkeypatch):
-    """Sorted into blocks, and by all experts, as for few tokens."""
+def test_evaluation_equals_numpy(router):
     layer = mixture(router)
     expected, dropped = numpy_mixture(layer, capacity=99)
-    y, _ = run(layer, training=False)
-    np.testing.assert_allclose(y, expected, atol=1e-4)
-    monkeypatch.setattr("remixer_tf.layers.mixture.FEW_TOKENS", 0)
     y, sown = run(layer, training=False)
     np.testing.assert_allclose(y, expected, atol=1e-4)
     assert sown["statistics", "dropped"] == dropped == 0
@@ -91,25 +90,20 @@ def test_evaluation_equals_numpy(router, monkeypatch):
 
 
 @pytest.mark.parametrize("router", INDEPENDENT)
-def test_dispatches_agree_where_nothing_drops(router, monkeypatch):
-    """In outputs and gradients, in training and in evaluation."""
-    monkeypatch.setattr("remixer_tf.layers.mixture.FEW_TOKENS", 0)
+def test_moves_equal_every_expert(router, monkeypatch):
+    """Where nothing drops: outputs and gradients, in training and in evaluation."""
     x = ops.convert_to_tensor(X)
-    results = []
-    for dispatch in ("dense", "gather", "einsum"):
-        layer = mixture(roomy(router), dispatch=dispatch, gated=True)
-        for training in (True, False)[: 1 + (dispatch == "gather")]:
-            results.append(
-                outputs_and_gradients(
-                    lambda layer=layer, training=training: layer(
-                        x, context=context(), training=training
-                    ),
-                    layer,
-                )
-            )
-    (expected, gradients), *others = results
+    layer = mixture(roomy(router), gated=True)
+    expected, gradients = outputs_and_gradients(
+        lambda: by_every_expert(layer, x), layer
+    )
     assert np.abs(expected).max() > 1
-    for y, grads in others:
+    for move, training in (("gather", True), ("exchange", True), ("gather", False)):
+        set_move(monkeypatch, move)
+        y, grads = outputs_and_gradients(
+            lambda training=training: layer(x, context=context(), training=training),
+            layer,
+        )
         np.testing.assert_allclose(y, expected, atol=1e-4)
         for name, gradient in gradients.items():
             assert np.abs(gradient).max() > 1e-3, name
@@ -159,18 +153,18 @@ def test_experts_choose_equals_numpy(training):
     np.testing.assert_allclose(y, expected.reshape(X.shape), atol=1e-4)
 
 
-def test_adding_up_rows_equals_products():
+def test_adding_up_rows_equals_products(monkeypatch):
     """Where experts choose: in outputs and gradients, with padding."""
     x = ops.convert_to_tensor(X)
-    (expected, gradients), (y, grads) = (
-        outputs_and_gradients(
-            lambda layer=layer: layer(x, context=context(), training=True), layer
+    layer, results = mixture("experts_choose", group_size=12), []
+    for move in ("exchange", "gather"):
+        set_move(monkeypatch, move)
+        results.append(
+            outputs_and_gradients(
+                lambda: layer(x, context=context(), training=True), layer
+            )
         )
-        for layer in (
-            mixture("experts_choose", group_size=12, dispatch=dispatch)
-            for dispatch in ("einsum", "gather")
-        )
-    )
+    (expected, gradients), (y, grads) = results
     np.testing.assert_allclose(y, expected, atol=1e-4)
     for name, gradient in gradients.items():
         assert np.abs(gradient).max() > 1e-3, name

@@ -28,6 +28,7 @@ from tests.layers.mixtures import (
     mixture,
     roomy,
     run,
+    set_move,
 )
 
 # What `test_mixture` shows on both backends is the same on both here.
@@ -58,8 +59,7 @@ def leaks(layer, training):
 
 
 @pytest.mark.parametrize("router", CAUSAL)
-def test_no_token_sees_later_ones_in_evaluation(router, monkeypatch):
-    monkeypatch.setattr("remixer_tf.layers.mixture.FEW_TOKENS", 0)
+def test_no_token_sees_later_ones_in_evaluation(router):
     assert not leaks(mixture(router), training=False)
 
 
@@ -89,10 +89,11 @@ def test_a_decoder_refuses_experts_that_choose():
         layer.join_stack(causal=True, max_length=None)
 
 
-@pytest.mark.parametrize("dispatch", ["gather", "einsum"])
+@pytest.mark.parametrize("move", ["gather", "exchange"])
 @pytest.mark.parametrize("router", ["switch", "hash"])
-def test_identical_tokens_are_dropped_but_for_the_capacity(router, dispatch):
-    layer = mixture(router, group_size=24, dispatch=dispatch)
+def test_identical_tokens_are_dropped_but_for_the_capacity(router, move, monkeypatch):
+    set_move(monkeypatch, move)
+    layer = mixture(router, group_size=24)
     x = np.tile(X[:1, :1], (3, 8, 1))
     tokens = np.full_like(TOKENS, 5)
     y, sown = run(layer, x, mask=None, tokens=tokens)
@@ -137,8 +138,7 @@ def test_padding_takes_no_capacity(router):
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_evaluation_of_a_row_does_not_depend_on_others(router, monkeypatch):
-    monkeypatch.setattr("remixer_tf.layers.mixture.FEW_TOKENS", 0)
+def test_evaluation_of_a_row_does_not_depend_on_others(router):
     layer = mixture(router)
     y, _ = run(layer, training=False)
     for row in range(3):
@@ -301,24 +301,9 @@ def test_the_hash_table_is_saved_with_the_weights():
     np.testing.assert_array_equal(run(second)[0], run(first)[0])
 
 
-def test_a_hash_table_balanced_by_counts():
-    counts = 1000 // np.arange(1, VOCAB_SIZE + 1)
-    counts[30:] = 0
-    router = HashRouter(E, VOCAB_SIZE, counts=counts)
-    router.build((None, None, D))
-    table = ops.convert_to_numpy(router.table).astype(int)
-    loads = np.bincount(table, weights=counts)
-    assert loads.max() < 1.02 * max(counts.max(), counts.sum() / E)
-    assert len(set(table[30:])) == E  # those never seen are spread too
-    with pytest.raises(ValueError, match=r"\[40\].*\(3,\)"):
-        HashRouter(E, VOCAB_SIZE, counts=[1, 2, 3])
-
-
 def test_without_tokens_a_hash_router_says_so():
     with pytest.raises(ValueError, match="HashRouter .* ids"):
         mixture("hash")(X, context=Context())
-    with pytest.raises(ValueError, match="dispatch is one of .* Received"):
-        MoE(E, 10, dispatch="scatter")
 
 
 @pytest.mark.skipif(ON_JAX, reason="there all these tests are compiled")

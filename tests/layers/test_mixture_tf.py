@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.engines.tensorflow.flops import peak_bytes, variable_bytes
 from remixer_tf.layers import Context, ExpertsChooseRouter, MoE, SwitchRouter
-from tests.layers.test_mixture import TOKENS, D, X, mixture
+from tests.layers.mixtures import TOKENS, D, X, mixture, set_move
 
 
 @pytest.mark.parametrize("router", ["switch", "gshard", "hash"])
@@ -36,11 +36,12 @@ def test_evaluation_copies_no_weights():
     assert peak_bytes(call.get_concrete_function()) < 0.3 * weights
 
 
-def test_where_experts_choose_no_tensor_has_them_twice():
+def test_where_experts_choose_no_tensor_has_them_twice(monkeypatch):
     """`[groups, experts, tokens, capacity]` is the largest, by products too."""
     experts, tokens = 16, 64
     router = functools.partial(ExpertsChooseRouter, capacity_factor=1.0)
-    layer = MoE(experts, 8, router, dispatch="einsum", name="moe")
+    set_move(monkeypatch, "exchange")
+    layer = MoE(experts, 8, router, name="moe")
     layer.build((None, None, 4))
     x = tf.ones((1, tokens, 4))
     function = tf.function(lambda: layer(x, Context(), training=True), autograph=False)

@@ -83,7 +83,7 @@ def mixture(kind, **kwargs):
 
 # Without random numbers.
 SWITCH = functools.partial(SwitchRouter, jitter=0.0)
-GSHARD = functools.partial(GShardRouter, second_policy="all")
+GSHARD = functools.partial(GShardRouter, second_threshold=0)
 HASH = functools.partial(HashRouter, vocab_size=VOCAB_SIZE, capacity_factor=1.25)
 
 

@@ -35,7 +35,7 @@ def test_the_n_best_of_given_strings(tiny_run, tmp_path):
     options = (
         "--gin.beam_search.n_best=4",
         "--gin.HuggingFaceRules.length_penalty=0.0",
-        "--gin.beam_search.allowed=@allowed_answers()",
+        "--gin.AnswerLimits.allowed=@allowed_answers()",
         f"--gin.allowed_answers.strings={strings}",
     )
     questions = [b"A cat .", b"", b"Emma slept"]

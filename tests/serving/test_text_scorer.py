@@ -139,7 +139,7 @@ def test_the_command(tiny_run, tmp_path, capsys):
     assert len(scores.read_text().splitlines()) == 500
     with pytest.raises(UserError, match="--split scores a task"):
         run_command("score", [*options, f"--input={questions}", "--split=dev"])
-    with pytest.raises(UserError, match="--stride must be at least 1. Received: 0"):
+    with pytest.raises(UserError, match="--stride: must be at least 1. Received: 0"):
         run_command("score", [*options, f"--input={questions}", "--stride=0"])
     with pytest.raises(ValueError, match="A stride is for language models"):
         run_command("score", [*options, f"--input={questions}", "--stride=4"])

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 import sys
 
 import keras
@@ -13,9 +14,10 @@ import tensorflow as tf
 from keras import ops
 
 from remixer_tf import configuration
+from remixer_tf.checkpoints.processes import machine
 from remixer_tf.commands import run_command
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.decoding import Answers, Choice, Decoded, decode
+from remixer_tf.decoding import Answers, Choice, Decoded, Search, decode
 from remixer_tf.models import DecoderOnly
 from remixer_tf.serving import text_to_text
 from remixer_tf.serving.lines import answer_lines, open_input, open_output
@@ -131,6 +133,12 @@ def test_output_appears_whole_or_not_at_all(tmp_path):
         output.flush()
         assert path.read_text() == "before"
     assert path.read_text() == "whole" and os.listdir(tmp_path) == ["answers.txt"]
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    (tmp_path / f"answers.txt.writing-{machine()}-{killed.pid}").touch()
+    with open_output(str(path)):
+        pass
+    assert os.listdir(tmp_path) == ["answers.txt"]
     with open_output(os.devnull) as output:
         output.write(b"gone")
     assert not os.path.isfile(os.devnull)
@@ -207,7 +215,7 @@ def decode_while_clear(model, batch, max_length):
         tokens = ops.where(clear, ops.cast(tokens[..., 0], "int32"), 1)
         return Choice(tokens, ended=ops.equal(tokens, 1))
 
-    (tokens, scores, _), _ = decode(model, batch, max_length, choose)
+    (tokens, scores, _), _ = decode(model, batch, max_length, Search(choose))
     return Decoded(tokens[:, 0], scores[:, 0])
 
 

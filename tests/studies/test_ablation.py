@@ -15,9 +15,9 @@ TINY = [
     "WARMUP_STEPS = 1",
     "BATCH_SIZE = 2",
     "D_MODEL = 16",
-    "train.steps_per_call = 2",
-    "train.log_period = 4",
-    "train.checkpoint_period = 4",
+    "Schedule.steps_per_call = 2",
+    "Schedule.log_period = 4",
+    "Schedule.checkpoint_period = 4",
 ]
 
 

@@ -23,9 +23,9 @@ TINY = [
     "WARMUP_STEPS = 1",
     "LossEvaluation.period = 2",
     "LossEvaluation.max_examples = 4",
-    "train.steps_per_call = 2",
-    "train.log_period = 2",
-    "train.checkpoint_period = 4",
+    "Schedule.steps_per_call = 2",
+    "Schedule.log_period = 2",
+    "Schedule.checkpoint_period = 4",
 ]
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -105,7 +105,7 @@ def test_models_have_equal_flops():
         found = count(
             value("Run.model"),
             value("train.optimizer"),
-            batch_size=value("train_dataset.batch_size"),
+            batch_size=value("Batching.batch_size"),
             feature_lengths=value("train_dataset.feature_lengths"),
         )
         flops[name] = found.total.matmul_flops

@@ -379,11 +379,8 @@ def test_no_folder_and_no_network(monkeypatch, tmp_path):
 
     monkeypatch.delenv("REMIXER_TF_DATA", raising=False)
     monkeypatch.setattr(requests, "head", fail)
-    source = FilesOrTfds(
-        seqio.TfdsDataSource("super_glue/cb:1.0.2"),
-        benchmark_files.super_glue_folder,
-        None,
-    )
+    folder = benchmark_files.super_glue_folder
+    source = FilesOrTfds("super_glue/cb:1.0.2", folder, None)
     source.tfds_dataset.override_data_dir(str(tmp_path))
     for ask in (source.get_dataset, source.num_input_examples, source.list_shards):
         with pytest.raises(FileNotFoundError, match="super_glue.directory") as error:

@@ -7,11 +7,12 @@ import pytest
 
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import count_over_length
-from remixer_tf.data.pipeline import get_task, train_dataset
+from remixer_tf.data.pipeline import get_task
 from remixer_tf.evaluation.metrics import compute_metrics
 from remixer_tf.evaluation.scored import ScoredExamples
 from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD
 from remixer_tf.tasks.choices import choices
+from tests.data.toy_tasks import train_dataset
 
 LONG = {"inputs": 512, "targets": 128}
 COPA_ROWS = [
@@ -70,10 +71,10 @@ def folder(tmp_path):
         for split in ("train", "val"):
             path = tmp_path / name / f"{split}.jsonl"
             path.write_text("\n".join(map(json.dumps, rows)) + "\n")
-        files.set_directory(str(tmp_path / name))
+        files.data_folder.set(str(tmp_path / name))
     yield tmp_path
     for files in (COPA, RECORD, HELLASWAG):
-        files.set_directory(None)
+        files.data_folder.set(None)
 
 
 def texts(task, split="validation"):

@@ -3,7 +3,8 @@ import pytest
 import seqio
 
 from remixer_tf.tasks import cogs, cogs_files
-from remixer_tf.tasks.cogs_forms import to_logical_form, to_variable_free
+from remixer_tf.tasks.cogs_forms import to_variable_free
+from tests.tasks.cogs_inverse import to_logical_form
 
 # Made up, in COGS's words.
 PAIRS = {

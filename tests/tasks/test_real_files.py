@@ -6,9 +6,10 @@ import os
 import pytest
 import seqio
 
-from remixer_tf.data.pipeline import get_task, train_dataset
+from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.tasks import benchmark_files, squad, squad_files
+from tests.data.toy_tasks import train_dataset
 
 # (task, split): the file, and the rows that its publishers tell. Of some the folder has
 # a part, whose rows are given; its README says which.

@@ -20,7 +20,8 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.spans import SpanFeatureConverter
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.decoding import best_span
-from remixer_tf.evaluation.decoded import DecodedExamples, decode_examples
+from remixer_tf.evaluation.batches import call_on_examples
+from remixer_tf.evaluation.decoded import DecodedExamples
 from remixer_tf.evaluation.metrics import compute_metrics
 from remixer_tf.tasks import squad, squad_files
 from remixer_tf.tasks.squad import Question
@@ -170,14 +171,17 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
         num_best=num_best,
         null_threshold=threshold,
     )
-    decoded = decode_examples(
+    decoded = call_on_examples(
         lambda batch: tf.nest.map_structure(np.asarray, decode(batch)),
         examples,
         Codec(task, LENGTHS, SpanFeatureConverter),
         length_buckets=None,
         batch_size=8,
+        description="decoding",
     )
-    found = compute_metrics(task, examples, decoded.outputs())
+    found = compute_metrics(
+        task, examples, DecodedExamples(decoded.tokens, decoded.scores).outputs()
+    )
 
     questions = []
     for row in rows:
@@ -252,7 +256,7 @@ def test_gin_names_the_folder(tmp_path):
         assert squad_files.read_split("validation") == ROWS
     finally:
         gin.clear_config()
-        squad.set_directory(None)
+        squad_files.data_folder.set(None)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"data": [{"paragraphs": 1}]}'])
@@ -284,6 +288,6 @@ def test_the_target_spans_of_xquad_score_well(real_data_dir, toy):
     scores = np.zeros([len(spans), 3], np.float32)
     # A window without the whole answer has no span.
     scores[:, 0] = np.where(spans.any(axis=1), 0.0, -np.inf)
-    decoded = DecodedExamples(spans, scores, 1.0)
+    decoded = DecodedExamples(spans, scores)
     found = compute_metrics(task, examples, decoded.outputs())
     assert found["em"] > 99.9 and found["f1"] > 99.9

@@ -16,7 +16,7 @@ OWN = """
 include 'models/t5_1_1_tiny.gin'
 include 'runs/own_task.gin'
 table_task.name = 'words'
-table_task.fractions = {'validation': 0.2, 'train': 0.8}  # train keeps what both have
+TableRows.fractions = {'validation': 0.2, 'train': 0.8}  # train keeps what both have
 table_task.inputs = 'say {t}'
 table_task.targets = '{l}'
 table_task.metrics = ['accuracy', 'per_class']
@@ -39,7 +39,7 @@ def own_run(tmp_path):
     file = write(tmp_path / "own.gin", OWN)
     bindings = {
         "FILES": repr(csv),
-        "table_task.on_bad_rows": "'skip'",
+        "TableRows.on_bad_rows": "'skip'",
         "trained_vocabulary.path": repr(str(tmp_path / "own.model")),
     }
     return file, [f"{name} = {value}" for name, value in bindings.items()]

@@ -1,5 +1,6 @@
 """Tasks of one's own: tables in files, templates, splits, metrics, bad rows."""
 
+import dataclasses
 import gzip
 import json
 import logging
@@ -10,10 +11,10 @@ from t5.evaluation import metrics as t5_metrics
 
 from remixer_tf import configuration
 from remixer_tf.data.epochs import examples_per_epoch
-from remixer_tf.data.pipeline import train_dataset
-from remixer_tf.tasks import metrics
+from remixer_tf.data.lengths import LongExamples
+from remixer_tf.data.pipeline import Batching, train_dataset
+from remixer_tf.tasks import metrics, tables
 from remixer_tf.tasks.table_files import read_table
-from remixer_tf.tasks.tables import table_task
 
 TEMPLATES = {"inputs": "{{cb}} {hypothesis}, {premise}?", "targets": "{label}"}
 CSV = 'premise,hypothesis,label\n"a ""b"", c",d,yes\ne,"f\ng",no\n'
@@ -22,6 +23,13 @@ JSON = (
     '{"premise": "a", "hypothesis": true, "label": 1, "more": []}\r\n'
     '{"label": 0.5, "premise": "\\u00e9", "hypothesis": "f"}\n'
 )
+
+
+def table_task(*args, **options):
+    """`tables.table_task`, with `TableRows` of those of the options that it has."""
+    names = [field.name for field in dataclasses.fields(tables.TableRows)]
+    rows = {name: options.pop(name) for name in names if name in options}
+    return tables.table_task(*args, rows=tables.TableRows(**rows), **options)
 
 
 def examples_of(task, split="train"):
@@ -243,7 +251,7 @@ def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"train": bad_file}, **options))
     assert str(error.value) == report.format("", *[bad_file] * 4) + (
-        "\nCorrect them, or leave them out with table_task.on_bad_rows = 'skip'."
+        "\nCorrect them, or leave them out with TableRows.on_bad_rows = 'skip'."
     )
     assert isinstance(error.value, configuration.UserError)
 
@@ -307,8 +315,10 @@ def test_no_row_is_left(tmp_path):
 def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
     file = write(tmp_path / "a.tsv", "t\tl\nabcdef\ta\nab\tb\nb\tabcde\nc\td\n")
     task = table_task({"train": file}, "{t}", "{l}")
-    options = {"feature_lengths": {"inputs": 4, "targets": 4}, "batch_size": 2}
-    dataset = train_dataset(task, **options, over_length="skip", shuffle=False)
+    lengths = {"inputs": 4, "targets": 4}
+    skip = LongExamples("skip")
+    batching = Batching(2, shuffle=False)
+    dataset = train_dataset(task, lengths, batching, skip)
     assert str(dataset.over_length) == (
         "table train: 2 of 4 examples are longer than inputs 4 / targets 4 "
         "(longest: inputs 7 / targets 6; first: line 2, line 4)"
@@ -318,10 +328,10 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
         [100, 101, 1, 0], [102, 1, 0, 0]
     ]  # fmt: skip
     with pytest.raises(ValueError, match="count_limit=0 counts none"):
-        train_dataset(task, **options, over_length="skip", count_limit=0)
-    options["feature_lengths"] = {"inputs": 1, "targets": 1}
+        LongExamples("skip", count_limit=0)
+    lengths = {"inputs": 1, "targets": 1}
     with pytest.raises(ValueError, match="4 of 4 .* none is left"):
-        train_dataset(task, **options, over_length="skip")
+        train_dataset(task, lengths, batching, skip)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ import numpy as np
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.run import Run
-from remixer_tf.training.loop import train
 from tests.continuing import read_losses, read_weights
 from tests.training import toy
 
@@ -42,17 +41,16 @@ def start(model_dir, checkpoint_format):
     if child:
         return child
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    train(
+    toy.train_toy(
         Run(
             lambda: toy.ToyModel(width=WIDTH, dropout_rate=0.3),
             engine=lambda: backend_engine(
                 jax=lambda: JaxEngine(checkpoint_format=checkpoint_format)
             ),
         ),
-        str(model_dir),
-        lambda: keras.optimizers.Adam(0.001),
-        toy.toy_dataset,
-        train_steps=TRAIN_STEPS,
+        model_dir,
+        TRAIN_STEPS,
+        optimizer=lambda: keras.optimizers.Adam(0.001),
         log_period=1,
         checkpoint_period=CHECKPOINT_PERIOD,
     )

@@ -17,7 +17,7 @@ from remixer_tf.layers import (
 from remixer_tf.models import DecoderOnly, EncoderDecoder, TransformerStack
 from remixer_tf.run import Run
 from remixer_tf.training.layer_checks import check_own_layers
-from remixer_tf.training.loop import train
+from remixer_tf.training.settings import Launch
 from tests.training import toy
 
 UNPACKED = {"decoder_input_tokens": None}
@@ -171,29 +171,22 @@ class OwnLayerModel(toy.ToyModel):
 
 
 def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
-    options = {
-        "optimizer": lambda: toy.keras.optimizers.Adam(0.01),
-        "dataset": toy.toy_dataset,
-        "train_steps": 1,
-        "checkpoint_period": 1,
-        "log_period": 1,
-    }
+    options = {"train_steps": 1, "checkpoint_period": 1, "log_period": 1}
     with pytest.raises(ValueError, match="MeanOfAll. sees later tokens"):
-        train(Run(OwnLayerModel), str(tmp_path / "a"), **options)
+        toy.train_toy(Run(OwnLayerModel), tmp_path / "a", **options)
     run = Run(lambda: OwnLayerModel(NoSteps))
     options |= {"evaluations": [Decodes()]}
     with pytest.raises(ValueError, match="NoSteps has no decode_step"):
-        train(run, str(tmp_path / "a"), **options)
+        toy.train_toy(run, tmp_path / "a", **options)
     options |= {"dry_run": True, "layer_checks": False}
-    assert train(run, str(tmp_path / "b"), **options) is None
+    assert toy.train_toy(run, tmp_path / "b", **options) is None
 
 
 @pytest.mark.parametrize("flags, checks", [([], True), (["--no_layer_checks"], False)])
 def test_the_command_passes_the_flag_on(flags, checks, monkeypatch):
-    given = {}
+    given = []
     monkeypatch.setattr(configuration, "read_configuration", lambda *_, **__: None)
-    monkeypatch.setattr(
-        configuration, "call", lambda *_, **options: given.update(options)
-    )
+    monkeypatch.setattr(configuration, "call", lambda *args, **_: given.extend(args))
     run_command("train", ["--model_dir=x", "--gin_file=y.gin", *flags])
-    assert given["layer_checks"] == checks
+    (launch,) = (value for value in given if isinstance(value, Launch))
+    assert launch.layer_checks == checks

@@ -22,7 +22,6 @@ from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
 from remixer_tf.training import progress
-from remixer_tf.training.loop import train
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
 from tests.training import toy
 
@@ -35,18 +34,11 @@ ENGINES = (
 
 
 def run(model_dir, train_steps, **options):
-    options = {"log_period": 1, "checkpoint_period": 5, "keep_checkpoints": 9} | options
+    options = {"log_period": 1, "checkpoint_period": 5, "keep": 9} | options
     made = {"model": lambda: toy.ToyModel(dropout_rate=0.3)}
     names = ("model", "dtype_policy", "engine")
     made |= {name: options.pop(name) for name in names if name in options}
-    return train(
-        Run(**made),
-        str(model_dir),
-        options.pop("optimizer", lambda: keras.optimizers.Adam(0.01)),
-        options.pop("dataset", toy.toy_dataset),
-        train_steps=train_steps,
-        **options,
-    )
+    return toy.train_toy(Run(**made), model_dir, train_steps, **options)
 
 
 @pytest.fixture
@@ -261,7 +253,7 @@ def test_a_changed_configuration_is_told_and_the_earlier_one_kept(tmp_path, caps
         run(tmp_path, train_steps, configuration=lambda: (text, {}))
         return capsys.readouterr().out
 
-    old = "import seqio\nRATE = 0.1\ntrain.seed = 0\nf.a = 'same'\n"
+    old = "import seqio\nRATE = 0.1\nRun.seed = 0\nf.a = 'same'\n"
     new = "import seqio\nRATE = 0.2\nf.a = 'same'\nf.b = \\\n    (1,\n     %RATE)\n"
     assert "has changed" not in go_on(1, old)
     same = f"# The same.\n{old}relative_paths.folders = '.'"
@@ -272,7 +264,7 @@ def test_a_changed_configuration_is_told_and_the_earlier_one_kept(tmp_path, caps
     for line in (
         f"the configuration has changed since {kept}:",
         "  RATE: 0.1, now 0.2",
-        "  train.seed: 0, now not set",
+        "  Run.seed: 0, now not set",
         "  f.b: not set, now (1, %RATE)",
     ):
         assert f"{line}\n" in output
@@ -475,17 +467,17 @@ def test_speed_leaves_pauses_out(monkeypatch):
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     speed = progress.Speed()
     speed.skip(8.0, read=5.0)
-    speed.step(2, flops=6.0, waited=0.5)
+    speed.count(steps=2, flops=6.0, waited=0.5, read=25.0)
     rates = {
         "steps_per_second": 1.0,
         "tokens_per_second": 10.0,
         "flops_per_second": 3.0,
         "input_wait": 0.25,
     }
-    assert speed.lap(25.0) == rates
-    speed.skip(9.0, read=5.0)
-    assert speed.lap(5.0) == {}
-    assert speed.mean() == pytest.approx(
+    assert speed.lap("tokens") == rates
+    speed.skip(9.0)
+    assert speed.lap("tokens") == {}
+    assert speed.mean("tokens") == pytest.approx(
         rates
         | {
             "steps_per_second": 2 / 3,
@@ -518,7 +510,7 @@ def test_a_signal_ends_the_run_at_once_and_nothing_is_lost(
     def send(*args, **kwargs):
         os.kill(os.getpid(), number)
 
-    def advance(self, step):
+    def after_call(self, step, batch, metrics):
         if step == 3:
             send()
 
@@ -535,9 +527,9 @@ def test_a_signal_ends_the_run_at_once_and_nothing_is_lost(
     options = {"checkpoint_period": 1_000_000, "log_period": 1_000_000}
     step = 3
     if when == "step":
-        monkeypatch.setattr(progress.Progress, "advance", advance)
+        monkeypatch.setattr(progress.Progress, "after_call", after_call)
     elif when == "start":
-        options["initial_checkpoint"] = send
+        options["initial"] = send
         step = None
     else:
         options["evaluations"] = [Evaluation()]
@@ -575,7 +567,7 @@ def test_a_second_interrupt_does_not_wait():
 def test_progress_bar(capsys):
     with progress.Progress(0, 10, interactive=True) as bar:
         bar.message("[a message]")
-        bar.advance(4)
+        bar.after_call(4, None, None)
         bar.report(4, {"loss": 1.5, "accuracy": 0.5})
     output = capsys.readouterr().out
     assert "[a message]" in output and "4/10" in output and "1.5000" in output

@@ -1,5 +1,7 @@
 """A small model and a small task for the trainer's tests."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -8,6 +10,9 @@ from keras import ops
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.layers import Dropout, sow
+from remixer_tf.objectives.objective import Objective
+from remixer_tf.training.loop import train
+from remixer_tf.training.settings import Checkpointing, Launch, Schedule
 
 VOCAB_SIZE = 16
 
@@ -117,11 +122,31 @@ def stack(batches):
     }
 
 
-def make_checkpoints(model_dir, model, optimizer, iterator, **options):
+def make_checkpoints(model_dir, model, optimizer, iterator, host=None, **options):
     """Returns the `Checkpoints` of a model and an optimizer that are built."""
     engine = backend_engine()
     engine.model, engine.optimizer = model, optimizer
-    return Checkpoints(model_dir, engine.variables, engine.values, iterator, **options)
+    engine.host = host or engine.host
+    return Checkpoints(model_dir, engine, iterator, **options)
+
+
+def train_toy(run, model_dir, train_steps, **options):
+    """Calls `train`, with each option in the settings that have its name."""
+
+    def settings(kind, **given):
+        names = [f.name for f in dataclasses.fields(kind) if f.name in options]
+        return kind(**given, **{name: options.pop(name) for name in names})
+
+    return train(
+        run,
+        settings(Launch, model_dir=str(model_dir)),
+        options.pop("dataset", toy_dataset),
+        options.pop("optimizer", lambda: keras.optimizers.Adam(0.01)),
+        settings(Schedule, train_steps=train_steps),
+        settings(Checkpointing),
+        settings(Objective),
+        **options,
+    )
 
 
 def toy_dataset(seed=0, steps_per_call=1, batch_size=8, shard_info=None):

@@ -7,7 +7,7 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
-from remixer_tf.decoding import T5Rules
+from remixer_tf.decoding import AnswerLimits, T5Rules
 from remixer_tf.weights.generation import (
     describe_left_out,
     read_generation,
@@ -45,6 +45,12 @@ SUMMARIES = {
     [
         ({"eos_token_id": 1, "num_beams": 1, "top_k": 50}, None, {}, {}),
         (
+            {"min_new_tokens": 3},
+            "decoding/greedy.gin",
+            {"AnswerLimits.min_length": 3},
+            {},
+        ),
+        (
             SUMMARIES,
             "decoding/huggingface.gin",
             {
@@ -53,9 +59,9 @@ SUMMARIES = {
                 "HuggingFaceRules.length_penalty": 2.0,
                 "HuggingFaceRules.early_stopping": True,
                 # Its lengths count the start id.
-                "beam_search.min_length": 4,
-                "beam_search.no_repeat_ngram_size": 3,
-                "beam_search.repetition_penalty": 1.5,
+                "AnswerLimits.min_length": 4,
+                "AnswerLimits.no_repeat_ngram_size": 3,
+                "AnswerLimits.repetition_penalty": 1.5,
                 "text_to_text.max_decode_length": 19,
                 "DecodedEvaluation.max_decode_length": 19,
             },
@@ -73,11 +79,11 @@ SUMMARIES = {
             },
             "decoding/sampling.gin",
             {
-                "sample.temperature": 0.5,
-                "sample.top_p": 1.0,
-                "sample.top_k": 50,
+                "Sampling.temperature": 0.5,
+                "Sampling.top_p": 1.0,
+                "Sampling.top_k": 50,
                 "sample.num_samples": 1,
-                "sample.min_length": 2,
+                "AnswerLimits.min_length": 2,
                 "text_to_text.max_decode_length": 4,
                 "DecodedEvaluation.max_decode_length": 4,
             },
@@ -132,7 +138,9 @@ def test_what_transformers_lacks_is_named():
 
     settings, left = write_generation("beam_search", {"rules": T5Rules()}, 5)
     assert settings["num_beams"] == 4 and "T5Rules" in left[0]
-    settings, left = write_generation("greedy_decode", {"allowed": [[3]]}, 5)
+    limits = AnswerLimits(allowed=[[3]], min_length=1)
+    settings, left = write_generation("greedy_decode", {"limits": limits}, 5)
+    assert settings["min_new_tokens"] == 1
     assert settings["num_beams"] == 1 and "allowed" in left[0]
 
 

@@ -93,7 +93,7 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
         f"--gin_file={model_dir}/operative_config.gin",
         f"--gin.FILES={{'train': '{tmp_path}/train.tsv'}}",
         "--gin.BATCH_SIZE=2",
-        "--gin.train.log_period=1",
+        "--gin.Schedule.log_period=1",
         "--gin.DROPOUT_RATE=0.0",  # not the source's: no random states
     ]
     (model_dir / "eval").mkdir()  # scored before it was trained

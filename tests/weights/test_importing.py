@@ -4,6 +4,7 @@ import functools
 import json
 
 import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -255,4 +256,6 @@ def test_other_models_and_files_are_refused(tmp_path):
     assert "no weights of a known format" in _error(tmp_path, tmp_path)
     (tmp_path / "other").write_bytes(b"\xc1")
     assert "not a checkpoint of T5X" in _error(tmp_path / "other", tmp_path)
+    (tmp_path / "other").write_bytes(msgpack.packb({"optimizer": 3}))
+    assert "has no 'target'" in _error(tmp_path / "other", tmp_path)
     assert "There is no" in _error(tmp_path / "nowhere", tmp_path)

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 
 import jax
 import keras
@@ -12,16 +11,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.checkpoints.host import Host
 from remixer_tf.engines.device_rates import peak_rate
-from remixer_tf.engines.engine import Cost, Engine
+from remixer_tf.engines.engine import Cost, Engine, check_rows
 from remixer_tf.engines.jax.flops import matmul_rate, product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
-from remixer_tf.engines.jax.step import (
-    JaxTrainStep,
-    State,
-    global_norm,
-)
+from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
 from remixer_tf.errors import UserError
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.batches import targets_and_weights
@@ -53,7 +48,6 @@ class JaxEngine(Engine):
             and after checkpoints and evaluations.
 
     Raises:
-        MissingProcessesError: not all processes have come in time.
         ValueError: Keras runs on another library, there are fewer devices than the mesh
             has, an unknown format, or what `Layout`, `connect` and `data_shards` raise.
     """
@@ -94,24 +88,20 @@ class JaxEngine(Engine):
         self._everywhere = self._sharding()
         self._programs = {}  # shapes of a superbatch -> program, Cost
 
-    def build(
-        self, model, optimizer, dtype_policy, *, micro_batches=1, **options
-    ):  # See `Engine`.
+    def build(self, model, optimizer, dtype_policy, objective=None):
         self.build_model(model, dtype_policy)
         with placed(lambda scalar: self._everywhere):
             self.optimizer = optimizer()
-        self._micro_batches = micro_batches
         self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
         of_slot = self._layout.slot_partition(self.model, self.optimizer)
         with placed(lambda slot: self._sharding(*of_slot(slot))):
             self._train_step = JaxTrainStep(
                 self.model,
                 self.optimizer,
-                micro_batches=micro_batches,
+                objective,
                 constrain=lambda part: jax.lax.with_sharding_constraint(
                     part, self._of_batch()
                 ),
-                **options,
             )
         # Here, so that rules which do not fit are told before anything is read.
         self._of_state = self._state_shardings()
@@ -210,9 +200,9 @@ class JaxEngine(Engine):
         shapes = tuple((k, tuple(v.shape)) for k, v in sorted(superbatch.items()))
         if shapes not in self._programs:
             steps, rows = targets_and_weights(superbatch)[0].shape[:2]
-            self._check_rows(
-                rows * self.host.shard_info.num_shards, self._micro_batches
-            )
+            rows *= self.host.shard_info.num_shards
+            parts = self._train_step.objective.micro_batches
+            check_rows(rows, self.num_replicas, parts)
 
             def train_steps(*arguments):  # The program's name, in profiles.
                 return self._train_step(*arguments)
@@ -233,15 +223,6 @@ class JaxEngine(Engine):
             self._programs[shapes] = compiled, cost
         return self._programs[shapes]
 
-    def _check_rows(self, rows, micro_batches=1):
-        parts = self.num_replicas * micro_batches
-        if rows % parts:
-            raise UserError(
-                f"A batch of {rows} examples does not divide among {self.num_replicas} "
-                f"replicas of {micro_batches} micro-batch(es). Set a batch size that "
-                f"is a multiple of {parts}."
-            )
-
     def compile(self, function, any_rows=False):
         variables, most = self.model.variables, 0
         shardings = list(self._of_variables().values())
@@ -254,7 +235,7 @@ class JaxEngine(Engine):
         def call(batch):
             nonlocal most
             rows = len(next(iter(batch.values())))
-            self._check_rows(rows)
+            check_rows(rows, self.num_replicas)
             # Fewer rows than before are filled up: shapes are static here, and each
             # is compiled anew.
             most = max(most, rows) if any_rows else rows
@@ -313,9 +294,7 @@ class JaxEngine(Engine):
 
     def memory_limit(self):
         limits = [stats["bytes_limit"] for _, stats in self._memory_stats()]
-        if limits:
-            return sum(limits)
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return sum(limits) or super().memory_limit()
 
     def _memory_stats(self):
         """Yields (device, its dictionary); CPUs have none."""

@@ -2,12 +2,11 @@
 
 import functools
 import math
-import time
 
 import jax
 from jax.extend import core
 
-from remixer_tf.engines.device_rates import matmul_sizes
+from remixer_tf.engines.device_rates import matmul_sizes, measure_products
 
 
 def product_flops(jaxpr):
@@ -45,18 +44,11 @@ def program_bytes(compiled):
 
 @functools.cache
 def matmul_rate(dtype, seconds=0.5):
-    """FLOP/s of square products on one device: the best of as many as fit.
-
-    It is measured once in a process.
-    """
+    """Returns the FLOP/s of one device, measured once; see `measure_products`."""
     size, chain = matmul_sizes(jax.default_backend() != "cpu")
     a = jax.random.normal(jax.random.key(0), (size, size)) * size**-0.5
     a = a.astype(dtype)
     products = jax.jit(lambda a: jax.lax.fori_loop(0, chain, lambda _, x: a @ x, a))
-    jax.block_until_ready(products(a))
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        jax.block_until_ready(products(a))
-        best = min(best, time.perf_counter() - start)
-    return 2 * chain * size**3 / best
+    return measure_products(
+        lambda: jax.block_until_ready(products(a)), size, chain, seconds
+    )

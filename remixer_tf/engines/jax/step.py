@@ -12,8 +12,7 @@ from remixer_tf.objectives.batches import (
     scorable,
     targets_and_weights,
 )
-from remixer_tf.objectives.losses import CrossEntropy
-from remixer_tf.objectives.objective import objective_and_sums, unused_variables
+from remixer_tf.objectives.objective import Objective, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
 
 
@@ -44,7 +43,7 @@ class JaxTrainStep:
     Args:
         model: a built `keras.Model`.
         optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet.
-        loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `Engine.build`.
+        objective: the `Objective`; None for its defaults.
         constrain: a function of a micro-batch, a dictionary of arrays [rows, ...], that
             says how devices share it; None where one has all.
 
@@ -57,24 +56,11 @@ class JaxTrainStep:
         the new `State`, and the dictionary of sums.
     """
 
-    def __init__(
-        self,
-        model,
-        optimizer,
-        *,
-        loss_fn=None,
-        auxiliary_loss_weights=None,
-        micro_batches=1,
-        clip_norm=None,
-        constrain=None,
-    ):
+    def __init__(self, model, optimizer, objective=None, constrain=None):
         check_optimizer(optimizer)
         self._model = model
         self._optimizer = optimizer
-        self._loss_fn = loss_fn or CrossEntropy()
-        self._auxiliary_loss_weights = auxiliary_loss_weights or {}
-        self._micro_batches = micro_batches
-        self._clip_norm = clip_norm
+        self.objective = objective or Objective()
         self._constrain = constrain or (lambda part: part)
         optimizer.build(model.trainable_variables)
 
@@ -101,8 +87,8 @@ class JaxTrainStep:
             learning_rate = jnp.asarray(self._optimizer.learning_rate, "float32")
         sums, gradients, non_trainable = self._accumulate(state, batch, weight)
         norm = global_norm(gradients)
-        if self._clip_norm is not None:
-            scale = self._clip_norm / jnp.maximum(norm, self._clip_norm)
+        if (most := self.objective.clip_norm) is not None:
+            scale = most / jnp.maximum(norm, most)
             gradients = [gradient * scale for gradient in gradients]
         trainable, optimizer = self._optimizer.stateless_apply(
             state.optimizer, gradients, state.trainable
@@ -134,10 +120,10 @@ class JaxTrainStep:
 
     def _accumulate(self, state, batch, weight):
         """Returns sums and gradients of all micro-batches, and the random states."""
-        if self._micro_batches == 1:
+        if self.objective.micro_batches == 1:
             return self._part(state.trainable, state.non_trainable, batch, weight)
         parts = {
-            key: value.reshape(self._micro_batches, -1, *value.shape[1:])
+            key: value.reshape(self.objective.micro_batches, -1, *value.shape[1:])
             for key, value in batch.items()
         }
 
@@ -170,14 +156,8 @@ class JaxTrainStep:
                 *zip(variables.non_trainable, non_trainable, strict=True),
             ]
             with keras.StatelessScope(mapping, collect_losses=True) as scope:
-                value, sums = objective_and_sums(
-                    self._model,
-                    batch,
-                    weight,
-                    loss_fn=self._loss_fn,
-                    auxiliary_loss_weights=self._auxiliary_loss_weights,
-                    share=1.0 / self._micro_batches,
-                )
+                share = 1.0 / self.objective.micro_batches
+                value, sums = self.objective.of_part(self._model, batch, weight, share)
             states = [scope.get_current_value(v) for v in variables.non_trainable]
             return value, (sums, states)
 

@@ -1,7 +1,5 @@
 """The engine on TensorFlow: `tf.distribute` around a `tf.function`."""
 
-import os
-
 import keras
 import tensorflow as tf
 
@@ -47,21 +45,17 @@ class TensorFlowEngine(Engine):
         self.num_replicas = self._strategy.num_replicas_in_sync
         self._costs = {}
 
-    def build(
-        self, model, optimizer, dtype_policy, *, micro_batches=1, **options
-    ):  # See `Engine`.
+    def build(self, model, optimizer, dtype_policy, objective=None):
         self.build_model(model, dtype_policy)
         with self._strategy.scope():
             self.optimizer = optimizer()
-        self._micro_batches = micro_batches
         self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
         self._train_step = TrainStep(
             self.model,
             self.optimizer,
             self._strategy,
+            objective,
             jit_compile=self._jit_compile,
-            micro_batches=micro_batches,
-            **options,
         )
 
     def build_model(self, model, dtype_policy):
@@ -83,7 +77,9 @@ class TensorFlowEngine(Engine):
     def cost(self, superbatch):
         shapes = tuple(tuple(value.shape) for value in superbatch.values())
         if shapes not in self._costs:
-            function = self._train_step.get_concrete_function(superbatch)
+            step = self._train_step
+            arguments = step.arguments(superbatch)
+            function = step.run_steps.get_concrete_function(*arguments)
             steps = targets_and_weights(superbatch)[0].shape[0]
             variables = [*self.model.variables, *self.optimizer.variables]
             gradients = variable_bytes(self.model.trainable_variables)
@@ -127,7 +123,4 @@ class TensorFlowEngine(Engine):
     def memory_limit(self):
         if tf.config.list_physical_devices("GPU"):
             return None  # TensorFlow does not tell what a GPU has.
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (ValueError, OSError):
-            return None
+        return super().memory_limit()

@@ -2,12 +2,11 @@
 
 import functools
 import math
-import time
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from remixer_tf.engines.device_rates import matmul_sizes
+from remixer_tf.engines.device_rates import matmul_sizes, measure_products
 
 
 class OpFlops(NamedTuple):
@@ -176,10 +175,7 @@ def variable_bytes(variables):
 
 @functools.cache
 def matmul_rate(seconds=2.0, dtype="float32"):
-    """FLOP/s of square products: the best of as many as fit in the time.
-
-    It is measured once in a process. Only one number comes back from the device.
-    """
+    """Returns the FLOP/s of one device, measured once; see `measure_products`."""
     size, chain = matmul_sizes(bool(tf.config.list_logical_devices("GPU")))
     a = tf.cast(tf.random.normal((size, size), stddev=size**-0.5), dtype)
 
@@ -188,12 +184,6 @@ def matmul_rate(seconds=2.0, dtype="float32"):
         x = a
         for _ in range(chain):
             x = tf.matmul(a, x)
-        return x[0, 0]
+        return x[0, 0]  # Only one number comes back from the device.
 
-    products(a)
-    best, end = math.inf, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        products(a).numpy()
-        best = min(best, time.perf_counter() - start)
-    return 2 * chain * size**3 / best
+    return measure_products(lambda: products(a).numpy(), size, chain, seconds)

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.engines.engine import check_rows
 from remixer_tf.engines.tensorflow.strategy import get_host
-from remixer_tf.errors import UserError
 
 
 def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
@@ -44,12 +44,7 @@ def compile_on_replicas(function, strategy, jit_compile, any_rows=False):
     run = compute if replicas == 1 else run_replicas
 
     def call(batch):
-        if _num_rows(batch) % replicas:
-            raise UserError(
-                f"A batch of {_num_rows(batch)} examples does not divide among "
-                f"{replicas} replicas. Set a batch size that is a multiple of "
-                f"{replicas}."
-            )
+        check_rows(next(iter(batch.values())).shape[0], replicas)
         results = strategy.experimental_local_results(run(split_rows(batch, strategy)))
         return tf.nest.map_structure(
             lambda *parts: np.concatenate([part.numpy() for part in parts]), *results
@@ -83,7 +78,3 @@ def split_rows(batch, strategy, axis=0):
             return {name: tf.identity(x[replica]) for name, x in parts.items()}
 
     return strategy.experimental_distribute_values_from_function(part)
-
-
-def _num_rows(batch):
-    return next(iter(batch.values())).shape[0]

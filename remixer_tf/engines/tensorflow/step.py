@@ -4,37 +4,37 @@ import contextlib
 
 import tensorflow as tf
 
+from remixer_tf.engines.engine import check_rows
 from remixer_tf.engines.tensorflow.replicas import split_rows
 from remixer_tf.engines.tensorflow.strategy import (
     get_host,
     take_reduced_gradients,
     uses_xla,
 )
-from remixer_tf.errors import UserError
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.batches import (
     count_throughput,
     scorable,
     targets_and_weights,
 )
-from remixer_tf.objectives.losses import CrossEntropy
-from remixer_tf.objectives.objective import objective_and_sums, unused_variables
+from remixer_tf.objectives.objective import Objective, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
+
+# Sums that the loss, the auxiliary losses and the statistics do not bring.
+_SCALARS = (
+    *("weight", "tokens", "stop", "gradient_norm"),
+    *("learning_rate", "steps", "updates", "skipped"),
+)
 
 
 class TrainStep:
     """Several optimizer steps in one `tf.function` call, on any strategy.
 
-    `Engine.step` says what a call takes, computes and returns. The objective is the
-    mean over all real target tokens of the global batch, whichever replica they fall
-    to. Auxiliary losses are means over the parts, so that each counts once whatever
-    their number is.
-
-    The whole batch of a host goes to each of its replicas, and replica r of R takes
-    the rows r * batch / R ... (r + 1) * batch / R, so that one and R replicas compute
-    the same numbers. Only forward and backward run under XLA: a strategy's
-    collectives and the update of mirrored variables cannot be compiled with them.
-    Gradients are made dense before the optimizer sees them, since Keras'
+    `Engine.step` says what a call takes, computes and returns. Replica r of R takes the
+    rows r * batch / R ... (r + 1) * batch / R of a host's batch, so that one and R
+    replicas compute the same numbers. Only forward and backward run under XLA: a
+    strategy's collectives and the update of mirrored variables cannot be compiled with
+    them. Gradients are made dense before the optimizer sees them, since Keras'
     optimizers square each slice of a sparse gradient, and not their sum. They are
     clipped after the all-reduce, by their norm as one device would have it.
 
@@ -44,37 +44,27 @@ class TrainStep:
         optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet,
             and its `apply` no longer adds up the gradients of replicas.
         strategy: the strategy under whose scope both were made.
-        loss_fn, auxiliary_loss_weights, micro_batches, clip_norm: see `Engine.build`.
+        objective: the `Objective`; None for its defaults.
         jit_compile: whether XLA compiles forward and backward; None for on GPUs.
+
+    Attributes:
+        run_steps: the `tf.function` that a call runs, of what `arguments` returns.
     """
 
-    def __init__(
-        self,
-        model,
-        optimizer,
-        strategy,
-        *,
-        loss_fn=None,
-        auxiliary_loss_weights=None,
-        micro_batches=1,
-        clip_norm=None,
-        jit_compile=None,
-    ):
+    def __init__(self, model, optimizer, strategy, objective=None, jit_compile=None):
         check_optimizer(optimizer)
         self._model = model
         self._optimizer = optimizer
         self._strategy = strategy
-        self._loss_fn = loss_fn or CrossEntropy()
-        self._auxiliary_loss_weights = auxiliary_loss_weights or {}
-        self.micro_batches = micro_batches
-        self._clip_norm = clip_norm
+        self._objective = objective or Objective()
+        self._micro_batches = self._objective.micro_batches
         self._num_replicas = strategy.num_replicas_in_sync
         self._local_replicas = self._num_replicas // get_host(strategy).count
         self.jit_compile = uses_xla(jit_compile)
         self._gradients = tf.function(
             self._forward_backward, jit_compile=self.jit_compile, autograph=False
         )
-        self._run_steps = tf.function(self._loop, autograph=False)
+        self.run_steps = tf.function(self._loop, autograph=False)
         self._shapes = {}  # of the sums, known when the model has been traced
         if not optimizer.built:
             with strategy.scope():
@@ -82,37 +72,29 @@ class TrainStep:
         take_reduced_gradients(optimizer)
 
     def __call__(self, superbatch, stop=False):
-        return self._run_steps(self._split(superbatch), tf.constant(float(stop)))
+        return self.run_steps(*self.arguments(superbatch, stop))
 
-    def get_concrete_function(self, superbatch):
-        """Returns the traced function that a call on data of these shapes runs."""
-        return self._run_steps.get_concrete_function(
-            self._split(superbatch), tf.constant(0.0)
-        )
-
-    def _split(self, superbatch):
-        """Each replica's part of it."""
-        batch_size = targets_and_weights(superbatch)[0].shape[1]
-        parts = self._local_replicas * self.micro_batches
-        if batch_size % parts:
-            raise UserError(
-                f"A batch of {batch_size} examples does not divide among "
-                f"{self._local_replicas} replicas of {self.micro_batches} "
-                f"micro-batch(es). Set a batch size that is a multiple of {parts}."
-            )
-        return split_rows(superbatch, self._strategy, axis=1)
+    def arguments(self, superbatch, stop=False):
+        """Returns what `run_steps` takes: each replica's part, and the wish to stop."""
+        rows = targets_and_weights(superbatch)[0].shape[1]
+        check_rows(rows, self._local_replicas, self._micro_batches)
+        split = split_rows(superbatch, self._strategy, axis=1)
+        return split, tf.constant(float(stop))
 
     def _loop(self, superbatch, stop):
         """Runs one step for each index of the leading axis and adds the sums up."""
 
+        def first_local(value):
+            return self._strategy.experimental_local_results(value)[0]
+
         def step(index, sums):
             learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
-            per_replica, norm, gradients = self._strategy.run(
+            new, gradients = self._strategy.run(
                 self._reduced_gradients, (superbatch, index, stop)
             )
-            new = self._strategy.reduce("SUM", per_replica, axis=None)
-            new = _unpack(new, self._shapes)
-            norm = self._strategy.experimental_local_results(norm)[0]
+            # All replicas have the same.
+            new = {k: first_local(value) for k, value in new.items()}
+            norm = new["gradient_norm"]
             finite = tf.math.is_finite(norm) & tf.math.is_finite(new["objective"])
 
             def update():
@@ -123,7 +105,7 @@ class TrainStep:
             updates = tf.cond(
                 finite & (new["weight"] > 0), update, lambda: tf.constant(0.0)
             )
-            new |= {"learning_rate": learning_rate, "gradient_norm": norm}
+            new["learning_rate"] = learning_rate
             new = {
                 key: value if key == "stop" else tf.where(updates > 0, value, 0.0)
                 for key, value in new.items()
@@ -136,7 +118,7 @@ class TrainStep:
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
         targets, _ = targets_and_weights(superbatch)
-        num_steps = self._strategy.experimental_local_results(targets)[0].shape[0]
+        num_steps = first_local(targets).shape[0]
         if num_steps == 1:
             return step(0, {})
         self._strategy.run(self._trace, (superbatch,))
@@ -145,8 +127,7 @@ class TrainStep:
             lambda index, sums: (index + 1, step(index, sums)),
             (
                 tf.constant(0),
-                {key: tf.zeros(shape) for key, shape in self._shapes.items()}
-                | {key: tf.constant(0.0) for key in _OF_STEP},
+                {key: tf.zeros(shape) for key, shape in self._shapes.items()},
             ),
             maximum_iterations=num_steps,
         )
@@ -155,20 +136,21 @@ class TrainStep:
     def _trace(self, superbatch):
         """Notes names and shapes of the sums, which a loop needs to know beforehand."""
         batch, replica_id = self._batch_at(superbatch, 0)
-        sums, _ = self._traced_part(batch, replica_id).structured_outputs
-        self._shapes = {key: sums[key].shape for key in sorted(sums)}
-        self._shapes |= dict.fromkeys(_OF_REPLICA, tf.TensorShape([]))
+        specs = self._part_specs(batch)
+        traced = self._gradients.get_concrete_function(*specs, replica_id)
+        sums, _ = traced.structured_outputs
+        self._shapes = {key: value.shape for key, value in sums.items()}
+        self._shapes |= dict.fromkeys(_SCALARS, tf.TensorShape([]))
 
-    def _traced_part(self, batch, replica_id):
-        """Returns `_gradients`, traced for one micro-batch of a replica's batch."""
+    def _part_specs(self, batch):
+        """Returns what `_gradients` takes of a micro-batch, without the replica."""
         specs = {
             key: tf.TensorSpec(
-                [value.shape[0] // self.micro_batches, *value.shape[1:]], value.dtype
+                [value.shape[0] // self._micro_batches, *value.shape[1:]], value.dtype
             )
             for key, value in batch.items()
         }
-        weight = tf.TensorSpec([], tf.float32)
-        return self._gradients.get_concrete_function(specs, weight, replica_id)
+        return specs, tf.TensorSpec([], tf.float32)
 
     def _batch_at(self, superbatch, index):
         """Returns a batch of the replica that calls, and the replica's index."""
@@ -178,33 +160,32 @@ class TrainStep:
         return scorable(batch, self._model), replica_id
 
     def _reduced_gradients(self, superbatch, index, stop):
-        """One replica's sums, and the norm and gradients of all replicas together."""
+        """Returns sums and gradients of all replicas together."""
         context = tf.distribute.get_replica_context()
         batch, replica_id = self._batch_at(superbatch, index)
         _, weights = targets_and_weights(batch)
         local_weight = tf.reduce_sum(tf.cast(weights, tf.float32))
         weight = context.all_reduce("SUM", local_weight)
         sums, gradients = self._accumulate(batch, weight, replica_id)
-        gradients = context.all_reduce("SUM", gradients)
-        norm = tf.linalg.global_norm(gradients)
-        if self._clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
         sums |= {
             "weight": local_weight,
             "tokens": count_throughput(batch),
-            "stop": stop,
+            "stop": tf.identity(stop),  # into the graph of the loop
         }
-        self._shapes = {key: sums[key].shape for key in sorted(sums)}
-        # One vector, so that the replicas' sums need one reduction.
-        return _pack(sums), norm, gradients
+        sums, gradients = context.all_reduce("SUM", (sums, gradients))
+        sums["gradient_norm"] = norm = tf.linalg.global_norm(gradients)
+        if (most := self._objective.clip_norm) is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, most, norm)
+        return sums, gradients
 
     def _accumulate(self, batch, weight, replica_id):
         """Returns the loss sums and gradients of all micro-batches, added up."""
-        if self.micro_batches == 1:
+        if self._micro_batches == 1:
             return self._gradients(batch, weight, replica_id)
-        traced = self._traced_part(batch, replica_id)
+        specs = self._part_specs(batch)
+        traced = self._gradients.get_concrete_function(*specs, replica_id)
         parts = {
-            key: tf.reshape(value, [self.micro_batches, -1, *value.shape[1:]])
+            key: tf.reshape(value, [self._micro_batches, -1, *value.shape[1:]])
             for key, value in batch.items()
         }
 
@@ -213,7 +194,7 @@ class TrainStep:
             return traced(rows, weight, replica_id)
 
         _, sums, gradients = tf.while_loop(
-            lambda index, *_: index < self.micro_batches,
+            lambda index, *_: index < self._micro_batches,
             lambda index, *totals: (
                 index + 1,
                 *tf.nest.map_structure(tf.add, totals, part(index)),
@@ -224,7 +205,7 @@ class TrainStep:
                     lambda output: tf.zeros(output.shape), traced.structured_outputs
                 ),
             ),
-            maximum_iterations=self.micro_batches,
+            maximum_iterations=self._micro_batches,
         )
         return sums, gradients
 
@@ -236,16 +217,9 @@ class TrainStep:
         several = self._num_replicas > 1
         masks = replica(replica_id) if several else contextlib.nullcontext()
         variables = [v.value for v in self._model.trainable_variables]
-        share = 1.0 / (self._num_replicas * self.micro_batches)
+        share = 1.0 / (self._num_replicas * self._micro_batches)
         with tf.GradientTape() as tape, masks:
-            objective, sums = objective_and_sums(
-                self._model,
-                batch,
-                weight,
-                loss_fn=self._loss_fn,
-                auxiliary_loss_weights=self._auxiliary_loss_weights,
-                share=share,
-            )
+            objective, sums = self._objective.of_part(self._model, batch, weight, share)
         gradients = tape.gradient(objective, variables)
         unused = [
             variable.path
@@ -257,19 +231,3 @@ class TrainStep:
         if unused:
             raise unused_variables(unused)
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-
-_OF_REPLICA = ("weight", "tokens", "stop")
-_OF_STEP = ("gradient_norm", "learning_rate", "steps", "updates", "skipped")
-
-
-def _pack(sums):
-    """Joins a dictionary of scalars and vectors to one vector, sorted by key."""
-    return tf.concat([tf.reshape(sums[key], [-1]) for key in sorted(sums)], axis=0)
-
-
-def _unpack(vector, shapes):
-    """Returns the dictionary that `_pack` has joined, of {key: shape}."""
-    keys = sorted(shapes)
-    parts = tf.split(vector, [shapes[key].num_elements() for key in keys])
-    return {k: tf.reshape(x, shapes[k]) for k, x in zip(keys, parts, strict=True)}

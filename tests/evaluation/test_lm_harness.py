@@ -8,7 +8,7 @@ pytest.importorskip("lm_eval")
 from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from remixer_tf.harness.model import HarnessModel
+from remixer_tf.evaluation.lm_harness import HarnessModel
 from remixer_tf.serving.text_scorer import TextScorer
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.layers.harness import randomize

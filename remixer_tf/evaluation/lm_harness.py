@@ -7,9 +7,8 @@ from typing import NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf import configuration
 from remixer_tf.data.codec import pad, ragged
-from remixer_tf.decoding import greedy_decode, sample
+from remixer_tf.decoding import Sampling, greedy_decode, sample
 from remixer_tf.errors import MissingLibraryError, UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.serving.text_scorer import quarters
@@ -17,7 +16,6 @@ from remixer_tf.serving.text_scorer import quarters
 try:
     from lm_eval import utils
     from lm_eval.api.model import LM
-    from lm_eval.api.registry import register_model
     from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 except ModuleNotFoundError as error:
     raise MissingLibraryError(
@@ -31,7 +29,6 @@ _NO_CHAT = (
 )
 
 
-@register_model("remixer_tf")
 class HarnessModel(LM):
     """A model of a run, to be evaluated by lm-evaluation-harness.
 
@@ -62,50 +59,8 @@ class HarnessModel(LM):
         self._codec = self._scorer.codec
         self._batch_size = batch_size
 
-    @classmethod
-    def create_from_arg_obj(cls, arg_dict, additional_config=None):
-        """Restores the model of a run: `simple_evaluate(model="remixer_tf", ...)`.
-
-        Args:
-            arg_dict: the `model_args`, options of `python -m remixer_tf score`:
-                {"model_dir": RUN, "step": N, "gin_file": FILES, "gin.NAME": VALUE,
-                "trust": True}.
-            additional_config: dictionary of the harness's own, of which there may be
-                `batch_size`.
-
-        Raises:
-            UserError: see `configuration.read_run` and `text_scorer`.
-        """
-        given = {**arg_dict, **(additional_config or {})}
-        given = {name: value for name, value in given.items() if value is not None}
-        batch_size = given.pop("batch_size", 64)
-        trust = ["--trust"] if given.pop("trust", False) else []
-        options = configuration.parse_command_line(
-            [f"--{name}={value}" for name, value in given.items()] + trust,
-            "Restores a run as a model of lm-evaluation-harness.",
-            configuration.add_run,
-        )
-        configuration.read_run(options)
-        scorer, _ = configuration.call(
-            "text_scorer",
-            configuration.call("Run"),
-            options.model_dir,
-            step=options.step,
-        )
-        return cls(scorer, batch_size)
-
-    @classmethod
-    def create_from_arg_string(cls, arg_string, additional_config=None):
-        """The same from a string, "model_dir=RUN,step=N"."""
-        arguments = utils.simple_parse_args_string(arg_string)
-        return cls.create_from_arg_obj(arguments, additional_config)
-
     def loglikelihood(self, requests, disable_tqdm=False):
-        """Scores continuations of contexts.
-
-        Args:
-            requests: list of the harness's `Instance`s of (context, continuation).
-            disable_tqdm: ignored; there is no progress bar.
+        """Scores continuations of contexts, the harness's `Instance`s of two str.
 
         Returns:
             list of (float, bool), the log-likelihood, and whether greedy decoding would
@@ -122,18 +77,11 @@ class HarnessModel(LM):
         return results
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
-        """Scores whole texts, of any length: each token once.
+        """Scores whole texts, of any length: each token once. Returns a list of float.
 
         A language model reads in one go what it can, and later parts with what is
         before them in view, as the harness cuts them. An encoder-decoder writes parts
         of the length of its targets, each after empty inputs (EOS).
-
-        Args:
-            requests: list of the harness's `Instance`s of (text,).
-            disable_tqdm: ignored.
-
-        Returns:
-            list of float, the log-likelihoods.
         """
         windows = [self._windows(*request.args) for request in requests]
         owners = [i for i, pairs in enumerate(windows) for _ in pairs]
@@ -155,7 +103,6 @@ class HarnessModel(LM):
                 which `until`, `max_gen_toks`, `do_sample`, `temperature`, `top_k` and
                 `top_p` are honoured. Without `max_gen_toks` answers are as long as the
                 task's targets, or half of what a model of running text reads.
-            disable_tqdm: ignored.
 
         Returns:
             list of str, up to the first of the strings of `until`.
@@ -275,7 +222,7 @@ class HarnessModel(LM):
             return _Search(max_length)
         names = ("temperature", "top_k", "top_p")
         options = {name: given[name] for name in names if name in given}
-        return _Search(max_length, **{"temperature": 1.0, **options})
+        return _Search(max_length, Sampling(**options))
 
     def _generate(self, search, places):
         """Yields (context, texts) of each key of a dictionary, as many as its values.
@@ -288,7 +235,7 @@ class HarnessModel(LM):
         rows = [self._encode_context(context) for context in places]
         rows = zip(places, _keep_ends(rows, [room] * len(rows)), strict=True)
         rows = sorted(rows, key=lambda row: -len(row[1]))
-        number = max(map(len, places.values())) if search.temperature else 1
+        number = max(map(len, places.values())) if search.draws else 1
         eos_id = codec.vocabulary("targets").eos_id
         decode = tf.function(
             search.decoder(scorer.model, eos_id, number), autograph=False
@@ -307,19 +254,21 @@ class HarnessModel(LM):
 
 
 class _Search(NamedTuple):
-    """How to go on from a context: greedily, unless there is a temperature."""
+    """How to go on from a context: greedily, unless it draws."""
 
     max_length: int
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float = 1.0
+    sampling: Sampling | None = None
+
+    @property
+    def draws(self):
+        return self.sampling is not None and self.sampling.temperature > 0
 
     def decoder(self, model, eos_id, number):
         """Returns a function from tokens `[batch, length]` to `[batch * number, n]`."""
 
         def decode(tokens):
             batch = {"encoder_input_tokens": tokens}
-            if not self.temperature:
+            if not self.draws:
                 return greedy_decode(model, batch, self.max_length, eos_id).tokens
             *_, answers = decoded = sample(
                 model, batch, **self._asdict(), num_samples=number, eos_id=eos_id

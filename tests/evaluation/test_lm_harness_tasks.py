@@ -16,6 +16,7 @@ import lm_eval
 
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
+from remixer_tf.commands.lm_eval import harness_model
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import text_files
 from tests.data.toy_tasks import toy_task
@@ -201,12 +202,12 @@ def test_the_harness_says_what_score_and_infer_say(run, tmp_path, capsys):
     assert found["results"]["write"]["exact_match,none"] == 0.75
 
 
-def test_by_the_name_that_is_registered(run, tmp_path):
+def test_in_python(run, tmp_path):
     write_task(tmp_path, "choose", ROWS, YAML["choose"])
     results = lm_eval.simple_evaluate(
-        model="remixer_tf",
-        model_args={"model_dir": str(run[0]), "gin.text_scorer.step": 1},
-        batch_size=2,
+        model=harness_model(
+            batch_size=2, model_dir=run[0], **{"gin.text_scorer.step": 1}
+        ),
         tasks=["choose"],
         task_manager=lm_eval.tasks.TaskManager(
             include_path=str(tmp_path), include_defaults=False

@@ -6,8 +6,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import sow
-from remixer_tf.objectives.auxiliary import call_with_reports, weighted_sum
-from remixer_tf.objectives.objective import unused_variables
+from remixer_tf.objectives.objective import reports, unused_variables, weighted_sum
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
@@ -43,6 +42,12 @@ class Model(keras.Model):
         for router in self.routers:
             x = router(x + 1.0)
         return self.dense(router(x))  # The last one is called twice.
+
+
+def call_with_reports(model, x):
+    with reports(model) as (losses, statistics):
+        outputs = model(x, training=True)
+    return outputs, losses, statistics
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from remixer_tf.errors import UserError
 
-MODULE = "remixer_tf.harness.model"
+MODULE = "remixer_tf.evaluation.lm_harness"
 
 
 def test_who_lacks_the_harness_is_told_how_to_install_it(monkeypatch):

@@ -1,1 +1,0 @@
-"""The models of runs, for lm-evaluation-harness."""

@@ -1,0 +1,129 @@
+"""What the models that write text have in common."""
+
+import keras
+from keras import ops
+
+from remixer_tf.layers.axes import build_named
+from remixer_tf.layers.base import dense
+from remixer_tf.layers.checks import check_factories, check_integers
+from remixer_tf.layers.embedding import TiedLogits
+
+
+class TextWriter(keras.Model):
+    """An embedding of tokens, a decoder and logits: a model that decodes with a cache.
+
+    Models add `call`, `batch_spec`, `prompt` and `start_decoding`.
+
+    Args:
+        encoder: None or a factory, see `EncoderDecoder`.
+        decoder, vocab_size, d_model, tied_logits: see `EncoderDecoder`.
+        scale_logits: bool, whether tied logits are multiplied by d_model ** -0.5.
+        initializer: of the embedding.
+    """
+
+    def __init__(
+        self,
+        encoder,
+        decoder,
+        vocab_size,
+        d_model,
+        tied_logits,
+        scale_logits,
+        initializer,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_integers(vocab_size=vocab_size, d_model=d_model)
+        if encoder is not None:
+            check_factories(encoder=encoder)
+        check_factories(decoder=decoder)
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.tied_logits = tied_logits
+        if tied_logits:
+            scale = d_model**-0.5 if scale_logits else 1.0
+            self.logits = TiedLogits(scale, name="logits")
+        self.token_embedding = keras.layers.Embedding(
+            vocab_size,
+            d_model,
+            embeddings_initializer=initializer,
+            name="token_embedding",
+            dtype=self.dtype_policy,
+        )
+        dtype = self.dtype_policy
+        if encoder is not None:
+            self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
+        self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
+
+    def build(self, input_shape=None):
+        """Makes all variables; no data is needed."""
+        shape = (None, None, self.d_model)
+        axes = ("vocab", "d_model")  # [vocab_size, d_model]
+        build_named(self.token_embedding, (None, None), embeddings=axes)
+        if hasattr(self, "encoder"):
+            self.encoder.build(shape)
+        self.decoder.build(shape)
+        if not self.tied_logits:
+            # [d_model, vocab_size]; float32 whatever the compute dtype
+            self.logits = dense(
+                "logits", shape, self.vocab_size, dtype="float32", axes=axes[::-1]
+            )
+        self.built = True
+
+    @property
+    def first_scorable(self):
+        """The first position of a row that may have a loss, see `Sublayer`."""
+        return getattr(self.decoder, "first_scorable", 0)
+
+    def grow_cache(self, context, cache, max_length):
+        """Pads a cache, to hold `max_length` tokens.
+
+        Args:
+            context, cache: from `start_decoding`, the cache from the last step.
+            max_length: int.
+
+        Returns:
+            the cache.
+        """
+        return self.decoder.grow_cache(cache, max_length, context)
+
+    def reorder_cache(self, cache, rows):
+        """Puts a cache's rows in the order of hypotheses, see `TransformerStack`."""
+        return self.decoder.reorder_cache(cache, rows)
+
+    def decode_step(self, tokens, cache, context, state):
+        """Logits of the next token.
+
+        Args:
+            tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
+                decoder's input at `state.step`.
+            cache: from `start_decoding` or the last step.
+            context: from `start_decoding`.
+            state: a `DecodeState`.
+
+        Returns:
+            float32 `[batch * hypotheses, vocab_size]`, and the new cache.
+        """
+        tokens = tokens[:, None]
+        context = context._replace(tokens=tokens)
+        x = self.token_embedding(tokens)
+        x, cache = self.decoder(x, context=context, cache=cache, state=state)
+        return self._compute_logits(x)[:, 0], cache
+
+    def _read_targets(self, context, batch):
+        """Adds to the decoder's `Context` what a batch with all targets tells."""
+        segment_ids = batch.get("decoder_segment_ids")
+        real = segment_ids
+        if real is None:  # Not the inputs: the first is padding's id.
+            real = batch.get("decoder_target_tokens")
+        return context._replace(
+            segment_ids=segment_ids,
+            positions=batch.get("decoder_positions"),
+            tokens=batch["decoder_input_tokens"],
+            token_mask=None if real is None else ops.cast(real > 0, "int32"),
+        )
+
+    def _compute_logits(self, x):
+        if self.tied_logits:
+            return self.logits(x, embedding=self.token_embedding)
+        return self.logits(x)

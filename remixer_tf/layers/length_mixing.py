@@ -13,7 +13,6 @@ from remixer_tf.layers.base import (
     require_causal,
     require_max_length,
     require_positions,
-    split_examples,
     update_cache,
 )
 from remixer_tf.layers.checks import check_integers
@@ -82,8 +81,11 @@ class LengthMixing(Sublayer):
         self.toeplitz = toeplitz
         self.softmax = softmax
         self.use_bias = use_bias
-        default = keras.initializers.TruncatedNormal(stddev=0.02)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer or default)
+        self.kernel_initializer = (  # Making one draws a seed.
+            keras.initializers.TruncatedNormal(stddev=0.02)
+            if kernel_initializer is None
+            else keras.initializers.get(kernel_initializer)
+        )
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape):
@@ -224,22 +226,24 @@ class LengthMixing(Sublayer):
 
     def decode_step(self, x, cache, context, state):
         """See `Sublayer`: row t of M, at step t, times the inputs so far."""
+        # The cache's numbers lie in the order example, head, hypothesis. All hypotheses
+        # of an example are then one matrix in the product, with no transposition.
         ancestry, (_, heads, n, _) = state.ancestry, cache["inputs"].shape
         hypotheses = 1 if ancestry is None else ancestry.shape[1]
-        x = ops.reshape(x, (-1, heads, 1, self.group))
+        x = ops.reshape(x, (-1, hypotheses, heads, self.group))
+        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, heads, 1, self.group))
         inputs = update_cache(cache["inputs"], x, state)
         t, s = ops.reshape(state.step, (1, 1)), state.key_positions[None]
-        row = self._restrict(self._weights(t, s), s <= t)  # [heads, 1, length]
-        row = ops.cast(row, inputs.dtype)[None, None]
-        if ancestry is not None:  # [examples, writers, heads, hypotheses, length]
-            row = row * ops.cast(ancestry, row.dtype)
-        # One product an example, of the positions of all its hypotheses in succession.
-        row = ops.transpose(row, (0, 2, 3, 1, 4))
-        row = ops.reshape(row, (-1, heads, hypotheses, hypotheses * n))
-        columns = split_examples(inputs, hypotheses)
-        columns = ops.transpose(columns, (0, 2, 1, 3, 4))
-        columns = ops.reshape(columns, (-1, heads, hypotheses * n, self.group))
-        y = ops.matmul(row, columns)
+        row = self._restrict(self._weights(t, s), s <= t)
+        row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
+        if ancestry is None:
+            rows = ops.broadcast_to(row, (ops.shape(inputs)[0], *row.shape))
+        else:  # [examples, heads, hypotheses, writers, length]
+            ancestry = ops.cast(ops.transpose(ancestry, (0, 2, 3, 1, 4)), row.dtype)
+            rows = ancestry * row[:, None]
+        rows = ops.reshape(rows, (-1, heads, hypotheses, hypotheses * n))
+        columns = ops.reshape(inputs, (-1, heads, hypotheses * n, self.group))
+        y = ops.matmul(rows, columns)
         if self.use_bias:
             b = ops.reshape(self.spatial_bias, (heads, self.max_length))
             b = ops.take(b, state.step, axis=1)

@@ -13,7 +13,6 @@ from remixer_tf.layers.base import (
     require_causal,
     require_max_length,
     require_positions,
-    split_examples,
     update_cache,
 )
 from remixer_tf.layers.checks import check_integers
@@ -82,7 +81,7 @@ class LengthMixing(Sublayer):
         self.toeplitz = toeplitz
         self.softmax = softmax
         self.use_bias = use_bias
-        self.kernel_initializer = (
+        self.kernel_initializer = (  # Making one draws a seed.
             keras.initializers.TruncatedNormal(stddev=0.02)
             if kernel_initializer is None
             else keras.initializers.get(kernel_initializer)
@@ -143,13 +142,13 @@ class LengthMixing(Sublayer):
             sow(self, "intermediates", "mixing", lambda: self.matrix(n))
         if packed:
             matrix = ops.cast(self._packed_matrix(context), x.dtype)
-            y = ops.einsum("hbts,hbcs->hbct", matrix, x)
+            y = ops.einsum("hbts,hbcs->hbct", matrix, x)  # M X, each example's M
         elif self.toeplitz and not self.softmax and fft_product.is_chosen(n):
             y = fft_product.fft_product(self._visible_weights(n), x)
         else:
             matrix = self.matrix(n)
-            y = mix(ops.cast(matrix, x.dtype), x)
-            if self.softmax and mask is not None:  # / softmax(H) mask
+            y = mix(ops.cast(matrix, x.dtype), x)  # M X
+            if self.softmax and mask is not None:  # divided by softmax(H) mask
                 mass = ops.einsum("hts,bs->hbt", matrix, ops.cast(mask, "float32"))
                 mass = ops.where(mass > SMALLEST_MASS, mass, 1.0)[:, :, None]
                 # Not times 1 / mass: LiteRT's converter multiplies by mass then.
@@ -227,22 +226,24 @@ class LengthMixing(Sublayer):
 
     def decode_step(self, x, cache, context, state):
         """See `Sublayer`: row t of M, at step t, times the inputs so far."""
+        # The cache's numbers lie in the order example, head, hypothesis. All hypotheses
+        # of an example are then one matrix in the product, with no transposition.
         ancestry, (_, heads, n, _) = state.ancestry, cache["inputs"].shape
         hypotheses = 1 if ancestry is None else ancestry.shape[1]
-        x = ops.reshape(x, (-1, heads, 1, self.group))
+        x = ops.reshape(x, (-1, hypotheses, heads, self.group))
+        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, heads, 1, self.group))
         inputs = update_cache(cache["inputs"], x, state)
         t, s = ops.reshape(state.step, (1, 1)), state.key_positions[None]
-        row = self._restrict(self._weights(t, s), s <= t)  # [heads, 1, length]
-        row = ops.cast(row, inputs.dtype)[None, None]
-        if ancestry is not None:  # [examples, writers, heads, hypotheses, length]
-            row = row * ops.cast(ancestry, row.dtype)
-        # One product an example, of the positions of all its hypotheses in succession.
-        row = ops.transpose(row, (0, 2, 3, 1, 4))
-        row = ops.reshape(row, (-1, heads, hypotheses, hypotheses * n))
-        columns = split_examples(inputs, hypotheses)
-        columns = ops.transpose(columns, (0, 2, 1, 3, 4))
-        columns = ops.reshape(columns, (-1, heads, hypotheses * n, self.group))
-        y = ops.matmul(row, columns)
+        row = self._restrict(self._weights(t, s), s <= t)
+        row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
+        if ancestry is None:
+            rows = ops.broadcast_to(row, (ops.shape(inputs)[0], *row.shape))
+        else:  # [examples, heads, hypotheses, writers, length]
+            ancestry = ops.cast(ops.transpose(ancestry, (0, 2, 3, 1, 4)), row.dtype)
+            rows = ancestry * row[:, None]
+        rows = ops.reshape(rows, (-1, heads, hypotheses, hypotheses * n))
+        columns = ops.reshape(inputs, (-1, heads, hypotheses * n, self.group))
+        y = ops.matmul(rows, columns)
         if self.use_bias:
             b = ops.reshape(self.spatial_bias, (heads, self.max_length))
             b = ops.take(b, state.step, axis=1)

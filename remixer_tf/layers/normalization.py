@@ -2,10 +2,8 @@
 
 import keras
 
-from remixer_tf.layers.axes import NamedAxes
 
-
-class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
+class RMSNorm(keras.layers.RMSNormalization):
     """Root-mean-square normalisation: `y = x / sqrt(mean(x^2) + eps) * scale`.
 
     T5's layer norm: no mean is subtracted, there is no bias (Zhang and Sennrich 2019,
@@ -19,11 +17,11 @@ class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
 
-    def add_weight(self, **kwargs):  # [channels]
-        return super().add_weight(axes=(None,), autocast=False, **kwargs)
+    def add_weight(self, **kwargs):
+        return super().add_weight(autocast=False, **kwargs)
 
 
-class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
+class LayerNorm(keras.layers.LayerNormalization):
     """Keras' layer normalization with an epsilon of 1e-6.
 
     `y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` over the channels, with
@@ -36,6 +34,3 @@ class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
 
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
-
-    def add_weight(self, **kwargs):
-        return super().add_weight(axes=(None,), **kwargs)  # [channels]

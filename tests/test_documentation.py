@@ -133,3 +133,14 @@ def test_every_package_has_a_page():
     folders = {path.parent.name for path in ROOT.glob("remixer_tf/*/__init__.py")}
     pages = {path.stem for path in ROOT.glob("docs/reference/*.md")}
     assert pages == folders | {"run", "tasks", "testing"}
+
+
+def test_from_python(tmp_path, monkeypatch, clear_gin):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code_of("## From Python"), names)
+    assert names["model"].compiled
+    text = (ROOT / "docs/guides/python.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)
+    assert (tmp_path / "gmlp.keras").exists() and names["model"].built

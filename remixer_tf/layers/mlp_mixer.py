@@ -31,18 +31,32 @@ class _TokenMLP(Sublayer):
     def _build_weights(self, num_inputs, out_shape):
         """`out_shape`: of wo; its first axis is the output positions, if any."""
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
-        self.wi = [self._kernel(name, (self.d_tokens, num_inputs)) for name in names]
-        self.wo = self._kernel("wo", out_shape)  # [.., d_tokens]
+        self.wi = [
+            self._kernel(name, (self.d_tokens, num_inputs), num_inputs)
+            for name in names  # [d_tokens, num_inputs]
+        ]
+        self.wo = self._kernel("wo", out_shape, self.d_tokens)  # [.., d_tokens]
         self.wi_bias = self.wo_bias = None
         if not self.gated:
-            shape = (self.d_tokens, 1)  # 1 for the channels
-            self.wi_bias = self.add_weight(shape, "zeros", name="wi_bias")
-            shape = (*out_shape[:-1], 1)  # [output positions, 1]
-            self.wo_bias = self.add_weight(shape, "zeros", name="wo_bias")
+            self.wi_bias = self.add_weight(
+                name="wi_bias",
+                shape=(self.d_tokens, 1),  # [d_tokens, 1 for the channels]
+                axes=(None, None),
+                initializer="zeros",
+            )
+            self.wo_bias = self.add_weight(
+                name="wo_bias",
+                shape=(*out_shape[:-1], 1),  # [output positions, 1]
+                axes=(None,) * len(out_shape),
+                initializer="zeros",
+            )
 
-    def _kernel(self, name, shape):
-        initializer = keras.initializers.TruncatedNormal(stddev=shape[-1] ** -0.5)
-        return self.add_weight(shape, initializer, name=name)
+    def _kernel(self, name, shape, fan_in):
+        initializer = keras.initializers.TruncatedNormal(stddev=fan_in**-0.5)
+        axes = (None,) * len(shape)
+        return self.add_weight(
+            name=name, shape=shape, axes=axes, initializer=initializer
+        )
 
     def _activate(self, hidden, units=lambda bias: bias):
         """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`.

@@ -2,8 +2,10 @@
 
 import keras
 
+from remixer_tf.layers.axes import NamedAxes
 
-class RMSNorm(keras.layers.RMSNormalization):
+
+class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
     """Root-mean-square normalisation: `y = x / sqrt(mean(x^2) + eps) * scale`.
 
     T5's layer norm: no mean is subtracted, there is no bias (Zhang and Sennrich 2019,
@@ -17,11 +19,11 @@ class RMSNorm(keras.layers.RMSNormalization):
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
 
-    def add_weight(self, **kwargs):
-        return super().add_weight(autocast=False, **kwargs)
+    def add_weight(self, **kwargs):  # [channels]
+        return super().add_weight(axes=(None,), autocast=False, **kwargs)
 
 
-class LayerNorm(keras.layers.LayerNormalization):
+class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
     """Keras' layer normalization with an epsilon of 1e-6.
 
     `y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` over the channels, with
@@ -34,3 +36,6 @@ class LayerNorm(keras.layers.LayerNormalization):
 
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
+
+    def add_weight(self, **kwargs):
+        return super().add_weight(axes=(None,), **kwargs)  # [channels]

@@ -134,7 +134,8 @@ def identity_mixing(shape, gain=12.0):
     """A mixing matrix H of which each token sees itself: softmax(H) is nearly 1.
 
     With alpha near 0 a Remixer block then computes what T5.1.1's feed-forward layer of
-    the same matrices does: X_S = X', so that X_C = 0 and Y = X' W_3.
+    the same matrices does: X_S = X', so that X_C = 0 and Y = X' W_3, where the residual
+    X' is added before W_3 (the equations of "Remixers", section 2.1, add it after).
 
     Args:
         shape: of `LengthMixing`'s weights, `[heads, n, n]` or `[heads, 2n - 1]`.

@@ -23,8 +23,9 @@ def train(model_dir, dry_run=False, layer_checks=True):
         text = configuration_str()
         return text, hyperparameters(text)
 
+    run = call("Run")
     bindings = evaluation_bindings()
     launch = Launch(model_dir, configuration, bindings, dry_run, layer_checks)
     names = ("Schedule", "Checkpointing", "Objective")
     settings = {name.lower(): call(name) for name in names}
-    return call("train", call("Run"), launch, **settings)
+    return call("train", run, launch, **settings)

@@ -312,7 +312,8 @@ def test_errors_in_files_name_file_and_line(tmp_path):
 
 def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr(configuration, "call", lambda *a, **k: trained.append(a))
+    called = "remixer_tf.configuration.training.call"
+    monkeypatch.setattr(called, lambda *a, **k: trained.append(a))
     parse(f"--gin_file={MODEL},{RUN}", WORDS)
     written = configuration.configuration_str()
     (tmp_path / "operative_config.gin").write_text(written)

@@ -1,0 +1,21 @@
+"""Lists the named models.
+
+A name is a file: --gin_file=models/NAME.gin, or remixer_tf.create("NAME") in Python.
+"""
+
+from remixer_tf.named_models import presets
+
+
+def add_arguments(parser):
+    parser.usage = "%(prog)s [PATTERN]"
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        default="*",
+        metavar="PATTERN",
+        help="of names, with * for any letters: 'gmlp*'",
+    )
+
+
+def run(options):
+    print(presets(options.pattern))

@@ -1,0 +1,48 @@
+"""Lists the registered tasks and mixtures.
+
+Tasks of your own are listed with --module_import=MODULE. Those of T5 need t5.
+"""
+
+import fnmatch
+import sys
+
+from remixer_tf import configuration
+from remixer_tf.errors import UserError, nearest
+
+
+def add_arguments(parser):
+    parser.usage = "%(prog)s [options] [PATTERN]"
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        default="*",
+        metavar="PATTERN",
+        help="of names, with * for any letters: 'super_glue*'",
+    )
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module of yours to import first, which registers tasks; repeat it",
+    )
+
+
+def run(options):
+    configuration.load_tensorflow()
+    import seqio
+
+    from remixer_tf.data.late_tasks import register_waiting
+
+    configuration.parse_gin([], [], modules=options.module_import)
+    try:
+        register_waiting()
+    except ImportError as error:
+        print(f"T5's tasks are not listed: {error}", file=sys.stderr)
+    names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+    found = sorted(fnmatch.filter(names, options.pattern))
+    if not found:
+        raise UserError(
+            f"there is no task {options.pattern!r}.{nearest(options.pattern, names)}"
+        )
+    print("\n".join(found))

@@ -1,0 +1,30 @@
+"""`remixer_tf presets` and `remixer_tf tasks`."""
+
+import pytest
+
+from remixer_tf.commands import run_command
+from remixer_tf.errors import UserError
+from remixer_tf.named_models import presets
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+def test_presets_are_those_of_python(capsys):
+    run_command("presets", ["remixer*"])
+    assert capsys.readouterr().out == f"{presets('remixer*')!r}\n"
+    with pytest.raises(UserError, match="Nearest: remixer_small"):
+        run_command("presets", ["remixr_smal"])
+
+
+def test_tasks_are_listed_with_ones_own(capsys, tmp_path, monkeypatch):
+    module = "import seqio\nfrom tests.data.toy_tasks import toy_task\n"
+    task = "seqio.TaskRegistry.add_provider('sheep', toy_task({}, name='sheep'))\n"
+    (tmp_path / "sheep_tasks.py").write_text(module + task)
+    monkeypatch.syspath_prepend(tmp_path)
+    run_command("tasks", ["--module_import=sheep_tasks"])
+    names = capsys.readouterr().out.splitlines()
+    assert {"cogs", "mini_cogs", "sheep"} <= {*names} and names == sorted(names)
+    run_command("tasks", ["mini*"])
+    assert capsys.readouterr().out == "mini_cogs\n"
+    with pytest.raises(UserError, match="Nearest: mini_cogs"):
+        run_command("tasks", ["minicogs"])

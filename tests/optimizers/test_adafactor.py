@@ -92,7 +92,6 @@ CASES = [
     ({"step_offset": 1000, "beta_1": 0.5}, {"offset": 1000, "beta_1": 0.5}, 1000),
     ({"beta_1": 0.9}, {"beta_1": 0.9}, 0),
     ({"multiply_by_parameter_scale": False}, {"scaled": False}, 0),
-    ({"unscaled_variables": [""]}, {"scaled": False}, 0),
     ({"clipping_threshold": 0.5}, {"clip": 0.5}, 0),
     ({"clipping_threshold": None}, {"clip": None}, 0),
     ({}, {}, 1000),

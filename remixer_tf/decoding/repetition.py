@@ -44,13 +44,16 @@ class Repetition:
         """Sets tokens that would complete an n-gram once more to `IMPOSSIBLE`."""
         if not self.size:
             return log_probs
-        starts = ops.arange(read.shape[-1] - self.size + 1, dtype="int32")
+        number = read.shape[-1] - self.size + 1
+        if number < 1:  # Rows are shorter than the n-gram.
+            return log_probs
+        starts = ops.arange(number, dtype="int32")
         again = ops.broadcast_to(
-            starts <= step - self.size + 1, (*ops.shape(read)[:2], len(starts))
+            starts <= step - self.size + 1, (*ops.shape(read)[:2], number)
         )
         for place in range(self.size - 1):
             now = ops.take(read, ops.maximum(step - self.size + 2 + place, 0), axis=-1)
-            then = read[..., place : place + len(starts)]
+            then = read[..., place : place + number]
             again = ops.logical_and(again, ops.equal(then, now[..., None]))
         last = ops.where(again, read[..., self.size - 1 :], log_probs.shape[-1])
         return ops.where(mark(log_probs, last), IMPOSSIBLE, log_probs)

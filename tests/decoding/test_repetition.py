@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from remixer_tf.decoding.repetition import Repetition, tokens_read
 from tests.compiled import slow_on_jax
 from tests.decoding.recurrent import EOS, VOCAB_SIZE, Recurrent, inputs
 from tests.decoding.test_beam_search import cut_at_eos, run
+from tests.models.tiny import tiny_model
 
 BEAMS = functools.partial(beam_search, rules=HuggingFaceRules(), beams=3)
 
@@ -134,3 +136,24 @@ def _penalised(model, row, text):
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
         greedy_decode(Recurrent(), inputs(), 6, limits=AnswerLimits(**options))
+
+
+@pytest.mark.parametrize("size", [2, 99])  # 99: longer than all rows.
+def test_n_grams_in_a_graph_of_unknown_batch(size):
+    model, limits = tiny_model("t5_1_1"), AnswerLimits(no_repeat_ngram_size=size)
+    batch = {"encoder_input_tokens": np.ones([3, 4], "int32")}
+
+    def search(tokens):
+        found = greedy_decode(model, {"encoder_input_tokens": tokens}, 6, -1, limits)
+        return found.tokens
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        spec = tf.TensorSpec([None, 4], tf.int32)
+        search = tf.function(search, input_signature=[spec], autograph=False)
+    tokens = np.array(search(batch["encoder_input_tokens"]))
+    if size == 2:
+        for row in tokens:
+            pairs = [*zip(row, row[1:], strict=False)]
+            assert len(pairs) == len(set(pairs))

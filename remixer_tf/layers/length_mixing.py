@@ -16,6 +16,7 @@ from remixer_tf.layers.base import (
     update_cache,
 )
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.sowing import sow
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
@@ -42,7 +43,7 @@ class LengthMixing(Sublayer):
       `[batch, heads, length, length]` tensor.
 
     M and its softmax are float32; the product runs in the compute dtype. Long Toeplitz
-    products without softmax are float32 convolutions by the FFT.
+    products without softmax and dropout are float32 convolutions by the FFT.
 
     Args:
         num_mixing_heads: int, matrices, over equal groups of consecutive channels.
@@ -51,6 +52,9 @@ class LengthMixing(Sublayer):
         use_bias: bool, adds b, one number per position and head.
         kernel_initializer: of M's weights; default truncated normal of deviation 0.02.
         bias_initializer: of b.
+        dropout_rate: float, elementwise on M after the softmax, inverted, one mask for
+            all examples; where rows are packed, M differs from example to example, and
+            so does the mask.
         max_length: int, the longest sequence, see `Sublayer`.
         causal: bool, see `Sublayer`.
 
@@ -73,6 +77,7 @@ class LengthMixing(Sublayer):
         use_bias=False,
         kernel_initializer=None,
         bias_initializer="zeros",
+        dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -87,6 +92,9 @@ class LengthMixing(Sublayer):
             else keras.initializers.get(kernel_initializer)
         )
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.dropout_rate = dropout_rate
+        # The matrix is float32, and so is its dropout.
+        self.dropout = Dropout(dropout_rate, name="dropout", dtype="float32")
 
     def build(self, input_shape):
         require_max_length(self)
@@ -98,6 +106,7 @@ class LengthMixing(Sublayer):
                 f"channels={channels}"
             )
         self.group = channels // heads  # channels of a head
+        self.dropout.build()
         weights = (2 * n - 1,) if self.toeplitz else (n, n)  # (n, n): target, source
         self.mixing_matrix = self.add_weight(
             name="mixing_matrix",
@@ -119,15 +128,15 @@ class LengthMixing(Sublayer):
     def call(self, x, context, training=False):
         n, channels = x.shape[1:]
         x = ops.reshape(x, (-1, n, self.num_mixing_heads, self.group))
-        y = self.mix(ops.transpose(x, (2, 0, 3, 1)), context)
+        y = self.mix(ops.transpose(x, (2, 0, 3, 1)), context, training)
         return ops.reshape(ops.transpose(y, (1, 3, 0, 2)), (-1, n, channels))
 
-    def mix(self, x, context):
+    def mix(self, x, context, training=False):
         """`M X + b`, of channels in groups, which each have an M and a b.
 
         Args:
             x: float `[heads, batch, channels, length]`.
-            context: see `Sublayer`.
+            context, training: see `Sublayer`.
 
         Returns:
             float, the shape of x.
@@ -140,14 +149,17 @@ class LengthMixing(Sublayer):
             x = x * ops.cast(mask, x.dtype)[:, None]
         if not packed:
             sow(self, "intermediates", "mixing", lambda: self.matrix(n))
+        linear = self.toeplitz and not self.softmax and not self.dropout_rate
         if packed:
-            matrix = ops.cast(self._packed_matrix(context), x.dtype)
+            matrix = self.dropout(self._packed_matrix(context), training=training)
+            matrix = ops.cast(matrix, x.dtype)
             y = ops.einsum("hbts,hbcs->hbct", matrix, x)  # M X, each example's M
-        elif self.toeplitz and not self.softmax and fft_product.is_chosen(n):
+        elif linear and fft_product.is_chosen(n):
             y = fft_product.fft_product(self._visible_weights(n), x)
         else:
             matrix = self.matrix(n)
-            y = mix(ops.cast(matrix, x.dtype), x)  # M X
+            used = self.dropout(matrix, training=training)
+            y = mix(ops.cast(used, x.dtype), x)  # M X
             if self.softmax and mask is not None:  # divided by softmax(H) mask
                 mass = ops.einsum("hts,bs->hbt", matrix, ops.cast(mask, "float32"))
                 mass = ops.where(mass > SMALLEST_MASS, mass, 1.0)[:, :, None]

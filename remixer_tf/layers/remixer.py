@@ -54,6 +54,7 @@ class RemixerBlock(Sublayer):
         toeplitz: bool, see `LengthMixing`.
         dropout_rate: float, on what W_3 multiplies, one mask for all positions, as in
             T5's feed-forward layers.
+        mixing_dropout_rate: float, on softmax(H); the paper tries up to 0.2.
         max_length: int, H is `max_length x max_length`, see `Sublayer`.
         causal: bool, H sees no later token (mask before the softmax), see `Sublayer`.
 
@@ -78,6 +79,7 @@ class RemixerBlock(Sublayer):
         toeplitz=False,
         residual="output",
         dropout_rate=0.0,
+        mixing_dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -116,6 +118,7 @@ class RemixerBlock(Sublayer):
             num_mixing_heads=num_mixing_heads,
             toeplitz=toeplitz,
             softmax=True,
+            dropout_rate=mixing_dropout_rate,
             name="mixing",
             dtype=self.dtype_policy,
         )
@@ -157,7 +160,7 @@ class RemixerBlock(Sublayer):
 
     def call(self, x, context, training=False):
         x_prime = self._hidden(x)
-        x_s = self.mixing(x_prime, context=context)  # softmax(H) X'
+        x_s = self.mixing(x_prime, context=context, training=training)  # softmax(H) X'
         return self._output(x_prime, x_s, training)
 
     def init_cache(self, batch_size, max_length, context):

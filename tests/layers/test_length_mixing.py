@@ -1,5 +1,7 @@
 """LengthMixing and the Toeplitz matrices against NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 from keras import ops
@@ -120,6 +122,21 @@ def test_softmax_of_the_matrix_is_float32_under_bfloat16():
     layer, h, _ = make(softmax=True, dtype="mixed_bfloat16")
     expected = np.exp(h) / np.exp(h).sum(-1, keepdims=True)
     np.testing.assert_allclose(np.array(layer.matrix(8)), expected, rtol=1e-5)
+
+
+def test_dropout_on_the_matrix_is_shared_by_examples_and_keeps_the_mean():
+    layer = LengthMixing(max_length=8, dropout_rate=0.25, name="mixing")
+    layer.build((None, None, 8))
+    layer.mixing_matrix.assign(np.ones((1, 8, 8), "float32"))
+    # Each channel picks one key, so the outputs are the entries of the matrix.
+    x = np.stack([np.eye(8)] * 2).astype("float32")
+    train = compiled(functools.partial(layer, training=True), layer)
+    draws = [np.array(train(x, context=Context())) for _ in range(60)]
+    for draw in draws:
+        np.testing.assert_array_equal(draw[0], draw[1])
+        assert set(np.unique(draw.round(4))) <= {0.0, np.float32(4 / 3).round(4)}
+    assert abs(np.mean(draws) - 1) < 0.05
+    np.testing.assert_array_equal(np.array(compiled(layer)(x, context=Context())), 1)
 
 
 def test_errors_name_the_numbers():

@@ -32,10 +32,8 @@ _GONE = {
     "Adafactor.unscaled_variables": (),
     "GShardRouter.second_policy": "random",
     "HashRouter.counts": None,
-    "LengthMixing.dropout_rate": 0.0,
     "LengthMixing.renormalize": True,
     "MoE.dispatch": _ANY,
-    "RemixerBlock.mixing_dropout_rate": 0.0,
     "RemixerBlock.renormalize": True,
     "TransformerStack.survival_schedule": "linear",
 }
@@ -96,13 +94,19 @@ def _with_new_name(statement):
             )
         return []
 
-    def renamed(name, value):
+    def renamed(name, value, scope):
         selector, _, parameter = name.rpartition(".")
-        return statement._replace(selector=selector, arg_name=parameter, value=value)
+        return statement._replace(
+            scope=scope, selector=selector, arg_name=parameter, value=value
+        )
 
-    owner, statements = new.partition(".")[0], [renamed(new, statement.value)]
-    if owner in _PARTS:
-        part = _PARTS[owner].format(owner=last(statement.selector))
-        reference = f"{statement.scope}/{owner}".removeprefix("/")
-        statements.append(renamed(part, Name(f"@{reference}()")))
+    owner, function = new.partition(".")[0], last(statement.selector)
+    part, inner = _PARTS.get(owner, ""), statement.scope
+    if part.startswith("{owner}"):  # Each search has its own.
+        inner = f"{inner}/{function}".removeprefix("/")
+    statements = [renamed(new, statement.value, inner)]
+    if part:
+        reference = Name(f"@{inner}/{owner}()".replace("@/", "@"))
+        part = part.format(owner=function)
+        statements.append(renamed(part, reference, statement.scope))
     return statements

@@ -62,6 +62,17 @@ def test_an_old_search_has_its_limits(tmp_path):
     assert found["limits"].min_length == 3 and found["sampling"].top_k == 5
 
 
+def test_old_searches_keep_limits_of_their_own(tmp_path):
+    path = tmp_path / "operative_config.gin"
+    path.write_text("text_to_text.decode_fn = @beam_search\n"
+                    "beam_search.no_repeat_ngram_size = 3\n"
+                    "greedy_decode.no_repeat_ngram_size = 0\n"
+                    "greedy_decode.min_length = 0\n")  # fmt: skip
+    configuration.parse_gin([str(path)], [])
+    found = configuration.get_arguments("text_to_text.decode_fn")
+    assert found["limits"].no_repeat_ngram_size == 3
+
+
 def test_an_old_choice_that_is_no_longer_there_is_no_other_model(tmp_path):
     path = tmp_path / "operative_config.gin"
     path.write_text("RemixerBlock.renormalize = True\n")

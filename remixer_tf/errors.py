@@ -16,6 +16,14 @@ class UserError(ValueError):
         super().__init__(message)
         self.message = str(message)
 
+    def __init_subclass__(cls):
+        # gin wraps an error in a class whose text says what gin called.
+        if "__str__" in vars(cls):
+            del cls.__str__
+
+    def __str__(self):
+        return self.message
+
 
 class MissingFileError(UserError, FileNotFoundError):
     """A file or folder that the user names is not there."""

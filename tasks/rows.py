@@ -4,6 +4,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.errors import UserError
 from remixer_tf.tasks import metrics
 
 # Of texts, tokens that end in EOS. Such a task can be cached.
@@ -53,7 +54,10 @@ class RowSource(seqio.FunctionDataSource):
 
     def __init__(self, read_rows, splits, names=("inputs", "targets", "type")):
         def dataset_fn(split, shuffle_files=False, seed=None):
-            columns = map(list, zip(*read_rows(split), strict=True))
+            rows = read_rows(split)
+            if not rows:
+                raise UserError(f"The split {split!r} has no rows.")
+            columns = map(list, zip(*rows, strict=True))
             columns = dict(zip(names, columns, strict=True))
             return tf.data.Dataset.from_tensor_slices(columns)
 

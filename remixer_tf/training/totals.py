@@ -77,8 +77,8 @@ class Totals:
             "counted_steps": steps,  # Fewer if earlier ones did not count them.
             self._unit: read,
             "flops": flops,
-            "flops_per_step": flops / steps,
-            f"flops_per_{self._unit.removesuffix('s')}": flops / read,
+            "flops_per_step": flops / max(steps, 1),
+            f"flops_per_{self._unit.removesuffix('s')}": flops / max(read, 1),
             **{
                 name: values[name]
                 for name in ("objective", "loss", "accuracy")

@@ -40,10 +40,13 @@ class SavesParts:
 
     def __new__(cls, *args, **kwargs):
         layer = super().__new__(cls, *args, **kwargs)
-        given = inspect.signature(cls.__init__).bind(layer, *args, **kwargs)
+        signature = inspect.signature(cls.__init__)
+        given = signature.bind(layer, *args, **kwargs)
         given.apply_defaults()
         arguments = dict(given.arguments)
-        arguments |= arguments.pop("kwargs", {})
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                arguments |= arguments.pop(name)
         del arguments["self"]
         object.__setattr__(layer, "_given", arguments)
         return layer

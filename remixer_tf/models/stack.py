@@ -283,6 +283,13 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         )
 
     def made_parts(self):
+        block = type(self.blocks[0])
+        name = keras.saving.get_registered_name(block)
+        if keras.saving.get_registered_object(name) is not block:
+            raise UserError(
+                f"{block.__name__} cannot be saved. Register the class with "
+                "keras.saving.register_keras_serializable."
+            )
         norms = [self.final_norm, *(block.norm for block in self.blocks)]
         sublayers = [{} for _ in range(self.num_layers)]
         for block in self.blocks:
@@ -291,7 +298,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         return {
             "sublayers": sublayers,
             "norm": next(configuration_of(norm) for norm in norms if norm is not None),
-            "block": keras.saving.get_registered_name(type(self.blocks[0])),
+            "block": name,
         }
 
     @classmethod

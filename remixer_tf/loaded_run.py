@@ -1,5 +1,6 @@
 """A run with its weights, to ask from Python."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -9,6 +10,7 @@ import tempfile
 import threading
 import types
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gin
@@ -21,9 +23,10 @@ from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
-from remixer_tf.decoding import check_writes
+from remixer_tf.decoding import AnswerLimits, Sampling, check_writes
 from remixer_tf.errors import UserError, nearest
 from remixer_tf.evaluation.results import metrics_by_name
+from remixer_tf.layers.checks import check_integers
 from remixer_tf.models import EncoderOnly
 from remixer_tf.run import Run
 
@@ -44,21 +47,41 @@ class Settings:
 
     def __init__(self, read, bindings=()):
         self._read, self._bindings = read, [*bindings]
-        read(self._bindings)
-        self._text = gin.config_str(max_line_length=10**6)
-        self._paths = paths.starts(), paths.run_being_read()
+        self._before = []  # What stands again when blocks end, the innermost last.
+        with kept_gin():
+            read(self._bindings)
+            self._text = gin.config_str(max_line_length=10**6)
+            self._paths = paths.starts(), paths.run_being_read()
 
     def and_bindings(self, bindings):
         """Returns the same settings with more bindings after their own."""
         return Settings(self._read, [*self._bindings, *bindings])
 
     def __enter__(self):
+        before = kept_gin()
+        before.__enter__()
+        self._before.append(before)
         gin.clear_config()
         gin.parse_config(self._text)
         paths.start_from(*self._paths)
 
     def __exit__(self, *error):
-        pass
+        self._before.pop().__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def kept_gin():
+    """Puts gin's configuration back as it was, when the block ends."""
+    text, locked = gin.config_str(max_line_length=10**6), gin.config_is_locked()
+    starts = paths.starts(), paths.run_being_read()
+    try:
+        yield
+    finally:
+        gin.clear_config()
+        gin.parse_config(text)
+        if locked:
+            gin.finalize()
+        paths.start_from(*starts)
 
 
 class Class(NamedTuple):
@@ -92,16 +115,16 @@ class LoadedRun(Run):
     step: int | str | None = None
     settings: Any = None
     source: Any = None
+    modules: Sequence = ()
+    trust: bool = False
 
     @classmethod
-    def of(cls, settings, model_dir=None, step=None, source=None):
+    def of(cls, settings, **given):
         """Makes the run of `Settings`, restored when it is first asked."""
         with settings:
             run = configuration.call("Run")
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(Run)}
-        return cls(
-            **fields, model_dir=model_dir, step=step, settings=settings, source=source
-        )
+        return cls(**fields, settings=settings, **given)
 
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), modules=(), trust=False):
@@ -118,7 +141,13 @@ class LoadedRun(Run):
             )
             configuration.read_run(options, devices="asked")
 
-        return cls.of(Settings(read, bindings), model_dir, step)
+        return cls.of(
+            Settings(read, bindings),
+            model_dir=model_dir,
+            step=step,
+            modules=modules,
+            trust=trust,
+        )
 
     def __repr__(self):
         rows = {
@@ -181,7 +210,8 @@ class LoadedRun(Run):
                 `n_best` and `rules` of `beam_search`; or `temperature`, `top_k`,
                 `top_p`, `num_samples` and `seed` of `sample`; with either, or with
                 neither, `min_length`, `allowed`, `no_repeat_ngram_size` and
-                `repetition_penalty`. `skip_special_tokens` leaves out <extra_id_0> and
+                `repetition_penalty` of `AnswerLimits`, where `allowed` may be a
+                list of str. `skip_special_tokens` leaves out <extra_id_0> and
                 its kin; `batch_size` (64) texts are answered together.
 
         Returns:
@@ -197,6 +227,7 @@ class LoadedRun(Run):
             >>> run.generate(["the cat slept"], beams=4)         # doctest: +SKIP
         """
         size = search.pop("batch_size", 64)
+        check_integers(batch_size=size)
         _check_choice("on_long", on_long, ("warn", "raise"))
         texts, one = _listed(texts)
         model = self._answering(max_length, **search)
@@ -252,11 +283,8 @@ class LoadedRun(Run):
 
         def decode(tell):
             model = _Telling(self.weights, self._step, tell)
-            with self.settings:
-                found = answering.tokens.decode_fn(
-                    model, batch, answering.tokens.max_decode_length
-                )
-            return found.tokens.numpy()[0]
+            length = answering.tokens.max_decode_length
+            return answering.tokens.decode_fn(model, batch, length).tokens.numpy()[0]
 
         # The first is the decoder's start; a language model reads its prompt then.
         read = 1
@@ -397,7 +425,15 @@ class LoadedRun(Run):
         """
         from remixer_tf.weights.run import write_run
 
+        check_writes(self.weights)
+        if "inputs" not in self.feature_lengths:
+            raise UserError(
+                "fit() trains on inputs and targets, and this run reads targets alone. "
+                "Load it with bindings=[\"FEATURE_LENGTHS = {'inputs': 64, 'targets': "
+                '64}"].'
+            )
         files = {"train": train} | ({"validation": validation} if validation else {})
+        model_dir = os.path.expanduser(model_dir)
         names = "LossEvaluation", "DecodedEvaluation"
         evaluations = ", ".join(f"@{name}()" for name in names if validation)
         period = [f"{name}.period = {steps}" for name in names if validation]
@@ -407,6 +443,7 @@ class LoadedRun(Run):
                 f"Schedule.train_steps = {steps}",
                 f"train.evaluations = [{evaluations}]",
                 *period,
+                *([] if validation else ["Checkpointing.best = None"]),
                 f"Schedule.checkpoint_period = {steps}",
                 f"Batching.batch_size = {batch_size}",
                 "train.optimizer = @Adafactor",
@@ -427,7 +464,7 @@ class LoadedRun(Run):
                 text = configuration.configuration_str()
                 write_run(model_dir, self.weights, text, vocabularies)
             configuration.train(model_dir)
-        return self.of_folder(model_dir)
+        return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
 
     def evaluate(self, data=None, *, table=None):
         """Evaluates, as `remixer_tf eval` does.
@@ -467,7 +504,8 @@ class LoadedRun(Run):
                     f"Expected: the path of a table. Received: {file!r:.200}"
                 )
         table = {"inputs": "{inputs}", "targets": "{targets}"} | (table or {})
-        table["files"] = {k: os.path.abspath(file) for k, file in files.items()}
+        expanded = {k: os.path.expanduser(file) for k, file in files.items()}
+        table["files"] = {k: os.path.abspath(file) for k, file in expanded.items()}
         features = self._task.output_features
         vocabulary = features["targets"].vocabulary
         if isinstance(vocabulary, seqio.SentencePieceVocabulary):
@@ -533,6 +571,12 @@ class LoadedRun(Run):
         key = repr((max_length, skip_special_tokens, sorted(search.items())))
         known = self._answerers
         if key not in known:
+            if search.get("allowed"):
+                encode = functools.partial(self._codec.ids, "targets", eos=False)
+                search["allowed"] = [
+                    encode(answer) if isinstance(answer, str) else answer
+                    for answer in search["allowed"]
+                ]
             check_writes(self.weights)
             given = {}
             if skip_special_tokens is not None:
@@ -541,13 +585,28 @@ class LoadedRun(Run):
                 given["max_decode_length"] = max_length
             with self.settings:
                 if search:
-                    given["decode_fn"] = _search(search)
+                    given["decode_fn"] = self._settled(_search(search))
+                elif found := configuration.get_value("text_to_text.decode_fn"):
+                    given["decode_fn"] = self._settled(found)
                 model, _ = configuration.call(
                     "text_to_text", self, self.model_dir, **given
                 )
-                model(tf.constant([""]))  # Traced while its settings are in force.
             known[key] = model
         return known[key]
+
+    @functools.cached_property
+    def _codec(self):
+        with self.settings:
+            return self.codec(self.weights)
+
+    def _settled(self, search):
+        """A search that reads gin's values of this run, whenever it is traced."""
+
+        def decode(*args):
+            with self.settings:
+                return search(*args)
+
+        return decode
 
     @functools.cached_property
     def _answerers(self):
@@ -617,20 +676,26 @@ def _search(options):
             f"{min(beams)} is of beam search and {min(draws)} of sampling: name one."
         )
     configured = configuration.get_value("text_to_text.decode_fn")
-    search = configured.__name__ if configured else "greedy_decode"
-    if beams:
-        search = "beam_search"
-        if "rules" not in options and not configuration.is_set("beam_search.rules"):
+    own = configuration.get_arguments("text_to_text.decode_fn")
+    name = configured.__name__ if configured else "greedy_decode"
+    wanted = "beam_search" if beams else "sample" if draws else name
+    if wanted == "beam_search" and not {"rules"} & {*options, *own}:
+        if not configuration.is_set("beam_search.rules"):
             options = {**options, "rules": configuration.call("T5Rules")}
-    elif draws:
-        search = "sample"
-    for owner, part, names in (
-        ("Sampling", "sampling", _SAMPLING),
-        ("AnswerLimits", "limits", _OF_ALL),
+    if wanted not in ("beam_search", "sample", "greedy_decode"):
+        raise UserError(f"The run's search {wanted!r} takes its arguments in gin.")
+    base, search = {}, configured
+    if wanted != name or configured is None:
+        # Another search has the run's own limits too.
+        base = {k: own[k] for k in ("limits", "eos_id") if k in own}
+        search = functools.partial(configuration.call, wanted)
+    for kind, part, names in (
+        (Sampling, "sampling", _SAMPLING),
+        (AnswerLimits, "limits", _OF_ALL),
     ):
         if given := {name: options.pop(name) for name in names & options.keys()}:
-            options[part] = configuration.call(owner, **given)
-    return functools.partial(configuration.call, search, **options)
+            options[part] = dataclasses.replace(own.get(part) or kind(), **given)
+    return functools.partial(search, **{**base, **options})
 
 
 def _listed(texts):

@@ -5,7 +5,7 @@ import tempfile
 
 from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
-from remixer_tf.loaded_run import LoadedRun, Settings
+from remixer_tf.loaded_run import LoadedRun, Settings, kept_gin
 from remixer_tf.named_models import preset_names
 
 
@@ -41,9 +41,10 @@ def create(preset, **sizes):
                 f"{', '.join(sorted(known))}."
             )
     bindings = [f"{name.upper()} = {value!r}" for name, value in sizes.items()]
-    configuration.parse_gin([file], bindings, complete=False)
-    model = configuration.get_value("Run.model")()
-    model.build()
+    with kept_gin():
+        configuration.parse_gin([file], bindings, complete=False)
+        model = configuration.get_value("Run.model")()
+        model.build()
     return model
 
 

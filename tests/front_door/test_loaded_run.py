@@ -2,6 +2,7 @@
 
 import warnings
 
+import gin
 import keras
 import numpy as np
 import pytest
@@ -176,3 +177,44 @@ def test_trains_on_and_evaluates_a_table(run, tmp_path):
 
 
 SHORT = ["Schedule.steps_per_call = 1", "Schedule.log_period = 1"]
+
+
+@pytest.mark.slow
+def test_a_fresh_run_trains_on_the_table(tiny_run, tmp_path):
+    """Nothing was asked of it before: its own settings are not in force."""
+    table = tmp_path / "train.tsv"
+    table.write_text("inputs\ttargets\n" + "the cat slept\tslept\n" * 8)
+    run = rt.load(tiny_run)
+    new = run.fit(table, str(tmp_path / "new"), steps=2, batch_size=4, bindings=SHORT)
+    assert "step  2" in repr(new) and "task  table" in repr(new)
+    assert len(answers(new, QUESTIONS)) == len(QUESTIONS)
+
+
+def test_runs_keep_their_limits_when_traced_again(tiny_run):
+    only = "AnswerLimits.allowed = [[5]]"
+    search = ["text_to_text.decode_fn = @greedy_decode"]
+    search += ["greedy_decode.limits = @AnswerLimits()", only]
+    bound, free = rt.load(tiny_run, bindings=search), rt.load(tiny_run)
+    (one,) = {*answers(bound, ["A cat"])}
+    answers(free, "A cat")
+    # More rows at a time are traced anew on JAX.
+    assert answers(bound, ["A cat"] * 3) == [one] * 3
+    assert answers(free, "A cat") != one
+    assert answers(bound, "A cat", repetition_penalty=1.2) == one
+    assert answers(bound, "A cat", beams=2) == one
+    assert answers(bound, "A cat", no_repeat_ngram_size=2) == one
+
+
+def test_gin_of_ones_own_stays(run):
+    gin.parse_config("mine/Dropout.rate = 0.25")
+    answers(run, "A cat")
+    rt.create("t5_1_1_tiny", vocab_size=16)
+    assert gin.query_parameter("mine/Dropout.rate") == 0.25
+    gin.parse_config("mine/Dropout.rate = 0.5")  # And is not locked.
+
+
+def test_allowed_answers_are_texts(run):
+    found = answers(run, ["A cat", "the"], allowed=["the dog", "A cat"])
+    assert {*found} <= {"the dog", "A cat"}
+    with pytest.raises(ValueError, match="batch_size"):
+        run.generate("A", batch_size=0)

@@ -26,7 +26,7 @@ class Objective:
             the other, to save memory. Loss and gradient are the same, up to rounding.
         clip_norm: float, the largest global norm of a gradient; None does not clip.
         max_skipped_steps: int, how many steps whose loss or gradient is not finite a
-            run may skip. One more ends it.
+            process of a run may skip. One more ends it.
 
     Raises:
         ValueError: a number is out of its range.

@@ -6,8 +6,8 @@ import difflib
 class UserError(ValueError):
     """A mistake that the user can mend. Commands show its message, and no traceback.
 
-    gin and Keras add to the text of an error that passes through them; `message` is the
-    text without their additions.
+    gin and Keras add to the text of an error that passes through them; not to this one,
+    whose text is `message`.
     """
 
     _keras_call_info_injected = True  # Keras adds nothing to what has this attribute.

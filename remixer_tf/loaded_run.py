@@ -109,6 +109,9 @@ class LoadedRun(Run):
     Attributes:
         model_dir: str, folder of the run; None for published weights, in memory.
         step: int, the step of the checkpoint; None for the newest, "best" for the best.
+        settings: the run's `Settings`.
+        source: the `Source` of published weights; None for a run's folder.
+        modules, trust: see `load`; `fit` hands them on.
     """
 
     model_dir: str | None = None

@@ -57,7 +57,7 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
             does, into memory.
         step: int, the step of a run's checkpoint; None for the newest, "best" for the
             one that training found best.
-        bindings: list of str, gin bindings that go before those of the run, such as
+        bindings: list of str, gin bindings that prevail over the run's own, such as
             "text_to_text.decode_fn = @beam_search".
         modules: names of modules of yours to import first, which register tasks or
             layers.

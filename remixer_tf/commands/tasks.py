@@ -12,13 +12,7 @@ from remixer_tf.errors import UserError, nearest
 
 def add_arguments(parser):
     parser.usage = "%(prog)s [options] [PATTERN]"
-    parser.add_argument(
-        "pattern",
-        nargs="?",
-        default="*",
-        metavar="PATTERN",
-        help="of names, with * for any letters: 'super_glue*'",
-    )
+    configuration.add_pattern(parser, "super_glue*")
     parser.add_argument(
         "--module_import",
         action="append",

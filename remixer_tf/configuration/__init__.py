@@ -4,6 +4,7 @@ from remixer_tf.configuration.bindings import RUN_FILE, gin_folder, read_binding
 from remixer_tf.configuration.command_line import (
     add_common,
     add_number,
+    add_pattern,
     add_run,
     add_table,
     call_on_run,

@@ -150,6 +150,12 @@ def add_number(parser, name, help, default=None, least=1):
     parser.add_argument(name, type=number, default=default, metavar="N", help=help)
 
 
+def add_pattern(parser, example):
+    """Adds the argument of a command that lists names: `pattern`, "*" for all."""
+    help = f"of names, with * for any letters: '{example}'"
+    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help=help)
+
+
 def add_table(parser):
     """Adds the options of a command that writes tables: `format` and `output`."""
     parser.add_argument(

@@ -19,8 +19,8 @@ def add_arguments(parser):
         required=True,
         dest="source",
         metavar="PATH",
-        help="folder or file of Hugging Face's T5, Mesh TensorFlow's, T5X's, or of "
-        "timm's gMLP or MLP-Mixer",
+        help="folder or file of Hugging Face's T5, FLAN-T5, ByT5, mT5 or umT5, or the "
+        "encoder of one; Mesh TensorFlow's or T5X's T5; timm's gMLP or MLP-Mixer",
     )
     parser.add_argument(
         "--vocabulary",
@@ -42,7 +42,6 @@ def run(options):
     imported_run.check_new(options.model_dir)
     source = formats.read_source(options.source)
     given = options.gin_bindings
-    of_text = source.extra_ids is not None
     imported_run.check_vocabulary_named(source, options.vocabulary, given)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "imported.gin")
@@ -57,7 +56,7 @@ def run(options):
     run = configuration.call("Run")
     model = build_model(run.model, "float32")
     vocabularies = {}
-    if of_text:
+    if run.task is not None:
         vocabularies = describe_vocabularies(run.get_task())
         imported_run.check_vocabulary_fits(vocabularies, model.vocab_size)
     taken = take(model, source)

@@ -4,7 +4,7 @@ import os
 import re
 
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.weights.hugging_face import read_hugging_face_t5
+from remixer_tf.weights.hugging_face import read_hugging_face
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
 from remixer_tf.weights.safetensors_files import read_json
 from remixer_tf.weights.t5x import read_t5x
@@ -55,7 +55,7 @@ def _read_folder(folder):
         config = read_json(os.path.join(folder, "config.json"))
         if "architecture" in config:
             return read_timm(folder)
-        return read_hugging_face_t5(folder)
+        return read_hugging_face(folder)
     steps = [int(m[1]) for n in names if (m := re.fullmatch(r".*-(\d+)\.index", n))]
     if steps:
         (prefix, *_) = [n for n in names if n.endswith(f"-{max(steps)}.index")]

@@ -11,6 +11,10 @@ from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
 
 _SHOWN = 10
+# gin files of runs that start from published weights, see `Source.run`.
+TEXT = "runs/imported.gin"
+BYTES = "runs/imported_bytes.gin"
+IMAGES = "runs/imagenet.gin"
 
 
 class Source(NamedTuple):
@@ -18,28 +22,30 @@ class Source(NamedTuple):
 
     Attributes:
         format: str, such as "Hugging Face T5".
-        architecture: str, the gin file of the model: one of this package's.
+        architecture: tuple of str, the gin files of the model: this package's.
         bindings: {name: value} of its sizes and choices, see `values.gin_text`.
         rows: the table of names, see `weights.names`.
         shapes: {name: shape} of all arrays that are there.
         read: a function from a name to the array.
         skipped: {name: reason} of arrays that no variable needs.
         vocabulary: path of the SentencePiece model that came with them, or None.
-        extra_ids: int, the sentinels after the vocabulary's pieces; None for models
-            that read no text.
+        extra_ids: int, the sentinels after the vocabulary's pieces.
         generation: a `Generation`, how the published model is asked.
+        run: str, the gin file of its run: TEXT, which needs a vocabulary's file, BYTES
+            or IMAGES.
     """
 
     format: str
-    architecture: str
+    architecture: tuple
     bindings: dict
     rows: tuple
     shapes: dict
     read: Callable
     skipped: dict = {}
     vocabulary: str | None = None
-    extra_ids: int | None = 100
+    extra_ids: int = 100
     generation: Generation = Generation()
+    run: str = TEXT
 
 
 def match_variables(variables, source):

@@ -1,9 +1,9 @@
-"""Writes a SavedModel, LiteRT, ONNX or Hugging Face files.
+"""Writes a SavedModel, safetensors, LiteRT, ONNX or Hugging Face files.
 
 A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
 (export_<type>/<step> with other --weights than float32), and the command prints what it
-can be asked; or the folder <model_dir>/<format>/<step>, for transformers, LiteRT or
-ONNX Runtime.
+can be asked; or the folder <model_dir>/<format>/<step>, for `remixer_tf.load`,
+transformers, LiteRT or ONNX Runtime.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import os
 from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
-FORMATS = ("saved_model", "huggingface", "litert", "onnx")
+FORMATS = ("saved_model", "safetensors", "huggingface", "litert", "onnx")
 # Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
@@ -23,8 +23,9 @@ def add_arguments(parser):
         "--format",
         choices=FORMATS,
         default=FORMATS[0],
-        help="saved_model if not given; huggingface is for T5.1.1 and T5.1.0; litert "
-        "and onnx, from ids to ids, need extras of these names",
+        help="saved_model if not given; safetensors is a folder to publish, of any "
+        "model, which remixer_tf.load reads; huggingface is for T5.1.1 and T5.1.0; "
+        "litert and onnx, from ids to ids, need extras of these names",
     )
     parser.add_argument(
         "--weights",
@@ -74,6 +75,8 @@ def run(options):
     check_writable(options.model_dir)
     if options.format == "saved_model":
         _saved_model(options, folder)
+    elif options.format == "safetensors":
+        _safetensors(options, folder)
     elif options.format == "huggingface":
         _hugging_face(options, folder)
     else:
@@ -105,6 +108,30 @@ def _kind(model):
     """Says which function exports what a factory makes: a class or one below it."""
     names = (c.__name__ for c in getattr(model, "__mro__", ()))
     return next((KINDS[name] for name in names if name in KINDS), "text_to_text")
+
+
+def _safetensors(options, folder):
+    from remixer_tf.data.vocabularies import describe_vocabularies
+    from remixer_tf.evaluation.results import metrics_by_name, read_results
+    from remixer_tf.weights.model_folder import model_card, write_model_folder
+
+    run = configuration.call("Run")
+    engine, step = run.restore(options.model_dir, options.step)
+    vocabularies = {}
+    if run.task is not None:
+        vocabularies = describe_vocabularies(run.get_task())
+    metrics = {}
+    for kind in ("metrics", "score", "loss"):
+        for result in read_results(options.model_dir, kind):
+            if result["step"] == step:
+                metrics |= metrics_by_name(result)
+    write_model_folder(
+        engine.model,
+        folder,
+        configuration.configuration_str(),
+        vocabularies,
+        model_card(engine.model, run, step, vocabularies, metrics),
+    )
 
 
 def _hugging_face(options, folder):

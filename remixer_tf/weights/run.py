@@ -6,7 +6,7 @@ from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabulari
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.errors import ExistingFileError, UserError
-from remixer_tf.weights.source import BYTES, IMAGES, TEXT
+from remixer_tf.weights.source import IMAGES, TEXT
 from remixer_tf.weights.values import gin_text
 
 
@@ -17,6 +17,8 @@ def run_gin(source, vocabulary=None):
     weights.
     """
     text = "".join(f"include {file!r}\n" for file in source.architecture)
+    if source.run is None:
+        return text
     text += f"{gin_text(source.bindings)}include {source.run!r}\n"
     if source.run != IMAGES:
         text += gin_text({"EXTRA_IDS": source.extra_ids})
@@ -31,7 +33,7 @@ def run_gin(source, vocabulary=None):
 def check_vocabulary_named(source, vocabulary, bindings):
     """Raises ValueError if weights need a vocabulary's file and have none.
 
-    Weights that read bytes or images need none, and take none.
+    Models of bytes or images and exported runs need none, and take none.
 
     Args:
         source: a `Source`.
@@ -41,8 +43,9 @@ def check_vocabulary_named(source, vocabulary, bindings):
     given = any(binding.startswith("VOCABULARY") for binding in bindings)
     if source.run != TEXT:
         if vocabulary:
-            what = "bytes" if source.run == BYTES else "images"
-            raise UserError(f"these weights read {what}. Leave --vocabulary out.")
+            raise UserError(
+                f"a {source.format} needs no vocabulary's file. Leave --vocabulary out."
+            )
     elif not (vocabulary or source.vocabulary or given):
         raise UserError(
             "no vocabulary came with these weights. Name their SentencePiece model "

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remixer_tf.checkpoints.reading import named_variables
+from remixer_tf.checkpoints.reading import is_random_state, named_variables
 from remixer_tf.errors import UserError
 from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
@@ -32,7 +32,7 @@ class Source(NamedTuple):
         extra_ids: int, the sentinels after the vocabulary's pieces.
         generation: a `Generation`, how the published model is asked.
         run: str, the gin file of its run: TEXT, which needs a vocabulary's file, BYTES
-            or IMAGES.
+            or IMAGES; None if `architecture` is the whole configuration.
     """
 
     format: str
@@ -45,7 +45,7 @@ class Source(NamedTuple):
     vocabulary: str | None = None
     extra_ids: int = 100
     generation: Generation = Generation()
-    run: str = TEXT
+    run: str | None = TEXT
 
 
 def match_variables(variables, source):
@@ -92,6 +92,15 @@ def match_variables(variables, source):
     return found
 
 
+def model_variables(model):
+    """{path without the model's name: variable} of a built model, without dropout's."""
+    return {
+        path.partition("/")[2]: variable
+        for path, variable in named_variables(model.variables).items()
+        if not is_random_state(path)
+    }
+
+
 def take(model, source):
     """Sets the variables of a built `keras.Model` from a `Source`.
 
@@ -101,11 +110,9 @@ def take(model, source):
     Raises:
         ValueError: what `match_variables` raises.
     """
-    variables = {
-        path.partition("/")[2]: variable
-        for path, variable in named_variables(model.trainable_variables).items()
-    }
+    variables = model_variables(model)
     found = match_variables(variables, source)
     for path, (name, change) in found.items():
-        variables[path].assign(np.asarray(change(source.read(name)), np.float32))
+        value = np.asarray(change(source.read(name)))
+        variables[path].assign(value.astype(variables[path].dtype))
     return {path: name for path, (name, _) in found.items()}

@@ -120,7 +120,7 @@ def test_byt5_needs_no_vocabulary(tmp_path):
     received = loading.load(tmp_path).embed("né")
     expected = numpy_t5.logits(encoder, inputs, None)[0].mean(0)
     np.testing.assert_allclose(received, expected, atol=1e-5)
-    with pytest.raises(ValueError, match="these weights read bytes"):
+    with pytest.raises(ValueError, match="needs no vocabulary's file"):
         source = formats.read_source(str(tmp_path))
         import_run.check_vocabulary_named(source, "FILE", [])
 

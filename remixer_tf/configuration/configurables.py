@@ -59,6 +59,8 @@ NAMES = {
         "inference_table",
         "super_glue_table",
     ),
+    "remixer_tf.data.wordpiece": ("wordpiece_vocabulary",),
+    "remixer_tf.tasks.classes": ("encoder_task",),
     "remixer_tf.tasks.tables": ("TableRows", "table_task"),
     "remixer_tf.tasks.text": ("text_task",),
     "remixer_tf.configuration.bindings": ("scope",),

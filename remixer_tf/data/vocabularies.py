@@ -96,7 +96,7 @@ def describe_vocabularies(task):
 
     Returns:
         dictionary feature -> {"kind", "size", "extra_ids"}, with "sha256" and "file" of
-        a SentencePiece model. The file is there to be named: a copy is no other
+        pieces. The file is there to be named: a copy is no other
         vocabulary. Features that are not text are left out.
     """
     vocabularies = {}
@@ -109,8 +109,8 @@ def describe_vocabularies(task):
             "size": vocabulary.vocab_size,
             "extra_ids": vocabulary.extra_ids,
         }
-        if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-            path = vocabulary.sentencepiece_model_file
+        path = getattr(vocabulary, "sentencepiece_model_file", None)
+        if path := path or getattr(vocabulary, "file", None):
             with tf.io.gfile.GFile(path, "rb") as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
             vocabularies[name] |= {"sha256": digest, "file": path}
@@ -141,6 +141,8 @@ def special_ids(vocabulary):
     Raises:
         ValueError: it has fewer than three extra ids.
     """
+    if hasattr(vocabulary, "special_ids"):  # WordPiece has its own
+        return vocabulary.special_ids()
     extra = vocabulary.extra_ids
     if extra < 3:
         raise UserError(

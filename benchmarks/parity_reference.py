@@ -149,7 +149,7 @@ def bert(folder, name):
     with open(os.path.join(folder, "texts.json"), "w") as file:
         json.dump({"texts": TEXTS, "lower": ids[True], "cased": ids[False]}, file)
     inputs, _ = examples(BERT["vocab_size"])
-    types = (np.arange(inputs.shape[1]) > 60) * (inputs != 0)
+    types = np.where(inputs != 0, np.arange(inputs.shape[1]) > 60, 0).astype("int64")
     given = {"input_ids": inputs, "attention_mask": inputs != 0}
     given = {k: torch.tensor(x) for k, x in {**given, "token_type_ids": types}.items()}
 

@@ -1,11 +1,14 @@
 """Hugging Face's BERT gives the logits of its equations, and reads WordPiece."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import remixer_tf as rt
+from remixer_tf.commands import run_command
 from remixer_tf.data.wordpiece import wordpiece_vocabulary
 from tests.weights import numpy_bert
 from tests.weights.test_importing import imported
@@ -118,3 +121,27 @@ def test_what_the_encoder_here_cannot_hold_is_named(tmp_path):
     }.items():
         message = error(**{name: value})
         assert name in message or "says that it is a BERT of" in message, message
+
+
+def test_a_run_of_it_keeps_its_vocabulary_and_is_exported(tmp_path, capsys):
+    kind, source = "BertForSequenceClassification", tmp_path / "bert"
+    weights = numpy_bert.made_up_weights(kind)
+    numpy_bert.write(source, kind, weights, id2label={"0": "a", "1": "b", "2": "c"})
+    (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    run = str(tmp_path / "run")
+    run_command("import_weights", [f"--from={source}", f"--model_dir={run}"])
+    assert f"Hugging Face {kind}" in capsys.readouterr().out
+    shutil.rmtree(source)
+    loaded = rt.load(run)
+    (found,) = loaded.classify(["中the"])
+    logits = numpy_bert.logits(kind, weights, TOKENS[1:], TYPES[1:])[0, 0]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(found.probabilities, expected, atol=1e-5)
+    assert loaded.get_task().output_features["inputs"].vocabulary.encode("The") == [1]
+    run_command("export", [f"--model_dir={run}"])
+    shutil.rmtree(f"{run}/checkpoints")
+    exported = tf.saved_model.load(f"{run}/export/0")
+    texts = {"inputs": tf.constant(["中the"]), "inputs_b": tf.constant([""])}
+    received = exported.signatures["classify"](**texts)
+    np.testing.assert_allclose(received["probabilities"][0], expected, atol=1e-5)
+    assert received["outputs"][0] == found.label.encode()

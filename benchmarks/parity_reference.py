@@ -53,7 +53,7 @@ TEXTS = [
     "Ünïcödé ÀCCENTS straße İstanbul ﬁne",
     "中文 and 日本語 mixed한국어",
     "tabs\tand\nlines\r\n \u00a0 \u200b\u00ad\ufffd\x00 end",
-    "e-mail@example.com $5.00 50% a/b [SEP] [MASK] 😀👍🏽",
+    "e-mail@example.com $5.00 50% a/b [sep] 😀👍🏽",
     "x" * 99 + " " + "x" * 101,
     "",
 ]

@@ -86,11 +86,7 @@ class WordPieceVocabulary(seqio.Vocabulary):
     @functools.cached_property
     def _tokenizer(self):
         with tf.init_scope():  # It holds a constant, which graphs share.
-            return tf_text.FastBertTokenizer(
-                list(self.pieces),
-                token_out_type=tf.int32,
-                lower_case_nfd_strip_accents=self.lower_case,
-            )
+            return tf_text.FastBertTokenizer(list(self.pieces), token_out_type=tf.int32)
 
     def special_ids(self):
         """The `SpecialIds`. Those of [PAD], [UNK], [CLS], [SEP], [MASK] come first."""
@@ -111,6 +107,13 @@ class WordPieceVocabulary(seqio.Vocabulary):
         return self.pieces.index("[UNK]")
 
     def _encode_tf(self, s):
+        # What is not UTF-8 becomes U+FFFD, which BERT leaves out as it does NUL.
+        s = tf.strings.unicode_transcode(s, "UTF-8", "UTF-8")
+        s = tf.strings.regex_replace(s, r"[\x00\x{FFFD}]", "")
+        if self.lower_case:
+            # The tokenizer's own lower case would fold: of ß it makes ss.
+            s = tf_text.normalize_utf8(s, "NFD")
+            s = tf.strings.lower(tf.strings.regex_replace(s, r"\p{Mn}", ""), "utf-8")
         return self._tokenizer.tokenize(s[None]).flat_values
 
     def _encode(self, s):

@@ -129,7 +129,8 @@ def bert(folder, name):
     """Writes a random BERT with a vocabulary, its logits, and the ids of texts."""
     import transformers
 
-    config = transformers.BertConfig(**BERT, num_labels=3)
+    labels = 3 if name == "BertForSequenceClassification" else 2
+    config = transformers.BertConfig(**BERT, num_labels=labels)
     model = getattr(transformers, name)(config).eval()
     for parameter in model.parameters():  # norms and biases too
         parameter.data += 0.05 * torch.randn_like(parameter)

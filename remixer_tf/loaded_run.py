@@ -184,8 +184,9 @@ class LoadedRun(Run):
         with self.settings:
             if self.source is None:
                 return super().restore(self.model_dir, self.step)
-            from remixer_tf.weights.source import take
+            from remixer_tf.weights.source import check_model, take
 
+            check_model(self.model, self.source)
             engine = self.engine()
             engine.build_model(self.model, self.dtype_policy)
             take(engine.model, self.source)

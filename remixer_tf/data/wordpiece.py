@@ -20,10 +20,9 @@ def wordpiece_vocabulary(path, lower_case=True):
 
     Args:
         path: str, a text file with a piece in each line, or the JSON file of
-            Hugging Face's tokenizers. [PAD] is the first piece; [UNK], [CLS], [SEP] and
-            [MASK] are among them.
-        lower_case: bool, whether texts are read in small letters without accents, as by
-            BERT uncased.
+            Hugging Face's tokenizers. [PAD] is the first piece. [UNK], [CLS], [SEP] and
+            [MASK] are pieces too.
+        lower_case: bool, whether texts lose capitals and accents, as in BERT uncased.
 
     Returns:
         a `WordPieceVocabulary`.
@@ -89,7 +88,7 @@ class WordPieceVocabulary(seqio.Vocabulary):
             return tf_text.FastBertTokenizer(list(self.pieces), token_out_type=tf.int32)
 
     def special_ids(self):
-        """The `SpecialIds`. Those of [PAD], [UNK], [CLS], [SEP], [MASK] come first."""
+        """The `SpecialIds`; ordinary ids follow the last special piece."""
         mask, cls, sep, unk = map(self.pieces.index, _SPECIAL)
         first = max(mask, cls, sep, unk) + 1
         return SpecialIds(mask, cls, sep, first, len(self.pieces))
@@ -107,7 +106,7 @@ class WordPieceVocabulary(seqio.Vocabulary):
         return self.pieces.index("[UNK]")
 
     def _encode_tf(self, s):
-        # What is not UTF-8 becomes U+FFFD, which BERT leaves out as it does NUL.
+        # Bytes that are not UTF-8 become U+FFFD. BERT leaves it and NUL out.
         s = tf.strings.unicode_transcode(s, "UTF-8", "UTF-8")
         s = tf.strings.regex_replace(s, r"[\x00\x{FFFD}]", "")
         if self.lower_case:

@@ -62,7 +62,7 @@ def run(options):
     configuration.check_on_tensorflow("An export")
     from remixer_tf.checkpoints.reading import choose_step
     from remixer_tf.checkpoints.whole_folder import check_absent
-    from remixer_tf.training.checks import check_writable
+    from remixer_tf.training.run_folder import check_writable
 
     step = options.step = choose_step(options.model_dir, options.step)
     name = "export" if options.format == "saved_model" else options.format

@@ -51,7 +51,6 @@ FOR_TASKS = (
     "remixer_tf.checkpoints.paths",
     "remixer_tf.data.classification",
     "remixer_tf.data.codec",
-    "remixer_tf.data.context",
     "remixer_tf.data.failures",
     "remixer_tf.data.late_tasks",
     "remixer_tf.data.masked_lm",

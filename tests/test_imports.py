@@ -28,6 +28,7 @@ ORDER = [
     ["run"],
     ["analysis"],
     ["configuration"],
+    ["exporting"],
     ["loaded_run", "loading", "named_models"],
     ["commands"],
     ["__main__"],

@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Adafactor": "optimizers",
     "CrossEntropy": "objectives.losses",
-    "LoadedRun": "loaded_run",
+    "LoadedRun": "loaded.run",
     "Run": "run",
     "create": "loading",
     "load": "loading",

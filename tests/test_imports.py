@@ -29,7 +29,7 @@ ORDER = [
     ["analysis"],
     ["configuration"],
     ["exporting"],
-    ["loaded_run", "loading", "named_models"],
+    ["loaded", "loading", "named_models"],
     ["commands"],
     ["__main__"],
 ]

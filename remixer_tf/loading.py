@@ -8,6 +8,7 @@ from remixer_tf.errors import MissingFileError, UserError, nearest
 from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.loaded.settings import Settings, kept_gin
 from remixer_tf.named_models import preset_names
+from remixer_tf.weights import model_folder
 
 
 def create(preset, **sizes):
@@ -86,6 +87,8 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
             f"there is no {path!r}. Expected: the folder of a run (with "
             f"{configuration.RUN_FILE}), or of published weights.{hint}"
         )
+    if model_folder.is_model_folder(path):
+        model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
         return LoadedRun.of_folder(
             path, step, bindings, modules=modules, trust=trust

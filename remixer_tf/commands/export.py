@@ -1,9 +1,9 @@
 """Writes a SavedModel, LiteRT, ONNX or Hugging Face files.
 
-A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
-(export_<type>/<step> with other --weights than float32), and the command prints what it
-can be asked; or the folder <model_dir>/<format>/<step>, for transformers, LiteRT or
-ONNX Runtime.
+The command writes a checkpoint of --model_dir as the SavedModel
+<model_dir>/export/<step> (export_<type>/<step> with other --weights than float32), and
+prints its signatures; or as the folder <model_dir>/<format>/<step>, for transformers,
+LiteRT or ONNX Runtime.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
 FORMATS = ("saved_model", "huggingface", "litert", "onnx")
-# Exports of models by class; other models write text.
+# The export of each class of models; others export text_to_text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
 
@@ -24,14 +24,14 @@ def add_arguments(parser):
         choices=FORMATS,
         default=FORMATS[0],
         help="saved_model if not given; huggingface is for T5.1.1 and T5.1.0; litert "
-        "and onnx, from ids to ids, need extras of these names",
+        "and onnx map ids to ids, and need the extras of these names",
     )
     parser.add_argument(
         "--weights",
         default="float32",
         metavar="TYPE",
-        help="type that a SavedModel stores the weights in: float32 (if not given), or "
-        "in half the size bfloat16 or float16. Computing stays as it is",
+        help="type of the weights in a SavedModel: float32 (if not given), or, at half "
+        "the size, bfloat16 or float16. Computing stays as it is",
     )
     parser.add_argument(
         "--batch_sizes",
@@ -43,11 +43,11 @@ def add_arguments(parser):
     )
     help = "a SavedModel refuses requests of more rows; default: 512"
     configuration.add_number(parser, "--max_rows", help)
-    parser.add_argument(
+    configuration.add_flag(
+        parser,
         "--warm_up",
-        action="store_true",
-        help="add requests that TensorFlow Serving answers before it takes others "
-        "(needs the extra: serving)",
+        "add requests that TensorFlow Serving answers before it takes others (needs "
+        "the extra: serving)",
     )
 
 
@@ -102,7 +102,7 @@ def _saved_model(options, folder):
 
 
 def _kind(model):
-    """Says which function exports what a factory makes: a class or one below it."""
+    """Returns the name of the export of a model's class."""
     names = (c.__name__ for c in getattr(model, "__mro__", ()))
     return next((KINDS[name] for name in names if name in KINDS), "text_to_text")
 

@@ -1,8 +1,8 @@
 """Makes a run of published weights.
 
 --model_dir becomes a run that starts from them: a checkpoint of step 0, and the
-configuration that infer, eval, train and export read. `remixer_tf.weights.formats` says
-which formats there are.
+configuration that infer, eval, train and export read. `remixer_tf.weights.formats`
+lists the formats.
 """
 
 import os
@@ -19,13 +19,13 @@ def add_arguments(parser):
         required=True,
         dest="source",
         metavar="PATH",
-        help="folder or file of Hugging Face's T5, Mesh TensorFlow's, T5X's, or of "
-        "timm's gMLP or MLP-Mixer",
+        help="folder or file of a T5 of Hugging Face, Mesh TensorFlow or T5X, or of a "
+        "gMLP or MLP-Mixer of timm",
     )
     parser.add_argument(
         "--vocabulary",
         metavar="FILE",
-        help="SentencePiece model of the weights, where none is beside them",
+        help="SentencePiece model of the weights, where none is next to them",
     )
 
 
@@ -41,23 +41,22 @@ def run(options):
 
     imported_run.check_new(options.model_dir)
     source = formats.read_source(options.source)
-    given = options.gin_bindings
-    of_text = source.extra_ids is not None
-    imported_run.check_vocabulary_named(source, options.vocabulary, given)
+    bindings = options.gin_bindings
+    imported_run.check_vocabulary_named(source, options.vocabulary, bindings)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "imported.gin")
         with open(path, "w") as file:
             file.write(imported_run.run_gin(source, options.vocabulary))
         configuration.parse_gin(
             [path, *options.gin_file],
-            given,
+            bindings,
             options.gin_search_paths,
             modules=options.module_import,
         )
     run = configuration.call("Run")
     model = build_model(run.model, "float32")
     vocabularies = {}
-    if of_text:
+    if source.extra_ids is not None:  # a model of text
         vocabularies = describe_vocabularies(run.get_task())
         imported_run.check_vocabulary_fits(vocabularies, model.vocab_size)
     taken = take(model, source)

@@ -92,7 +92,7 @@ class Engine(abc.ABC):
 
         Returns:
             dictionary of float32 scalars, each a sum over the steps, for
-            `metrics.summarize_steps`: those of `Objective.loss_fn`; 'weight', of the
+            `summaries.summarize_steps`: those of `Objective.loss_fn`; 'weight', of the
             targets;
             'auxiliary_loss', sum_i above, and 'auxiliary/NAME', each loss before its
             c_i; 'statistics/NAME', of which some are vectors; 'gradient_norm' (global,

@@ -10,7 +10,8 @@ from remixer_tf.evaluation.evaluation import (
 )
 from remixer_tf.evaluation.results import metrics_by_name
 from remixer_tf.models.batches import scorable, targets_and_weights
-from remixer_tf.objectives import losses, metrics
+from remixer_tf.objectives import losses
+from remixer_tf.objectives.summaries import summarize
 
 
 class _Loss(Evaluation):
@@ -32,7 +33,7 @@ class _Loss(Evaluation):
 
     def metrics(self, part, predictions):
         """Returns those of `names`; `predictions` are sums over all batches."""
-        values = metrics.summarize(predictions)
+        values = summarize(predictions)
         return {name: float(values[name]) for name in self.names}
 
     def metric_names(self, wanted=""):

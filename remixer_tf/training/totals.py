@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.models.batches import throughput_unit
-from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.training.overview import count_parameters
 
 

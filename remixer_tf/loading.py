@@ -6,7 +6,7 @@ import tempfile
 from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
 from remixer_tf.loaded_run import LoadedRun, Settings, kept_gin
-from remixer_tf.named_models import preset_names
+from remixer_tf.named_models import preset_names, unknown_preset
 
 
 def create(preset, **sizes):
@@ -30,7 +30,8 @@ def create(preset, **sizes):
         >>> model.count_params()
         1326848
     """
-    _check_preset(preset)
+    if preset not in preset_names():
+        raise unknown_preset(preset)
     file = f"models/{preset}.gin"
     macros = configuration.macros([file])
     for name in sizes:
@@ -109,12 +110,3 @@ def _imported(path, bindings, modules):
 
     settings = Settings(read, bindings)
     return LoadedRun.of(settings, source=source)
-
-
-def _check_preset(name):
-    names = preset_names()
-    if name not in names:
-        raise UserError(
-            f"there is no preset {name!r}.{nearest(str(name), names)} "
-            "remixer_tf.presets() lists all."
-        )

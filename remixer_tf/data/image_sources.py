@@ -1,12 +1,12 @@
-"""Where images come from: a folder, or TensorFlow Datasets.
+"""Sources of images: a folder, or TensorFlow Datasets.
 
 A source has `name`, `class_names`, `num_examples(split)`, and
 `tf.data.Dataset`s of {"image": uint8 [height, width, 3], "label": int32 []}:
 
 - `read(split)`: every example once, in a fixed order;
 - `encoded(split)`: the same, with images as the bytes of their files;
-- `draw(split, seed, shard_info, start)`: endless, shuffled anew in each epoch, from the
-  example number `start` of this host on.
+- `draw(split, seed, shard_info, start)`: endless, each epoch in a new order, from this
+  host's example number `start`.
 """
 
 import contextlib
@@ -18,13 +18,46 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.augmentation import Seeds
 from remixer_tf.data.failures import fail_unless
-from remixer_tf.data.image_files import MAX_PIXELS, count_pixels, decode_image
-from remixer_tf.data.seeds import Seeds
 from remixer_tf.errors import UserError
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
 _AUTOTUNE = tf.data.AUTOTUNE
+# ImageNet's largest has 61 million. One of these takes 0.2 GB, as float32 0.8 GB.
+MAX_PIXELS = 2**26
+_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
+_JPEG = b"\xff\xd8\xff"
+
+
+def count_pixels(data):
+    """Height times width, as the header of a file's content says: an int64.
+
+    A file of some kilobytes may claim to be an image of gigabytes. The result is 0 if
+    it is neither a JPEG nor a PNG. The op fails on a JPEG with a damaged header.
+    """
+    # Every PNG starts with these 16 bytes; its width and height follow.
+    head = tf.strings.substr(data, 0, 24)
+    is_png = tf.equal(tf.strings.substr(head, 0, 16), _PNG)
+    is_png &= tf.equal(tf.strings.length(head), 24)
+    is_jpeg = tf.equal(tf.strings.substr(head, 0, 3), _JPEG)
+    sides = tf.case(
+        [
+            (
+                is_png,
+                lambda: tf.io.decode_raw(head, tf.int32, little_endian=False)[4:],
+            ),
+            (is_jpeg, lambda: tf.image.extract_jpeg_shape(data, tf.int32)[:2]),
+        ],
+        default=lambda: tf.zeros([2], tf.int32),
+    )
+    return tf.reduce_prod(tf.cast(sides, tf.int64))
+
+
+def decode_image(data):
+    """Decodes a JPEG or PNG: uint8 `[height, width, 3]`. See `count_pixels` first."""
+    image = tf.io.decode_image(data, channels=3, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, 3])
 
 
 class _Images:
@@ -49,16 +82,15 @@ class ImageFolder(_Images):
     """JPEG and PNG files, `<directory>/<split>/<class>/<file>`.
 
     Classes are numbered in the order of their names, over all splits. The n-th example
-    drawn is a function of seed and n, so that a checkpoint of an iterator holds a
-    number and no images.
+    drawn is a function of seed and n: a checkpoint of an iterator needs no images.
 
     Args:
         directory: str.
 
     Raises:
         ValueError: there is no such folder, or no class in it. The methods: an unknown
-            split, one without images, or, by name, an image that cannot be decoded or
-            has more than `image_files.MAX_PIXELS` pixels.
+            split, a split without images, or an image, by name, that cannot be decoded
+            or has more than `MAX_PIXELS` pixels.
     """
 
     def __init__(self, directory):
@@ -122,7 +154,7 @@ class ImageFolder(_Images):
 
 @contextlib.contextmanager
 def _known_features():
-    """Has TFDS import no module that the files of a dataset name, but its own."""
+    """TFDS may not import other modules than its own that a dataset's files name."""
     connector = tfds.features.FeatureConnector
     find = connector.cls_from_name
 
@@ -146,8 +178,8 @@ class TfdsImages(_Images):
     Nothing is downloaded. Files are shuffled, and examples in a buffer.
 
     Args:
-        name: str, such as "imagenet2012"; its features are called image and label.
-        data_dir: str; None for TFDS's own, `~/tensorflow_datasets` or TFDS_DATA_DIR.
+        name: str, such as "imagenet2012"; it must have the features image and label.
+        data_dir: str; None for TFDS_DATA_DIR, or `~/tensorflow_datasets`.
         shuffle_buffer_size: int, examples.
 
     Raises:
@@ -187,7 +219,7 @@ class TfdsImages(_Images):
         return self._builder.info.splits[split].num_examples
 
     def draw(self, split, seed=0, shard_info=None, start=0):
-        """See the module; what `start` leaves out of its epoch is read, not decoded."""
+        """See the module; examples before `start` in its epoch are not decoded."""
         host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
         count = self.num_examples(split)
         if count < host.num_shards:
@@ -200,7 +232,7 @@ class TfdsImages(_Images):
 
         @tf.autograph.experimental.do_not_convert  # TFDS cannot be, and warns
         def read_epoch(number):
-            # Of this function's graph alone: the process's would be mixed in.
+            # For this function's graph: TensorFlow would mix in the process's seed.
             tf.random.set_seed(1)
             seeds = Seeds(seed, number)
             examples = self.encoded(split, shuffle_files=True, seed=seeds.next()[0])
@@ -241,8 +273,8 @@ def _read_file(path, label):
 
 
 def _example(data, where, label):
-    """Decodes; an error names `where`, a string tensor."""
-    # TensorFlow's own error would not, and only a dataset can catch it.
+    """Decodes an example; errors have `where`, a string tensor."""
+    # TensorFlow's own error would not; only a dataset can catch it.
     decoded = tf.data.Dataset.from_tensors(data).map(_decode).ignore_errors()
     nothing = tf.zeros([0, 0, 3], tf.uint8), tf.constant(0, tf.int64)
     nothing = tf.data.Dataset.from_tensors(nothing)

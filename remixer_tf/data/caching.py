@@ -47,8 +47,8 @@ def write_caches(task, directory, num_shards=16, splits=None):
         splits: list of str; None for all of a task's.
 
     Yields:
-        (folder, split, statistics) for each split, new or not: {"examples": int,
-        "targets_tokens": int, "targets_max_tokens": int, ...}.
+        (folder, split, statistics): {"examples": int, "targets_tokens": int,
+        "targets_max_tokens": int, ...}.
 
     Raises:
         ValueError: a task cannot be cached or lacks a split, a split has no examples,

@@ -21,32 +21,28 @@ class Codec(tf.Module):
     """Makes a model's ids from texts, as its task's training does.
 
     **The rule.** A feature's ids are those of its vocabulary, and EOS if the feature
-    has `add_eos`. Ids over its length lose their end, as in seqio's training. EOS stays
-    if the task appends it after trimming (`append_eos_after_trim`), and is lost if it
-    appends it before (`append_eos`, as T5's own tasks do): the model has never seen it
-    there. Inputs of a task with `keep_end` lose their beginning. If tasks of a mixture
-    differ, the rule that keeps more counts: EOS, or the end.
+    has `add_eos`. Ids over its length lose their end. EOS stays if the task appends it
+    after trimming (`append_eos_after_trim`), and is lost if it appends it before
+    (`append_eos`, as T5's own tasks): the model has never seen it there. Inputs of a
+    task with `keep_end` lose their beginning. If tasks of a mixture differ, the rule
+    that keeps more counts: EOS, or the end.
 
     A task with only targets is one of running text. Its inputs are the text before the
-    targets, in the same row. Neither has EOS, and a long row loses its beginning, which
-    is furthest from the targets.
+    targets, in the same row. Neither has EOS, and a long row loses its beginning.
 
-    `trim="start"` cuts the beginning of inputs in any task, as lm-evaluation-harness
-    does; in a language model's row inputs then have all the room that targets leave.
-
-    Any bytes have ids: a vocabulary of bytes reads them as they are, and SentencePiece
-    reads bytes that are not UTF-8 as unknown characters.
+    Bytes that are not UTF-8 have ids too: a SentencePiece vocabulary reads unknown
+    characters.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`.
-        feature_lengths: dictionary of ints, as in training.
+        feature_lengths: dictionary of ints, as in training; the attribute `lengths`.
         feature_converter: the `seqio.FeatureConverter` class of the model's batches,
-            see `converter_for`.
-        trim: None, or "start".
+            see `converter_for`; the attribute `converter`.
+        trim: None, or "start": inputs of any task lose their beginning, as in
+            lm-evaluation-harness; in a language model's row they then have all the room
+            that targets leave.
 
     Attributes:
-        lengths: dictionary of ints, `feature_lengths`.
-        converter: `feature_converter`.
         one_row: bool, whether the model is a language model.
         row_length: int, the tokens that a language model reads.
         running_text: bool, whether the task has only targets.
@@ -95,8 +91,7 @@ class Codec(tf.Module):
     def encode(self, name, texts):
         """Strings `[batch]` of a feature to whole ids, in a graph or eagerly.
 
-        Returns:
-            ragged int32 `[batch, (length)]`, EOS included, not trimmed.
+        Returns ragged int32 `[batch, (length)]`, EOS included, not trimmed.
         """
         vocabulary = self.vocabulary(name)
         end = [vocabulary.eos_id] if name in self._with_eos else []
@@ -151,13 +146,9 @@ class Codec(tf.Module):
     def pairs(self, inputs, targets):
         """A batch to score targets with, in a graph or eagerly.
 
-        Args:
-            inputs, targets: ragged int32 `[batch, (length)]`, whole.
-
-        Returns:
-            the batch, a dictionary of int32 `[batch, length]` as `converter` makes it;
-            int64 `[batch]`, the ids of each pair in it; bool `[batch]`, whether some
-            are lost.
+        `inputs` and `targets` are whole ids, ragged int32 `[batch, (length)]`. Returns
+        the batch, a dictionary of int32 `[batch, length]` as `converter` makes it;
+        int64 `[batch]`, the ids of each pair in it; bool `[batch]`, if some are lost.
         """
         whole = inputs.row_lengths() + targets.row_lengths()
         if self.one_row and self._trim_starts:
@@ -187,10 +178,8 @@ class Codec(tf.Module):
     def converted(self, examples, **options):
         """Examples in memory as rows of the model's batches, each once, in order.
 
-        Args:
-            examples: list of dictionaries of int arrays `[n]`, not empty; features
-                without a length are left out.
-            options: those of the feature converter, such as `pack`.
+        `examples` is a list, not empty, of dictionaries of int arrays `[n]`; features
+        without a length are left out. `options` are the feature converter's, as `pack`.
         """
         columns = {
             name: self.trim(name, ragged([example[name] for example in examples]))[0]

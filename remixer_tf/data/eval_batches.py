@@ -28,7 +28,7 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
             `feature_lengths`, as span corruption, ignores it.
 
     Returns:
-        list of dictionaries of NumPy arrays: every feature that the task makes.
+        list of dictionaries of NumPy arrays, with every feature.
 
     Raises:
         ValueError: an unknown split, or a split without examples.
@@ -78,9 +78,9 @@ def converter_for(model):
 
 
 def batch_examples(examples, codec, *, batch_size, length_buckets=None):
-    """Batches examples in memory, each once; the last batch is filled up.
+    """Batches examples in memory, each once.
 
-    Rows that fill up the last batch repeat an example, with loss weights 0.
+    The last batch is filled up with copies of an example, with loss weights 0.
 
     Args:
         examples: list from `read_examples`.

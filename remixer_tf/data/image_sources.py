@@ -1,7 +1,7 @@
 """Sources of images: a folder, or TensorFlow Datasets.
 
-A source has `name`, `class_names`, `num_examples(split)`, and
-`tf.data.Dataset`s of {"image": uint8 [height, width, 3], "label": int32 []}:
+A source has `name`, `class_names`, `num_examples(split)`, and `tf.data.Dataset`s of
+{"image": uint8 [height, width, 3], "label": int32 []}:
 
 - `read(split)`: every example once, in a fixed order;
 - `encoded(split)`: the same, with images as the bytes of their files;

@@ -16,7 +16,7 @@ from remixer_tf.data.augmentation import Seeds, choose, mix
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 
-_TRANSFORMS, _MIXING = 0, 1  # What `Seeds` are for.
+_TRANSFORMS, _MIXING = 0, 1  # the uses of `Seeds`
 _NAMES = ("images", "labels", "label_weights")
 
 
@@ -33,23 +33,18 @@ def image_dataset(
 ):
     """Endless batches of a split.
 
-    Two datasets with equal arguments give equal batches: random numbers follow from the
-    seed and the example's number. `tf.train.Checkpoint(iterator=...)` can save an
-    iterator at any point; restored, it continues with the next batch. The checkpoint
-    holds a number and no images.
+    Random numbers follow from the seed and the example's number: equal arguments give
+    equal batches. An iterator saved in `tf.train.Checkpoint(iterator=...)` continues
+    with the next batch. The checkpoint holds a number and no images.
 
     Args:
         source: an `ImageFolder` or `TfdsImages`.
-        transforms: list of functions, applied to each image in order, see
-            `remixer_tf.data.augmentation`.
+        transforms: list of functions of an image, see `data.augmentation`.
         batch_size: int, images per step, on all hosts together.
         split: str.
         mixing: list of `keras.layers.MixUp` and `keras.layers.CutMix`; each batch goes
-            through one of them, drawn evenly. An empty list mixes nothing.
-        seed: int, for order, transforms and mixing.
-        steps_per_call: int, the leading axis.
-        shard_info: None, or a `seqio.ShardInfo`: this host's part of the examples and
-            of the batch.
+            through one of them, drawn evenly.
+        seed, steps_per_call, shard_info: see `train_dataset`.
 
     Returns:
         a `PositionDataset`, see the module; shapes are static.
@@ -103,18 +98,11 @@ def eval_images(source, transforms, *, batch_size, split="validation"):
     """
     check_integers(batch_size=batch_size)
     dataset = _transform(source.read(split).enumerate(), transforms)
-
-    def fill_up(batch):
-        missing = batch_size - tf.shape(batch["labels"])[0]
-        return {
-            name: tf.ensure_shape(
-                tf.pad(x, [[0, missing]] + [[0, 0]] * (x.shape.rank - 1)),
-                [batch_size, *x.shape[1:]],
-            )
-            for name, x in batch.items()
-        }
-
-    return dataset.batch(batch_size).map(fill_up).prefetch(2)
+    nothing = {k: tf.zeros(x.shape, x.dtype) for k, x in dataset.element_spec.items()}
+    missing = -source.num_examples(split) % batch_size
+    filling = tf.data.Dataset.from_tensors(nothing).repeat(missing)
+    dataset = dataset.concatenate(filling)
+    return dataset.batch(batch_size, drop_remainder=True).prefetch(2)
 
 
 def hash_images(source, split):

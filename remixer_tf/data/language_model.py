@@ -12,17 +12,14 @@ class LanguageModelFeatureConverter(seqio.LMFeatureConverter):
     """Inputs and targets in one row, with loss on the targets.
 
     It acts as `seqio.PrefixLMFeatureConverter` if `feature_lengths` has inputs, else as
-    `seqio.LMFeatureConverter`. `DecoderOnly` reads it by default. Under
-    `{"inputs": 3, "targets": 3}` the example `{"inputs": [7, 1], "targets": [9, 1]}`
-    becomes
+    `seqio.LMFeatureConverter`, and takes their options. `DecoderOnly` reads it by
+    default. Under `{"inputs": 3, "targets": 3}` the example
+    `{"inputs": [7, 1], "targets": [9, 1]}` becomes
 
         {"decoder_target_tokens": [7, 1, 9, 1, 0, 0],
          "decoder_input_tokens":  [0, 7, 1, 9, 1, 0],
          "decoder_loss_weights":  [0, 0, 1, 1, 0, 0],
          "decoder_causal_attention": [1, 1, 1, 0, 0, 0]}
-
-    Args:
-        options: those of `seqio.FeatureConverter`, such as `pack`.
     """
 
     def __init__(self, **options):
@@ -47,17 +44,15 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
     """`seqio.LMFeatureConverter` without loss on the first positions of a row.
 
     `decoder_loss_weights` is 0 at the positions p < ceil(first_share * T) of a row of
-    T = `feature_lengths["targets"]` positions, with padding and packed examples. Under
-    `first_share=0.2` and `{"targets": 6}` the example `{"targets": [3, 9, 4, 1]}`
-    becomes
+    T = `feature_lengths["targets"]` positions. Under `first_share=0.2` and
+    `{"targets": 6}` the example `{"targets": [3, 9, 4, 1]}` becomes
 
         {"decoder_target_tokens": [3, 9, 4, 1, 0, 0],
          "decoder_input_tokens":  [0, 3, 9, 4, 0, 0],
          "decoder_loss_weights":  [0, 0, 1, 1, 0, 0]}
 
     A model that routes by the first tokens predicts only the others, and models are
-    compared on the positions that all predict (sMLP, "partial prediction": the first
-    20%).
+    compared on the positions that all predict (sMLP, "partial prediction": 20%).
 
     Args:
         first_share: float in [0, 1).

@@ -56,27 +56,23 @@ def format_lengths(lengths):
 
 
 def count_over_length(task, split, feature_lengths, limit=None, shard_info=None):
-    """Counts the examples that are longer than `feature_lengths`, EOS included.
+    """Counts the examples that are longer than `feature_lengths`: an `OverLength`.
 
-    seqio trims such examples without a message. They are read in order. A preprocessor
-    that cannot work without lengths (T5's span corruption) gets `feature_lengths`; all
-    others see whole examples.
+    EOS counts. seqio trims such examples without a message. A preprocessor that cannot
+    work without lengths (T5's span corruption) gets `feature_lengths`; all others see
+    whole examples.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`, whose tasks are all counted.
         split, feature_lengths, shard_info: see `train_dataset`.
         limit: int, how many examples of each task to count at most; None for all.
-
-    Returns:
-        an `OverLength`.
     """
     if isinstance(task, seqio.Mixture):
         options = split, feature_lengths, limit, shard_info
         tasks = [t for t in seqio.get_subtasks(task) if has_split(t, split)]
         return join_counts(task, [count_over_length(t, *options) for t in tasks])
     examples, over, complete, first = 0, 0, True, []
-    longest = dict.fromkeys(feature_lengths, 0)
-    limits = list(feature_lengths.values())
+    longest, limits = [0] * len(feature_lengths), list(feature_lengths.values())
     dataset = task.get_dataset(
         whole_lengths(task, feature_lengths),
         split=split,
@@ -93,23 +89,24 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
     dataset = dataset.enumerate(1).map(measure).take(-1 if limit is None else limit + 1)
     for lengths, places in dataset.batch(1024).as_numpy_iterator():
         if limit is not None and examples + len(lengths) > limit:
-            complete = False
-            lengths = lengths[: limit - examples]
-            if not len(lengths):
-                break
+            complete, lengths = False, lengths[: limit - examples]
         examples += len(lengths)
         too_long = (lengths > limits).any(axis=1)
         over += int(too_long.sum())
         some = places[: len(lengths)][too_long][: _FIRST - len(first)]
         first += [f"{place} {number}" for number in some]
-        for name, length in zip(feature_lengths, lengths.max(axis=0), strict=True):
-            longest[name] = max(longest[name], int(length))
+        longest = [max(x) for x in zip(longest, *lengths.tolist(), strict=True)]
     if shard_info is not None and shard_info.num_shards > 1:
         split = f"{split}, part {shard_info.index + 1} of {shard_info.num_shards},"
-    lengths = dict(feature_lengths)
-    first = tuple(first)
     return OverLength(
-        task.name, split, lengths, examples, over, longest, complete, first
+        task.name,
+        split,
+        dict(feature_lengths),
+        examples,
+        over,
+        dict(zip(feature_lengths, longest, strict=True)),
+        complete,
+        tuple(first),
     )
 
 

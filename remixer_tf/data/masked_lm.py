@@ -32,15 +32,14 @@ def mask_tokens(dataset, sequence_length, output_features):
 
     Special tokens are padding, EOS, unknown and the vocabulary's extra ids. From the n
     others floor(0.15 n) are chosen, at least one; 80% of these become the mask token,
-    10% a random token, 10% stay. [CLS] comes first. Under a vocabulary whose [CLS] is
-    98 and mask 99, one example could become
+    10% a random token, 10% stay. [CLS] comes first, and both features are cut at the
+    length of the inputs. If [CLS] is 98 and the mask 99, one example could become
 
         {"targets": [7, 8, 9, 10, 11, 12, 13]}
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 13],
          "targets": [-1, -1, -1, 9, -1, -1, -1, -1]}
 
-    (-1, since 0 is padding to seqio's packing.) Both features are cut at the length of
-    the inputs.
+    -1, since 0 is padding to seqio's packing.
 
     Raises:
         ValueError: the vocabulary has no ids for mask and [CLS].

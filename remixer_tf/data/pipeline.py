@@ -15,6 +15,7 @@ becomes, in a batch of one and one step per call,
 """
 
 import dataclasses
+import functools
 import inspect
 
 import seqio
@@ -41,7 +42,7 @@ from remixer_tf.layers.checks import check_integers, check_paths
 
 
 def get_task(name, vocabulary=None, cache_dir=None, without=()):
-    """Returns a registered task or mixture, with another vocabulary if one is given.
+    """Returns a registered task or mixture, perhaps changed; the registered one stays.
 
     Args:
         name: str, or a `seqio.Task` or `seqio.Mixture`.
@@ -49,9 +50,6 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
         cache_dir: None, or a folder of `python -m remixer_tf cache`, which is read in
             place of the tasks' sources.
         without: names of tasks to leave out of a mixture.
-
-    Returns:
-        a `seqio.Task` or `seqio.Mixture`. The registered one is left as it is.
 
     Raises:
         ValueError: nothing is registered under `name`, `without` has other names or
@@ -68,24 +66,17 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
         task = _replace_vocabulary(task, vocabulary)
     if cache_dir is not None:
         check_paths(cache_dir=cache_dir)
-
-        def cached(subtask):
-            left_out = subtask.name in without
-            return subtask if left_out else cached_task(subtask, cache_dir)
-
-        task = _change_tasks(task, cached)
+        task = _change_tasks(
+            task, lambda x: x if x.name in without else cached_task(x, cache_dir)
+        )
     return _leave_out(task, without) if without else task
 
 
 def allowed_answers(strings, task, vocabulary=None):
     """Encodes a search's argument `allowed`, the answers that it may give.
 
-    Args:
-        strings: list of str, such as the labels of a classification task.
-        task, vocabulary: see `get_task`; its targets encode the strings.
-
-    Returns:
-        list of lists of int, token ids without EOS.
+    `strings` is a list of str, such as the labels of a classification task. Returns
+    lists of int, ids of the targets' vocabulary without EOS. See `get_task`.
     """
     encode = get_task(task, vocabulary).output_features["targets"].vocabulary.encode
     return [list(encode(string)) for string in strings]
@@ -228,11 +219,10 @@ def train_dataset(
 ):
     """Endless batches of a task's split.
 
-    Two datasets with equal arguments give equal batches. An iterator saved at any point
-    in `tf.train.Checkpoint(iterator=...)` continues with the next batch. (A source that
-    calls Python while it reads, such as `tf.data.Dataset.from_generator`, cannot be
-    saved.) seqio's shuffle buffer, of the task's `shuffle_buffer_size`, runs across
-    epochs.
+    Equal arguments give equal batches. An iterator saved at any point in
+    `tf.train.Checkpoint(iterator=...)` continues with the next batch. (A source that
+    calls Python while it reads, as `from_generator`, cannot be saved.) seqio's shuffle
+    buffer, of the task's `shuffle_buffer_size`, runs across epochs.
 
     Args:
         task: a registered name, or what `get_task` returns.
@@ -248,9 +238,9 @@ def train_dataset(
     Returns:
         a `tf.data.Dataset` of dictionaries of int32
         `[steps_per_call, batch_size / num_shards, length]`. Shapes are static, except
-        for the lengths of buckets. Its attribute `over_length` is an `OverLength` or
-        None; `vocabularies` and `caches` are the results of `describe_vocabularies` and
-        `describe_caches`.
+        for the lengths of buckets. It has the attributes `over_length` (an `OverLength`
+        or None), `vocabularies` and `caches` (see `describe_vocabularies` and
+        `describe_caches`).
 
     Raises:
         ValueError: an unknown split or a split without examples; packing with buckets;
@@ -270,7 +260,8 @@ def train_dataset(
     )
     over_length = long_examples.report(count)
     trim = long_examples.handling == "trim"
-    dataset = _change_tasks(task, _for_training(feature_lengths)).get_dataset(
+    for_training = functools.partial(_keep_features, names=list(feature_lengths))
+    dataset = _change_tasks(task, for_training).get_dataset(
         feature_lengths if trim else whole_lengths(task, feature_lengths),
         split=split,
         shuffle=batching.shuffle,
@@ -285,21 +276,16 @@ def train_dataset(
     elif not trim:
         dataset = dataset.map(refuse_over_length(task, split, feature_lengths))
     dataset = _batch(dataset, feature_lengths, batching, batch_size, steps_per_call)
-    dataset = dataset.with_options(_options()).prefetch(2)
+    options = tf.data.Options()
+    options.deterministic = True
+    # Tokenizers count as stateful ops, though their state never changes.
+    ignore = tf.data.experimental.ExternalStatePolicy.IGNORE
+    options.experimental_external_state_policy = ignore
+    dataset = dataset.with_options(options).prefetch(2)
     dataset.over_length = over_length
     dataset.vocabularies = describe_vocabularies(task)
     dataset.caches = describe_caches(task, split)
     return dataset
-
-
-def _options():
-    options = tf.data.Options()
-    options.deterministic = True
-    # Tokenizers count as stateful ops, though their state never changes.
-    options.experimental_external_state_policy = (
-        tf.data.experimental.ExternalStatePolicy.IGNORE
-    )
-    return options
 
 
 def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
@@ -323,20 +309,17 @@ def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
     )
 
 
-def _for_training(names):
-    """Returns a change to a task: its examples keep only these features.
+def _keep_features(task, names):
+    """The task without other features, which would fill the shuffle buffer.
 
-    Texts would fill the shuffle buffer, which every checkpoint holds.
+    Every checkpoint holds the buffer.
     """
 
     def keep(dataset):
         return dataset.map(lambda example: {name: example[name] for name in names})
 
-    def change(task):
-        task = with_seed(task)
-        return task.replace(preprocessors=[*task.preprocessors, keep])
-
-    return change
+    task = with_seed(task)
+    return task.replace(preprocessors=[*task.preprocessors, keep])
 
 
 def with_seed(task):

@@ -16,11 +16,10 @@ def span_windows(
 
         [CLS] question [SEP] piece of the context [SEP]    token types 0 ... 0 1 ... 1
 
-    A piece starts every `stride` tokens, or where the last one ended if that is nearer,
-    until one reaches the end. Targets are the positions of the first answer's first and
-    last token, or 0 and 0, that of [CLS], if the window lacks a part of the answer. In
-    bytes, with a length of 9 and a stride of 2, the answer "cd" to "q?" in "ab cd"
-    gives
+    A piece starts every `stride` tokens, or where the last one ended if that is nearer.
+    Targets are the positions of the first answer's first and last token, or 0 and 0,
+    that of [CLS], if the window lacks a part of the answer. In bytes, with a length of
+    9 and a stride of 2, the answer "cd" to "q?" in "ab cd" gives
 
         [CLS] q ? [SEP] a b _ c [SEP]    targets [0, 0]
         [CLS] q ? [SEP] _ c d [SEP]      targets [5, 6]
@@ -35,14 +34,11 @@ def span_windows(
         stride: int, tokens.
 
     Returns:
-        a `tf.data.Dataset` of windows, dictionaries of
-        - "inputs" and "token_types", int32 `[n]`, and "targets", int32 `[2]`;
-        - "answerable", int32 `[n]`: 0 outside of the context, 2 if this is the token's
-          window of maximum context (the most tokens on its poorer side), where an
-          answer may start, else 1;
-        - for `cut_span` "offsets", int32 `[n, 2]`, the bytes of the context that a
-          token stands for (-1 outside of it), and "context";
-        - "id", "answers" (strings `[k]`) and the texts of question and target.
+        a `tf.data.Dataset` of windows: "inputs" and "token_types", int32 `[n]`;
+        "targets", int32 `[2]`; "answerable", int32 `[n]`, 0 outside of the context, 2
+        where an answer may start since this is the token's window of maximum context
+        (the most tokens on its poorer side), else 1; "offsets", int32 `[n, 2]`, bytes
+        of "context", -1 outside of it; "id", "answers" `[k]` and the texts.
 
     Raises:
         ValueError: the vocabulary has no ids for [CLS] and [SEP] or gives no offsets of

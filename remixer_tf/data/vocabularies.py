@@ -15,23 +15,19 @@ from remixer_tf.layers.checks import check_paths
 def byte_vocabulary(extra_ids=0):
     """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file.
 
-    Args:
-        extra_ids: int, sentinels added after the bytes, see `sentencepiece_vocabulary`.
+    `extra_ids` sentinels follow the bytes, see `sentencepiece_vocabulary`.
     """
     return seqio.ByteVocabulary(extra_ids)
 
 
 def sentencepiece_vocabulary(path, extra_ids=0):
-    """The pieces of a SentencePiece model, checked at once.
+    """A `seqio.SentencePieceVocabulary`, checked at once.
 
     Args:
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
             EOS 1, unknown 2. `python -m remixer_tf train_vocabulary` makes such files.
         extra_ids: int, sentinels added after the pieces: 100 for T5's span corruption;
             an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
-
-    Returns:
-        a `seqio.SentencePieceVocabulary`.
 
     Raises:
         FileNotFoundError: there is no such file.

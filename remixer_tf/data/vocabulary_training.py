@@ -22,16 +22,13 @@ _folder = None  # where `trained_vocabulary` writes instead of its `path`
 
 
 def read_texts(task, split="train", features=("inputs", "targets"), num_examples=None):
-    """Reads the texts of a task or mixture before tokenization.
+    """Reads the texts of a task or mixture before tokenization, a list of str.
 
     Args:
         task: a registered name.
         split: str.
-        features: names of features with text.
+        features: names of features, whose texts follow each other.
         num_examples: int, only the first of each task; None or 0 for all.
-
-    Returns:
-        list of str, the features of an example one after another.
 
     Raises:
         ValueError: the task or split is unknown, keeps no such text or is empty.
@@ -65,7 +62,7 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
 def train_vocabulary(
     texts, output, vocab_size=None, model_type="unigram", character_coverage=1.0
 ):
-    """Trains a SentencePiece model and writes it to a file.
+    """Trains a SentencePiece model; returns its `seqio.SentencePieceVocabulary`.
 
     Args:
         texts: list of str.
@@ -75,9 +72,6 @@ def train_vocabulary(
         model_type: "unigram" (as T5's), "bpe", or "word", split at spaces.
         character_coverage: float in [0.98, 1], the share of all characters that get a
             piece; the rarest become unknown. Not for "word".
-
-    Returns:
-        the `seqio.SentencePieceVocabulary` that was written.
 
     Raises:
         ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
@@ -163,13 +157,10 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
     a run train none.
 
     Args:
-        task: see `get_task`; the text is that of its split "train".
+        task: see `get_task`; its split "train" has the text.
         path: str, the SentencePiece model.
         vocab_size, model_type: see `train_vocabulary`.
-        extra_ids: int, see `sentencepiece_vocabulary`. They come after `vocab_size`.
-
-    Returns:
-        a `seqio.SentencePieceVocabulary`.
+        extra_ids: int, added to `vocab_size`, see `sentencepiece_vocabulary`.
 
     Raises:
         ValueError: see `read_texts`, `train_vocabulary` and `sentencepiece_vocabulary`.

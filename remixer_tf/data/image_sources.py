@@ -61,21 +61,48 @@ def decode_image(data):
 
 
 class _Images:
-    """What both sources share: `encoded` examples are decoded."""
+    """Decodes the examples of `encoded`, in both sources."""
 
     def read(self, split):
-        """See the module."""
         return self.encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def _decode(self, example):
+        # TensorFlow's own error would not name the image; only a dataset can catch it.
+        data = tf.data.Dataset.from_tensors(example["image"])
+        nothing = tf.zeros([0, 0, 3], tf.uint8), tf.constant(0, tf.int64)
+        nothing = tf.data.Dataset.from_tensors(nothing)
+        decoded = data.map(_image_and_pixels).ignore_errors().concatenate(nothing)
+        image, pixels = decoded.take(1).get_single_element()
         where = example.get("where", tf.constant(f"in {self.name}"))
-        return _example(example["image"], where, example["label"])
+        damaged = tf.strings.join(
+            ["An image cannot be decoded: ", where, ". Replace or remove it."]
+        )
+        number = tf.strings.as_string(pixels)
+        most = f" pixels, more than {MAX_PIXELS}: "
+        too_large = tf.strings.join(
+            ["An image has ", number, most, where, ". Shrink or remove it."]
+        )
+        message = tf.where(pixels > MAX_PIXELS, too_large, damaged)
+        with tf.control_dependencies([fail_unless(tf.size(image) > 0, message)]):
+            label = tf.cast(example["label"], tf.int32)
+            return {"image": tf.identity(image), "label": label}
 
     def _check_split(self, split):
         if split not in self.splits:
             raise UserError(
                 f"{self.name} has no split {split!r}. It has: {', '.join(self.splits)}."
             )
+
+
+def _image_and_pixels(data):
+    """Returns the image, empty if it has too many pixels, and their number."""
+    pixels = count_pixels(data)
+    image = tf.cond(
+        (0 < pixels) & (pixels <= MAX_PIXELS),
+        lambda: decode_image(data),
+        lambda: tf.zeros([0, 0, 3], tf.uint8),
+    )
+    return tf.ensure_shape(image, [None, None, 3]), pixels
 
 
 class ImageFolder(_Images):
@@ -113,12 +140,10 @@ class ImageFolder(_Images):
         return len(self._list(split)[0])
 
     def encoded(self, split):
-        """See the module; "where" is the path of the file."""
         examples = tf.data.Dataset.from_tensor_slices(self._list(split))
         return examples.map(_read_file, num_parallel_calls=_AUTOTUNE)
 
     def draw(self, split, seed=0, shard_info=None, start=0):
-        """See the module."""
         paths, labels = map(tf.constant, self._list(split))
         count = len(paths)
 
@@ -219,7 +244,6 @@ class TfdsImages(_Images):
         return self._builder.info.splits[split].num_examples
 
     def draw(self, split, seed=0, shard_info=None, start=0):
-        """See the module; examples before `start` in its epoch are not decoded."""
         host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
         count = self.num_examples(split)
         if count < host.num_shards:
@@ -249,7 +273,6 @@ class TfdsImages(_Images):
         return examples.map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def encoded(self, split, shuffle_files=False, seed=None):
-        """See the module; files may be shuffled."""
         self._check_split(split)
         return self._builder.as_dataset(
             split=split,
@@ -270,34 +293,3 @@ def _folders(directory):
 
 def _read_file(path, label):
     return {"image": tf.io.read_file(path), "label": label, "where": path}
-
-
-def _example(data, where, label):
-    """Decodes an example; errors have `where`, a string tensor."""
-    # TensorFlow's own error would not; only a dataset can catch it.
-    decoded = tf.data.Dataset.from_tensors(data).map(_decode).ignore_errors()
-    nothing = tf.zeros([0, 0, 3], tf.uint8), tf.constant(0, tf.int64)
-    nothing = tf.data.Dataset.from_tensors(nothing)
-    image, pixels = decoded.concatenate(nothing).take(1).get_single_element()
-    damaged = tf.strings.join(
-        ["An image cannot be decoded: ", where, ". Replace or remove it."]
-    )
-    number = tf.strings.as_string(pixels)
-    most = f" pixels, more than {MAX_PIXELS}: "
-    too_large = tf.strings.join(
-        ["An image has ", number, most, where, ". Shrink or remove it."]
-    )
-    message = tf.where(pixels > MAX_PIXELS, too_large, damaged)
-    with tf.control_dependencies([fail_unless(tf.size(image) > 0, message)]):
-        return {"image": tf.identity(image), "label": tf.cast(label, tf.int32)}
-
-
-def _decode(data):
-    """Returns the image, empty if it has too many pixels, and their number."""
-    pixels = count_pixels(data)
-    image = tf.cond(
-        (0 < pixels) & (pixels <= MAX_PIXELS),
-        lambda: decode_image(data),
-        lambda: tf.zeros([0, 0, 3], tf.uint8),
-    )
-    return tf.ensure_shape(image, [None, None, 3]), pixels

@@ -55,7 +55,7 @@ def run(options):
     check_export(options.format, options.weights, **for_saved_model)
     configuration.read_run(options)
     from remixer_tf.checkpoints.reading import choose_step
-    from remixer_tf.training.checks import check_writable
+    from remixer_tf.training.run_folder import check_writable
 
     step = choose_step(options.model_dir, options.step)
     name = "export" if options.format == "saved_model" else options.format

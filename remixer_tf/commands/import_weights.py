@@ -31,7 +31,7 @@ def add_arguments(parser):
 
 def run(options):
     configuration.load_tensorflow()
-    from remixer_tf.checkpoints.name_table import name_table
+    from remixer_tf.checkpoints.initial import name_table
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.models.build import build_model
     from remixer_tf.weights import formats

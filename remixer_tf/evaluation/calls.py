@@ -1,10 +1,10 @@
 """Calling a compiled function on batches of examples."""
 
 import numpy as np
-import rich.console
 import rich.progress
 import tensorflow as tf
 
+from remixer_tf import console
 from remixer_tf.data.eval_batches import batch_examples
 from remixer_tf.models.padding import depends_on_padding
 
@@ -22,12 +22,11 @@ def call_on_examples(function, examples, codec, *, description, **options):
         the structure, with arrays [num_examples, ...] in the order of the examples.
     """
     results = None
-    hidden = not rich.console.Console().is_terminal
     for batch in rich.progress.track(
         batch_examples(examples, codec, **options),
         description,
         transient=True,
-        disable=hidden,
+        disable=not console.draws(),
     ):
         index = batch.pop("example_index").numpy()
         real = index >= 0

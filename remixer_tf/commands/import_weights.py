@@ -1,8 +1,8 @@
 """Makes a run of published weights.
 
 --model_dir becomes a run that starts from them: a checkpoint of step 0, and the
-configuration that infer, eval, train and export read. `remixer_tf.weights.formats` says
-which formats there are.
+configuration that infer, eval, train and export read. `remixer_tf.weights.formats`
+lists the formats.
 """
 
 import os
@@ -27,14 +27,14 @@ def add_arguments(parser):
     parser.add_argument(
         "--vocabulary",
         metavar="FILE",
-        help="SentencePiece model of the weights, where none is beside them",
+        help="SentencePiece model of the weights, where none is next to them",
     )
 
 
 def run(options):
     configuration.load_tensorflow()
     from remixer_tf.checkpoints import paths
-    from remixer_tf.checkpoints.name_table import name_table
+    from remixer_tf.checkpoints.initial import name_table
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.models.build import build_model
     from remixer_tf.weights import formats

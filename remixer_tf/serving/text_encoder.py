@@ -28,8 +28,8 @@ def text_encoder(run, model_dir, *, step=None, weights="float32", cls=True):
 class TextEncoder(tf.Module):
     """Says the class of a text, or of a pair of texts, and gives its vector.
 
-    A text is read as in training: `[CLS] inputs`, or for tasks of `join_texts` BERT's
-    form of one or two texts, where an empty second text is none. What is too long is
+    A text is read as in training: `[CLS] inputs`. Tasks of `join_texts` have BERT's
+    form of one or two texts, where an empty second text counts as none. Long texts are
     cut.
 
     Args:
@@ -66,14 +66,14 @@ class TextEncoder(tf.Module):
     def signatures(self):
         """Returns the `Signatures` of an export.
 
-        All take `inputs` and, if the task has pairs, `inputs_b`, strings `[batch]`, and
-        return `trimmed`, bool `[batch]`, whether they were too long.
+        All take strings `[batch]`: `inputs`, and `inputs_b` if the task has pairs. All
+        return `trimmed`, bool `[batch]`, whether texts were cut.
 
-        - `classify`, also the default: `probabilities`, float32 `[batch, classes]`;
-          `class_ids`, int32 `[batch]`, the likeliest; and `outputs`, string `[batch]`,
-          its name, if the task names classes.
+        - `classify`, also the default: `probabilities`, float32 `[batch, classes]`.
+          `class_ids`, int32 `[batch]`, are the likeliest classes. `outputs`, string
+          `[batch]`, are their names, if the task has names.
         - `embed`: `embeddings`, float32 `[batch, d_model]`, the mean of the encoder's
-          output over the tokens that are there.
+          output over real tokens.
         """
         classify, embed = self._function(self._classify), self._function(self._embed)
         functions = {"serving_default": embed, "embed": embed}
@@ -86,7 +86,7 @@ class TextEncoder(tf.Module):
         return Signatures(functions, missing, resources, files=self.codec.files)
 
     def _function(self, compute):
-        """A `tf.function` of strings that computes from the model's batch."""
+        """Returns a `tf.function` of strings; `compute` takes the model's batch."""
         names = ["inputs", "inputs_b"] if self._pairs else ["inputs"]
         strings = [tf.TensorSpec([None], tf.string, name=name) for name in names]
 
@@ -151,7 +151,7 @@ class TextEncoder(tf.Module):
 
 
 def class_answers(logits):
-    """Probabilities and the likeliest class of logits float32 `[batch, classes]`."""
+    """Returns probabilities and likeliest classes of logits `[batch, classes]`."""
     return {
         "probabilities": tf.nn.softmax(logits),
         "class_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),

@@ -77,7 +77,7 @@ def test_a_run_is_published_and_loaded(exported, tmp_path):
     subprocess.run(check, cwd=published, check=True, stdout=subprocess.DEVNULL)
     card = open(f"{published}/README.md").read()
     original = rt.load(folder)
-    parameters = f"{original.weights.count_params():,} parameters"
+    parameters = f"{original.model.count_params():,} parameters"
     assert parameters in card and "task mini_cogs" in card and "--gin_file=" in card
     moved = tmp_path / "moved"
     os.rename(published, moved)
@@ -94,7 +94,7 @@ def test_training_goes_on_from_it(exported, tmp_path, capsys):
     )
     assert "model of its operative_config.gin" in capsys.readouterr().out
     new, old = rt.load(f"{tmp_path}/new"), rt.load(published)
-    values = zip(new.weights.variables, old.weights.variables, strict=True)
+    values = zip(new.model.variables, old.model.variables, strict=True)
     for variable, other in values:
         np.testing.assert_array_equal(variable.numpy(), other.numpy(), other.path)
 

@@ -26,7 +26,7 @@ from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.splits import data_of, default_splits
 from remixer_tf.models.build import build_model
-from remixer_tf.training.checks import check_writable
+from remixer_tf.training.run_folder import check_writable
 
 
 def draw_checkpoint(run, model_dir, pictures, *, step=None):

@@ -1,9 +1,9 @@
-"""Writes a SavedModel, LiteRT, ONNX or Hugging Face files.
+"""Writes a SavedModel, safetensors, LiteRT, ONNX or Hugging Face files.
 
 A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
 (export_<type>/<step> with other --weights than float32), and the command prints what it
-can be asked; or the folder <model_dir>/<format>/<step>, for transformers, LiteRT or
-ONNX Runtime.
+can be asked; or the folder <model_dir>/<format>/<step>, for `remixer_tf.load`,
+transformers, LiteRT or ONNX Runtime.
 """
 
 import os
@@ -18,8 +18,9 @@ def add_arguments(parser):
         "--format",
         choices=FORMATS,
         default=FORMATS[0],
-        help="saved_model if not given; huggingface is for T5.1.1 and T5.1.0; litert "
-        "and onnx, from ids to ids, need extras of these names",
+        help="saved_model if not given; safetensors is a folder to publish, of any "
+        "model, which remixer_tf.load reads; huggingface is for T5.1.1 and T5.1.0; "
+        "litert and onnx, from ids to ids, need extras of these names",
     )
     parser.add_argument(
         "--weights",
@@ -55,7 +56,7 @@ def run(options):
     check_export(options.format, options.weights, **for_saved_model)
     configuration.read_run(options)
     from remixer_tf.checkpoints.reading import choose_step
-    from remixer_tf.training.checks import check_writable
+    from remixer_tf.training.run_folder import check_writable
 
     step = choose_step(options.model_dir, options.step)
     name = "export" if options.format == "saved_model" else options.format

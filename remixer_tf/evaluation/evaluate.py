@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.errors import UserError
-from remixer_tf.training.checks import check_writable
+from remixer_tf.training.run_folder import check_writable
 
 _POLL_SECONDS = 10
 

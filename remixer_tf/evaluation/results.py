@@ -22,7 +22,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import StorageError
-from remixer_tf.training.metrics_file import append_metrics
+from remixer_tf.training.run_files import append_metrics
 
 _SHOWN_EXAMPLES = 5
 

@@ -57,6 +57,9 @@ class SpanAnswerer:
         feature_lengths: dictionary of ints, as in training.
         decode_fn: `best_span`, with its arguments.
 
+    Attributes:
+        max_question_length: int, tokens; longer questions lose their end.
+
     Raises:
         ValueError: the answers of the task are no spans.
     """
@@ -70,6 +73,8 @@ class SpanAnswerer:
                 "runs/finetune_squad.gin."
             )
         (self._windows,) = found
+        given = getattr(found[0], "keywords", {})
+        self.max_question_length = given.get("max_question_length", 64)
         self._features = task.output_features
         self._codec = Codec(task, feature_lengths, SpanFeatureConverter)
         model, replicas = engine.model, engine.num_replicas

@@ -12,15 +12,17 @@ from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 
 
-def text_encoder(run, model_dir, *, step=None, weights="float32"):
-    """Restores a checkpoint of a run, see `Run.restore`.
+def text_encoder(run, model_dir, *, step=None, weights="float32", cls=True):
+    """Restores a checkpoint of a run as a `TextEncoder`.
+
+    Arguments and errors are those of `Run.restore` and `TextEncoder`.
 
     Returns:
         the `TextEncoder`, and the checkpoint's step, an int.
     """
     engine, step = run.restore(model_dir, step)
     task, length = run.get_task(), run.feature_lengths["inputs"]
-    return TextEncoder(engine.model, task, length, weights), step
+    return TextEncoder(engine.model, task, length, weights, cls), step
 
 
 class TextEncoder(tf.Module):
@@ -34,13 +36,15 @@ class TextEncoder(tf.Module):
         model: a built and restored `EncoderOnly`.
         task: a `seqio.Task` or `seqio.Mixture` with the feature inputs.
         input_length: int, the tokens that the model reads.
-        weights: str, the stored type, see `StoredWeights`.
+        weights: str, the type they are stored in, see `StoredWeights`.
+        cls: bool, whether [CLS] stands before a text. If not, it is read as T5 reads
+            it: the text and EOS, as its task has them.
 
     Raises:
         ValueError: the model is no encoder, or the task's vocabulary has no [CLS].
     """
 
-    def __init__(self, model, task, input_length, weights="float32"):
+    def __init__(self, model, task, input_length, weights="float32", cls=True):
         super().__init__(name="text_encoder")
         if not isinstance(model, EncoderOnly):
             raise UserError(
@@ -50,7 +54,7 @@ class TextEncoder(tf.Module):
         self.weights = StoredWeights(model, weights)
         self.codec = Codec(task, {"inputs": input_length})
         features = task.output_features
-        self._special = special_ids(features["inputs"].vocabulary)
+        self._special = special_ids(features["inputs"].vocabulary) if cls else None
         self._joins = "token_types" in features
         self._pairs = "inputs_b" in features
         self._model = lambda batch: model(batch, training=False)
@@ -88,23 +92,31 @@ class TextEncoder(tf.Module):
 
         @tf.function(input_signature=strings, autograph=False)
         def function(*texts):
-            tokens, types, trimmed = tf.map_fn(
-                self._read,
-                texts,
-                fn_output_signature=(
-                    tf.TensorSpec([self.input_length], tf.int32),
-                    tf.TensorSpec([self.input_length], tf.int32),
-                    tf.TensorSpec([], tf.bool),
-                ),
-            )
-            batch = {"encoder_input_tokens": tokens, "encoder_token_types": types}
+            if self._special is None:
+                tokens, trimmed = self.codec.read("inputs", texts[0])
+                batch = {"encoder_input_tokens": tokens}
+            else:
+                batch, trimmed = self._read(texts)
             with self.weights.reading():
                 return {**compute(batch), "trimmed": trimmed}
 
         return function
 
     def _read(self, texts):
-        """Returns an example's ids and token types, padded, and whether it was cut."""
+        """The model's batch of texts, with [CLS], and whether each was cut."""
+        tokens, types, trimmed = tf.map_fn(
+            self._read_one,
+            texts,
+            fn_output_signature=(
+                tf.TensorSpec([self.input_length], tf.int32),
+                tf.TensorSpec([self.input_length], tf.int32),
+                tf.TensorSpec([], tf.bool),
+            ),
+        )
+        return {"encoder_input_tokens": tokens, "encoder_token_types": types}, trimmed
+
+    def _read_one(self, texts):
+        """One example's ids and token types, padded, and whether it was cut."""
         length, special = self.input_length, self._special
         first, *rest = (
             self.codec.vocabulary("inputs").encode_tf(text) for text in texts

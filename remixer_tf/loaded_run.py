@@ -289,12 +289,9 @@ class LoadedRun(Run):
             length = answering.tokens.max_decode_length
             return answering.tokens.decode_fn(model, batch, length).tokens.numpy()[0]
 
-        # The first is the decoder's start; a language model reads its prompt then.
-        read = 1
-        if answering.codec.one_row:
-            read += np.count_nonzero(tokens)
         ids, said = [], ""
-        for new in itertools.islice(_tokens_as_they_come(decode), read, None):
+        # The first is the decoder's start, or the last of a prompt.
+        for new in itertools.islice(_tokens_as_they_come(decode), 1, None):
             ids = [*ids, new] if isinstance(new, int) else new
             whole = (
                 answering.write(np.asarray([ids], np.int32))

@@ -171,6 +171,11 @@ class RemixerBlock(Sublayer):
         x_s, cache = self.mixing.decode_step(x_prime, cache, context, state)
         return self._output(x_prime, x_s), cache
 
+    def prefill(self, x, cache, context, state):
+        x_prime = self._hidden(x)
+        x_s, cache = self.mixing.prefill(x_prime, cache, context, state)
+        return self._output(x_prime, x_s), cache
+
     def _hidden(self, x):
         """`X' = GELU(X W_1) * (X W_2)`."""
         return self.act(self.wi_0(x)) * self.wi_1(x)

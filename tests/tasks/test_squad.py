@@ -20,9 +20,11 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.spans import SpanFeatureConverter
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.decoding import best_span
+from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.decoded import DecodedExamples
 from remixer_tf.evaluation.task_metrics import compute_metrics
+from remixer_tf.serving.span_answers import SpanAnswerer
 from remixer_tf.tasks import squad
 from remixer_tf.tasks.squad import Question
 from tests.tasks import squad_reference as reference
@@ -197,6 +199,24 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
         text = context[span[0] : span[1] + 1].strip() if span else ""
         questions.append((text, no_answer, [a["text"] for a in row["answers"]]))
     bound = np.inf if threshold is None else threshold
+    answer = SpanAnswerer(
+        engine_of(model),
+        task,
+        LENGTHS,
+        functools.partial(
+            best_span,
+            max_span_length=longest,
+            num_best=num_best,
+            null_threshold=threshold,
+        ),
+    )
+    answers = answer([(row["question"], row["context"]) for row in rows])
+    assert [a.text for a in answers] == [
+        "" if no_answer > bound else text for text, no_answer, _ in questions
+    ]
+    assert [a.no_answer for a in answers] == pytest.approx(
+        [no_answer for _, no_answer, _ in questions], abs=1e-3
+    )
     expected = reference.scores(questions, bound)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)
     if threshold is None:

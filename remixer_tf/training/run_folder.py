@@ -1,4 +1,4 @@
-"""One run at a time in a folder."""
+"""The folder of a run: it can be written, and one run at a time holds it."""
 
 import contextlib
 import json
@@ -9,24 +9,85 @@ import time
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.checkpoints.processes import describe
-from remixer_tf.errors import StorageError
+from remixer_tf.checkpoints.whole_folder import describe
+from remixer_tf.errors import StorageError, UserError
 
 HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 120
 
 
-class RunLock:
-    """Holds <model_dir>/run.lock while a run lives. Use it as a context manager.
+def check_writable(model_dir):
+    """Makes the folder of the run.
 
-    The file names its process, which renews it every HEARTBEAT_SECONDS. A process of
-    this machine that is gone holds nothing. One of another machine lives if it renews
-    the file within STALE_SECONDS of this machine's clock. Of two runs that start at
-    once one takes it, on file systems with `flock`.
+    Raises:
+        OSError: nothing can be written there.
+    """
+    try:
+        tf.io.gfile.makedirs(model_dir)
+        path = os.path.join(model_dir, f".writable-{os.getpid()}")
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("x")
+        tf.io.gfile.remove(path)
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", error)
+        raise StorageError(
+            f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
+            "another folder, or make room."
+        ) from None
+
+
+@contextlib.contextmanager
+def folder_of_run(model_dir):
+    """Makes the folder of the run. After an error it removes new, empty folders.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    new, folder = [], os.path.abspath(model_dir)
+    while "://" not in model_dir and not os.path.exists(folder):
+        new.append(folder)
+        folder = os.path.dirname(folder)
+    try:
+        try:
+            check_writable(model_dir)
+        except OSError as error:
+            # Files that a kill left half written may fill the disk. They are removed
+            # when the run has its lock. If the disk is full then, the next file raises.
+            if "No space left" not in str(error):
+                raise
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for folder in new:
+                os.rmdir(folder)  # Raises if something is there.
+        raise
+
+
+def check_no_results(model_dir):
+    """Raises ValueError if a folder without checkpoints has results of evaluations.
+
+    Predictions alone do not count: a kill in the first evaluation leaves them.
+    """
+    walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
+    if any(name.endswith(".json") for _, _, names in walk for name in names):
+        raise UserError(
+            f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
+            "go on from: they would count as this run's. Move the folder away, or set "
+            "another --model_dir."
+        )
+
+
+class RunLock:
+    """Holds <model_dir>/run.lock while a run lives, as a context manager.
+
+    The file names its process, which renews it every HEARTBEAT_SECONDS. If that process
+    ran on this machine and has ended, a new run takes the lock over. If it runs on
+    another machine, a new run waits STALE_SECONDS for it to renew the file. If two runs
+    start at once, `flock` lets one take it, on file systems that have it.
 
     Args:
         model_dir: folder of the run, which exists.
-        enabled: whether to take it: of several hosts of a run, one does.
+        enabled: whether to take the lock: one of several hosts does.
 
     Raises:
         OSError: another run lives in the folder.
@@ -76,31 +137,31 @@ class RunLock:
             )
         try:
             self._write()
-        except OSError:  # A full disk: nobody holds an empty file.
+        except OSError:  # A full disk leaves an empty file.
             with contextlib.suppress(OSError):
                 os.remove(self._path)
             raise
 
     def _write(self):
-        # Python's own gives the usual errors.
+        # Python's `open` raises the usual errors.
         make = tf.io.gfile.GFile if "://" in self._path else open
         with make(self._path, "w") as file:
             json.dump(self._me, file)
 
     def _read(self):
-        """Returns who holds the lock: {} if it does not say, None if nobody."""
+        """Returns the lock's holder: {} if the file names none, None without a file."""
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 holder = json.loads(file.read())
         except tf.errors.NotFoundError:
             return None
-        except (ValueError, RecursionError):  # It is being written, or damaged.
+        except (ValueError, RecursionError):  # Being written, or damaged.
             return {}
         known = isinstance(holder, dict) and {"host", "pid"} <= holder.keys()
         return holder if known else {}
 
     def _lives(self, holder):
-        # Who sees its ids. Containers may have one host's name, and each its own ids.
+        # Containers may share a host's name, and have process ids of their own.
         if holder.get("machine") and holder["machine"] == self._me["machine"]:
             return describe(holder["pid"]) == holder
         waits = "%s: waiting up to %d s whether %s lives"
@@ -113,7 +174,7 @@ class RunLock:
         return False
 
     def _time(self):
-        """Returns when the lock was renewed, in nanoseconds; 0 if there is none."""
+        """Returns the time of the last renewal in nanoseconds; 0 without a file."""
         try:
             return tf.io.gfile.stat(self._path).mtime_nsec
         except tf.errors.NotFoundError:
@@ -138,7 +199,7 @@ class RunLock:
 
 @contextlib.contextmanager
 def _turn(folder):
-    """Lets processes take turns, on file systems with `flock`."""
+    """Lets one process at a time run the block, on file systems with `flock`."""
     try:
         import fcntl
 

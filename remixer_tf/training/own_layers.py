@@ -1,4 +1,4 @@
-"""What is checked of layers of a user's own before a run trains them."""
+"""Tests a user's own layers before a run trains them."""
 
 import keras
 
@@ -11,20 +11,20 @@ LENGTH = 8
 
 
 def check_own_layers(model, batch, decodes=False):
-    """Tries the sublayers that are not of this package, one of each kind and stack.
+    """Tests the sublayers from outside this package, one of each class and stack.
 
-    Weights are drawn at random, since new ones may be zeros that hide a mistake; the
-    model's own stay. A layer of a decoder may see no later token and decodes what it
-    trains; if the data are packed, examples stay apart.
+    In a decoder, a layer may see no later token, and decoding has to give what training
+    gives. If the data are packed, a layer keeps examples apart. The test draws random
+    weights, since initial zeros may hide a mistake. The model's weights stay.
 
     Args:
         model: a built `keras.Model`.
-        batch: a batch, or several; whether it is packed is all that is read.
-        decodes: bool, whether the run will decode: each layer of the decoder has to.
+        batch: a batch or superbatch, to see whether the data are packed.
+        decodes: bool, whether the run decodes, so that a decoder's layers have to.
 
     Raises:
-        ValueError: a layer breaks one of these rules; the message names it, the
-            position, and how to train all the same.
+        ValueError: a layer breaks a rule. The message names layer and position, and the
+            option that skips the test.
     """
     packed = any(name.endswith("_segment_ids") for name in batch)
     for stack in model._flatten_layers():
@@ -70,12 +70,15 @@ def _check(layer, stack, model, packed, decodes):
 
 
 def _can_decode(trial):
-    """Whether it has steps; one that has none says so when it is asked to decode."""
+    """Whether a layer decodes, or says by a UserError that it does not.
+
+    Other ValueErrors are mistakes in the layer: `check_decoding` then raises them.
+    """
     layer = trial.layer
     if getattr(type(layer), "decode_step", None) in (None, Sublayer.decode_step):
         return False
     try:
         layer.init_cache(*trial.x.shape[:2], trial.context(trial.x))
-    except ValueError:
-        return False
+    except ValueError as error:
+        return not isinstance(error, UserError)
     return True

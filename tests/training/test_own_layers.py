@@ -16,7 +16,7 @@ from remixer_tf.layers import (
 )
 from remixer_tf.models import DecoderOnly, EncoderDecoder, TransformerStack
 from remixer_tf.run import Run
-from remixer_tf.training.layer_checks import check_own_layers
+from remixer_tf.training.own_layers import check_own_layers
 from remixer_tf.training.settings import Launch
 from tests.training import toy
 

@@ -4,8 +4,8 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from remixer_tf.checkpoints.host import Host
-from remixer_tf.training.skipped_steps import SkippedSteps
+from remixer_tf.engines.engine import Host
+from remixer_tf.training.hooks import SkippedSteps
 
 
 def test_hosts_keep_their_parts_of_a_batch_and_no_part_twice(tmp_path):

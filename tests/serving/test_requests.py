@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.serving.limits import MAX_BYTES, limit_requests
+from remixer_tf.serving.requests import MAX_BYTES, limit_requests
 
 
 def test_rows_bytes_and_ids():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from remixer_tf.training import experts
+from remixer_tf.training import logs
 
 GOOD = {
     "loss": 0.0,
@@ -16,7 +16,7 @@ GOOD = {
 
 
 def test_nothing_is_said_where_all_is_well():
-    assert experts.warning(GOOD) is None
+    assert logs.expert_warning(GOOD) is None
 
 
 def test_unused_experts_and_dropped_choices_are_named():
@@ -26,7 +26,7 @@ def test_unused_experts_and_dropped_choices_are_named():
         "statistics/stack/three/moe/dropped": 0.5,
         "statistics/stack/four/moe/load": np.eye(1, 20)[0],
     }
-    assert experts.warning(GOOD | bad) == (
+    assert logs.expert_warning(GOOD | bad) == (
         "warning: since the last log line, "
         "stack/one/moe: 13% of the choices dropped; "
         "stack/three/moe: 2 of 4 experts unused (0, 2), 50% of the choices dropped; "
@@ -36,7 +36,7 @@ def test_unused_experts_and_dropped_choices_are_named():
 
 def test_largest_over_mean_load():
     values = GOOD | {"statistics/moe/load": np.zeros(2)}
-    found = experts.imbalances(values)
+    found = logs.expert_imbalances(values)
     assert found.pop("statistics/stack/one/moe/load_largest_over_mean") == (
         pytest.approx(1.8)
     )

@@ -11,9 +11,9 @@ import threading
 
 import pytest
 
-from remixer_tf.checkpoints.processes import describe
-from remixer_tf.training import run_lock
-from remixer_tf.training.run_lock import RunLock
+from remixer_tf.checkpoints.whole_folder import describe
+from remixer_tf.training import run_folder
+from remixer_tf.training.run_folder import RunLock
 
 
 def write(folder, **holder):
@@ -73,7 +73,7 @@ def test_another_machine_holds_it_while_it_renews_it(tmp_path, monkeypatch, cont
         if len(naps) == 10:
             os.utime(path, (1, 1))
 
-    monkeypatch.setattr(run_lock.time, "sleep", renew)
+    monkeypatch.setattr(run_folder.time, "sleep", renew)
     holder = json.loads(content or "null")
     known = holder and "pid" in holder
     name = "Process {pid} on {host}".format(**holder) if known else "Another process"
@@ -81,7 +81,7 @@ def test_another_machine_holds_it_while_it_renews_it(tmp_path, monkeypatch, cont
         pass
     assert sum(naps) == 10
     with RunLock(tmp_path):  # It has been dead since.
-        assert sum(naps) == 10 + run_lock.STALE_SECONDS
+        assert sum(naps) == 10 + run_folder.STALE_SECONDS
 
 
 def test_who_was_taken_for_dead_ends(tmp_path):

@@ -26,18 +26,11 @@ _ARROW = (".arrow", ".parquet")
 
 
 class Line(NamedTuple):
-    """A row of a file.
+    """A row of a file."""
 
-    Attributes:
-        number: int, from 1: the line where the row starts, in Arrow and Parquet the
-            row.
-        values: dictionary, column -> str, or None for a missing value.
-        problem: str, why there are no values; None if there are.
-    """
-
-    number: int
-    values: dict | None
-    problem: str | None = None
+    number: int  # from 1, of the line where it starts; in Arrow and Parquet of the row
+    values: dict | None  # column -> str, or None for a missing value
+    problem: str | None = None  # why there are no values
 
 
 def read_table(path, header=True, columns=None):
@@ -55,7 +48,7 @@ def read_table(path, header=True, columns=None):
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is of another format, or not what its name says.
+        ValueError: the file has another format, or not the one in its name.
         ImportError: it is Arrow or Parquet, and pyarrow is not installed.
     """
     path = locate(path)

@@ -114,21 +114,13 @@ def describe_vocabularies(task):
 
 
 class SpecialIds(NamedTuple):
-    """Special ids of an encoder, and the range of ordinary ids.
+    """Special ids of an encoder, and the range of ordinary ids."""
 
-    Attributes:
-        mask: int, replaces a masked token: `<extra_id_0>`.
-        cls: int, [CLS], starts a sequence: `<extra_id_1>`.
-        sep: int, [SEP], ends each of several texts: `<extra_id_2>`.
-        first_ordinary, end_ordinary: ints, a range (without its end) that has no
-            padding, EOS, unknown or extra ids.
-    """
-
-    mask: int
-    cls: int
-    sep: int
-    first_ordinary: int
-    end_ordinary: int
+    mask: int  # replaces a masked token: `<extra_id_0>`
+    cls: int  # [CLS], starts a sequence: `<extra_id_1>`
+    sep: int  # [SEP], ends each of several texts: `<extra_id_2>`
+    first_ordinary: int  # after padding, EOS and unknown
+    end_ordinary: int  # the first of the extra ids
 
 
 def special_ids(vocabulary):

@@ -7,7 +7,6 @@ what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
 """
 
 import csv
-import fnmatch
 import io
 import json
 import os
@@ -19,6 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError
 from remixer_tf.tasks.folders import read_bytes
 
@@ -77,14 +77,8 @@ def read_text(path):
 
 
 def _no_file(path):
-    """The error for a missing file; it names files of the same folder."""
-    folder = os.path.dirname(path) or "."
-    near = f" There is no folder {folder!r} either."
-    if tf.io.gfile.isdir(folder):
-        pattern = "*" + os.path.splitext(path.removesuffix(".gz"))[1] + "*"
-        names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))[:9]
-        near = f" In its folder: {', '.join(names)}." if names else ""
-    return MissingFileError(f"There is no file {path!r}.{near}")
+    pattern = f"*{os.path.splitext(path.removesuffix('.gz'))[1]}*"
+    return MissingFileError(f"There is no file {path!r}.{files_near(path, pattern)}")
 
 
 def is_utf8(value):

@@ -91,7 +91,7 @@ def describe_vocabularies(task):
     """Identifies the vocabularies of a task's (or mixture's) text.
 
     Returns:
-        dictionary feature -> {"kind", "size", "extra_ids"}; a SentencePiece model also
+        dictionary feature -> {"kind", "size", "extra_ids"}; a vocabulary of pieces also
         has "sha256" and "file", which only serves messages. Features that are not text
         are left out.
     """
@@ -105,8 +105,8 @@ def describe_vocabularies(task):
             "size": vocabulary.vocab_size,
             "extra_ids": vocabulary.extra_ids,
         }
-        if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-            path = vocabulary.sentencepiece_model_file
+        path = getattr(vocabulary, "sentencepiece_model_file", None)
+        if path := path or getattr(vocabulary, "file", None):
             with tf.io.gfile.GFile(path, "rb") as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
             vocabularies[name] |= {"sha256": digest, "file": path}
@@ -129,6 +129,8 @@ def special_ids(vocabulary):
     Raises:
         ValueError: it has fewer than three extra ids.
     """
+    if hasattr(vocabulary, "special_ids"):  # WordPiece has its own
+        return vocabulary.special_ids()
     extra = vocabulary.extra_ids
     if extra < 3:
         raise UserError(

@@ -91,9 +91,7 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
-        return LoadedRun.of_folder(
-            path, step, bindings, modules=modules, trust=trust
-        )
+        return LoadedRun.of_folder(path, step, bindings, modules=modules, trust=trust)
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
     return _imported(path, bindings, modules)

@@ -39,6 +39,9 @@ from tests.weights import numpy_t5, published
 
 # A configuration for what is bound after that of a run, by the task of the page.
 RUN = ["models/t5_1_1_tiny.gin", "runs/own_task.gin"]
+PAGES_OF_REFERENCE = sorted(
+    {block.page.stem for block in blocks("python") if "reference" in block.page.parts}
+)
 OWN_MODULES = "my_parts", "my_routers", "my_task"
 
 
@@ -214,6 +217,25 @@ def test_a_task_in_python(in_folder):
     assert example["inputs_pretokenized"] == b"double 21"
     assert example["targets"].tolist() == [*vocabulary.encode("2121"), 1]
     seqio.TaskRegistry.remove("my_task")
+
+
+@pytest.mark.parametrize("page", PAGES_OF_REFERENCE)
+def test_examples_of_the_reference(page, clear_gin):
+    names = {}
+    for block in blocks("python", f"docs/reference/{page}.md"):
+        exec(block.code, names)
+
+
+def test_every_public_name_has_an_example():
+    """In its own docstring, or in a block of README or docs."""
+    code = "\n".join(block.code for block in blocks("python"))
+    shown = set(re.findall(r"\w+", code))
+    public = {name: getattr(rt, name) for name in rt._HOMES}
+    for module in map(rt.__getattr__, rt._MODULES):
+        names = getattr(module, "__all__", ["check_sublayer"])
+        public |= {name: getattr(module, name) for name in names}
+    own = {name for name, x in public.items() if ">>>" in (x.__doc__ or "")}
+    assert sorted(public.keys() - shown - own) == ["best_span"]  # by gin alone
 
 
 def test_a_layer_of_your_own(in_folder):

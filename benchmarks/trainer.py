@@ -59,7 +59,7 @@ def main():
     from remixer_tf.data import pipeline
     from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
     from remixer_tf.engines.tensorflow.step import TrainStep
-    from remixer_tf.training import progress, run_log
+    from remixer_tf.training import logs, progress
 
     configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
@@ -71,7 +71,7 @@ def main():
     timed(TrainStep, "__call__", "step")
     timed(writing.Checkpoints, "save", "checkpoint, waited for")
     timed(writing.Checkpoints, "_write", "checkpoint, written aside")
-    timed(run_log.Logging, "after_call", "TensorBoard")
+    timed(logs.Logging, "after_call", "TensorBoard")
     timed(progress.Progress, "after_call", "progress bar")
     timed(progress.Progress, "report", "progress bar")
     timed(live.Live, "refresh", "progress bar")  # ten times a second, in a thread

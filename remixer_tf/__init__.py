@@ -11,20 +11,24 @@ Importing this package imports nothing else: each name, and each module below it
 imported when it is first asked for.
 """
 
-import importlib
+import importlib.util
+import sys
 
 __version__ = "0.1.0"
 # Of each public name, the module that has it; __init__.pyi says so to type checkers.
 _HOMES = {
     "Adafactor": "optimizers",
     "CrossEntropy": "objectives.losses",
-    "LoadedRun": "loaded_run",
+    "LoadedRun": "loaded.run",
     "Run": "run",
     "create": "loading",
     "load": "loading",
     "presets": "named_models",
 }
 _MODULES = ("decoding", "layers", "models", "optimizers", "testing")
+
+if importlib.util.find_spec("editdistance") is None:
+    sys.modules["editdistance"] = importlib.import_module(f"{__name__}.edit_distance")
 
 
 def __getattr__(name):

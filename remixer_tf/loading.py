@@ -5,8 +5,10 @@ import tempfile
 
 from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
-from remixer_tf.loaded_run import LoadedRun, Settings, kept_gin
+from remixer_tf.loaded.run import LoadedRun
+from remixer_tf.loaded.settings import Settings, kept_gin
 from remixer_tf.named_models import preset_names
+from remixer_tf.weights import model_folder
 
 
 def create(preset, **sizes):
@@ -28,7 +30,7 @@ def create(preset, **sizes):
         >>> import remixer_tf as rt
         >>> model = rt.create("remixer_tiny", vocab_size=64, max_length=128)
         >>> model.count_params()
-        1326848
+        1066752
     """
     _check_preset(preset)
     file = f"models/{preset}.gin"
@@ -73,8 +75,8 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
 
     Example:
         >>> import remixer_tf as rt
-        >>> run = rt.load("RUN")                    # doctest: +SKIP
-        >>> run.generate("the cat slept")           # doctest: +SKIP
+        >>> run = rt.load("RUN")
+        >>> answer = run.generate("the cat slept")
     """
     path = os.path.expanduser(os.fspath(path))
     if "://" not in path and not os.path.exists(path):
@@ -85,8 +87,12 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
             f"there is no {path!r}. Expected: the folder of a run (with "
             f"{configuration.RUN_FILE}), or of published weights.{hint}"
         )
+    if model_folder.is_model_folder(path):
+        model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
-        return LoadedRun.of_folder(path, step, bindings, modules, trust)
+        return LoadedRun.of_folder(
+            path, step, bindings, modules=modules, trust=trust
+        )
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
     return _imported(path, bindings, modules)
@@ -108,7 +114,7 @@ def _imported(path, bindings, modules):
             configuration.parse_gin([file], bindings, modules=modules)
 
     settings = Settings(read, bindings)
-    return LoadedRun.of(settings, source=source)
+    return LoadedRun(settings, source=source)
 
 
 def _check_preset(name):

@@ -74,6 +74,12 @@ def errors_in_one_line():
     except Exception as error:
         user = isinstance(error, UserError)
         message = error.message if user else _of_machine(error)
+        if isinstance(error, ModuleNotFoundError) and error.name == "seqio":
+            message = (
+                "seqio is not installed: pip leaves it out on Python 3.13, where one "
+                "of its dependencies needs a compiler. Run: pip install --no-deps "
+                "seqio==0.0.20"
+            )
         if message is None:
             raise
         print(f"error: {printable(message)}", file=sys.stderr)

@@ -44,12 +44,13 @@ class Objective:
         if self.clip_norm is not None:
             check_numbers(clip_norm=self.clip_norm)
 
-    def of_part(self, model, batch, weight, share):
+    def of_part(self, outputs, batch, reported, weight, share):
         """Computes a part's share of the objective; the parts' shares add up to it.
 
         Args:
-            model: a built `keras.Model`, called in training.
+            outputs: what the model returned in training.
             batch: dictionary of tensors, the part.
+            reported: what `reports` yielded around the model's call.
             weight: float32 scalar, the weight of the targets of all parts.
             share: float, one over the number of parts.
 
@@ -58,8 +59,7 @@ class Objective:
             vectors: those of `loss_fn`, "auxiliary_loss", "auxiliary/NAME" and
             "statistics/NAME", see `Engine.step`.
         """
-        with reports(model) as (auxiliary, statistics):
-            outputs = model(batch, training=True)
+        auxiliary, statistics = reported
         sums = self.loss_fn(outputs, batch)
         objective = ops.divide_no_nan(sums["objective"], weight)
         if auxiliary or self.auxiliary_loss_weights:

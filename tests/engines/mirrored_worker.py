@@ -13,9 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
-from remixer_tf.engines.tensorflow.replicas import split_rows
 from remixer_tf.engines.tensorflow.step import TrainStep
-from remixer_tf.engines.tensorflow.strategy import get_strategy
+from remixer_tf.engines.tensorflow.strategy import get_strategy, split_rows
 from remixer_tf.layers import Dropout
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.losses import CrossEntropy

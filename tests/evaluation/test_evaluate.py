@@ -17,10 +17,10 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import backend_context
 
 from remixer_tf import configuration
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import hash_checkpoint
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.commands import run_command
+from remixer_tf.engines.engine import Host
 from remixer_tf.evaluation import evaluate as evaluate_module
 from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.evaluate import evaluate

@@ -103,7 +103,7 @@ def test_long_texts_are_counted_or_refused(run):
         run.generate(["A", "the cat " * 9])
     with pytest.raises(UserError, match="longer than .* 'the cat "):
         run.generate("the cat " * 9, on_long="raise")
-    with pytest.raises(UserError, match="on_long is one of"):
+    with pytest.raises(UserError, match="on_long must be one of"):
         run.generate("A", on_long="cut")
 
 
@@ -161,10 +161,10 @@ def test_trains_on_and_evaluates_a_table(run, tmp_path):
     columns = {"inputs": "{question}", "targets": "{answer}"}
     options = {"table": columns, "batch_size": 4, "bindings": SHORT}
     folder = str(tmp_path / "new")
-    before = [np.array(w) for w in run.weights.weights]
+    before = [np.array(w) for w in run.model.weights]
     new = run.fit(table, folder, validation=dev, steps=2, **options)
     assert "step  2" in repr(new) and "table" in repr(new)
-    for old, kept in zip(before, run.weights.weights, strict=True):
+    for old, kept in zip(before, run.model.weights, strict=True):
         np.testing.assert_array_equal(old, kept)  # The run itself stays.
     assert "step  4" in repr(run.fit(table, folder, steps=4, **options))
     found = new.evaluate(dev, table=columns)

@@ -29,6 +29,7 @@ from remixer_tf.layers.axes import axes_of
 from remixer_tf.loaded import run as loaded_run
 from remixer_tf.loaded import searches
 from tests.documentation import (
+    HEREDOC,
     PAGES,
     ROOT,
     blocks,
@@ -36,6 +37,7 @@ from tests.documentation import (
     statements,
     write_files,
 )
+from tests.test_checkpoint_to_answer import run as run_line
 from tests.tiny_run import TEXTS, TINY
 from tests.weights import numpy_t5, published
 
@@ -257,15 +259,12 @@ def test_a_layer_of_your_own(in_folder):
 def test_the_readmes_shell(in_folder, monkeypatch):
     """From a table to an export, with two steps in place of a thousand."""
     (block,) = (x for x in blocks("sh", "README.md") if "doubles" in x.code)
-    code = block.code.replace("TRAIN_STEPS = 1000", "TRAIN_STEPS = 2\nWARMUP_STEPS = 1")
-    code = code.replace("python -m", f"{sys.executable} -m")
-    result = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    write_files(block.page, in_folder)
+    gin_file = in_folder / "doubles.gin"
+    short = "TRAIN_STEPS = 2\nWARMUP_STEPS = 1"
+    gin_file.write_text(gin_file.read_text().replace("TRAIN_STEPS = 1000", short))
+    for line in HEREDOC.sub("", block.code).splitlines():
+        run_line(line, monkeypatch)
     assert (in_folder / "doubles/export/2/saved_model.pb").exists()
 
 
@@ -293,6 +292,7 @@ def test_exported_models_answer(in_folder, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 def test_the_harness_in_python(in_folder, tiny_run):
     page = "docs/guides/harness.md"
     write_files(page, in_folder)

@@ -45,8 +45,9 @@ class RestoredRun(Run):
         """The `Engine` that has the model, and the step, an int."""
         if self.source is None:
             return super().restore(*self.checkpoint)
-        from remixer_tf.weights.source import take
+        from remixer_tf.weights.source import check_model, take
 
+        check_model(self.model, self.source)
         engine = self.engine()
         engine.build_model(self.model, self.dtype_policy)
         take(engine.model, self.source)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import html
 import itertools
 import os
 import tempfile
@@ -25,6 +24,7 @@ from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import LongTexts, listed
 from remixer_tf.loaded.settings import Settings
 from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
+from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
 
 
@@ -60,6 +60,26 @@ class RestoredRun(Run):
         return engine, step
 
 
+def _once(method):
+    """Keeps what a method returns while the model has the same variables.
+
+    Graphs are traced for these: `enable_lora` adds variables, `quantize` replaces them.
+    """
+
+    @functools.wraps(method)
+    def kept(self, *args):
+        variables = [*map(id, self.model.variables)]
+        if variables != self._traced_for:
+            self._kept.clear()
+            self._traced_for = variables
+        key = method, *args
+        if key not in self._kept:
+            self._kept[key] = method(self, *args)
+        return self._kept[key]
+
+    return kept
+
+
 class LoadedRun:
     """A run with its weights, from `remixer_tf.load`.
 
@@ -83,7 +103,7 @@ class LoadedRun:
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(Run)}
         checkpoint = model_dir, step
         self.run = RestoredRun(**fields, checkpoint=checkpoint, source=source)
-        self._answerers, self._traced = {}, set()
+        self._kept, self._traced_for = {}, None  # See `_once`.
 
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), **allowed):
@@ -151,11 +171,7 @@ class LoadedRun:
 
     def _repr_html_(self):
         """The same as a table, for notebooks."""
-        cells = (
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in self._rows().items()
-        )
-        return f"<table>{''.join(cells)}</table>"
+        return html_table(self._rows())
 
     def generate(
         self, texts, *, scores=False, max_length=None, on_long="warn", **search
@@ -243,9 +259,10 @@ class LoadedRun:
         tokens, _ = answerer.read(tf.constant([text]))
         batch = {"encoder_input_tokens": tokens}
         prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
+        step = self._decode_step()
 
         def decode(tell):
-            model = searches.TellingModel(self.model, self._decode_step, prompt, tell)
+            model = searches.TellingModel(self.model, step, prompt, tell)
             length = answerer.tokens.max_decode_length
             return answerer.tokens.decode_fn(model, batch, length).tokens.numpy()[0]
 
@@ -286,13 +303,14 @@ class LoadedRun:
                 "score() takes as many inputs as targets. Received: "
                 f"{len(inputs)} and {len(targets)}"
             )
+        scorer = self._scoring()
         long = LongTexts(on_long, "pairs are longer than the model reads")
         pairs = (
-            self._scoring.encode(a.encode(), b.encode())
+            scorer.encode(a.encode(), b.encode())
             for a, b in zip(inputs, targets, strict=True)
         )
         sums = []
-        found = self._scoring.score(pairs, batch_size)
+        found = scorer.score(pairs, batch_size)
         for text, (total, _, _, trimmed) in zip(inputs, found, strict=True):
             long.count([text], [trimmed])
             sums.append(total)
@@ -320,7 +338,7 @@ class LoadedRun:
         """
         if not isinstance(text, str) or not text:
             raise TypeError(f"perplexity() takes a text. Received: {text!r:.200}")
-        scorer = self._scoring.keeping_ends()
+        scorer = self._scoring().keeping_ends()
         stride = scorer.codec.row_length if stride is None else stride
         pairs = scorer.windows(text.encode(), stride)
         sums, counts, *_ = zip(*scorer.score(pairs, 64), strict=True)
@@ -408,7 +426,8 @@ class LoadedRun:
                 "answer() takes as many texts as questions, or one. Received: "
                 f"{len(texts)} and {len(questions)}"
             )
-        answerer, length = self._span_answerer
+        answerer = self._span_answerer()
+        length = answerer.max_question_length
         long = LongTexts(on_long, f"questions are longer than {length} tokens")
         long.count(questions, self._lengths_of(questions) > length)
         pairs = list(zip(questions, texts, strict=True))
@@ -612,7 +631,7 @@ class LoadedRun:
         return matrices
 
     def _answerer(self, max_length=None, skip_special_tokens=None, **search):
-        """The `TextToText` of a search, made once for each."""
+        """The `TextToText` of a search."""
         check_writes(self.model)
         if search.get("allowed"):
             codec = self.run.codec(self.model)
@@ -627,26 +646,27 @@ class LoadedRun:
             "max_decode_length": max_length,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        key = repr((given, sorted(search.items())))
-        if key not in self._answerers:
-            with self.settings:
-                if found := searches.configured_search(search):
-                    given["decode_fn"] = self.settings.hold(found)
-                self._answerers[key], _ = configuration.call(
-                    "text_to_text", self.run, self.model_dir, **given
-                )
-        return self._answerers[key]
+        return self._text_to_text(_Options(given), _Options(search))
 
-    @functools.cached_property
+    @_once
+    def _text_to_text(self, given, search):
+        given = dict(given)
+        with self.settings:
+            if found := searches.configured_search(search):
+                given["decode_fn"] = self.settings.hold(found)
+            name = "text_to_text"
+            return configuration.call(name, self.run, self.model_dir, **given)[0]
+
+    @_once
     def _decode_step(self):
         return tf.function(self.model.decode_step, autograph=False)
 
-    @functools.cached_property
+    @_once
     def _scoring(self):
         with self.settings:
             return configuration.call("text_scorer", self.run, self.model_dir)[0]
 
-    @functools.cached_property
+    @_once
     def _span_answerer(self):
         from remixer_tf.serving.span_answers import span_answerer
 
@@ -659,32 +679,29 @@ class LoadedRun:
         with self.settings:
             best = functools.partial(configuration.call, "best_span")
             search = self.settings.hold(best)
-            answerer, _ = span_answerer(self.run, self.model_dir, decode_fn=search)
-        return answerer, answerer.max_question_length
+            return span_answerer(self.run, self.model_dir, decode_fn=search)[0]
 
     def _lengths_of(self, texts):
         codec = self.run.codec(self.model)
         ids = (codec.ids("inputs", text, eos=False) for text in texts)
         return np.array([len(row) for row in ids])
 
-    @functools.cached_property
-    def _signatures(self):
-        _on_tensorflow()
+    @_once
+    def _signature(self, name):
+        """A signature of an encoder's export, traced with gin's values."""
+        if keras.backend.backend() != "tensorflow":
+            raise UserError(
+                f"{name}() needs TensorFlow. Unset KERAS_BACKEND: the checkpoint is "
+                "the same."
+            )
         kind = "text_encoder" if self.run.task is not None else "image_to_class"
         with self.settings:
-            return configuration.call(kind, self.run, self.model_dir)[0].signatures()
-
-    def _signature(self, name):
-        """A signature of the model's export, traced with gin's values."""
-        found = self._signatures
-        if name not in found.functions:
-            raise UserError(f"{name}(): {found.missing[name]}.")
-        function = found.functions[name]
-        if name not in self._traced:
-            self._traced.add(name)
-            with self.settings:
-                function.get_concrete_function()
-        return function
+            model, _ = configuration.call(kind, self.run, self.model_dir)
+            found = model.signatures()
+            if name not in found.functions:
+                raise UserError(f"{name}(): {found.missing[name]}.")
+            found.functions[name].get_concrete_function()
+        return found.functions[name]
 
     def _encode(self, name, inputs, read, on_long):
         """Calls a signature of an encoder of texts."""
@@ -699,9 +716,8 @@ class LoadedRun:
         return found
 
 
-def _on_tensorflow():
-    if keras.backend.backend() != "tensorflow":
-        raise UserError(
-            "classify() and embed() need TensorFlow. Unset KERAS_BACKEND: the "
-            "checkpoint is the same."
-        )
+class _Options(dict):
+    """Options, by which `_once` keeps what was made of them."""
+
+    def __hash__(self):
+        return hash(repr(sorted(self.items())))

@@ -95,6 +95,8 @@ setup(
     extras_require={
         "dev": [
             "hypothesis",
+            "ipykernel",
+            "nbclient",
             "packaging",
             "pre-commit",
             "pytest",

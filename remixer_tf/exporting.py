@@ -1,11 +1,11 @@
-"""Exports of a run: a SavedModel, LiteRT, ONNX or Hugging Face files."""
+"""Exports of a run: a SavedModel, safetensors, Hugging Face, LiteRT or ONNX files."""
 
 import dataclasses
 
 from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
-FORMATS = ("saved_model", "huggingface", "litert", "onnx")
+FORMATS = ("saved_model", "safetensors", "huggingface", "litert", "onnx")
 # Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
@@ -37,8 +37,10 @@ def export_run(
         run: a `Run`.
         model_dir, step: see `Run.restore`.
         folder: str, of the export. It appears when the export is whole.
-        format: one of `FORMATS`. Hugging Face's is for T5.1.1 and T5.1.0; LiteRT and
-            ONNX, from ids to ids, need the extras of these names.
+        format: one of `FORMATS`. safetensors is a folder of any model to publish, with
+            a model card and checksums, which `remixer_tf.load` reads. Hugging Face's is
+            for T5.1.1 and T5.1.0; LiteRT and ONNX, from ids to ids, need the extras of
+            these names.
         weights: str, the type that a SavedModel stores: "float32", "bfloat16" or
             "float16". The precision of the computation stays the same.
         **options: `batch_sizes`, `max_rows` and `warm_up` of a SavedModel, see
@@ -61,6 +63,8 @@ def export_run(
     check_absent(folder)  # before the model is built, which takes long
     if format == "saved_model":
         return _saved_model(run, model_dir, folder, step, weights, options)
+    if format == "safetensors":
+        return _safetensors(run, model_dir, folder, step)
     if format == "huggingface":
         return _hugging_face(run, model_dir, folder, step)
     return _tokens(run, model_dir, folder, step, format)
@@ -79,6 +83,30 @@ def _saved_model(run, model_dir, folder, step, weights, options):
         *saved_model.describe_signatures(signatures),
         f"{size:.1f} MB, weights in {weights}",
     ]
+
+
+def _safetensors(run, model_dir, folder, step):
+    from remixer_tf.data.vocabularies import describe_vocabularies
+    from remixer_tf.evaluation.results import metrics_by_name, read_results
+    from remixer_tf.weights.model_folder import model_card, write_model_folder
+
+    engine, step = run.restore(model_dir, step)
+    vocabularies = {}
+    if run.task is not None:
+        vocabularies = describe_vocabularies(run.get_task())
+    metrics = {}
+    for kind in ("metrics", "score", "loss"):
+        for result in read_results(model_dir, kind):
+            if result["step"] == step:
+                metrics |= metrics_by_name(result)
+    write_model_folder(
+        engine.model,
+        folder,
+        configuration.configuration_str(),
+        vocabularies,
+        model_card(engine.model, run, step, vocabularies, metrics),
+    )
+    return []
 
 
 def _hugging_face(run, model_dir, folder, step):

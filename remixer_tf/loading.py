@@ -7,7 +7,8 @@ from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
 from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.loaded.settings import Settings, kept_gin
-from remixer_tf.named_models import preset_names
+from remixer_tf.named_models import preset_names, unknown_preset
+from remixer_tf.weights import model_folder
 
 
 def create(preset, **sizes):
@@ -31,7 +32,8 @@ def create(preset, **sizes):
         >>> model.count_params()
         1066752
     """
-    _check_preset(preset)
+    if preset not in preset_names():
+        raise unknown_preset(preset)
     file = f"models/{preset}.gin"
     macros = configuration.macros([file])
     for name in sizes:
@@ -86,10 +88,10 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
             f"there is no {path!r}. Expected: the folder of a run (with "
             f"{configuration.RUN_FILE}), or of published weights.{hint}"
         )
+    if model_folder.is_model_folder(path):
+        model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
-        return LoadedRun.of_folder(
-            path, step, bindings, modules=modules, trust=trust
-        )
+        return LoadedRun.of_folder(path, step, bindings, modules=modules, trust=trust)
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
     return _imported(path, bindings, modules)
@@ -112,12 +114,3 @@ def _imported(path, bindings, modules):
 
     settings = Settings(read, bindings)
     return LoadedRun(settings, source=source)
-
-
-def _check_preset(name):
-    names = preset_names()
-    if name not in names:
-        raise UserError(
-            f"there is no preset {name!r}.{nearest(str(name), names)} "
-            "remixer_tf.presets() lists all."
-        )

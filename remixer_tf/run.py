@@ -13,6 +13,7 @@ from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.weights import model_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Run:
                 None for none.
 
         Returns:
-            the `Engine` with the model, and the checkpoint's step, an int.
+            the `Engine` that has the model, and the checkpoint's step, an int; 0 of a
+            folder that `export --format=safetensors` wrote.
 
         Raises:
             FileNotFoundError: there is no such checkpoint.
@@ -84,7 +86,15 @@ class Run:
                 "One process reads and writes texts. Its engine is of "
                 f"{engine.host.count}: choose the devices of one."
             )
+        published = model_folder.is_model_folder(model_dir)
+        if published:
+            if step is not None:
+                raise UserError(f"{model_dir} has one step. Leave step out.")
+            model_folder.check_model_folder(model_dir, self.model)
         engine.build_model(self.model, self.dtype_policy)
         if check:
             check(engine.model)
+        if published:
+            model_folder.restore_model_folder(model_dir, engine.model)
+            return engine, 0
         return engine, reading.restore_model(model_dir, engine.model, step)

@@ -29,7 +29,7 @@ from remixer_tf.models import (
     MaskedLMHead,
     TransformerStack,
 )
-from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.objectives.summaries import summarize_steps
 
 CALL = 50  # steps of a call
 

@@ -63,9 +63,9 @@ def make_vocabulary(folder, data):
     path = os.path.join(os.path.abspath(folder), "words.model")
     if not os.path.exists(path):
         from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
-        from remixer_tf.tasks import cogs_files
+        from remixer_tf.tasks import cogs
 
-        cogs_files.data_folder.set(data)
+        cogs.data_folder.set(data)
         texts = read_texts("cogs", "train", ["inputs", "targets"])
         train_vocabulary(texts, path, model_type="word")
     return path

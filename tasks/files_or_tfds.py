@@ -8,10 +8,10 @@ from remixer_tf.errors import MissingFileError, UserError
 
 
 class FilesOrTfds(seqio.TfdsDataSource):
-    """A source of the files of a folder, if one is named, else of TFDS.
+    """A source of the files of a folder if one is named, else of TFDS.
 
     Args:
-        dataset: str, TFDS' name of the set, with its version.
+        dataset: str, the set's name in TFDS, with its version.
         folder, files: a `DataFolder`, and a `seqio.DataSource` of its files.
         splits: names of the splits; None for those of the files.
     """
@@ -23,7 +23,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
 
     @property
     def splits(self):
-        """All splits there are, be they at hand or not."""
+        """All splits of the set; files of some may be missing."""
         return tuple(self._splits or self._files.splits)
 
     def with_labels(self):
@@ -36,8 +36,8 @@ class FilesOrTfds(seqio.TfdsDataSource):
         """Returns the split's raw examples, a `tf.data.Dataset`.
 
         Raises:
-            FileNotFoundError: there is no such file, or no folder is named and TFDS has
-                not the set and no network.
+            FileNotFoundError: there is no such file; or no folder is named, TFDS lacks
+                the set, and there is no network.
             ValueError: the file is not what the benchmark ships.
         """
         if self._reads_tfds():
@@ -57,7 +57,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
         return int(self.get_dataset(split).cardinality())
 
     def list_shards(self, split):
-        """Returns the names of the parts of a split: of files, one."""
+        """Returns the names of the parts of a split; files have one."""
         return super().list_shards(split) if self._reads_tfds() else [split]
 
     def _reads_tfds(self):

@@ -17,21 +17,21 @@ from remixer_tf.errors import MissingFileError, UserError
 class DataFolder:
     """Where the files of a task are: the first of these that names a folder.
 
-    1. what gin binds to `<name>.directory`, else what `set` was given;
+    1. `<name>.directory` in gin, else what `set` was given;
     2. the environment variable `variable`;
-    3. the folder `subfolder` in the one that REMIXER_TF_DATA names, if it is there.
+    3. the folder `subfolder` of the folder REMIXER_TF_DATA, if it exists.
 
-    `~` stands for the user's folder in all of them.
+    Each may start with `~`.
 
     Args:
-        name: str, what gin calls it, such as "cogs".
-        variable: str, such as "REMIXER_TF_COGS_DIR".
-        subfolder: str; None looks at the first two alone.
+        name: str, the name in gin, such as "cogs".
+        subfolder: str; None skips the third place.
+        variable: str; by default such as "REMIXER_TF_COGS_DIR".
     """
 
-    def __init__(self, name, variable, subfolder=None):
+    def __init__(self, name, subfolder=None, variable=None):
         self.option = f"{name}.directory"
-        self.variable = variable
+        self.variable = variable or f"REMIXER_TF_{name.upper()}_DIR"
         self._subfolder = subfolder
         self._directory = None
 
@@ -46,7 +46,7 @@ class DataFolder:
         self._directory = directory
 
     def find(self):
-        """Returns (folder, who named it), or (None, None) when nobody named one.
+        """Returns (folder, who named it), or (None, None) if nobody named one.
 
         Raises:
             FileNotFoundError: the folder does not exist.
@@ -63,7 +63,7 @@ class DataFolder:
         return None, None
 
     def require(self, what):
-        """Returns what `find` does; `what` are the files that are looked for.
+        """Returns what `find` does; `what` names the files for the error.
 
         Raises:
             FileNotFoundError: nobody named a folder, or it does not exist.
@@ -77,11 +77,11 @@ class DataFolder:
         return folder, source
 
     def find_file(self, *names):
-        """Returns the path of the first of these files that is in the folder.
+        """Returns the path of the first of these files that the folder has.
 
         Args:
-            names: names of files, each perhaps compressed: with .gz. The first is the
-                set's own: if one of another name is read, a warning says so.
+            names: names of files; each may be compressed, with .gz. The first is the
+                set's own name. Reading a file of another name logs a warning.
 
         Raises:
             FileNotFoundError: nobody named a folder, or it has none of the files.
@@ -93,7 +93,7 @@ class DataFolder:
             path = os.path.join(folder, file)
             if tf.io.gfile.exists(path):
                 if os.path.basename(file).removesuffix(".gz") != own:
-                    _warn_once(
+                    warn_once(
                         f"{path} is read, not the set's own {own}: scores may not "
                         "compare with published ones."
                     )
@@ -104,21 +104,21 @@ class DataFolder:
         )
 
 
-_warn_once = functools.cache(logging.warning)
+warn_once = functools.cache(logging.warning)
 
 
 def _existing(folder, source):
-    """The path of a folder that `source` names, which must be there."""
     folder = locate(str(folder))
-    if tf.io.gfile.isdir(folder):
-        return folder
-    raise MissingFileError(
-        f"{source} names a folder of data files, but there is no folder {folder!r}. "
-        "Correct it or unset it."
-    )
+    if not tf.io.gfile.isdir(folder):
+        raise MissingFileError(
+            f"{source} names a folder of data files, but there is no folder "
+            f"{folder!r}. Correct it or unset it."
+        )
+    return folder
 
 
-# A compressed file may become so much larger. Of text, gzip leaves a tenth to a third.
+# Limits for a decompressed file: times its size, and bytes. Gzip makes text 3 to 10
+# times smaller.
 _LARGER, _AT_LEAST = 100, 2**26
 
 
@@ -126,8 +126,8 @@ def read_bytes(path):
     """Returns a file's content, decompressed if its name ends in .gz.
 
     Raises:
-        ValueError: the file is not what gzip writes, or would become more than 100
-            times as large.
+        ValueError: gzip cannot read the file, or its content is over 64 MiB and more
+            than 100 times as large.
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read()

@@ -1,7 +1,7 @@
 """Reads files of inference: pairs of a premise and a hypothesis, and their class.
 
-ANLI, ConjNLI, HANS, MultiNLI and SNLI ship them as JSON lines or as TSV with a header,
-each with names of its own.
+ANLI, ConjNLI, HANS, MultiNLI and SNLI are JSON lines or TSV with a header; each set has
+its own names for the columns.
 """
 
 from absl import logging
@@ -10,12 +10,11 @@ from remixer_tf.errors import UserError
 from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.table_files import read_table
 
-# What the sets call the parts of a row.
 PREMISE = ("premise", "Premise", "sentence1", "context")
 HYPOTHESIS = ("hypothesis", "Hypothesis", "sentence2", "statement")
 LABEL = ("label", "Label", "gold_label")
-NO_LABEL = -1  # as TensorFlow Datasets has it
-# Classes in the order of their ids, as GLUE and TensorFlow Datasets have it.
+NO_LABEL = -1  # as in TensorFlow Datasets
+# Classes in the order of their ids in GLUE and TensorFlow Datasets.
 THREE_CLASSES = ["entailment", "neutral", "contradiction"]
 TWO_CLASSES = ["entailment", "not_entailment"]
 
@@ -27,7 +26,7 @@ def pair_source(folder, files, classes, premise="premise", where=None, columns=(
         folder: a `DataFolder`.
         files: dictionary, split -> names that its file may have, see `find_file`.
         classes, where, columns: see `read_pairs`.
-        premise: str, what an example calls its premise.
+        premise: str, the premise's name in an example.
     """
 
     def read_rows(split):
@@ -41,28 +40,28 @@ def pair_source(folder, files, classes, premise="premise", where=None, columns=(
 def read_pairs(path, classes, where=None, columns=()):
     """Reads the pairs of a file.
 
-    Pairs labelled "-", on whose class SNLI's and MultiNLI's annotators did not agree,
-    are left out and counted in the log.
+    Pairs labelled "-", on which SNLI's and MultiNLI's annotators disagreed, are left
+    out and counted in the log.
 
     Args:
-        path: str, of a file that `read_table` reads.
-        classes: list of str, the labels; their first letters stand for them, too.
-        where: None, or a function of a row, a dictionary of str, that says whether it
-            is wanted.
-        columns: names of columns to read beside.
+        path: str, a file for `read_table`.
+        classes: list of str, the labels; a file may have their first letters.
+        where: None, or a function of a row, a dictionary of str: False leaves it out.
+        columns: names of further columns to read.
 
     Returns:
-        list of (hypothesis, premise, index in `classes`, *values of `columns`). Without
-        a column of labels the index is `NO_LABEL`.
+        list of (hypothesis, premise, index in `classes`, *values of `columns`). The
+        index is `NO_LABEL` if the file has no labels.
 
     Raises:
-        ValueError: the file has no column of one of the names, or a row that cannot be
-            used; the message names its line.
+        ValueError: a column is missing, or a row cannot be used; the message has its
+            line.
     """
     names, lines = read_table(path)
-    premise, hypothesis = (_find(path, names, these) for these in (PREMISE, HYPOTHESIS))
-    for column in columns:
-        _find(path, names, (column,))
+    premise, hypothesis, *_ = (
+        _find(path, names, wanted)
+        for wanted in (PREMISE, HYPOTHESIS, *((column,) for column in columns))
+    )
     label = next((name for name in LABEL if name in names), None)
     numbers = {name: i for i, name in enumerate(classes)}
     numbers |= {name[0]: i for i, name in enumerate(classes)} | {None: NO_LABEL}

@@ -1,4 +1,4 @@
-"""From what layers told to the figures that show it, with matplotlib's Agg."""
+"""Figures of the values that layers sow, with matplotlib."""
 
 import collections
 import re
@@ -16,11 +16,11 @@ class Map(NamedTuple):
     """A matrix `[target, source]` as colours.
 
     Attributes:
-        matrix: float array; NaN stays white.
-        signed: bool. False shows weights from 0 up, and cuts the scale where the
-            largest half percent of them begin; True shows both signs, zero white.
-        x, y: lists of str, a label for each column and row; None for positions. Empty
-            where they are neither sources nor targets.
+        matrix: float array. NaN stays white.
+        signed: bool. True shows both signs, and zero white. False shows weights from 0
+            to their 99.5th percentile.
+        x, y: lists of str, labels of columns and rows. None means positions, and an
+            empty list no labels.
     """
 
     matrix: np.ndarray
@@ -38,19 +38,17 @@ class Curves(NamedTuple):
 
 
 def draw_observations(observations, where, image_side=None):
-    """Draws mixing matrices next to the mean attention maps, and alpha.
+    """Draws mixing matrices, mean attention maps and alpha; a row is a layer.
 
-    A row is a layer. Static mixing through a softmax is shown as weights ("Remixers",
-    Figure 2); without one (spatial gating units) as a signed matrix, and next to it
-    some of its rows as curves (gMLP, Figures 3 and 4). Of a Toeplitz matrix the curve
-    is its weights over the relative position (gMLP, Figure 9), before a softmax if
-    there is one.
+    Static mixing with a softmax is shown as weights ("Remixers", Figure 2). Without one
+    it is a signed matrix, with curves of some rows (gMLP, Figures 3 and 4). A Toeplitz
+    matrix has a curve over the relative position, before any softmax (gMLP, Figure 9).
 
     Args:
         observations: from `observe`, for a batch.
-        where: str, what the titles say of the model and the data.
-        image_side: int, how many patches an image's side has, for rows as images (gMLP,
-            Figure 3); None for text.
+        where: str, model and data in the titles.
+        image_side: int, the number of patches of an image's side. Rows are then shown
+            as images (gMLP, Figure 3). None for text.
 
     Returns:
         dictionary of names to figures; empty if there is nothing to show.
@@ -77,9 +75,9 @@ def draw_attention(observations, tokens, where):
 
     Args:
         observations: from `observe`, for a batch of one example.
-        tokens: dictionary of 'encoder' and 'decoder' to (names of the tokens that a
-            position reads, names of those that label its row).
-        where: str, what the titles say.
+        tokens: dictionary of 'encoder' and 'decoder' to two lists of str, the tokens
+            read at each position, and the labels of its row.
+        where: str, of the titles.
 
     Returns:
         dictionary of names to figures; empty if no layer attends.
@@ -89,7 +87,7 @@ def draw_attention(observations, tokens, where):
         if name != "attention":
             continue
         stack, index, place = _locate(layer)
-        # A model of one stack may call it as it likes.
+        # A single stack may have any name.
         queries = stack if stack in tokens else next(iter(tokens))
         keys = "encoder" if isinstance(layer, CrossAttention) else queries
         panel = Map(value.mean(axis=0), x=tokens[keys][0], y=tokens[queries][1])
@@ -145,8 +143,8 @@ def _chosen(length):
 
 
 def _row_images(matrix, side):
-    """A square of images, each the row of a patch, at that patch's place."""
-    patches = matrix[-side * side :, -side * side :]  # a class token stands first
+    """Returns a square of images: each is the row of a patch, at its place."""
+    patches = matrix[-side * side :, -side * side :]  # without a class token
     places = _chosen(side)
     mosaic = np.full((len(places) * (side + 1) - 1,) * 2, np.nan)
     for i, row in enumerate(places):
@@ -158,7 +156,7 @@ def _row_images(matrix, side):
 
 
 def _locate(layer):
-    """Returns (stack, number of the layer, place below it) from a layer's path."""
+    """Returns (stack, number of the block, place in it) of a layer."""
     match = re.search(r"([^/]+)/layer_(\d+)_[^/]+/(.+)", layer.path)
     if not match:
         return "model", 0, layer.path
@@ -169,7 +167,7 @@ def _locate(layer):
 
 
 def _draw_grid(title, rows):
-    """Draws a row for each layer, a column for each title; a row may lack some."""
+    """Draws a row for each layer and a column for each title."""
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     panels = [panel for row in rows.values() for panel in row.values()]
     tokens = [len(p.x or ()) for p in panels if isinstance(p, Map)]
@@ -193,7 +191,7 @@ def _draw_grid(title, rows):
 
 
 def _draw_alpha(lines):
-    """Draws {label: [(layer, alpha's values)]}: mean, least and largest value."""
+    """Draws mean, least and largest value of {label: [(layer, alpha)]}."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axis = figure.subplots()
     for i, (label, points) in enumerate(lines.items()):
@@ -201,9 +199,9 @@ def _draw_alpha(lines):
         means = np.array([values.mean() for _, values in points])
         below = means - [values.min() for _, values in points]
         above = [values.max() for _, values in points] - means
-        # Rounding may put a mean of equal values outside them.
+        # A mean of equal values may be rounded past them.
         errors = np.maximum([below, above], 0)
-        # Equal lines stay visible: later ones are drawn smaller.
+        # Later lines are thinner, so that equal ones stay visible.
         style = {"marker": "o", "markersize": 10 / (i + 1), "linewidth": 4 / (i + 1)}
         axis.errorbar(layers, means, errors, capsize=4, label=label, **style)
     axis.set(title="alpha: mean, least and largest", xlabel="layer", ylabel="alpha")
@@ -217,14 +215,17 @@ def _draw_alpha(lines):
 def _draw_map(figure, axis, panel):
     matrix = panel.matrix
     values = matrix[np.isfinite(matrix)]
-    largest = np.abs(values).max(initial=0) or 1.0
-    if panel.signed:
-        options = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
-        top = largest
-    else:
-        top = (np.percentile(values, 99.5) if len(values) else 1.0) or largest
-        options = {"cmap": "viridis", "vmin": 0, "vmax": top}
-    image = axis.imshow(matrix, aspect="auto", interpolation="nearest", **options)
+    top = largest = np.abs(values).max(initial=0) or 1.0
+    if not panel.signed and len(values):
+        top = np.percentile(values, 99.5) or largest
+    image = axis.imshow(
+        matrix,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="RdBu_r" if panel.signed else "viridis",
+        vmin=-top if panel.signed else 0,
+        vmax=top,
+    )
     extend = "max" if largest > top else "neither"
     bar = figure.colorbar(image, ax=axis, extend=extend)
     bar.ax.tick_params(labelsize=7)

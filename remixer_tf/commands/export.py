@@ -1,9 +1,9 @@
-"""Writes a SavedModel, LiteRT, ONNX or Hugging Face files.
+"""Writes a SavedModel, safetensors, LiteRT, ONNX or Hugging Face files.
 
 A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
 (export_<type>/<step> with other --weights than float32), and the command prints what it
-can be asked; or the folder <model_dir>/<format>/<step>, for transformers, LiteRT or
-ONNX Runtime.
+can be asked; or the folder <model_dir>/<format>/<step>, for `remixer_tf.load`,
+transformers, LiteRT or ONNX Runtime.
 """
 
 import os
@@ -18,15 +18,16 @@ def add_arguments(parser):
         "--format",
         choices=FORMATS,
         default=FORMATS[0],
-        help="saved_model if not given; huggingface is for T5.1.1 and T5.1.0; litert "
-        "and onnx, from ids to ids, need extras of these names",
+        help="saved_model if not given; safetensors is a folder to publish, of any "
+        "model, which remixer_tf.load reads; huggingface is for T5.1.1 and T5.1.0; "
+        "litert and onnx, from ids to ids, need extras of these names",
     )
     parser.add_argument(
         "--weights",
         default="float32",
         metavar="TYPE",
-        help="type that a SavedModel stores the weights in: float32 (if not given), or "
-        "in half the size bfloat16 or float16. Computing stays as it is",
+        help="type of the weights in a SavedModel: float32 (if not given), or, at half "
+        "the size, bfloat16 or float16. Computing stays as it is",
     )
     parser.add_argument(
         "--batch_sizes",
@@ -38,11 +39,11 @@ def add_arguments(parser):
     )
     help = "a SavedModel refuses requests of more rows; default: 512"
     configuration.add_number(parser, "--max_rows", help)
-    parser.add_argument(
+    configuration.add_flag(
+        parser,
         "--warm_up",
-        action="store_true",
-        help="add requests that TensorFlow Serving answers before it takes others "
-        "(needs the extra: serving)",
+        "add requests that TensorFlow Serving answers before it takes others (needs "
+        "the extra: serving)",
     )
 
 

@@ -1,7 +1,7 @@
-"""What to evaluate and how, for `remixer_tf eval` and while training alike.
+"""Evaluations, in training and by `remixer_tf eval`.
 
-Results are files in the folder of the run, and nothing else remembers them: a run that
-was killed knows what it has evaluated, which step was best, and whether to stop.
+Results are files in the folder of the run. From these alone, a run that was killed
+knows which steps it has evaluated, which was best, and whether to stop.
 """
 
 import functools
@@ -15,6 +15,8 @@ from absl import logging
 
 from remixer_tf import console
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
+from remixer_tf.data.codec import Codec
+from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.data.lengths import check_feature_lengths, has_split
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
@@ -35,39 +37,37 @@ from remixer_tf.layers.checks import check_integers
 
 
 class Evaluation:
-    """One result for each of its parts, pairs of a task's and a split's name.
+    """Computes one result for each of its parts, (task name, split) pairs.
 
-    A result's key says what it was computed from: `checkpoint` and `examples`, hashes
-    of all of them; `configuration`, a hash of the bindings that `run` was given; and
-    the `settings` of the evaluation itself. A result with the same key is known, and is
-    not computed again. The code is no part of it.
+    A result has a key. It holds hashes of `checkpoint`, `examples` and `configuration`
+    (the bindings given to `run`), and the `settings` of the evaluation. A result with
+    the same key is not computed again. The key does not depend on the code.
 
     A subclass has these methods:
 
-    - `parts()`: the (task name, split) pairs of the results;
-    - `settings()`: its arguments that can change a result, a dictionary for JSON, in
-      which a function is known by its name;
+    - `parts()`: the parts;
+    - `settings()`: arguments that can change a result, a dictionary for JSON;
     - `hash_examples(part)`: a hash of all examples of a part, a str;
     - `batch_function(model)`: the function of a batch that the engine compiles;
-    - `predict(part, model, function)`: calls it on a part. Returns facts, what the
-      result holds beside its metrics, a dictionary; and predictions;
+    - `predict(part, model, function)`: calls it on a part. Returns a dictionary of
+      facts, which the result holds next to its metrics, and predictions;
     - `metrics(part, predictions)`: {name: number};
-    - `metric_names(wanted)`: the names that metrics will have, before there is a
-      result, a set of "name/task/split/metric". One that ends with "/" stands for all
-      that begin so. `wanted` is a name that may be worth a closer look.
+    - `metric_names(wanted)`: the set of "name/task/split/metric" that results will
+      have. One that ends with "/" stands for all with that beginning. The name
+      `wanted` may need a closer look.
 
     Args:
-        period: int, steps between evaluations; the last step is always evaluated.
-        name: str, tells apart evaluations of the same splits: their results lie in
-            eval/<name>, their curves are called so. None or "" for none. In gin,
-            `@scope()` names an evaluation by the scope it is made in.
+        period: int, steps between evaluations. The last step is always evaluated.
+        name: str, distinguishes evaluations of the same splits in eval/<name> and in
+            TensorBoard; None or "" for none. In gin, `@scope()` is the name of the
+            scope.
     """
 
     kind = None  # the name of the file of a result
     any_rows = False  # see `Engine.compile`
-    examples_file = "predictions.jsonl"  # what it says of each example
-    columns = ("input", "target", "prediction")  # of them, those that TensorBoard shows
-    vocabularies = None  # what `describe_vocabularies` gives, of text
+    examples_file = "predictions.jsonl"  # of `records`
+    columns = ("input", "target", "prediction")  # of records in TensorBoard
+    vocabularies = None  # of text, see `describe_vocabularies`
 
     def __init__(self, *, period=1000, name=None):
         self.period = period
@@ -75,13 +75,13 @@ class Evaluation:
         self._compiled = None, None
 
     def records(self, part, predictions):
-        """Returns what is written of each example: dictionaries, None for nothing."""
+        """Returns a dictionary to write for each example, or None."""
 
     def check(self, model_dir, others=()):
         """Raises a ValueError, before a run starts, if it could not be evaluated.
 
-        The run has another vocabulary, there is nothing to score, or one of the run's
-        other evaluations would write the same files.
+        Reasons are another vocabulary, nothing to score, or another evaluation of the
+        run that writes the same files.
         """
         if self.vocabularies:
             check_vocabularies(model_dir, self.vocabularies)
@@ -100,7 +100,7 @@ class Evaluation:
                 )
 
     def results(self, model_dir, model, bindings=None):
-        """Returns the results of all steps that have the key of now, a list."""
+        """Returns the list of results, of all steps, that have the present key."""
         parts = self.parts()
         return [
             result
@@ -114,19 +114,17 @@ class Evaluation:
     def run(
         self, model_dir, engine, step, *, checkpoint=None, bindings=None, force=False
     ):
-        """Evaluates what has no result yet, writes it, and prints all.
+        """Evaluates parts without a result, writes their results, and prints all.
 
         All hosts call it. The first of them writes and prints.
 
         Args:
             model_dir: folder of the run.
             engine: the `Engine` that has the model.
-            step: int, that of the model's weights.
-            checkpoint: a function that returns a hash of the checkpoint of these
-                weights, see `reading.hash_checkpoint`; None if there is none. No
-                result is known then.
-            bindings: dictionary of str, what else can change a result: the bindings of
-                gin; None for none.
+            step: int, of the model's weights.
+            checkpoint: a function that returns a hash of the checkpoint, see
+                `reading.hash_checkpoint`. Without one, None, no result is known.
+            bindings: dictionary of str, the bindings of gin that can change a result.
             force: bool, whether to evaluate again what is known.
 
         Returns:
@@ -138,7 +136,7 @@ class Evaluation:
         known = {}
         if checkpoint and not force:
             known = self._known(engine, model_dir, step, checkpoint(), bindings)
-        engine.host.barrier()  # All know the same, before the first writes more.
+        engine.host.barrier()  # All hosts have read before the first one writes.
         writes = engine.host.index == 0
         results = {}
         for part in self.parts():
@@ -148,7 +146,7 @@ class Evaluation:
                 facts, predictions = self.predict(part, engine.model, function)
                 result = {**self._identity(part, step), **facts}
                 examples = None
-                # What was predicted is safe before metrics may fail.
+                # Predictions are written first, since a user's metrics may fail.
                 records = self.records(part, predictions) if writes else None
                 if records is not None:
                     names = self.examples_file, self.columns
@@ -164,7 +162,7 @@ class Evaluation:
         return results
 
     def _known(self, engine, model_dir, step, checkpoint, bindings):
-        """{part: its result} of those with this key; says of each whether it counts."""
+        """Returns {part: known result}, and prints for each old one if it counts."""
         known = {}
         for part in self.parts():
             result = read_result(model_dir, self.kind, self._identity(part, step))
@@ -189,35 +187,30 @@ class Evaluation:
         return dict(zip(names, (self.name, *part, step), strict=True))
 
     def _key(self, part, model, checkpoint, bindings):
-        """The key of a result, as it is read back from its file."""
+        """Returns the key of a result, as read back from its file."""
         settings = {
             "model": type(model).__name__,
             "dtype_policy": model.dtype_policy.name,
             **self.settings(),
         }
+        text = json.dumps(bindings, sort_keys=True)
         return {
             "checkpoint": checkpoint,
-            "configuration": short_hash(json.dumps(bindings, sort_keys=True)),
+            "configuration": hashlib.sha256(text.encode()).hexdigest()[:16],
             "settings": json.loads(json.dumps(settings)),
             "examples": self.hash_examples(part),
         }
 
     def _function(self, engine):
-        """The compiled function, kept for the next step: compiling takes long."""
+        """Returns the compiled function, kept for the next step."""
         if self._compiled[0] is not engine:
             function = self.batch_function(engine.model)
             self._compiled = engine, engine.compile(function, self.any_rows)
         return self._compiled[1]
 
 
-def short_hash(text):
-    """Returns 16 hexadecimal digits of the SHA-256 of a str or of bytes."""
-    data = text.encode() if isinstance(text, str) else text
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
 def function_name(function):
-    """Returns what a function is called, with the arguments of a partial one."""
+    """Returns the name of a function, with the arguments of a partial one."""
     if isinstance(function, functools.partial):
         arguments = f"{function.args}, {function.keywords}"
         return f"{function_name(function.func)}({arguments})"
@@ -229,21 +222,22 @@ class TextEvaluation(Evaluation):
     """An evaluation of a task's splits, each read once.
 
     Args:
-        task: registered name, `seqio.Task` or `seqio.Mixture`, whose tasks are
-            evaluated one by one; None for the run's.
-        run: a `Run`, whose vocabulary counts, as do its task and lengths where none are
-            given.
-        feature_lengths: dictionary of ints, as in training; longer inputs are trimmed.
+        task: registered name, `seqio.Task` or `seqio.Mixture`; None for the run's. The
+            tasks of a mixture are evaluated one by one.
+        run: a `Run`. Its vocabulary replaces the task's, and its task and lengths are
+            the defaults.
+        feature_lengths: dictionary of ints, as in training. Longer inputs are trimmed.
         batch_size: int, on all replicas.
-        splits: list of str, also slices as `validation[:100]` of TensorFlow Datasets;
-            None for every split that is there, has labels, and a name that does not
-            start with "train".
+        splits: list of str. Slices as `validation[:100]` of TensorFlow Datasets are
+            allowed. None means every split that has files and labels, and a name that
+            does not start with "train".
         max_examples: int, only the first of each split; None for all.
-        feature_converter: a `seqio.FeatureConverter` class.
+        feature_converter: a `seqio.FeatureConverter` class; None for the model's, see
+            `converter_for`.
         period, name: see `Evaluation`.
 
     Raises:
-        ValueError: an unknown task or split, or none beside training.
+        ValueError: an unknown task or split, or only training splits.
     """
 
     def __init__(
@@ -255,7 +249,7 @@ class TextEvaluation(Evaluation):
         batch_size=64,
         splits=None,
         max_examples=None,
-        feature_converter=seqio.EncDecFeatureConverter,
+        feature_converter=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -288,11 +282,7 @@ class TextEvaluation(Evaluation):
         }
 
     def parts(self):
-        """Returns the (task name, split) pairs of the results.
-
-        Raises:
-            FileNotFoundError: the files of all of them are missing.
-        """
+        """Returns the parts; raises FileNotFoundError if files of all are missing."""
         parts, missing = [], []
         for part, split in self._splits.items():
             if not self._asked_for and split.missing:
@@ -304,7 +294,6 @@ class TextEvaluation(Evaluation):
         return parts
 
     def _wanted(self, split):
-        """Whether a `TaskSplit` is to be evaluated: asked for, or with labels."""
         return self._asked_for or split.has_labels
 
     def settings(self):
@@ -323,7 +312,7 @@ class TextEvaluation(Evaluation):
         return self._splits[part].hash
 
     def metrics(self, part, predictions):
-        """Returns the task's metrics; none where nothing has a label."""
+        """Returns the task's metrics; none without labels."""
         split = self._splits[part]
         if not split.has_labels:
             return {}
@@ -334,14 +323,14 @@ class TextEvaluation(Evaluation):
         return {name for result in results for name in metrics_by_name(result)}
 
     def trial(self, examples):
-        """Returns what a perfect model predicts, as `metrics` takes it."""
+        """Returns the predictions of a perfect model, for `metrics`."""
         raise NotImplementedError
 
     def tried_results(self, wanted):
         """Returns results of a perfect model on the first examples, at step 0.
 
-        If a name would be missed, they are of all examples: there are metrics of kinds
-        of examples. Metrics that fail have the one name "".
+        All examples are used if `wanted` is missing, since some metrics are of certain
+        kinds of examples. Metrics that fail have the single name "".
         """
         results = []
         for part in self.parts():
@@ -371,12 +360,16 @@ class TextEvaluation(Evaluation):
             )
             return {"": math.nan}
 
-    def predict_examples(self, part, model, function, remedy, feature_converter=None):
+    def codec(self, part, model):
+        """Returns the `Codec` for batches of a part's examples."""
+        converter = self.feature_converter or converter_for(model)
+        return Codec(self._splits[part].task, self.feature_lengths, converter)
+
+    def predict_examples(self, part, model, function, remedy):
         """Calls a function on the batches of a part's examples, see `call_on_examples`.
 
-        `remedy` is what the log says is done with long examples, and
-        `feature_converter` counts where the evaluation has none. Returns facts of the
-        examples, the results, and seconds.
+        The log says `remedy` about long examples. Returns facts of the examples,
+        results, and seconds.
         """
         split = self._splits[part]
         over_length = self.count_over_length(part, remedy)
@@ -385,7 +378,7 @@ class TextEvaluation(Evaluation):
         results = call_on_examples(
             function,
             split.examples,
-            split.codec(self.feature_converter or feature_converter),
+            self.codec(part, model),
             length_buckets=padded_lengths(model, self.feature_lengths),
             batch_size=self.batch_size,
             description=" ".join(part),
@@ -393,7 +386,7 @@ class TextEvaluation(Evaluation):
         return facts, results, time.perf_counter() - start
 
     def count_over_length(self, part, remedy):
-        """Returns how many of a part's examples are too long; logs them once."""
+        """Counts a part's examples that are too long, and logs the number once."""
         over = self._splits[part].over_length
         if over.over and part not in self._told:
             self._told.add(part)

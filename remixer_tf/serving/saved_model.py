@@ -17,8 +17,9 @@ class Signatures(NamedTuple):
     Attributes:
         functions: dictionary of names to `tf.function`s with an `input_signature`. Each
             returns a dictionary of tensors with the leading axis `batch`.
-        missing: dictionary from signatures that this model lacks to the reason.
-        resources: list of `tf.Module`s, whose variables and tokenizers they use.
+        missing: dictionary of names to reasons. This model lacks these signatures.
+        resources: list of `tf.Module`s. The functions use their variables and
+            tokenizers.
         example: bytes, the strings of warm-up requests.
         files: list of str, assets.
         num_ids: int, int32 inputs are ids below it; None without such inputs.

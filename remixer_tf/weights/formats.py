@@ -4,8 +4,13 @@ import os
 import re
 
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.weights.hugging_face import read_hugging_face_t5
+from remixer_tf.weights.hugging_face import read_hugging_face
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
+from remixer_tf.weights.model_folder import (
+    check_manifest,
+    is_model_folder,
+    read_model_folder,
+)
 from remixer_tf.weights.safetensors_files import read_json
 from remixer_tf.weights.t5x import read_t5x
 from remixer_tf.weights.timm import read_timm
@@ -20,7 +25,8 @@ def read_source(path):
               one of its files;
             - a folder with `model.ckpt-<step>.index`, of which the highest step is
               taken, or the path of one of its files: Mesh TensorFlow's;
-            - a folder with a file `checkpoint`, or the msgpack file itself: T5X's.
+            - a folder with a file `checkpoint`, or the msgpack file itself: T5X's;
+            - a folder that `remixer_tf export --format=safetensors` wrote.
 
     Returns:
         a `Source`.
@@ -50,12 +56,15 @@ def read_source(path):
 
 
 def _read_folder(folder):
+    if is_model_folder(folder):
+        check_manifest(folder)
+        return read_model_folder(folder)
     names = os.listdir(folder)
     if "config.json" in names:
         config = read_json(os.path.join(folder, "config.json"))
         if "architecture" in config:
             return read_timm(folder)
-        return read_hugging_face_t5(folder)
+        return read_hugging_face(folder)
     steps = [int(m[1]) for n in names if (m := re.fullmatch(r".*-(\d+)\.index", n))]
     if steps:
         (prefix, *_) = [n for n in names if n.endswith(f"-{max(steps)}.index")]

@@ -64,13 +64,21 @@ def _projection(sublayer):
     return r"\2" if sublayer == "feed_forward" else r"\3"
 
 
-HUGGING_FACE_T5 = _t5(
-    "shared.weight",
-    "lm_head.weight",
-    r"\1.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-    r"\1.final_layer_norm.weight",
-    _hugging_face,
-    np.transpose,
+HUGGING_FACE_T5 = (
+    *_t5(
+        "shared.weight",
+        "lm_head.weight",
+        r"\1.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        r"\1.final_layer_norm.weight",
+        _hugging_face,
+        np.transpose,
+    ),
+    (  # umT5
+        r"(encoder|decoder)/layer_(\d+)_self_attention/self_attention/position_bias"
+        "/rel_embedding",
+        r"\1.block.\2.layer.0.SelfAttention.relative_attention_bias.weight",
+        np.transpose,
+    ),
 )
 
 T5X = _t5(

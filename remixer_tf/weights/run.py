@@ -6,6 +6,7 @@ from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabulari
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.errors import ExistingFileError, UserError
+from remixer_tf.weights.source import IMAGES, TEXT
 from remixer_tf.weights.values import gin_text
 
 
@@ -15,22 +16,24 @@ def run_gin(source, vocabulary=None):
     `vocabulary` is the path of a SentencePiece model, None for the one next to the
     weights.
     """
-    run = "imagenet" if source.extra_ids is None else "imported"
-    text = (
-        f"include {source.architecture!r}\n{gin_text(source.bindings)}"
-        f"include 'runs/{run}.gin'\n"
-    )
-    path = vocabulary or source.vocabulary
-    if path and source.extra_ids is not None:
+    text = "".join(f"include {file!r}\n" for file in source.architecture)
+    if source.run is None:
+        return text
+    text += f"{gin_text(source.bindings)}include {source.run!r}\n"
+    if source.run != IMAGES:
+        text += gin_text({"EXTRA_IDS": source.extra_ids})
+    if path := vocabulary or source.vocabulary:
         file = os.path.abspath(os.path.expanduser(path))
-        text += gin_text({"VOCABULARY_FILE": file, "EXTRA_IDS": source.extra_ids})
+        text += gin_text({"VOCABULARY_FILE": file})
     if source.generation.file:
         text += f"include {source.generation.file!r}\n"
     return text + gin_text(source.generation.bindings)
 
 
 def check_vocabulary_named(source, vocabulary, bindings):
-    """Raises ValueError unless weights of a text model come with a vocabulary.
+    """Raises ValueError if weights need a vocabulary's file and have none.
+
+    Models of bytes or images and exported runs need none, and take none.
 
     Args:
         source: a `Source`.
@@ -38,7 +41,12 @@ def check_vocabulary_named(source, vocabulary, bindings):
         bindings: list of str, of gin.
     """
     given = any(binding.startswith("VOCABULARY") for binding in bindings)
-    if source.extra_ids is not None and not (vocabulary or source.vocabulary or given):
+    if source.run != TEXT:
+        if vocabulary:
+            raise UserError(
+                f"a {source.format} needs no vocabulary's file. Leave --vocabulary out."
+            )
+    elif not (vocabulary or source.vocabulary or given):
         raise UserError(
             "no vocabulary came with these weights. Name their SentencePiece model "
             "(of T5's own: sentencepiece.model or spiece.model) with "

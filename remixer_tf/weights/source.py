@@ -5,12 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remixer_tf.checkpoints.reading import named_variables
+from remixer_tf.checkpoints.reading import is_random_state, named_variables
 from remixer_tf.errors import UserError
 from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
 
 _SHOWN = 10
+# gin files of runs that start from published weights, see `Source.run`.
+TEXT = "runs/imported.gin"
+BYTES = "runs/imported_bytes.gin"
+IMAGES = "runs/imagenet.gin"
 
 
 class Source(NamedTuple):
@@ -18,28 +22,30 @@ class Source(NamedTuple):
 
     Attributes:
         format: str, such as "Hugging Face T5".
-        architecture: str, the gin file of the model: one of this package's.
+        architecture: tuple of str, the gin files of the model: this package's.
         bindings: {name: value} of its sizes and choices, see `values.gin_text`.
         rows: the table of names, see `weights.names`.
         shapes: {name: shape} of all arrays that are there.
         read: a function from a name to the array.
         skipped: {name: reason} of arrays that no variable needs.
         vocabulary: path of the SentencePiece model that came with them, or None.
-        extra_ids: int, the sentinels after the vocabulary's pieces; None for models
-            that read no text.
+        extra_ids: int, the sentinels after the vocabulary's pieces.
         generation: a `Generation`, how the published model is asked.
+        run: str, the gin file of its run: TEXT, which needs a vocabulary's file, BYTES
+            or IMAGES; None if `architecture` is the whole configuration.
     """
 
     format: str
-    architecture: str
+    architecture: tuple
     bindings: dict
     rows: tuple
     shapes: dict
     read: Callable
     skipped: dict = {}
     vocabulary: str | None = None
-    extra_ids: int | None = 100
+    extra_ids: int = 100
     generation: Generation = Generation()
+    run: str | None = TEXT
 
 
 def match_variables(variables, source):
@@ -86,6 +92,15 @@ def match_variables(variables, source):
     return found
 
 
+def model_variables(model):
+    """{path without the model's name: variable} of a built model, without dropout's."""
+    return {
+        path.partition("/")[2]: variable
+        for path, variable in named_variables(model.variables).items()
+        if not is_random_state(path)
+    }
+
+
 def take(model, source):
     """Sets the variables of a built `keras.Model` from a `Source`.
 
@@ -95,11 +110,9 @@ def take(model, source):
     Raises:
         ValueError: what `match_variables` raises.
     """
-    variables = {
-        path.partition("/")[2]: variable
-        for path, variable in named_variables(model.trainable_variables).items()
-    }
+    variables = model_variables(model)
     found = match_variables(variables, source)
     for path, (name, change) in found.items():
-        variables[path].assign(np.asarray(change(source.read(name)), np.float32))
+        value = np.asarray(change(source.read(name)))
+        variables[path].assign(value.astype(variables[path].dtype))
     return {path: name for path, (name, _) in found.items()}

@@ -33,6 +33,9 @@ class T5(NamedTuple):
         num_buckets, max_distance: ints, see `RelativePositionBias`.
         epsilon: float, of the norms.
         dropout_rate: float.
+        own_biases: bool, whether each layer has a position bias of its own (umT5).
+
+    A `num_decoder_layers` of 0 is an encoder alone.
     """
 
     vocab_size: int
@@ -49,12 +52,16 @@ class T5(NamedTuple):
     max_distance: int = 128
     epsilon: float = 1e-6
     dropout_rate: float = 0.1
+    own_biases: bool = False
 
     def architecture(self):
-        """The gin file of the model, and the bindings of its sizes: a pair."""
+        """The gin files of the model, and the bindings of its sizes: a pair."""
         feed_forward = "GatedFeedForward" if self.gated else "FeedForward"
         sizes = (*self._fields[:7], "dropout_rate")
-        return f"architectures/{'t5_1_1' if self.gated else 't5_1_0'}.gin", {
+        files = ["t5_1_1" if self.gated else "t5_1_0"]
+        files += ["umt5"] * self.own_biases
+        files += ["t5_encoder"] * (not self.num_decoder_layers)
+        return tuple(f"architectures/{file}.gin" for file in files), {
             **{name.upper(): getattr(self, name) for name in sizes},
             "EncoderDecoder.tied_logits": self.tied_logits,
             f"{feed_forward}.activation": self.activation,
@@ -75,7 +82,7 @@ class T5(NamedTuple):
         inner, layers = self.num_heads * self.d_kv, self.num_encoder_layers
         encoder = self.d_model * (4 * inner + (2 + self.gated) * self.d_ff)
         decoder = encoder + 4 * self.d_model * inner
-        bias = 2 * self.num_heads * self.num_buckets
+        bias = self.num_heads * self.num_buckets
         size = self.vocab_size * self.d_model + bias
         size += layers * encoder + self.num_decoder_layers * decoder
         there = sum(math.prod(shape) for shape in shapes.values())

@@ -6,7 +6,7 @@ import os
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import TIMM_GMLP, TIMM_MIXER
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
-from remixer_tf.weights.source import Source
+from remixer_tf.weights.source import IMAGES, Source
 from remixer_tf.weights.values import real, reals, shape_of, word
 
 _CONVERTING = (
@@ -61,12 +61,12 @@ def read_timm(folder):
         bindings["D_TOKENS"] = shape(f"{first}.weight", 2)[0]
     return Source(
         f"timm {'gMLP' if is_gmlp else 'MLP-Mixer'}",
-        f"architectures/{'gmlp' if is_gmlp else 'mixer'}_vision.gin",
+        (f"architectures/{'gmlp' if is_gmlp else 'mixer'}_vision.gin",),
         bindings,
         rows,
         files.shapes,
         files.read,
-        extra_ids=None,
+        run=IMAGES,
     )
 
 

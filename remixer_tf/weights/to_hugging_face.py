@@ -7,12 +7,10 @@ import shutil
 
 import numpy as np
 import seqio
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from remixer_tf.checkpoints.reading import named_variables
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.errors import StorageError, UserError
+from remixer_tf.errors import UserError
 from remixer_tf.layers import (
     CrossAttention,
     FeedForward,
@@ -26,6 +24,7 @@ from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import Block
 from remixer_tf.weights.hugging_face import ACTIVATIONS, t5_of_config
 from remixer_tf.weights.names import HUGGING_FACE_T5, find_name
+from remixer_tf.weights.safetensors_files import WEIGHTS, write_safetensors
 
 _FEED_FORWARDS = (FeedForward, GatedFeedForward)
 _LAYERS = {
@@ -67,11 +66,7 @@ def export_hugging_face(model, task, folder, generation=None):
     sizes = t5_of_config(config, config["tie_word_embeddings"])
     _compare(model, t5_model(sizes), arrays)
     with whole_folder(folder) as place:
-        path = os.path.join(place, "model.safetensors")
-        try:
-            save_file(arrays, path, {"format": "pt"})
-        except SafetensorError as error:  # of the disk too
-            raise StorageError(str(error)) from error
+        write_safetensors(os.path.join(place, WEIGHTS), arrays)
         for name, content in (
             ("config.json", config),
             ("generation_config.json", generation),

@@ -4,7 +4,7 @@ import gin
 import pytest
 
 from remixer_tf.commands import run_command
-from remixer_tf.tasks import benchmark_files, squad_files
+from remixer_tf.tasks import benchmark_files, squad
 from tests.data.toy_images import make_folder
 from tests.tasks.benchmark_layouts import write_glue
 from tests.tasks.test_squad import as_json, question
@@ -80,7 +80,7 @@ def span_run(tmp_path_factory):
         "--gin.NULL_THRESHOLD=1.0",
         *SHORT,
     )
-    squad_files.data_folder.set(None)
+    squad.data_folder.set(None)
 
 
 @pytest.fixture(scope="session")

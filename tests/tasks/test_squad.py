@@ -25,7 +25,7 @@ from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.decoded import DecodedExamples
 from remixer_tf.evaluation.task_metrics import compute_metrics
 from remixer_tf.serving.span_answers import SpanAnswerer
-from remixer_tf.tasks import squad, squad_files
+from remixer_tf.tasks import squad
 from remixer_tf.tasks.squad import Question
 from tests.tasks import squad_reference as reference
 
@@ -245,12 +245,12 @@ def test_tfds_gives_what_the_files_give():
 def test_files_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("REMIXER_TF_SQUAD_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"one file train\*\.json .*none"):
-        squad_files.read_split("train")
+        squad.read_split("train")
     (tmp_path / "train-v2.0.json").write_text(as_json(ROWS))
     with gzip.open(tmp_path / "dev-v1.1.json.gz", "wt") as file:
         file.write(as_json(ROWS[:2]))
-    assert squad_files.read_split("validation") == ROWS[:2]
-    assert sorted(squad_files.read_split("train"), key=lambda r: r["id"]) == ROWS
+    assert squad.read_split("validation") == ROWS[:2]
+    assert sorted(squad.read_split("train"), key=lambda r: r["id"]) == ROWS
     examples = read_examples(
         get_task("squad_files_spans"),
         "validation",
@@ -259,10 +259,10 @@ def test_files_of_a_folder(tmp_path, monkeypatch):
     assert [e["targets_pretokenized"] for e in examples] == [b"Ann", "Köln".encode()]
     (tmp_path / "train-v1.1.json").write_text(as_json(ROWS))
     with pytest.raises(FileNotFoundError, match="train-v1.1.json, train-v2.0.json"):
-        squad_files.read_split("train")
+        squad.read_split("train")
     monkeypatch.delenv("REMIXER_TF_SQUAD_DIR")
     with pytest.raises(FileNotFoundError, match="squad_files.directory"):
-        squad_files.read_split("train")
+        squad.read_split("train")
 
 
 def test_gin_names_the_folder(tmp_path):
@@ -273,30 +273,30 @@ def test_gin_names_the_folder(tmp_path):
         configuration.parse_gin(files, [*bindings, "VOCABULARY_FILE = 'a.model'"])
         reference = gin.query_parameter("DecodedEvaluation.decode_fn")
         assert reference.selector == "best_span"
-        assert squad_files.read_split("validation") == ROWS
+        assert squad.read_split("validation") == ROWS
     finally:
         gin.clear_config()
-        squad_files.data_folder.set(None)
+        squad.data_folder.set(None)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"data": [{"paragraphs": 1}]}'])
 def test_a_file_of_another_format(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match="a.json is not of SQuAD's format"):
-        squad_files.read_json(str(tmp_path / "a.json"))
+        squad.read_json(str(tmp_path / "a.json"))
 
 
 def test_an_id_names_one_question(tmp_path):
     (tmp_path / "a.json").write_text(as_json([ROWS[0], ROWS[0]]))
     with pytest.raises(ValueError, match="an id must name one question"):
-        squad_files.read_json(str(tmp_path / "a.json"))
+        squad.read_json(str(tmp_path / "a.json"))
 
 
 @pytest.mark.real_data
 def test_the_target_spans_of_xquad_score_well(real_data_dir, toy):
     """T5's pieces hold more than some answers, mostly what the scores leave out."""
     path = str(real_data_dir / "squad" / "xquad.en.json")
-    source = squad.question_source(lambda split: squad_files.read_json(path), ["dev"])
+    source = squad.question_source(lambda split: squad.read_json(path), ["dev"])
     task = get_task(
         toy.replace(source=source),
         sentencepiece_vocabulary(

@@ -1,10 +1,11 @@
-"""Exact match by type of example and kind of type, and the metrics of texts by name.
+"""Metrics of texts by name, and exact match by the type of example.
 
 seqio gives a metric the postprocessed targets and predictions and nothing else, so
-`postprocess` puts the type of the example beside the text of its target.
+`postprocess` stores the type of the example with the text of its target.
 """
 
 import collections
+import operator
 import re
 import string
 from typing import NamedTuple
@@ -31,7 +32,7 @@ def normalize_whitespace(text):
 def normalize_answer(text):
     """Returns a text in small letters, without punctuation, articles and outer blanks.
 
-    So SQuAD's scripts compare answers (Rajpurkar et al. 2016, section 6.1).
+    SQuAD's scripts compare answers in this form (Rajpurkar et al. 2016, section 6.1).
     """
     text = "".join(c for c in text.lower() if c not in string.punctuation)
     return normalize_whitespace(re.sub(r"\b(a|an|the)\b", " ", text))
@@ -47,25 +48,32 @@ def word_f1(text, answer):
 
 
 def postprocess(text, example=None, is_target=False):
-    """seqio postprocessor: the text of a prediction, a `TargetWithType` of a target.
+    """seqio postprocessor: text with whitespace normalised.
 
-    A target's type is that of its example, a dictionary with the bytes 'type'.
-    Whitespace is normalised.
+    A target becomes a `TargetWithType`, from the bytes 'type' of its example.
     """
     text = normalize_whitespace(text)
     return TargetWithType(text, example["type"].decode()) if is_target else text
+
+
+def percentages(hits):
+    """Returns {name: percentage of True}, sorted, from pairs (name, bool)."""
+    found = collections.defaultdict(list)
+    for name, hit in hits:
+        found[name].append(hit)
+    return {name: 100.0 * sum(x) / len(x) for name, x in sorted(found.items())}
 
 
 def exact_match_by_type(kind_of_type):
     """Makes a metric: the percentage of predictions equal to their targets.
 
     Args:
-        kind_of_type: dictionary, type -> kind, for example "lexical". Types that are
-            not in it count in the overall and in their own number only.
+        kind_of_type: dictionary, type -> kind, for example "lexical". Other types
+            count only in the overall and in their own number.
 
     Returns:
-        a seqio metric function of `TargetWithType`s and str: `exact_match`, and
-        `exact_match/KIND` and `exact_match/type/TYPE` of those that occur.
+        a seqio metric function of `TargetWithType`s and str, with the numbers
+        `exact_match`, `exact_match/KIND` and `exact_match/type/TYPE`.
     """
 
     def exact_match(targets, predictions):
@@ -74,41 +82,41 @@ def exact_match_by_type(kind_of_type):
                 "Exact match needs one prediction for each target, and at least one. "
                 f"Received: {len(targets)} targets and {len(predictions)} predictions."
             )
-        hits = collections.defaultdict(list)
+        hits = []
         for target, prediction in zip(targets, predictions, strict=True):
             names = ["exact_match", f"exact_match/type/{target.type}"]
             if target.type in kind_of_type:
                 names.append(f"exact_match/{kind_of_type[target.type]}")
-            for name in names:
-                hits[name].append(target.text == prediction)
-        return {name: _percent(values) for name, values in sorted(hits.items())}
+            hits += [(name, target.text == prediction) for name in names]
+        return percentages(hits)
 
     return exact_match
 
 
-def _percent(values):
-    return 100.0 * sum(values) / len(values)
+def _percentage(name, measure, targets, predictions):
+    pairs = zip(targets, predictions, strict=True)
+    return percentages((name, measure(*pair)) for pair in pairs)
 
 
 def exact_match(targets, predictions):
     """Returns the percentage of predictions that equal their target but for blanks."""
-    pairs = zip(targets, predictions, strict=True)
-    equal = [normalize_whitespace(t) == normalize_whitespace(p) for t, p in pairs]
-    return {"exact_match": _percent(equal)}
+    targets, predictions = (
+        map(normalize_whitespace, texts) for texts in (targets, predictions)
+    )
+    return _percentage("exact_match", operator.eq, targets, predictions)
 
 
 def accuracy(targets, predictions):
     """Returns the percentage of predictions that equal their target."""
-    pairs = zip(targets, predictions, strict=True)
-    return {
-        "accuracy": _percent([target == prediction for target, prediction in pairs])
-    }
+    return _percentage("accuracy", operator.eq, targets, predictions)
 
 
 def f1(targets, predictions):
     """Returns SQuAD's F1 of words, in percent, of one answer to each question."""
-    pairs = zip(targets, predictions, strict=True)
-    return {"f1": _percent([word_f1(*map(normalize_answer, pair)) for pair in pairs])}
+    targets, predictions = (
+        map(normalize_answer, texts) for texts in (targets, predictions)
+    )
+    return _percentage("f1", word_f1, targets, predictions)
 
 
 def bleu(targets, predictions):
@@ -124,7 +132,7 @@ def rouge(targets, predictions):
 def per_class(targets, predictions):
     """Returns precision, recall and F1 of each class, and their mean F1, in percent.
 
-    The classes are the targets that occur. A prediction that is none of them is wrong.
+    The classes are those of the targets; other predictions are wrong.
     """
     from sklearn.metrics import precision_recall_fscore_support  # 1 s
 

@@ -1,7 +1,7 @@
 import pytest
 
-from remixer_tf.tasks import metrics
-from remixer_tf.tasks.metrics import TargetWithType
+from remixer_tf.tasks import text_metrics as metrics
+from remixer_tf.tasks.text_metrics import TargetWithType
 
 
 def test_postprocess_normalises_whitespace_and_keeps_the_type_of_targets():

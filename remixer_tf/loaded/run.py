@@ -182,15 +182,14 @@ class LoadedRun:
             texts: str, or list of str.
             scores: bool, whether an answer is (text, log-probability of its tokens).
             max_length: int, tokens of an answer at most; None for the run's.
-            on_long: "warn" cuts texts that are longer than the model reads, as training
-                does, and counts them in a warning; "raise" refuses them.
-            **search: how to search, in place of the run's way: `beams`, `n_best` and
-                `rules` of `beam_search`; or `temperature`, `top_k`, `top_p`,
-                `num_samples` and `seed` of `sample`; with each search `min_length`,
-                `allowed`, `no_repeat_ngram_size` and `repetition_penalty` of
-                `AnswerLimits`, where `allowed` may be a list of str. `batch_size` (64)
-                texts are answered together. `skip_special_tokens` leaves out
-                <extra_id_0> and the other sentinels.
+            on_long: "warn" cuts texts that are longer than the model reads, and counts
+                them in one warning. "raise" refuses them.
+            **search: options of a search, in place of the run's own. `beam_search`
+                takes `beams`, `n_best`, `rules`. `sample` takes `temperature`, `top_k`,
+                `top_p`, `num_samples`, `seed`. All take those of `AnswerLimits`:
+                `min_length`, `allowed` (a list of str or of ids),
+                `no_repeat_ngram_size`, `repetition_penalty`. `batch_size` is 64.
+                `skip_special_tokens` leaves out <extra_id_0> and other sentinels.
 
         Returns:
             str for each text; a list of str, best first, where a text has several
@@ -348,9 +347,9 @@ class LoadedRun:
         """Says the class of texts or of images. TensorFlow only.
 
         Args:
-            inputs: of a model of texts a str, a pair of str where its task has pairs,
-                or a list of these. Of a model of images a path of a JPEG or PNG, an
-                array uint8 `[height, width, 3]`, a PIL image, or a list of these.
+            inputs: a text is a str, or a pair of str where the task has pairs. An image
+                is a path of a JPEG or PNG, an array uint8 `[height, width, 3]`, or a
+                PIL image. A list of texts or images is classified in its order.
             on_long: see `generate`.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What makes a model one of Keras': `fit`, `save` and `get_config`."""
+"""`fit`, `save` and `get_config` of models, by Keras' own means."""
 
 import html
 

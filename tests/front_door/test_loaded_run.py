@@ -79,6 +79,21 @@ def test_a_stream_is_the_answer_in_pieces(run):
         [*run.stream("A cat", beams=2)]
 
 
+@on_tensorflow
+def test_a_language_model_streams_without_its_prompt(lm_run):
+    lm = rt.load(lm_run)
+    for prompt in ("to be or not", "the question"):
+        assert "".join(lm.stream(prompt)) == answers(lm, prompt)
+
+
+@on_tensorflow
+def test_a_stream_may_be_left(run):
+    stream = run.stream("A cat")
+    first = next(stream)
+    stream.close()
+    assert answers(run, "A cat").startswith(first)
+
+
 def test_scores_are_those_of_score(run, tiny_run, tmp_path):
     pairs = [("A cat", "the dog"), ("", "Emma slept"), ("the teacher", "A")]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))

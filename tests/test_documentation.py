@@ -26,7 +26,10 @@ from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.decoding import HuggingFaceRules
 from remixer_tf.layers import Context, MoE
 from remixer_tf.layers.axes import axes_of
+from remixer_tf.loaded import run as loaded_run
+from remixer_tf.loaded import searches
 from tests.documentation import (
+    HEREDOC,
     PAGES,
     ROOT,
     blocks,
@@ -34,11 +37,15 @@ from tests.documentation import (
     statements,
     write_files,
 )
+from tests.test_checkpoint_to_answer import run as run_line
 from tests.tiny_run import TEXTS, TINY
 from tests.weights import numpy_t5, published
 
 # A configuration for what is bound after that of a run, by the task of the page.
 RUN = ["models/t5_1_1_tiny.gin", "runs/own_task.gin"]
+PAGES_OF_REFERENCE = sorted(
+    {block.page.stem for block in blocks("python") if "reference" in block.page.parts}
+)
 OWN_MODULES = "my_parts", "my_routers", "my_task"
 
 
@@ -175,14 +182,19 @@ def test_from_transformers(in_folder):
     exec(block.code, {})
     table = (ROOT / block.page).read_text().split("## Calls")[1].split("\n## ")[0]
     rows = [row.split(" | ")[-1] for row in table.splitlines() if " | " in row]
-    known = inspect.getsource(HuggingFaceRules)
-    known += "".join(
-        path.read_text() for path in (ROOT / "remixer_tf" / "loaded").glob("*.py")
-    )
+    known = "".join(map(inspect.getsource, (loaded_run, searches, HuggingFaceRules)))
     for name in re.findall(r"(\w+)=", " ".join(rows)):
         assert name in known or name == "d_model", name
 
 
+def test_keras_in_python(in_folder):
+    names = {}
+    for block in blocks("python", "docs/guides/python.md")[:2]:
+        exec(block.code, names)
+    assert (in_folder / "gmlp.keras").exists() and names["model"].built
+
+
+@pytest.mark.slow
 def test_python_guide(in_folder, tiny_run):
     rows = "inputs\ttargets\na cat\ta\na dog\tb\n"
     (in_folder / "train.tsv").write_text(rows)
@@ -191,7 +203,6 @@ def test_python_guide(in_folder, tiny_run):
     names = {}
     for block in blocks("python", "docs/guides/python.md"):
         exec(block.code, names)
-    assert (in_folder / "gmlp.keras").exists()
     assert (in_folder / "NEW_FOLDER").exists()
 
 
@@ -219,6 +230,25 @@ def test_a_task_in_python(in_folder):
     seqio.TaskRegistry.remove("my_task")
 
 
+@pytest.mark.parametrize("page", PAGES_OF_REFERENCE)
+def test_examples_of_the_reference(page, clear_gin):
+    names = {}
+    for block in blocks("python", f"docs/reference/{page}.md"):
+        exec(block.code, names)
+
+
+def test_every_public_name_has_an_example():
+    """In its own docstring, or in a block of README or docs."""
+    code = "\n".join(block.code for block in blocks("python"))
+    shown = set(re.findall(r"\w+", code))
+    public = {name: getattr(rt, name) for name in rt._HOMES}
+    for module in map(rt.__getattr__, rt._MODULES):
+        names = getattr(module, "__all__", ["check_sublayer"])
+        public |= {name: getattr(module, name) for name in names}
+    own = {name for name, x in public.items() if ">>>" in (x.__doc__ or "")}
+    assert sorted(public.keys() - shown - own) == ["best_span"]  # by gin alone
+
+
 def test_a_layer_of_your_own(in_folder):
     page = "docs/guides/own_parts.md"
     write_files(page, in_folder)
@@ -229,15 +259,12 @@ def test_a_layer_of_your_own(in_folder):
 def test_the_readmes_shell(in_folder, monkeypatch):
     """From a table to an export, with two steps in place of a thousand."""
     (block,) = (x for x in blocks("sh", "README.md") if "doubles" in x.code)
-    code = block.code.replace("TRAIN_STEPS = 1000", "TRAIN_STEPS = 2\nWARMUP_STEPS = 1")
-    code = code.replace("python -m", f"{sys.executable} -m")
-    result = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    write_files(block.page, in_folder)
+    gin_file = in_folder / "doubles.gin"
+    short = "TRAIN_STEPS = 2\nWARMUP_STEPS = 1"
+    gin_file.write_text(gin_file.read_text().replace("TRAIN_STEPS = 1000", short))
+    for line in HEREDOC.sub("", block.code).splitlines():
+        run_line(line, monkeypatch)
     assert (in_folder / "doubles/export/2/saved_model.pb").exists()
 
 
@@ -265,6 +292,7 @@ def test_exported_models_answer(in_folder, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 def test_the_harness_in_python(in_folder, tiny_run):
     page = "docs/guides/harness.md"
     write_files(page, in_folder)

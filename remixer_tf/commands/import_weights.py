@@ -24,11 +24,8 @@ def add_arguments(parser):
         "encoder of one; Mesh TensorFlow's or T5X's T5; timm's gMLP or MLP-Mixer; what "
         "export --format=safetensors wrote",
     )
-    parser.add_argument(
-        "--vocabulary",
-        metavar="FILE",
-        help="SentencePiece model of the weights, where none is next to them",
-    )
+    help = "SentencePiece model of the weights, where none is next to them"
+    parser.add_argument("--vocabulary", metavar="FILE", help=help)
 
 
 def run(options):

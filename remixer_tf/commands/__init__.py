@@ -9,6 +9,7 @@ import importlib
 import re
 import sys
 
+from remixer_tf import console
 from remixer_tf.errors import UserError, nearest, printable
 
 COMMANDS = (
@@ -53,9 +54,15 @@ def run_command(name, arguments):
     from remixer_tf.configuration import parse_command_line
 
     command = load_command(name)
+
+    def add_arguments(parser):
+        command.add_arguments(parser)
+        console.add_arguments(parser)
+
     options = parse_command_line(
-        arguments, command.__doc__, command.add_arguments, f"remixer_tf {name}"
+        arguments, command.__doc__, add_arguments, f"remixer_tf {name}"
     )
+    console.configure(options.quiet, options.log)
     command.run(options)
 
 
@@ -82,7 +89,7 @@ def errors_in_one_line():
             )
         if message is None:
             raise
-        print(f"error: {printable(message)}", file=sys.stderr)
+        console.say(printable(message), "error")
         sys.exit(2)
 
 

@@ -10,6 +10,7 @@ import sys
 import gin
 from gin.config_parser import BindingStatement, ImportStatement, Location
 
+from remixer_tf import console
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration import checks
 from remixer_tf.configuration.bindings import (
@@ -88,7 +89,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     packages = (*PACKAGES, "keras.optimizers")
     parts = {name for module, name, _ in configurables() if module in packages}
     for warning in checks.check_read(final, parts):
-        print(f"warning: {warning}", file=sys.stderr)
+        console.say(warning, "warning", sys.stderr)
 
 
 def macros(files):

@@ -5,6 +5,7 @@ import re
 import sys
 import tempfile
 
+from remixer_tf import console
 from remixer_tf.errors import UserError
 
 # Lines about TensorFlow's start, and about devices that it does not find.
@@ -24,7 +25,7 @@ def load_tensorflow():
     """
     if "tensorflow" in sys.modules:
         return
-    print("loading TensorFlow ...", file=sys.stderr, flush=True)
+    console.say("loading TensorFlow ...", file=sys.stderr)
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
         import tensorflow  # noqa: F401
 

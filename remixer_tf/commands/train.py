@@ -52,7 +52,7 @@ def run(options):
 def _each_device():
     """Says what each device would hold of a mesh that is not here."""
     from remixer_tf.configuration.layouts import configured_layout
-    from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
+    from remixer_tf.engines.jax.layout import declare_run, device_memory
 
     names = ("Run.model", "train.optimizer", "Run.dtype_policy")
     declared = declare_run(*(configuration.get_value(name) for name in names))

@@ -7,7 +7,7 @@ from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
 from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.loaded.settings import Settings, kept_gin
-from remixer_tf.named_models import preset_names
+from remixer_tf.named_models import preset_names, unknown_preset
 from remixer_tf.weights import model_folder
 
 
@@ -32,7 +32,8 @@ def create(preset, **sizes):
         >>> model.count_params()
         1066752
     """
-    _check_preset(preset)
+    if preset not in preset_names():
+        raise unknown_preset(preset)
     file = f"models/{preset}.gin"
     macros = configuration.macros([file])
     for name in sizes:
@@ -115,12 +116,3 @@ def _imported(path, bindings, modules):
 
     settings = Settings(read, bindings)
     return LoadedRun(settings, source=source)
-
-
-def _check_preset(name):
-    names = preset_names()
-    if name not in names:
-        raise UserError(
-            f"there is no preset {name!r}.{nearest(str(name), names)} "
-            "remixer_tf.presets() lists all."
-        )

@@ -1,8 +1,8 @@
 """Puts runs side by side.
 
-The tables have parameters, FLOPs, steps, time, the last and the best of each metric,
-and the bindings of gin that differ. Configurations are compared as text, and no module
-of theirs is imported: the command has no options for gin.
+The tables have parameters, FLOPs, steps, time, the last and the best value of each
+metric, and the gin bindings that differ. Configurations are compared as text: the
+command imports no module of theirs, and has no options for gin.
 """
 
 from remixer_tf import configuration

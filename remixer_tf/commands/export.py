@@ -26,8 +26,8 @@ def add_arguments(parser):
         "--weights",
         default="float32",
         metavar="TYPE",
-        help="type that a SavedModel stores the weights in: float32 (if not given), or "
-        "in half the size bfloat16 or float16. Computing stays as it is",
+        help="type of the weights in a SavedModel: float32 (if not given), or, at half "
+        "the size, bfloat16 or float16. Computing stays as it is",
     )
     parser.add_argument(
         "--batch_sizes",
@@ -39,11 +39,11 @@ def add_arguments(parser):
     )
     help = "a SavedModel refuses requests of more rows; default: 512"
     configuration.add_number(parser, "--max_rows", help)
-    parser.add_argument(
+    configuration.add_flag(
+        parser,
         "--warm_up",
-        action="store_true",
-        help="add requests that TensorFlow Serving answers before it takes others "
-        "(needs the extra: serving)",
+        "add requests that TensorFlow Serving answers before it takes others (needs "
+        "the extra: serving)",
     )
 
 

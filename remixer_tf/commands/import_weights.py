@@ -1,8 +1,8 @@
 """Makes a run of published weights.
 
 --model_dir becomes a run that starts from them: a checkpoint of step 0, and the
-configuration that infer, eval, train and export read. `remixer_tf.weights.formats` says
-which formats there are.
+configuration that infer, eval, train and export read. `remixer_tf.weights.formats`
+lists the formats.
 """
 
 import os
@@ -27,7 +27,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--vocabulary",
         metavar="FILE",
-        help="SentencePiece model of the weights, where none is beside them",
+        help="SentencePiece model of the weights, where none is next to them",
     )
 
 

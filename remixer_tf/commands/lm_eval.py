@@ -24,15 +24,10 @@ def add_arguments(parser):
         help="take the tasks' YAML files from here; if not given, the harness's own "
         "tasks, whose data are downloaded",
     )
-    configuration.add_number(
-        parser,
-        "--num_fewshot",
-        "solved examples before each question; as the task says if not given",
-        least=0,
-    )
-    parser.add_argument(
-        "--limit", type=float, metavar="N", help="only the first N examples of a task"
-    )
+    help = "solved examples before each question; as the task says if not given"
+    configuration.add_number(parser, "--num_fewshot", help, least=0)
+    help = "only the first N examples of a task"
+    parser.add_argument("--limit", type=float, metavar="N", help=help)
     parser.add_argument(
         "--gen_kwargs",
         metavar="A=X,B=Y",
@@ -48,7 +43,7 @@ def add_arguments(parser):
 
 
 def harness_model(batch_size=64, trust=False, **options):
-    """Restores a run as a model for `lm_eval.simple_evaluate(model=...)`.
+    """Returns a run as a model for `lm_eval.simple_evaluate(model=...)`.
 
     Args:
         batch_size: int, the requests answered together.

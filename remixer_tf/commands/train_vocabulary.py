@@ -1,7 +1,7 @@
 """Trains a SentencePiece vocabulary.
 
-It is trained on the text of a registered task. The ids are T5's: pad 0, EOS 1, unknown
-2, no BOS.
+The text is that of a registered task. The ids are T5's: padding 0, EOS 1, unknown 2, no
+BOS.
 """
 
 from remixer_tf import configuration

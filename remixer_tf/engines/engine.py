@@ -116,7 +116,7 @@ class Engine(abc.ABC):
 
         Returns:
             dictionary of float32 sums over the steps and all hosts, for
-            `metrics.summarize_steps`. All are scalars, except some statistics.
+            `summaries.summarize_steps`. All are scalars, except some statistics.
 
             - The sums of `Objective.loss_fn`, and 'weight', that of the targets.
             - 'auxiliary_loss', sum_i above.

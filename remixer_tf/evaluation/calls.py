@@ -1,10 +1,10 @@
 """Calling a compiled function on batches of examples."""
 
 import numpy as np
-import rich.console
 import rich.progress
 import tensorflow as tf
 
+from remixer_tf import console
 from remixer_tf.data.eval_batches import batch_examples
 from remixer_tf.models.padding import depends_on_padding
 
@@ -26,7 +26,7 @@ def call_on_examples(function, examples, codec, *, description, **options):
         batch_examples(examples, codec, **options),
         description,
         transient=True,
-        disable=not rich.console.Console().is_terminal,
+        disable=not console.draws(),
     ):
         places.append(batch.pop("example_index").numpy())
         results.append(function(batch))

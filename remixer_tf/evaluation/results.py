@@ -20,6 +20,7 @@ import rich.table
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf import console
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import StorageError
 from remixer_tf.training.run_files import append_metrics
@@ -177,6 +178,11 @@ def _result_folder(model_dir, result):
 
 def print_table(name, step, results):
     """Prints the splits of a task, {split: result}, next to each other."""
+    if console.is_json():
+        for split, result in results.items():
+            fields = {**result["metrics"], "step": step, "task": name, "split": split}
+            console.say(f"{name} {split} at step {step}", "result", **fields)
+        return
     table = rich.table.Table("metric", title=f"{name} at step {step}")
     for split in results:
         table.add_column(split, justify="right")

@@ -4,6 +4,7 @@ import contextlib
 
 import gin
 
+from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
 
 
@@ -21,7 +22,7 @@ class Settings:
         self._before = []  # What stands again when blocks end, the innermost last.
         with kept_gin():
             read(self._bindings)
-            self._text = gin.config_str(max_line_length=10**6)
+            self._text = configuration.configuration_str(defaults=False)
             self._paths = paths.starts(), paths.run_being_read()
 
     def and_bindings(self, bindings):
@@ -52,7 +53,8 @@ class Settings:
 @contextlib.contextmanager
 def kept_gin():
     """Puts gin's configuration back as it was, when the block ends."""
-    text, locked = gin.config_str(max_line_length=10**6), gin.config_is_locked()
+    text = configuration.configuration_str(defaults=False)
+    locked = gin.config_is_locked()
     starts = paths.starts(), paths.run_being_read()
     try:
         yield

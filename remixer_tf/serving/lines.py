@@ -9,6 +9,7 @@ import sys
 
 import tensorflow as tf
 
+from remixer_tf import console
 from remixer_tf.checkpoints.whole_folder import temporary_name
 from remixer_tf.errors import StorageError, UserError
 
@@ -79,8 +80,8 @@ def write_scores(scores, output):
 
 
 def _warn(over, total, what):
-    message = f"warning: {over:,} of {total:,} lines are longer than {what}."
-    print(message, file=sys.stderr)
+    message = f"{over:,} of {total:,} lines are longer than {what}."
+    console.say(message, "warning", sys.stderr)
 
 
 def write_perplexity(scores, num_bytes, output):

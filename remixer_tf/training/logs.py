@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.models.batches import targets_and_weights, throughput_unit
-from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.training.overview import count_parameters, parameter_table
 from remixer_tf.training.run_files import append_metrics
 

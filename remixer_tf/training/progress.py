@@ -2,8 +2,9 @@
 
 import collections
 import contextlib
-import sys
 import time
+
+from remixer_tf import console
 
 
 class Progress:
@@ -24,7 +25,7 @@ class Progress:
         self._bar = None
         if silent:
             return
-        if sys.stdout.isatty() if interactive is None else interactive:
+        if console.draws() if interactive is None else interactive:
             self._bar = _make_bar()
             self._task = self._bar.add_task("", total=train_steps, completed=step)
 
@@ -53,7 +54,7 @@ class Progress:
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
-            print(text, flush=True)
+            console.say(text)
 
     def after_call(self, step, batch, metrics):
         """Moves the bar to `step`."""
@@ -84,7 +85,8 @@ class Progress:
         if "steps_per_second" in values:
             seconds = (self._train_steps - step) / values["steps_per_second"]
             text += f"  {format_seconds(seconds)} left"
-        print(f"step {step}/{self._train_steps}  {text}", flush=True)
+        fields = {**values, "step": step, "train_steps": self._train_steps}
+        console.say(f"step {step}/{self._train_steps}  {text}", **fields)
 
 
 class Speed:

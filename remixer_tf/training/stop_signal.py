@@ -4,6 +4,8 @@ import contextlib
 import signal
 import threading
 
+from remixer_tf import console
+
 _KEPT = "nothing is lost. The same command goes on."
 PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
 
@@ -37,7 +39,7 @@ class StopSignal:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if self._message:
-            print(self._message, flush=True)
+            console.say(self._message)
 
     @contextlib.contextmanager
     def held(self):

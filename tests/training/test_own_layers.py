@@ -186,7 +186,7 @@ def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
 def test_the_command_passes_the_flag_on(flags, checks, monkeypatch):
     given = []
     monkeypatch.setattr(configuration, "read_configuration", lambda *_, **__: None)
-    called = "remixer_tf.configuration.training.call"
+    called = "remixer_tf.configuration.gin_files.call"
     monkeypatch.setattr(called, lambda *args, **_: given.extend(args))
     run_command("train", ["--model_dir=x", "--gin_file=y.gin", *flags])
     (launch,) = (value for value in given if isinstance(value, Launch))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.objectives import losses, metrics
+from remixer_tf.objectives import losses, summaries
 
 
 def as_floats(summary):
@@ -13,7 +13,7 @@ def as_floats(summary):
 
 def test_values():
     sums = {"loss": 6.0, "z_loss": 0.3, "correct": 2, "weight": 3, "other": 1.5}
-    summary = as_floats(metrics.summarize(sums))
+    summary = as_floats(summaries.summarize(sums))
     expected = {"loss": 2.0, "z_loss": 0.1, "accuracy": 2 / 3, "perplexity": np.exp(2)}
     expected["other"] = 0.5
     assert summary == pytest.approx(expected, rel=1e-6)
@@ -30,14 +30,14 @@ def test_added_sums_weight_every_token_alike():
         for i in range(4)
     ]
     added = {key: sum(part[key] for part in parts) for key in whole}
-    assert as_floats(metrics.summarize(added)) == pytest.approx(
-        as_floats(metrics.summarize(whole)), rel=1e-6
+    assert as_floats(summaries.summarize(added)) == pytest.approx(
+        as_floats(summaries.summarize(whole)), rel=1e-6
     )
 
 
 def test_nothing_measured_is_nan():
     sums = dict.fromkeys(("loss", "z_loss", "correct", "weight"), ops.zeros(()))
-    summary = as_floats(metrics.summarize(sums))
+    summary = as_floats(summaries.summarize(sums))
     assert set(summary) == {"loss", "z_loss", "accuracy", "perplexity"}
     assert all(np.isnan(value) for value in summary.values())
 
@@ -45,14 +45,14 @@ def test_nothing_measured_is_nan():
 @pytest.mark.parametrize(("loss", "finite"), [(88.7, True), (88.8, False)])
 def test_perplexity_may_be_infinite(loss, finite):
     sums = {"loss": loss, "z_loss": 0.0, "correct": 0, "weight": 1}
-    summary = as_floats(metrics.summarize(sums))
+    summary = as_floats(summaries.summarize(sums))
     assert np.isfinite(summary["loss"])
     assert np.isfinite(summary["perplexity"]) == finite
 
 
 def test_missing_weight():
     with pytest.raises(ValueError, match="lack the weight"):
-        metrics.summarize({"loss": 1.0, "z_loss": 0.0})
+        summaries.summarize({"loss": 1.0, "z_loss": 0.0})
 
 
 def test_steps_are_averaged_over_those_that_changed_the_weights():
@@ -61,7 +61,7 @@ def test_steps_are_averaged_over_those_that_changed_the_weights():
         "gradient_norm": 3.0, "learning_rate": 0.6, "auxiliary/a/b": 1.5,
         "auxiliary_loss": 4.5, "steps": 5.0, "updates": 3.0, "skipped": 1.0,
     }  # fmt: skip
-    assert metrics.summarize_steps(sums) == pytest.approx(
+    assert summaries.summarize_steps(sums) == pytest.approx(
         {
             "objective": 4.0,
             "loss": 3.0,

@@ -13,6 +13,7 @@ import time
 import seqio
 from absl import logging
 
+from remixer_tf import console
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
@@ -178,7 +179,7 @@ class Evaluation:
             else:
                 text = "evaluated again, the result is of an earlier version"
             if engine.host.index == 0:
-                print(f"{' '.join(part)} at step {step}: {text}")
+                console.say(f"{' '.join(part)} at step {step}: {text}")
         return known
 
     def _identity(self, part, step):

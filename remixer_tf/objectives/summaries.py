@@ -1,4 +1,4 @@
-"""Metrics from sums over batches."""
+"""Means from sums over batches."""
 
 import math
 
@@ -7,20 +7,20 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 
-# What a train step counts, beside the sums of its objective.
+# Sums of a train step that are not the objective's.
 _COUNTS = {"weight", "tokens", "stop", "steps", "updates", "skipped"}
 
 
 def summarize(sums):
-    """Returns the metrics of one or more batches from their added sums.
+    """Returns the means of one or more batches from their added sums.
 
-    With all sums added over batches, replicas and micro-batches first, so that every
-    unit of weight counts alike. Each sum is divided by the weight; the mean of
-    "correct" is called "accuracy", and perplexity = exp(loss).
+    Add all sums over batches, replicas and micro-batches first, so that every unit of
+    weight counts alike. Each sum is divided by the weight. The mean of "correct" is
+    called "accuracy", and perplexity = exp(loss).
 
-    Without any weight nothing was measured, and all are NaN. The perplexity is inf
-    where exp(loss) exceeds float32, from a loss of 88.73. With label smoothing it is
-    the exponential of the smoothed loss.
+    Without any weight all means are NaN. The perplexity is inf where exp(loss) exceeds
+    float32, from a loss of 88.73. With label smoothing it is the exponential of the
+    smoothed loss.
 
     Args:
         sums: a dictionary of scalars (tensors or numbers), "weight" and any others,
@@ -53,33 +53,25 @@ def summarize(sums):
 
 
 def summarize_steps(sums):
-    """Returns the means that a log line shows, of the summed results of train steps.
+    """Returns the means that a log line shows, from the sums of train steps.
 
     Args:
         sums: what one call of a train step returned, or several of them added up.
 
     Returns:
-        dict of floats: per unit of weight what the objective sums, see `summarize`; per
-        step that changed the weights gradient_norm, learning_rate, the auxiliary losses
-        and the statistics, of which some are float32 arrays `[n]`; NaN if there was
-        none.
+        dict of floats, or float32 arrays `[n]`. What the objective sums is per unit of
+        weight, see `summarize`. gradient_norm, learning_rate, auxiliary losses and
+        statistics are means over the steps that changed the weights, NaN without any.
     """
     sums = {
         key: np.array(value, "float32") if len(np.shape(value)) else float(value)
         for key, value in sums.items()
     }
-    of_step = {
-        key
-        for key in sums
-        if key in ("gradient_norm", "learning_rate")
-        or key.startswith(("auxiliary", "statistics/"))
-    }
-    of_objective = {
-        key: value
-        for key, value in sums.items()
-        if key == "weight" or key not in _COUNTS | of_step
-    }
-    summary = {k: float(value) for k, value in summarize(of_objective).items()}
+    names = ("gradient_norm", "learning_rate", "auxiliary", "statistics/")
+    of_step = {key for key in sums if key.startswith(names)}
+    others = sums.keys() - of_step - _COUNTS | {"weight"}
+    means = summarize({key: sums[key] for key in sums if key in others})
+    summary = {key: float(value) for key, value in means.items()}
     for key in sorted(of_step):
         summary[key] = sums[key] / (sums["updates"] or math.nan)
     return summary

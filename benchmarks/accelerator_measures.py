@@ -1,4 +1,4 @@
-"""What `benchmarks.accelerator` measures with: programs, their seconds, rates, rows."""
+"""Tools of `benchmarks.accelerator`: programs, their seconds, rates, rows."""
 
 import functools
 import statistics

@@ -13,6 +13,7 @@ logits, from the same model computed in float64, over their standard deviation.
 
 import argparse
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -28,6 +29,10 @@ MODELS = (
     "umt5",
     "t5_1_1_encoder",
     "umt5_encoder",
+    "BertModel",
+    "BertForMaskedLM",
+    "BertForSequenceClassification",
+    "BertForQuestionAnswering",
     "gmlp_s16_224",
     "mixer_s32_224",
 )
@@ -87,14 +92,34 @@ def _row(name, folder, reference):
             )
         columns = [written[0], *columns, written[1]]
     elif "inputs" in answers:
-        inputs = answers["inputs"].astype("int32")
-        logits, _ = model.encode({"encoder_input_tokens": inputs})
-        logits = np.array(logits) * (inputs != 0)[..., None]
+        batch = {"encoder_input_tokens": answers["inputs"].astype("int32")}
+        if "types" in answers:
+            batch["encoder_token_types"] = answers["types"].astype("int32")
+            _check_wordpiece(published)
+        is_head = name.startswith("BertFor")
+        logits = np.array(model(batch) if is_head else model.encode(batch)[0])
+        if logits.shape[1] == answers["inputs"].shape[1]:
+            logits = logits * (answers["inputs"] != 0)[..., None]
+        elif logits.shape[1] == 2:  # of a span
+            logits = logits * (answers["inputs"] != 0)[:, None]
     else:
         logits = model({"images": answers["images"].transpose(0, 2, 3, 1)})
         logits = np.array(logits)[:, 0]
     ours = [distance(answers["single"]), distance(logits), *columns]
     return f"| {name} | {model.count_params() / 1e6:.2f} | {' | '.join(ours)} |"
+
+
+def _check_wordpiece(folder):
+    """Raises ValueError unless texts have transformers' ids."""
+    from remixer_tf.data.wordpiece import wordpiece_vocabulary
+
+    with open(os.path.join(folder, "texts.json")) as file:
+        texts = json.load(file)
+    for lower, name in ((True, "lower"), (False, "cased")):
+        vocabulary = wordpiece_vocabulary(os.path.join(folder, "vocab.txt"), lower)
+        for text, expected in zip(texts["texts"], texts[name], strict=True):
+            if (ids := vocabulary.encode(text)) != expected:
+                raise ValueError(f"{name} {text!r}: {ids}, transformers {expected}")
 
 
 def _decoded(model, batch, answers):
@@ -133,6 +158,7 @@ def _imported(published, run, reads_text):
 
     arguments = [f"--from={published}", f"--model_dir={run}"]
     own_tokenizer = os.path.exists(os.path.join(published, "tokenizer_config.json"))
+    own_tokenizer |= os.path.exists(os.path.join(published, "vocab.txt"))
     if reads_text and not own_tokenizer:
         arguments += [
             "--gin.VOCABULARY=@byte_vocabulary()",

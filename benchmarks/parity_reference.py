@@ -39,6 +39,24 @@ T5_MODELS = {
     "mt5": ("MT5", GATED | SMALL | {"vocab_size": 250112}),
     "umt5": ("UMT5", GATED | SMALL | {"vocab_size": 256384}),
 }
+BERT = {
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
+BERT_HEADS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
+BERT_HEADS += ("BertForQuestionAnswering",)
+TEXTS = [
+    "The quick brown fox, and 'quotes': unbelievable!",
+    "Ünïcödé ÀCCENTS straße İstanbul ﬁne",
+    "中文 and 日本語 mixed한국어",
+    "tabs\tand\nlines\r\n \u00a0 \u200b\u00ad\ufffd\x00 end",
+    "e-mail@example.com $5.00 50% a/b [SEP] [MASK] 😀👍🏽",
+    "x" * 99 + " " + "x" * 101,
+    "",
+]
 ENCODERS = {
     "t5_1_1_encoder": ("T5EncoderModel", T5 | GATED),
     "umt5_encoder": ("UMT5EncoderModel", T5 | GATED),
@@ -105,6 +123,50 @@ def encoder(folder, name):
         double = output(_in_float64(model))
     path = os.path.join(folder, "answers.npz")
     np.savez(path, inputs=inputs, single=single, double=double)
+
+
+def bert(folder, name):
+    """Writes a random BERT with a vocabulary, its logits, and the ids of texts."""
+    import transformers
+
+    config = transformers.BertConfig(**BERT, num_labels=3)
+    model = getattr(transformers, name)(config).eval()
+    for parameter in model.parameters():  # norms and biases too
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "un", "##able"]
+    letters = sorted({c for c in "".join(TEXTS).lower() if c.isprintable()} - {" "})
+    letters += [c for c in "ucodeaistrf" if c not in letters]
+    pieces += letters[:-3] + [f"##{c}" for c in letters[3:]]  # some are missing
+    with open(os.path.join(folder, "vocab.txt"), "w") as file:
+        file.writelines(f"{piece}\n" for piece in pieces)
+    ids = {}
+    for lower in (True, False):
+        tokenizer = transformers.BertTokenizer(
+            os.path.join(folder, "vocab.txt"), do_lower_case=lower
+        )
+        ids[lower] = [tokenizer(text)["input_ids"][1:-1] for text in TEXTS]
+    with open(os.path.join(folder, "texts.json"), "w") as file:
+        json.dump({"texts": TEXTS, "lower": ids[True], "cased": ids[False]}, file)
+    inputs, _ = examples(BERT["vocab_size"])
+    types = np.where(inputs != 0, np.arange(inputs.shape[1]) > 60, 0).astype("int64")
+    given = {"input_ids": inputs, "attention_mask": inputs != 0}
+    given = {k: torch.tensor(x) for k, x in {**given, "token_type_ids": types}.items()}
+
+    def output(model):
+        found = model(**given)
+        if name == "BertForQuestionAnswering":
+            found = torch.stack([found.start_logits, found.end_logits], 1)
+            return (found * given["attention_mask"][:, None]).numpy()
+        if name == "BertForSequenceClassification":
+            return found.logits[:, None].numpy()
+        return (found[0] * given["attention_mask"][..., None]).numpy()
+
+    with torch.no_grad():
+        single = output(model)
+        double = output(model.double())
+    path = os.path.join(folder, "answers.npz")
+    np.savez(path, inputs=inputs, types=types, single=single, double=double)
 
 
 def examples(vocab_size):
@@ -231,6 +293,8 @@ def main(kind, folder):
     torch.manual_seed(0)
     if kind in T5_MODELS:
         t5(folder, kind)
+    elif kind in BERT_HEADS:
+        bert(folder, kind)
     elif kind in ENCODERS:
         encoder(folder, kind)
     elif kind == "again":

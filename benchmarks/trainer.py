@@ -1,10 +1,10 @@
-"""What a run spends beside its steps, and before the first one.
+"""The time that a run spends outside its steps, and before the first one.
 
     python -m benchmarks.trainer [--steps=300]
 
-Trains Remixer tiny on mini_cogs in bytes, through the train command, with every part
-timed: the time from the command to the first step, and what logging, the progress
-bar, and saving cost as shares of a step.
+Trains Remixer tiny on mini_cogs in bytes with the train command, and times every part.
+Prints the time from the command to the first step. Prints the cost of logging, the
+progress bar and saving as shares of a step.
 """
 
 import time

@@ -30,9 +30,8 @@ from absl import logging
 
 from remixer_tf.errors import UserError
 from remixer_tf.tasks import squad
-from remixer_tf.tasks.files_or_tfds import FilesOrTfds
-from remixer_tf.tasks.folders import DataFolder, read_bytes
-from remixer_tf.tasks.inference_files import read_pairs
+from remixer_tf.tasks.entailment import read_pairs
+from remixer_tf.tasks.folders import DataFolder, FilesOrTfds, read_bytes
 
 glue_folder = DataFolder("glue", "glue")
 super_glue_folder = DataFolder("super_glue", "superglue")

@@ -57,7 +57,7 @@ class ChoiceFiles(NamedTuple):
     Attributes:
         data_folder: a `DataFolder`.
         files: dictionary, split -> names that its file may have.
-        parse: a function of a line's JSON, and of whether it becomes running text, that
+        parse: function of a line's JSON and of whether it becomes running text;
             returns a list of `Question`.
         fields: str, what a line must hold.
     """
@@ -186,7 +186,7 @@ def choices(targets, scores):
     left out. If several choices are likeliest, the first counts.
 
     Args:
-        targets: list of tuples, as T5's postprocessor `rank_classification` makes them:
+        targets: list of tuples from T5's postprocessor `rank_classification`:
             (question, choice), whether it is correct, a weight and a length, both
             unused, and the number of the question's choices.
         scores: list of float, the log-likelihoods.

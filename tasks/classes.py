@@ -27,14 +27,44 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
     add_source(name, source, classes, shuffle_buffer_size=shuffle_buffer_size)
 
 
+def encoder_task(classes=()):
+    """Makes a task without examples: how an encoder reads texts, one or two.
+
+    Args:
+        classes: list of str, the classes of a classifier in the order of their ids;
+            empty for an encoder that has none.
+
+    Returns:
+        a `seqio.Task`, not in seqio's registry. `get_task.vocabulary` replaces bytes.
+    """
+    features = text_features(classes)
+    if not classes:
+        del features["targets"]
+    return seqio.Task(
+        "encoder",
+        source=RowSource(lambda _: [], ("validation",), names=("inputs", "inputs_b")),
+        preprocessors=[seqio.preprocessors.tokenize, join_texts],
+        output_features=features,
+    )
+
+
+def text_features(classes):
+    """The features of a task of classes."""
+    features = byte_features(("inputs", "inputs_b"), extra_ids=3, add_eos=False)
+    text = features["inputs"].vocabulary
+    return features | {
+        "inputs_b": seqio.Feature(text, add_eos=False, required=False),
+        "token_types": seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False),
+        "targets": seqio.Feature(ClassNames(classes), add_eos=False),
+    }
+
+
 def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_768):
     """Registers a classification task of any `seqio.DataSource`, see `add_task`.
 
     From the source's examples `preprocessors` make dictionaries of strings: "inputs",
     perhaps "inputs_b", and "targets", a class.
     """
-    features = byte_features(("inputs", "inputs_b"), extra_ids=3, add_eos=False)
-    text = features["inputs"].vocabulary
     seqio.TaskRegistry.add(
         name,
         source=source,
@@ -44,12 +74,7 @@ def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_7
             seqio.CacheDatasetPlaceholder(),
             join_texts,
         ],
-        output_features=features
-        | {
-            "inputs_b": seqio.Feature(text, add_eos=False, required=False),
-            "token_types": seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False),
-            "targets": seqio.Feature(ClassNames(classes), add_eos=False),
-        },
+        output_features=text_features(classes),
         metric_fns=[accuracy],
         shuffle_buffer_size=shuffle_buffer_size,
     )

@@ -28,19 +28,26 @@ percent. Source: "Remixers", Table 3; the forms are ours, T5 has none of these s
 """
 
 import functools
-import json
 from typing import NamedTuple
 
 import seqio
+from absl import logging
 
 from remixer_tf.errors import UserError
 from remixer_tf.tasks import text_metrics
-from remixer_tf.tasks.files_or_tfds import FilesOrTfds
-from remixer_tf.tasks.folders import DataFolder
-from remixer_tf.tasks.inference_files import THREE_CLASSES, pair_source
+from remixer_tf.tasks.folders import DataFolder, FilesOrTfds
 from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
-from remixer_tf.tasks.table_files import is_utf8, read_text, split_lines
+from remixer_tf.tasks.table_files import read_table, read_text, split_lines
+
+# The sets' names of columns.
+PREMISE = ("premise", "Premise", "sentence1", "context")
+HYPOTHESIS = ("hypothesis", "Hypothesis", "sentence2", "statement")
+LABEL = ("label", "Label", "gold_label")
+NO_LABEL = -1  # as in TensorFlow Datasets
+# Classes in the order of their ids in GLUE and TensorFlow Datasets.
+THREE_CLASSES = ["entailment", "neutral", "contradiction"]
+TWO_CLASSES = ["entailment", "not_entailment"]
 
 anli_folder = DataFolder("anli", "anli")
 conjnli_folder = DataFolder("conjnli", "conjnli")
@@ -65,6 +72,81 @@ HANS_FILES = {
     "test": ["eval.tsv"],
 }
 HANS_CLASSES = ["entailment", "non-entailment"]
+
+
+def pair_source(folder, files, classes, premise="premise", where=None, columns=()):
+    """A `RowSource` of pairs: "hypothesis", the premise, "label", and the columns.
+
+    `files` has for each split the names that its file may have, see `find_file`;
+    `premise` is the premise's name in an example. For the others see `read_pairs`.
+    """
+
+    def read_rows(split):
+        path = folder.find_file(*files[split])
+        return read_pairs(path, classes, where, columns)
+
+    names = ("hypothesis", premise, "label", *columns)
+    return RowSource(read_rows, tuple(files), names)
+
+
+def read_pairs(path, classes, where=None, columns=()):
+    """Reads the pairs of a file.
+
+    Pairs labelled "-", on which SNLI's and MultiNLI's annotators disagreed, are left
+    out and counted in the log.
+
+    Args:
+        path: str, a file for `read_table`.
+        classes: list of str, the labels; a file may have their first letters.
+        where: None, or a function of a row, a dictionary of str: False leaves it out.
+        columns: names of further columns to read.
+
+    Returns:
+        list of (hypothesis, premise, index in `classes`, *values of `columns`). The
+        index is `NO_LABEL` if the file has no labels.
+
+    Raises:
+        ValueError: a column is missing, or a row, by its line, cannot be used.
+    """
+    names, lines = read_table(path)
+    premise, hypothesis, *_ = (
+        _find(path, names, wanted)
+        for wanted in (PREMISE, HYPOTHESIS, *((column,) for column in columns))
+    )
+    label = next((name for name in LABEL if name in names), None)
+    numbers = {name: i for i, name in enumerate(classes)}
+    numbers |= {name[0]: i for i, name in enumerate(classes)} | {None: NO_LABEL}
+    pairs, disputed = [], 0
+    for line in lines:
+        values = line.values or {}
+        problem = line.problem
+        word = values.get(label) if label else None
+        if not problem and label and word != "-" and (word or "") not in numbers:
+            problem = f"{label} {word!r} is none of {', '.join(classes)}"
+        if not problem and None in (values.get(premise), values.get(hypothesis)):
+            problem = f"no {premise} or no {hypothesis}"
+        if problem:
+            raise UserError(f"{path}, line {line.number}: {problem}.")
+        if where and not where(values):
+            continue
+        if word == "-":
+            disputed += 1
+        else:
+            more = (values[column] for column in columns)
+            pairs.append((values[hypothesis], values[premise], numbers[word], *more))
+    if disputed:
+        logging.info("%s: %d pairs labelled '-' are left out", path, disputed)
+    return pairs
+
+
+def _find(path, names, wanted):
+    for name in wanted:
+        if name in names:
+            return name
+    raise UserError(
+        f"{path} has no column {' or '.join(wanted)}. It has: "
+        f"{', '.join(name for name in names if not name.isdigit()) or 'none'}."
+    )
 
 
 def _add_task(
@@ -93,14 +175,6 @@ def _add_task(
     )
 
 
-def _read_lines(name):
-    path = art_folder.find_file(name)
-    lines = split_lines(read_text(path))
-    if not all(map(is_utf8, lines)):
-        raise UserError(f"{path} is not UTF-8.")
-    return path, lines
-
-
 def read_art(split):
     """Returns rows (first and second hypothesis, first and second observation, 0 or 1).
 
@@ -109,25 +183,26 @@ def read_art(split):
         ValueError: a line is not what is expected, or the files differ in length.
     """
     name = {"train": "train", "validation": "dev"}[split]
-    path, lines = _read_lines(f"{name}.jsonl")
-    labels_path, labels = _read_lines(f"{name}-labels.lst")
+    path = art_folder.find_file(f"{name}.jsonl")
+    labels_path = art_folder.find_file(f"{name}-labels.lst")
+    _, lines = read_table(path)
+    labels = split_lines(read_text(labels_path))
     if len(labels) != len(lines):
         raise UserError(
             f"{labels_path} has {len(labels)} lines, and {path} has {len(lines)}. They "
             "go together line by line."
         )
     rows = []
-    for number, (line, label) in enumerate(zip(lines, labels, strict=True), start=1):
-        try:
-            row = json.loads(line)
-            texts = [row[name] for name in ("hyp1", "hyp2", "obs1", "obs2")]
-            rows.append((*texts, ["1", "2"].index(label.strip())))
-        except (ValueError, KeyError, TypeError) as error:
+    for line, label in zip(lines, labels, strict=True):
+        values = line.values or {}
+        texts = [values.get(name) for name in ("hyp1", "hyp2", "obs1", "obs2")]
+        if None in texts or label.strip() not in ("1", "2"):
             raise UserError(
-                f"Line {number} of {path} and {labels_path}: expected a JSON object "
-                f"with obs1, obs2, hyp1 and hyp2, and 1 or 2. Received: {line!r}, "
-                f"{label!r} ({error!r})."
-            ) from error
+                f"Line {line.number} of {path} and {labels_path}: expected a JSON "
+                "object with obs1, obs2, hyp1 and hyp2, and 1 or 2. Received: "
+                f"{line.problem or values}, {label!r}."
+            )
+        rows.append((*texts, int(label) - 1))
     return rows
 
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import remixer_tf.tasks.t5_tasks  # noqa: F401 (registers the tasks of T5)
 from remixer_tf.tasks import classes
-from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
+from remixer_tf.tasks.entailment import THREE_CLASSES, TWO_CLASSES
 
 # T5's task, the texts of an example, and the classes in the order of GLUE's labels.
 SETS = {

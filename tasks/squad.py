@@ -163,20 +163,13 @@ def postprocess(span, example=None, is_target=False):
     return cut_span(example, span)
 
 
-class Answer(NamedTuple):
-    """A model's answer to a question.
+class _Answer(NamedTuple):
+    """A model's answer to a question."""
 
-    Attributes:
-        text: str, the best span of its windows.
-        no_answer: float, the logits of no answer minus those of the span.
-        threshold: float; a larger `no_answer` means that there is no answer.
-        answers: list of str, the right answers.
-    """
-
-    text: str
-    no_answer: float
-    threshold: float
-    answers: list
+    text: str  # the best span of its windows
+    no_answer: float  # the logits of no answer minus those of the span
+    threshold: float  # above it there is no answer
+    answers: list  # the right ones
 
     @property
     def given(self):
@@ -209,7 +202,7 @@ def squad_scores(targets, predictions, aux_values):
     for found in windows.values():
         (best, _, threshold), text, right = max(found, key=lambda window: window[0][0])
         null = min(scores[1] for scores, _, _ in found)
-        answers.append(Answer(text, null - best, threshold, right))
+        answers.append(_Answer(text, null - best, threshold, right))
     metrics = {
         name: 100 * np.mean([measure(a.given, a.answers) for a in answers])
         for name, measure in MEASURES.items()

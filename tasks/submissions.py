@@ -11,7 +11,7 @@ import json
 from absl import logging
 
 from remixer_tf.errors import UserError
-from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
+from remixer_tf.tasks.entailment import THREE_CLASSES, TWO_CLASSES
 
 _01, _FALSE_TRUE = [0, 1], ["false", "true"]
 # The file, and the labels in the order of the class ids; None for the answer itself.

@@ -11,6 +11,7 @@ import fnmatch
 import io
 import json
 import os
+import re
 import sys
 from typing import NamedTuple
 
@@ -21,9 +22,6 @@ from remixer_tf.checkpoints.paths import locate
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError
 from remixer_tf.tasks.folders import read_bytes
 
-FORMATS = (
-    ".tsv, .txt, .csv, .jsonl or .ndjson, each perhaps with .gz, .arrow or .parquet"
-)
 _ARROW = (".arrow", ".parquet")
 
 
@@ -97,12 +95,8 @@ def _no_file(path):
 
 
 def is_utf8(value):
-    """Whether `read_text` found only UTF-8 in a text."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    """Whether a text of `read_text` has no lone surrogates."""
+    return not re.search("[\ud800-\udfff]", value)
 
 
 def split_lines(text):
@@ -270,7 +264,8 @@ def _arrow_files(path):
         if wrong := [file for file in files if not file.endswith(_ARROW)]:
             raise UserError(
                 f"The name of {wrong[0]!r} does not tell its format. Expected a folder "
-                f"of Arrow or Parquet, or a name that ends in {FORMATS}."
+                "of Arrow or Parquet, or a name that ends in .tsv, .txt, .csv, .jsonl "
+                "or .ndjson, each perhaps with .gz, .arrow or .parquet."
             )
         return files
     there = sorted(tf.io.gfile.listdir(path))

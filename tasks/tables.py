@@ -66,7 +66,7 @@ def table_task(
     metrics=("accuracy",),
     shuffle_buffer_size=100_000,
 ):
-    """Makes a seqio task from tables, such as TSV, CSV or JSON lines.
+    """Makes a `seqio.Task` from tables; it is not in seqio's registry.
 
     Examples have `inputs` and `targets` (in bytes unless `get_task.vocabulary` is set,
     with EOS), their texts `*_pretokenized`, and the row's `line`. `LongExamples` counts
@@ -81,9 +81,6 @@ def table_task(
         rows: `TableRows`; None for its defaults.
         metrics: list of names, see `remixer_tf.tasks.text_metrics.METRICS`.
         shuffle_buffer_size: int; as large as the training split, it shuffles fully.
-
-    Returns:
-        a `seqio.Task`. It is not in seqio's registry.
 
     Raises:
         ValueError: an argument does not fit. When examples are asked for: bad rows, a

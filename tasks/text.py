@@ -21,8 +21,7 @@ C4 has `c4_v220_lm` and `c4_v220_mlm` as well as T5's `c4_v220_span_corruption` 
 `c4_v220_prefix_lm`. The only metrics are the loss and what follows from it.
 
 Documents are joined and cut into pieces of the model's length, so that almost no token
-is padding. The documents "abcdefghijkl" and "mnopqrst", in bytes, could give as a first
-example
+is padding. "abcdefghijkl" and "mnopqrst", in bytes, could give as a first example
 
     span_corruption  inputs   [100, 101, ..., 113, 358, 1]     lengths 16, 6
                      targets  [358, 114, 115, 116, 1]
@@ -183,24 +182,19 @@ def text_task(
     on_bad_rows="raise",
     shuffle_buffer_size=1000,
 ):
-    """Makes a seqio task from text.
+    """Makes a `seqio.Task` from text; it is not in seqio's registry.
 
-    `python -m remixer_tf cache` keeps the documents' tokens, so that every epoch is
-    corrupted anew.
+    It is in bytes unless `get_task.vocabulary` is set. `python -m remixer_tf cache`
+    keeps the documents' tokens, so that every epoch is corrupted anew.
 
     Args:
         objective: a name of `OBJECTIVES`.
         corpus: None, the folder of `text_files.directory`; a dictionary, split -> file,
-            pattern, or list of them, see `remixer_tf.tasks.text_files`; or the name of
-            a dataset of TensorFlow Datasets with texts under "text", such as
-            "c4/en:2.2.0".
+            pattern, or list of them, see `text_files`; or a dataset of TensorFlow
+            Datasets with texts under "text", such as "c4/en:2.2.0".
         name: str, of the task; default "text_" and the objective.
         on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
         shuffle_buffer_size: int, examples.
-
-    Returns:
-        a `seqio.Task`, of bytes unless `get_task.vocabulary` is set. It is not in
-        seqio's registry.
 
     Raises:
         ValueError: an argument does not fit. When examples are asked for: bad rows, or

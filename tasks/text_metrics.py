@@ -67,13 +67,9 @@ def percentages(hits):
 def exact_match_by_type(kind_of_type):
     """Makes a metric: the percentage of predictions equal to their targets.
 
-    Args:
-        kind_of_type: dictionary, type -> kind, for example "lexical". Other types
-            count only in the overall and in their own number.
-
-    Returns:
-        a seqio metric function of `TargetWithType`s and str, with the numbers
-        `exact_match`, `exact_match/KIND` and `exact_match/type/TYPE`.
+    `kind_of_type` maps types to kinds, as "lexical". The metric is a function of
+    `TargetWithType`s and str and returns `exact_match`, `exact_match/KIND` and
+    `exact_match/type/TYPE`.
     """
 
     def exact_match(targets, predictions):

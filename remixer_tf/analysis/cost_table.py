@@ -21,8 +21,18 @@ def write_profiles(profiles, format, file):
         write_table(file, format, "", header, _long_rows(profiles))
         return
     write_table(file, format, "", *_models_table(profiles))
-    if any(profile.layout for profile, _ in profiles.values()):
-        write_table(file, format, "on each device", *_devices_table(profiles), labels=2)
+    rows = [
+        [
+            name,
+            ",".join(f"{axis}:{size}" for axis, size in profile.layout.axes.items()),
+            *map(_size, [*profile.device_memory, sum(profile.device_memory)]),
+        ]
+        for name, (profile, _) in profiles.items()
+        if profile.layout
+    ]
+    if rows:
+        header = ["model", "mesh", "weights", "gradients", "optimizer", "together"]
+        write_table(file, format, "on each device", header, rows, labels=2)
     for name, (profile, _) in profiles.items():
         write_table(file, format, name, *_parts_table(profile), labels=2)
 
@@ -73,20 +83,6 @@ def _models_table(profiles):
     columns = {heading: cell for heading, cell in cells.items() if cell}
     rows = [[name, *(c.get(name, "") for c in columns.values())] for name in profiles]
     return ["model", *columns], rows
-
-
-def _devices_table(profiles):
-    header = ["model", "mesh", "weights", "gradients", "optimizer", "together"]
-    rows = [
-        [
-            name,
-            ",".join(f"{axis}:{size}" for axis, size in profile.layout.axes.items()),
-            *map(_size, [*profile.device_memory, sum(profile.device_memory)]),
-        ]
-        for name, (profile, _) in profiles.items()
-        if profile.layout
-    ]
-    return header, rows
 
 
 def _parts_table(profile):

@@ -1,6 +1,5 @@
 """Figures of the values that layers sow, with matplotlib."""
 
-import collections
 import re
 from typing import NamedTuple
 
@@ -28,6 +27,30 @@ class Map(NamedTuple):
     x: list | None = None
     y: list | None = None
 
+    def draw(self, figure, axis):
+        matrix = self.matrix
+        values = matrix[np.isfinite(matrix)]
+        top = largest = np.abs(values).max(initial=0) or 1.0
+        if not self.signed and len(values):
+            top = np.percentile(values, 99.5) or largest
+        image = axis.imshow(
+            matrix,
+            aspect="auto",
+            interpolation="nearest",
+            cmap="RdBu_r" if self.signed else "viridis",
+            vmin=-top if self.signed else 0,
+            vmax=top,
+        )
+        extend = "max" if largest > top else "neither"
+        bar = figure.colorbar(image, ax=axis, extend=extend)
+        bar.ax.tick_params(labelsize=7)
+        axis.set_xlabel("" if self.x == [] else "source", fontsize=8)
+        axis.set_ylabel("" if self.y == [] else "target", fontsize=8)
+        if self.x is not None:
+            axis.set_xticks(range(len(self.x)), self.x, rotation=90, parse_math=False)
+        if self.y is not None:
+            axis.set_yticks(range(len(self.y)), self.y, parse_math=False)
+
 
 class Curves(NamedTuple):
     """Lines over positions `[points]`: {label: array `[points]`}."""
@@ -35,6 +58,15 @@ class Curves(NamedTuple):
     x: np.ndarray
     lines: dict
     xlabel: str
+
+    def draw(self, figure, axis):
+        for label, line in self.lines.items():
+            axis.plot(self.x, line, linewidth=1, label=label)
+        axis.axhline(0, color="grey", linewidth=0.5)
+        axis.set_xlabel(self.xlabel, fontsize=8)
+        axis.set_ylabel("weight", fontsize=8)
+        if len(self.lines) > 1:
+            axis.legend(fontsize=6, ncols=2)
 
 
 def draw_observations(observations, where, image_side=None):
@@ -53,18 +85,17 @@ def draw_observations(observations, where, image_side=None):
     Returns:
         dictionary of names to figures; empty if there is nothing to show.
     """
-    stacks, alphas = _Stacks(), {}
+    panels, alphas = [], {}
     for layer, name, value in observations:
         stack, index, place = _locate(layer)
         if name == "alpha":
             alphas.setdefault(stack, []).append((index, value))
-        elif name == "attention":
-            panels = {f"{place}: mean of heads": Map(value.mean(axis=0))}
-            stacks[stack][index].update(panels)
-        else:
-            panels = _mixing_panels(layer, place, value, image_side)
-            stacks[stack][index].update(panels)
-    figures = stacks.draw("{}_matrices", where)
+            continue
+        found = {f"{place}: mean of heads": Map(value.mean(axis=0))}
+        if name == "mixing":
+            found = _mixing_panels(layer, place, value, image_side)
+        panels.append((stack, index, found))
+    figures = _draw_stacks(panels, "matrices", where)
     if alphas:
         figures["alpha"] = _draw_alpha(alphas)
     return figures
@@ -82,7 +113,7 @@ def draw_attention(observations, tokens, where):
     Returns:
         dictionary of names to figures; empty if no layer attends.
     """
-    stacks = _Stacks()
+    panels = []
     for layer, name, value in observations:
         if name != "attention":
             continue
@@ -91,22 +122,19 @@ def draw_attention(observations, tokens, where):
         queries = stack if stack in tokens else next(iter(tokens))
         keys = "encoder" if isinstance(layer, CrossAttention) else queries
         panel = Map(value.mean(axis=0), x=tokens[keys][0], y=tokens[queries][1])
-        stacks[stack][index][f"{place}: mean of heads"] = panel
-    return stacks.draw("{}_text_attention", where)
+        panels.append((stack, index, {f"{place}: mean of heads": panel}))
+    return _draw_stacks(panels, "text_attention", where)
 
 
-class _Stacks(collections.defaultdict):
-    """{stack: {number of a layer: {title: `Map` or `Curves`}}}."""
-
-    def __init__(self):
-        super().__init__(lambda: collections.defaultdict(dict))
-
-    def draw(self, name, where):
-        """Returns {name of a stack's figure: figure}."""
-        return {
-            name.format(stack): _draw_grid(f"{stack}: {where}", rows)
-            for stack, rows in self.items()
-        }
+def _draw_stacks(panels, name, where):
+    """Draws a figure for each stack of (stack, number of a layer, {title: panel})."""
+    stacks = {}
+    for stack, index, found in panels:
+        stacks.setdefault(stack, {}).setdefault(index, {}).update(found)
+    return {
+        f"{stack}_{name}": _draw_grid(f"{stack}: {where}", rows)
+        for stack, rows in stacks.items()
+    }
 
 
 def _mixing_panels(layer, place, matrices, image_side):
@@ -183,8 +211,7 @@ def _draw_grid(title, rows):
             if name not in row:
                 axis.axis("off")
                 continue
-            draw = _draw_map if isinstance(row[name], Map) else _draw_curves
-            draw(figure, axis, row[name])
+            row[name].draw(figure, axis)
             axis.set_title(f"layer {index}\n{name}", fontsize=9)
             axis.tick_params(labelsize=7)
     return figure
@@ -210,38 +237,3 @@ def _draw_alpha(lines):
     axis.legend()
     axis.grid(alpha=0.3)
     return figure
-
-
-def _draw_map(figure, axis, panel):
-    matrix = panel.matrix
-    values = matrix[np.isfinite(matrix)]
-    top = largest = np.abs(values).max(initial=0) or 1.0
-    if not panel.signed and len(values):
-        top = np.percentile(values, 99.5) or largest
-    image = axis.imshow(
-        matrix,
-        aspect="auto",
-        interpolation="nearest",
-        cmap="RdBu_r" if panel.signed else "viridis",
-        vmin=-top if panel.signed else 0,
-        vmax=top,
-    )
-    extend = "max" if largest > top else "neither"
-    bar = figure.colorbar(image, ax=axis, extend=extend)
-    bar.ax.tick_params(labelsize=7)
-    axis.set_xlabel("" if panel.x == [] else "source", fontsize=8)
-    axis.set_ylabel("" if panel.y == [] else "target", fontsize=8)
-    if panel.x is not None:
-        axis.set_xticks(range(len(panel.x)), panel.x, rotation=90, parse_math=False)
-    if panel.y is not None:
-        axis.set_yticks(range(len(panel.y)), panel.y, parse_math=False)
-
-
-def _draw_curves(figure, axis, panel):
-    for label, line in panel.lines.items():
-        axis.plot(panel.x, line, linewidth=1, label=label)
-    axis.axhline(0, color="grey", linewidth=0.5)
-    axis.set_xlabel(panel.xlabel, fontsize=8)
-    axis.set_ylabel("weight", fontsize=8)
-    if len(panel.lines) > 1:
-        axis.legend(fontsize=6, ncols=2)

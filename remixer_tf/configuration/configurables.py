@@ -38,6 +38,7 @@ NAMES = {
     "remixer_tf.data.vocabularies": "byte_vocabulary sentencepiece_vocabulary "
     "vocabulary_size",
     "remixer_tf.data.vocabulary_training": "trained_vocabulary",
+    "remixer_tf.data.wordpiece": "wordpiece_vocabulary",
     "remixer_tf.engines.backend_engine": "backend_engine",
     "remixer_tf.engines.jax.engine": "JaxEngine",
     "remixer_tf.engines.tensorflow.engine": "TensorFlowEngine",
@@ -53,6 +54,7 @@ NAMES = {
     "remixer_tf.serving.text_encoder": "text_encoder",
     "remixer_tf.serving.text_scorer": "text_scorer",
     "remixer_tf.serving.text_to_text": "text_to_text",
+    "remixer_tf.tasks.classes": "encoder_task",
     "remixer_tf.tasks.result_tables": "glue_table inference_table super_glue_table",
     "remixer_tf.tasks.tables": "TableRows table_task",
     "remixer_tf.tasks.text": "text_task",

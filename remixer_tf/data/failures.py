@@ -1,4 +1,4 @@
-"""What goes wrong with a dataset, told as plain sentences."""
+"""Errors of datasets as plain sentences."""
 
 import contextlib
 import re
@@ -11,7 +11,7 @@ _START, _END = "data error <<", ">>"
 
 
 def how_to_fetch(name):
-    """Returns how to fetch a dataset of TensorFlow Datasets, the end of a sentence."""
+    """Returns the end of a sentence: how to fetch a dataset of TensorFlow Datasets."""
     return (
         "run this where there is a network, and name the folder of its data in "
         "TFDS_DATA_DIR (C4 needs pip install apache-beam):\n"
@@ -27,11 +27,7 @@ def fail_unless(condition, message):
 
 @contextlib.contextmanager
 def data_errors():
-    """Turns TensorFlow's report of a failed `fail_unless` into a plain ValueError.
-
-    with data_errors():
-        batch = next(iterator)
-    """
+    """Around `next(iterator)`: a failed `fail_unless` becomes a plain ValueError."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:

@@ -15,23 +15,19 @@ from remixer_tf.layers.checks import check_paths
 def byte_vocabulary(extra_ids=0):
     """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file.
 
-    Args:
-        extra_ids: int, sentinels added after the bytes, see `sentencepiece_vocabulary`.
+    `extra_ids` sentinels follow the bytes, see `sentencepiece_vocabulary`.
     """
     return seqio.ByteVocabulary(extra_ids)
 
 
 def sentencepiece_vocabulary(path, extra_ids=0):
-    """The pieces of a SentencePiece model, checked as soon as it is asked for.
+    """A `seqio.SentencePieceVocabulary`, checked at once.
 
     Args:
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
             EOS 1, unknown 2. `python -m remixer_tf train_vocabulary` makes such files.
-        extra_ids: int, sentinels added after the pieces, for span corruption: T5 has
-            100; an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
-
-    Returns:
-        a `seqio.SentencePieceVocabulary`.
+        extra_ids: int, sentinels added after the pieces: 100 for T5's span corruption;
+            an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -92,12 +88,12 @@ def vocabulary_size(task):
 
 
 def describe_vocabularies(task):
-    """What tells the vocabularies of a task's (or mixture's) text apart from others.
+    """Identifies the vocabularies of a task's (or mixture's) text.
 
     Returns:
-        dictionary feature -> {"kind", "size", "extra_ids"}, with "sha256" and "file" of
-        a SentencePiece model. The file is there to be named: a copy is no other
-        vocabulary. Features that are not text are left out.
+        dictionary feature -> {"kind", "size", "extra_ids"}; a vocabulary of pieces also
+        has "sha256" and "file", which only serves messages. Features that are not text
+        are left out.
     """
     vocabularies = {}
     for name, feature in task.output_features.items():
@@ -109,8 +105,8 @@ def describe_vocabularies(task):
             "size": vocabulary.vocab_size,
             "extra_ids": vocabulary.extra_ids,
         }
-        if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-            path = vocabulary.sentencepiece_model_file
+        path = getattr(vocabulary, "sentencepiece_model_file", None)
+        if path := path or getattr(vocabulary, "file", None):
             with tf.io.gfile.GFile(path, "rb") as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
             vocabularies[name] |= {"sha256": digest, "file": path}
@@ -118,14 +114,14 @@ def describe_vocabularies(task):
 
 
 class SpecialIds(NamedTuple):
-    """Ids with a meaning of their own, and the range of all others.
+    """Special ids of an encoder, and the range of ordinary ids.
 
     Attributes:
-        mask: int, stands for a masked token: `<extra_id_0>`.
-        cls: int, [CLS], stands before a sequence: `<extra_id_1>`.
-        sep: int, [SEP], ends a text of several: `<extra_id_2>`.
-        first_ordinary, end_ordinary: ints; ids from the first up to, not including,
-            the second are neither padding, EOS, unknown nor extra ids.
+        mask: int, replaces a masked token: `<extra_id_0>`.
+        cls: int, [CLS], starts a sequence: `<extra_id_1>`.
+        sep: int, [SEP], ends each of several texts: `<extra_id_2>`.
+        first_ordinary, end_ordinary: ints, a range (without its end) that has no
+            padding, EOS, unknown or extra ids.
     """
 
     mask: int
@@ -141,6 +137,8 @@ def special_ids(vocabulary):
     Raises:
         ValueError: it has fewer than three extra ids.
     """
+    if hasattr(vocabulary, "special_ids"):  # WordPiece has its own
+        return vocabulary.special_ids()
     extra = vocabulary.extra_ids
     if extra < 3:
         raise UserError(
@@ -154,7 +152,7 @@ def special_ids(vocabulary):
 
 
 def _models_near(path):
-    """A sentence that names the models in the folder where `path` was expected."""
+    """A sentence with the models in the folder where `path` was expected."""
     folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
     if not tf.io.gfile.isdir(folder):
         return f" There is no folder {folder!r} either."

@@ -12,7 +12,7 @@ from seqio.metrics import ModelOutputType
 
 from remixer_tf.data.codec import ragged
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.evaluation.evaluation import TextEvaluation, function_name
+from remixer_tf.evaluation.base import TextEvaluation, function_name
 from remixer_tf.evaluation.results import print_table, write_result
 from remixer_tf.evaluation.task_metrics import list_predictions
 from remixer_tf.layers.checks import check_integers

@@ -6,7 +6,7 @@ import numpy as np
 from seqio.metrics import ModelOutputType
 
 from remixer_tf.decoding import score
-from remixer_tf.evaluation.evaluation import TextEvaluation
+from remixer_tf.evaluation.base import TextEvaluation
 from remixer_tf.evaluation.task_metrics import metrics_of, text_of
 
 

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.data.image_files import count_pixels
+from remixer_tf.data.image_sources import count_pixels
 from remixer_tf.errors import MissingFileError, StorageError, UserError, nearest
 from remixer_tf.serving.image_to_class import MAX_PIXELS
 

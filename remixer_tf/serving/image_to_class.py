@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from remixer_tf.data.image_files import count_pixels, decode_image
-from remixer_tf.data.seeds import Seeds
+from remixer_tf.data.augmentation import Seeds
+from remixer_tf.data.image_sources import count_pixels, decode_image
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.text_encoder import class_answers

@@ -1,16 +1,17 @@
-"""Reads the folders that transformers writes: T5 and its relatives."""
+"""Reads the folders that transformers writes: T5, its relatives, and BERT."""
 
 import os
 
 import numpy as np
 
 from remixer_tf.errors import UserError
+from remixer_tf.weights.bert import read_bert
 from remixer_tf.weights.generation import Generation, read_generation
 from remixer_tf.weights.names import HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import BYTES, Source
 from remixer_tf.weights.t5 import T5
-from remixer_tf.weights.values import integer, real, short, word
+from remixer_tf.weights.values import check_fields, integer, real, short, word
 
 _WITH_DECODER = (
     "T5ForConditionalGeneration",
@@ -47,7 +48,7 @@ _UNUSED_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.
 def read_hugging_face(folder):
     """Reads a folder that transformers wrote as a `Source`: config.json, safetensors.
 
-    It holds a T5, T5.1.1, FLAN-T5, ByT5, mT5 or umT5, or the encoder of one.
+    It holds a T5, T5.1.1, FLAN-T5, ByT5, mT5 or umT5, the encoder of one, or a BERT.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -55,9 +56,11 @@ def read_hugging_face(folder):
             message names the field.
     """
     config = read_json(os.path.join(folder, "config.json"))
-    kind = word(config, "model_type", None, tuple(_EXTRA_IDS))
+    kind = word(config, "model_type", None, (*_EXTRA_IDS, "bert"))
+    if kind == "bert":
+        return read_bert(folder, config, _CONVERTING)
     encoder_only = _architecture(config) in _ENCODERS
-    check_ids(config, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+    check_fields(config, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
     files = SafetensorsFolder(folder, _CONVERTING)
     shapes = dict(files.shapes)
     embedding, copies = _embedding(folder, files)
@@ -118,16 +121,6 @@ def _architecture(config):
             f"Received: {short(names)}"
         )
     return names[0]
-
-
-def check_ids(config, **expected):
-    """Raises ValueError unless the special ids of config.json are the `expected`."""
-    for name, value in expected.items():
-        if config.get(name, value) != value:
-            raise UserError(
-                f"{name} in config.json must be {value}, as it is here. Received: "
-                f"{short(config[name])}"
-            )
 
 
 def _embedding(folder, files):

@@ -6,21 +6,21 @@ from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabulari
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.errors import ExistingFileError, UserError
-from remixer_tf.weights.source import IMAGES, TEXT
+from remixer_tf.weights.source import BYTES, ENCODER, TEXT
 from remixer_tf.weights.values import gin_text
 
 
 def run_gin(source, vocabulary=None):
     """Returns the gin text of a run that starts from a `Source`.
 
-    `vocabulary` is the path of a SentencePiece model, None for the one next to the
+    `vocabulary` is the path of its vocabulary's file, None for the one next to the
     weights.
     """
     text = "".join(f"include {file!r}\n" for file in source.architecture)
     if source.run is None:
         return text
     text += f"{gin_text(source.bindings)}include {source.run!r}\n"
-    if source.run != IMAGES:
+    if source.run in (TEXT, BYTES):
         text += gin_text({"EXTRA_IDS": source.extra_ids})
     if path := vocabulary or source.vocabulary:
         file = os.path.abspath(os.path.expanduser(path))
@@ -37,11 +37,11 @@ def check_vocabulary_named(source, vocabulary, bindings):
 
     Args:
         source: a `Source`.
-        vocabulary: path of a SentencePiece model, or None.
+        vocabulary: path of a vocabulary's file, or None.
         bindings: list of str, of gin.
     """
     given = any(binding.startswith("VOCABULARY") for binding in bindings)
-    if source.run != TEXT:
+    if source.run not in (TEXT, ENCODER):
         if vocabulary:
             raise UserError(
                 f"a {source.format} needs no vocabulary's file. Leave --vocabulary out."
@@ -49,8 +49,9 @@ def check_vocabulary_named(source, vocabulary, bindings):
     elif not (vocabulary or source.vocabulary or given):
         raise UserError(
             "no vocabulary came with these weights. Name their SentencePiece model "
-            "(of T5's own: sentencepiece.model or spiece.model) with "
-            "--vocabulary=FILE; in Python with bindings=[\"VOCABULARY_FILE = 'FILE'\"]."
+            "(of T5's own: sentencepiece.model or spiece.model), of a BERT its "
+            "vocab.txt, with --vocabulary=FILE; in Python with "
+            "bindings=[\"VOCABULARY_FILE = 'FILE'\"]."
         )
 
 

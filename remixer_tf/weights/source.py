@@ -1,5 +1,6 @@
 """Published weights as one kind of thing, whatever their format, and taking them."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ _SHOWN = 10
 TEXT = "runs/imported.gin"
 BYTES = "runs/imported_bytes.gin"
 IMAGES = "runs/imagenet.gin"
+ENCODER = "runs/imported_encoder.gin"
 
 
 class Source(NamedTuple):
@@ -28,11 +30,11 @@ class Source(NamedTuple):
         shapes: {name: shape} of all arrays that are there.
         read: a function from a name to the array.
         skipped: {name: reason} of arrays that no variable needs.
-        vocabulary: path of the SentencePiece model that came with them, or None.
+        vocabulary: path of the vocabulary's file that came with them, or None.
         extra_ids: int, the sentinels after the vocabulary's pieces.
         generation: a `Generation`, how the published model is asked.
-        run: str, the gin file of its run: TEXT, which needs a vocabulary's file, BYTES
-            or IMAGES; None if `architecture` is the whole configuration.
+        run: str, the gin file of its run: TEXT or ENCODER, which need a vocabulary's
+            file, BYTES or IMAGES; None if `architecture` is the whole configuration.
     """
 
     format: str
@@ -46,6 +48,25 @@ class Source(NamedTuple):
     extra_ids: int = 100
     generation: Generation = Generation()
     run: str | None = TEXT
+
+
+def check_size(kind, size, layers, shapes):
+    """Raises ValueError if arrays are far too few or too small for a model.
+
+    It bounds the memory of the model that is built by that of the arrays.
+    `match_variables` reports what is wrong with single arrays.
+
+    Args:
+        kind: str, what the files say that it is.
+        size, layers: ints, the model's parameters and layers.
+        shapes: {name: shape}.
+    """
+    there = sum(math.prod(shape) for shape in shapes.values())
+    if size > 2 * there or layers > len(shapes):
+        raise UserError(
+            f"This says that it is a {kind} of {size:,} parameters in {layers:,} "
+            f"layers, and has {len(shapes)} arrays of {there:,} numbers."
+        )
 
 
 def match_variables(variables, source):

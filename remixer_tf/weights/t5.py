@@ -2,12 +2,12 @@
 
 import ast
 import itertools
-import math
 import re
 from typing import NamedTuple
 
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import find_name
+from remixer_tf.weights.source import check_size
 from remixer_tf.weights.values import real, shape_of
 
 # Other libraries' names of activations, and ours (`get_activation`).
@@ -71,27 +71,14 @@ class T5(NamedTuple):
         }
 
     def check_fits(self, shapes):
-        """Raises ValueError if the arrays are far too few or too small for the model.
-
-        It bounds the memory of the model that is built by that of the arrays.
-        `match_variables` reports what is wrong with single arrays.
-
-        Args:
-            shapes: {name: shape}.
-        """
+        """Raises ValueError as `check_size` does for the arrays {name: shape}."""
         inner, layers = self.num_heads * self.d_kv, self.num_encoder_layers
         encoder = self.d_model * (4 * inner + (2 + self.gated) * self.d_ff)
         decoder = encoder + 4 * self.d_model * inner
         bias = self.num_heads * self.num_buckets
         size = self.vocab_size * self.d_model + bias
         size += layers * encoder + self.num_decoder_layers * decoder
-        there = sum(math.prod(shape) for shape in shapes.values())
-        if size > 2 * there or layers + self.num_decoder_layers > len(shapes):
-            raise UserError(
-                f"This says that it is a T5 of {size:,} parameters in "
-                f"{layers + self.num_decoder_layers:,} layers, and has {len(shapes)} "
-                f"arrays of {there:,} numbers."
-            )
+        check_size("T5", size, layers + self.num_decoder_layers, shapes)
 
 
 def t5_from_shapes(shapes, rows, text):

@@ -15,7 +15,7 @@ from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import benchmark_files, squad
-from remixer_tf.tasks.files_or_tfds import FilesOrTfds
+from remixer_tf.tasks.folders import FilesOrTfds
 from tests.tasks.benchmark_layouts import write_glue, write_squad, write_super_glue
 
 FOLDERS = (

@@ -238,7 +238,7 @@ def test_accuracy():
         ("conj_dev.tsv", "a\tb\n", "no column premise or .* It has: a, b"),
         ("conj_dev.tsv", CONJNLI + "c\td\tyes\n", "line 4: Label 'yes' is none of ent"),
         ("conj_dev.tsv", CONJNLI + "c\td\n", "line 4: wrong column count"),
-        ("dev.jsonl", "{}\n{}\n", "Line 1 of .*KeyError"),
+        ("dev.jsonl", "{}\n{}\n", "Line 1 of .*JSON object with obs1"),
         ("dev.jsonl", "{}\n", "dev-labels.lst has 2 lines, and .* has 1"),
         ("dev-labels.lst", "3\n1\n", "Line 1 of .*and 1 or 2"),
     ],

@@ -304,9 +304,7 @@ def test_other_models_and_files_are_refused(tmp_path):
     message = error(model_type="umt5", relative_attention_num_buckets=16)
     assert "relative_attention_num_buckets must be 32" in message
     assert "Received: 'gated-elu'" in error(feed_forward_proj="gated-elu")
-    assert "decoder_start_token_id in config.json must be 0" in error(
-        decoder_start_token_id=3
-    )
+    assert "decoder_start_token_id must be 0" in error(decoder_start_token_id=3)
     published.write_hugging_face(folder, weights)
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json")
     assert "is not a safetensors file" in _error(folder, tmp_path)

@@ -55,9 +55,9 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
     """Loads a run, or published weights, to ask it or to train it on.
 
     Args:
-        path: str, the folder of a run; or of weights that Hugging Face, T5X, Mesh
-            TensorFlow or timm published, which are read as `remixer_tf import_weights`
-            does, into memory.
+        path: str, the folder of a run, or of weights that Hugging Face, T5X, Mesh
+            TensorFlow or timm published. `remixer_tf import_weights` lists the formats;
+            here they are read into memory.
         step: int, the step of a run's checkpoint; None for the newest, "best" for the
             one that training found best.
         bindings: list of str, gin bindings that prevail over the run's own, such as

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
     path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 )
-_HEREDOC = re.compile(r"cat > (\S+) <<'?(\w+)'?\n(.*?\n)\2\n", re.DOTALL)
+HEREDOC = re.compile(r"cat > (\S+) <<'?(\w+)'?\n(.*?\n)\2\n", re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -39,7 +39,7 @@ def write_files(page, folder):
         if match := re.match(r"# (\w+\.py)\n", block.code):
             (folder / match[1]).write_text(block.code)
     for block in blocks("sh", page):
-        for name, _, text in _HEREDOC.findall(block.code):
+        for name, _, text in HEREDOC.findall(block.code):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -50,7 +50,7 @@ def statements(block):
 
     Values of variables that the block sets are put in; redirections are left out.
     """
-    code = _HEREDOC.sub("", block.code).replace("\\\n", " ")
+    code = HEREDOC.sub("", block.code).replace("\\\n", " ")
     code = re.sub(r"(^|\s)#[^\n]*", r"\1", code)
     lexer = shlex.shlex(code, posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace, lexer.whitespace_split = " \t\r", True

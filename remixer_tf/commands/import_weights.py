@@ -37,7 +37,7 @@ def run(options):
     from remixer_tf.weights import formats
     from remixer_tf.weights import run as imported_run
     from remixer_tf.weights.generation import describe_left_out
-    from remixer_tf.weights.source import take
+    from remixer_tf.weights.source import check_model, take
 
     imported_run.check_new(options.model_dir)
     source = formats.read_source(options.source)
@@ -58,6 +58,7 @@ def run(options):
             modules=options.module_import,
         )
     run = configuration.call("Run")
+    check_model(run.model, source)
     model = build_model(run.model, "float32")
     vocabularies = {}
     if run.task is not None:

@@ -1,4 +1,4 @@
-"""What makes a model one of Keras': `fit`, `save` and `get_config`."""
+"""A model as one of Keras' own: `fit`, `save` and `get_config`."""
 
 import keras
 from keras import ops

@@ -20,7 +20,7 @@ ENGINE_TESTS := tests/training/test_loop.py tests/engines/test_train_step.py \
 	tests/engines/test_layout.py
 
 .PHONY: quickstart test test-tensorflow test-jax test-all test-slow \
-	test-slow-tensorflow test-slow-jax lint docs wheel-check install
+	test-slow-tensorflow test-slow-jax lint docs sbom wheel-check install
 
 quickstart: install
 	$(PY) -m remixer_tf quickstart
@@ -55,6 +55,12 @@ lint: install
 docs: install
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
+# What .venv holds, as a CycloneDX bill of materials, in sbom.json. The tool stays apart.
+sbom: install
+	$(PY) -m venv build/sbom
+	build/sbom/bin/python -m pip install --quiet cyclonedx-bom
+	build/sbom/bin/cyclonedx-py environment .venv --output-reproducible --output-file sbom.json
 
 wheel-check: install
 	PYTHON=$(PY) bash .ci/wheel_trains.sh

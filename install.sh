@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes or mends the virtual environment .venv with remixer_tf and all it needs.
+# Makes or mends the virtual environment .venv with remixer_tf and all it needs: the
+# packages of requirements.lock, whose hashes pip checks.
 #
-# Does nothing when .venv is up to date: newer than setup.py, constraints.txt and
+# Does nothing when .venv is up to date: newer than setup.py, requirements.lock and
 # this file, and free of the two nightly packages below. `make` runs it every time.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -16,7 +17,7 @@ nightlies() {
 }
 
 if [ -e $stamp ] && [ -z "$(nightlies)" ] && [ ! setup.py -nt $stamp ] &&
-  [ ! constraints.txt -nt $stamp ] && [ ! install.sh -nt $stamp ]; then
+  [ ! requirements.lock -nt $stamp ] && [ ! install.sh -nt $stamp ]; then
   exit 0
 fi
 
@@ -39,16 +40,18 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
   "$python" -m venv --clear .venv
 fi
 
-pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 # Python compiles a module when it is first imported: most never are.
-install() { pip install --quiet --no-compile --constraint constraints.txt "$@"; }
+install() {
+  .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-compile \
+    --no-deps "$@"
+}
 echo "Installing remixer_tf in .venv: some minutes and 3.4 GB the first time"
 rm -f $stamp
-install --editable '.[dev]'
-install --no-deps t5
 if [ -n "$(nightlies)" ]; then
   echo "Replacing tfds-nightly and seqio-nightly by tensorflow-datasets and seqio"
-  pip uninstall --quiet --yes tfds-nightly seqio-nightly
-  install --no-deps --force-reinstall tensorflow-datasets seqio
+  .venv/bin/python -m pip uninstall --quiet --yes tfds-nightly seqio-nightly \
+    tensorflow-datasets seqio
 fi
+install --require-hashes --requirement requirements.lock
+install --no-build-isolation --editable .
 touch $stamp

@@ -4,9 +4,12 @@ Two folders of the repository live inside the installed package:
 `tasks/` is `remixer_tf.tasks`, and `gin/` travels as data in `remixer_tf/gin`.
 `gin/` must never hold an `__init__.py`: it would hide the gin library.
 
-T5's tasks need t5, which cannot be declared here: its metadata asks for tfds-nightly
-and seqio-nightly, which overwrite tensorflow-datasets and seqio file by file.
-`install.sh` installs it without its dependencies; those it really uses are below.
+Two libraries need a step of their own, `pip install --no-deps`, which install.sh runs;
+what they really use is declared below.
+- t5, for T5's tasks: its metadata asks for tfds-nightly and seqio-nightly, which
+  overwrite tensorflow-datasets and seqio file by file.
+- seqio, on Python 3.13 only: it requires editdistance, which has no wheel there and
+  would need a compiler. `remixer_tf/edit_distance.py` takes its place.
 """
 
 import pathlib
@@ -36,7 +39,7 @@ SERVING = ["tensorflow-serving-api>=2.20,<2.22"]  # of tensorflow's own minor ve
 setup(
     name="remixer_tf",
     version=VERSION,
-    description="Remixer, gMLP and T5.1.1 in Keras, configured with gin",
+    description="Remixer, gMLP, MLP-Mixer, sMLP and T5 in Keras, configured by gin",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -64,14 +67,14 @@ setup(
     install_requires=[
         # tensorflow-text asks for the tensorflow of its own minor version.
         "tensorflow>=2.20,<2.22",
-        "tensorflow-text>=2.20,<2.22",
+        "tensorflow-text>=2.20,<2.22,!=2.21.0",  # 2.21.0 fails when it is imported.
         "keras>=3.15",
         "jax",  # The other engine; seqio needs it too.
         "orbax-checkpoint>=0.12",  # Its other checkpoints; seqio's flax needs it too.
         "tensorboard",
         "tensorflow-datasets>=4.9",
         "importlib_resources",  # tensorflow-datasets prepares no set without it.
-        "seqio==0.0.20",
+        "seqio==0.0.20; python_version < '3.13'",
         "gin-config>=0.5",
         "matplotlib>=3.9",
         "sentencepiece>=0.2",
@@ -82,10 +85,14 @@ setup(
         "msgpack",
         "safetensors>=0.5",
         "tensorstore",
+        # What seqio imports, where it comes without its dependencies.
+        "clu",
+        "pyglove",
+        "rapidfuzz; python_version >= '3.13'",
         # What t5.data and t5.evaluation import.
         "absl-py",
         "babel",
-        "editdistance",
+        "editdistance; python_version < '3.13'",
         "immutabledict",
         "rouge-score>=0.1.2",
         "sacrebleu",
@@ -95,10 +102,13 @@ setup(
     extras_require={
         "dev": [
             "hypothesis",
+            "ipykernel",
+            "nbclient",
             "packaging",
             "pre-commit",
             "pytest",
             "pytest-xdist",
+            "rapidfuzz",
             "ruff",
             *LITERT,
             *LM_EVAL,

@@ -25,6 +25,12 @@ echo "Installing it in an empty environment"
 python=$work/venv/bin/python
 "$python" -m pip install --quiet --no-compile --constraint constraints.txt "$wheel"
 du -sh "$work/venv" | cut -f1
+if ! "$python" -c 'import importlib.util as i, sys; sys.exit(not i.find_spec("seqio"))'; then
+  echo "Asking for a command that needs seqio, which pip leaves out on this Python"
+  if "$work/venv/bin/remixer_tf" tasks >"$work/out.txt" 2>&1; then exit 1; fi
+  grep "^error: .*pip install --no-deps seqio" "$work/out.txt"
+  "$python" -m pip install --quiet --no-compile --no-deps --constraint constraints.txt seqio
+fi
 
 cd "$work"
 "$python" - "$work/venv" "$repository" <<'END'

@@ -15,11 +15,10 @@ Needs Keras, JAX and gin, and no TensorFlow. Steps are the engine's own
     mixing   Toeplitz mixing by the FFT and by the dense product
 
 Weights are float32, compute is bfloat16, the optimizer is Adafactor, the dropout 0, and
-rows are full. FLOPs are those of the matrix products, backward pass included, counted
-from the program's shapes. "Share" is of the rate that the device's own square product
-reached in this run. Bytes are what the compiled program says it holds at once. What was
-not measured, such as a batch that does not fit the device's memory, says so in its row
-and at the end; larger batches are not tried then.
+rows are full. FLOPs count the matrix products, backward pass included, from the
+program's shapes. "Share" is relative to the rate of the device's own square product in
+this run. Bytes are the compiled program's peak. If a batch does not fit the device's
+memory, its row says so, and larger batches are skipped.
 
 With --tiny, models and sizes are so small that a CPU prints every table within two
 minutes, which says nothing of speed.
@@ -84,7 +83,7 @@ def measure(what, function, state, batch, options=None):
 
 
 class Cost(NamedTuple):
-    """What is told of a `Program`, which may be gone."""
+    """The figures of a `Program`, kept after the program is freed."""
 
     flops: int
     bytes: int
@@ -212,7 +211,7 @@ def print_calls(sizes):
 
 
 def print_logits(sizes):
-    """Of the float32 logits, as models have them: loss, and gradients of both."""
+    """Prints the cost of float32 logits and loss, with their gradients."""
     print_header("chunks", "ms", "GB")
     keys = jax.random.split(jax.random.key(0), 3)
     rows = sizes.middle * sizes.targets
@@ -366,7 +365,7 @@ def main():
         print(f"## {table}\n")
         try:
             TABLES[table](sizes)
-        except Exception:  # The machine may be lent for minutes: the others go on.
+        except Exception:  # One failure must not cost the other tables.
             failed = True
             traceback.print_exc()
             leave_out(table, "failed, see above")

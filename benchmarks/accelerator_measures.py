@@ -1,4 +1,4 @@
-"""What `benchmarks.accelerator` measures with: programs, their seconds, rates, rows."""
+"""Tools of `benchmarks.accelerator`: programs, their seconds, rates, rows."""
 
 import functools
 import statistics
@@ -55,7 +55,7 @@ def training(model):
     step = JaxTrainStep(model, Adafactor(1e-3), objective)
 
     def train(state, superbatch):
-        state, sums = step(state, superbatch, jnp.zeros(1))
+        state, sums = step.train_steps(state, superbatch, jnp.zeros(1))
         return state, sums["loss"] / sums["weight"]  # Not finite if all are skipped.
 
     state = State(*([jnp.array(v.value) for v in group] for group in step.variables()))

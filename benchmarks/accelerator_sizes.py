@@ -1,9 +1,9 @@
-"""What `benchmarks.accelerator` measures: models, batches, lengths, options."""
+"""The models, batches, lengths and options of `benchmarks.accelerator`."""
 
 from typing import NamedTuple
 
 VOCAB_SIZE = 32100
-# Of XLA on GPUs, on this version of JAX: what chooses kernels and their order.
+# XLA's options for GPUs, on this version of JAX, that choose kernels and their order.
 OPTIONS = [
     {},
     {"xla_gpu_enable_triton_gemm": False},
@@ -16,7 +16,7 @@ OPTIONS = [
 
 
 class Sizes(NamedTuple):
-    """What is measured.
+    """The sizes to measure.
 
     Attributes:
         models: {name: gin file, bindings, batches}.

@@ -1,4 +1,4 @@
-"""Decoding speed: with and without the cache, with and without XLA, beside others.
+"""Decoding speed: with and without the cache, with and without XLA, next to others.
 
     python -m benchmarks.decode [--seconds=20] [--batches=1,8,32] [--beams=1,4]
         [--anchors=PYTHON] [--uncached]
@@ -6,12 +6,12 @@
 Inputs and answers of 64 tokens, and no token ends an answer. `--uncached` compares with
 decoding without the cache, where the whole decoder runs over all positions for every
 new token: it takes minutes. The anchors are Hugging Face's `generate` and CTranslate2,
-both in float32, with the weights of our T5.1.1, in the environment of PYTHON, which has
-torch, transformers and ctranslate2 (what it lacks is left out). Every program has all
-cores. Of each size all take turns, the round begun when `--seconds` are over being the
-last: one of 32 rows with 4 beams, five of one row. The first, which compiles, is beside
-these. Rates and their ratios are medians of the rounds. Remixer has as many parameters
-as T5.1.1.
+both in float32, with the weights of our T5.1.1. They run in the environment of PYTHON,
+which has torch, transformers and ctranslate2; a missing one is left out. Every program
+has all cores. All programs take turns at each size until `--seconds` are over, and end
+the round that has begun. A round is one call of 32 rows with 4 beams, or five calls of
+one row. The first round, which compiles, does not count. Rates and their ratios are
+medians of the rounds. Remixer has as many parameters as T5.1.1.
 """
 
 import argparse
@@ -42,7 +42,7 @@ MODELS = {
     "Remixer small, equal parameters": ("remixer_small", ["D_FF = 853"]),
 }
 LENGTH = 64
-# What rates are divided by: with whom a contestant of a name is compared.
+# Ratios: each function returns the contestant that a contestant is compared with.
 GOALS = {
     "to CTranslate2 (goal 1)": lambda name: "ctranslate2",
     "to transformers (goal 1.5)": lambda name: "transformers",

@@ -100,10 +100,11 @@ def main():
 
 def export(model, kind, folder):
     """Writes a SavedModel with weights of a type, or a file of another runtime."""
-    if kind not in RUNTIMES:
-        return saved_model.export(servable(model, kind), folder, 1, "")[0]
     path = os.path.join(folder, kind)
-    export_tokens(servable(model).tokens, text_task(), kind, path)
+    if kind in RUNTIMES:
+        export_tokens(servable(model).tokens, text_task(), kind, path)
+    else:
+        saved_model.export(servable(model, kind), path, "")
     return path
 
 

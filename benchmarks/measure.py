@@ -13,7 +13,7 @@ def seconds(function, clock=time.perf_counter):
 
     Args:
         function: takes no arguments and returns when its work is done.
-        clock: a function that tells the time, such as `time.process_time`.
+        clock: a function that returns the time in seconds, such as `time.process_time`.
     """
     start = clock()
     function()

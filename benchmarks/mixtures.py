@@ -1,16 +1,20 @@
-"""What mixtures of experts cost: assignment, routing, moving tokens.
+"""The cost of mixtures of experts: assignment, routing, moving tokens.
 
     python -m benchmarks.mixtures [--rounds=7] [--experts=1,2,4,8,16] [--xla]
 
-Times are a processor's, of one thread. First those of the balanced assignment, then
-those of evaluation, where nothing is dropped, against computing every expert. Then
-forward and backward of one layer of 4096 tokens, d_model 256, against the dense
-feed-forward layer of the same FLOPs: experts are as wide as it (half, where a token has
-two), the capacity factor is 1, and hidden layers are not gated. Layers take turns
-within each round; the ratio to the dense one is the median over the rounds. The
-router's share is its own time, the experts' that of their products on rows that lie
-ready; the rest moves tokens. Last the spatial experts of sMLP's blocks, against gMLP's
-block with one spatial gate.
+Times are processor times of one thread. The tables, in order:
+
+- the balanced assignment;
+- evaluation, where nothing is dropped, compared with computing every expert;
+- forward and backward of one layer of 4096 tokens, d_model 256, compared with the dense
+  feed-forward layer of the same FLOPs;
+- the spatial experts of sMLP's blocks, compared with gMLP's block with one gate.
+
+In the third, experts are as wide as the dense layer, or half as wide where a token has
+two. The capacity factor is 1, and hidden layers are not gated. Layers take turns within
+each round; the ratio to the dense layer is the median over the rounds. The router's
+share is its own time. The experts' share is their products on rows that lie ready; the
+rest moves tokens.
 """
 
 import argparse
@@ -49,7 +53,7 @@ ROUTERS = {
 
 
 def inputs():
-    """Tokens of a hidden state, and what a router reads beside them."""
+    """Returns a hidden state and the token ids, which some routers read."""
     rng = np.random.default_rng(0)
     x = tf.constant(rng.normal(size=(ROWS, LENGTH, D_MODEL)), tf.float32)
     ids = tf.constant(rng.integers(0, VOCAB_SIZE, (ROWS, LENGTH)), tf.int32)

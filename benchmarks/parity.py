@@ -13,6 +13,7 @@ logits, from the same model computed in float64, over their standard deviation.
 
 import argparse
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,22 @@ import tempfile
 
 import numpy as np
 
-MODELS = ("t5_1_1", "t5_1_0", "gmlp_s16_224", "mixer_s32_224")
+MODELS = (
+    "t5_1_1",
+    "t5_1_0",
+    "byt5",
+    "mt5",
+    "umt5",
+    "t5_1_1_encoder",
+    "umt5_encoder",
+    "BertModel",
+    "BertForMaskedLM",
+    "BertForSequenceClassification",
+    "BertForQuestionAnswering",
+    "gmlp_s16_224",
+    "mixer_s32_224",
+)
+_NOT_WRITTEN = ("umt5",)  # no T5 of transformers holds it
 _REFERENCE = os.path.join(os.path.dirname(__file__), "parity_reference.py")
 
 
@@ -55,29 +71,55 @@ def _row(name, folder, reference):
     run = os.path.join(folder, "run")
     reference(name, published)
     answers = np.load(os.path.join(published, "answers.npz"))
-    model = _imported(published, run)
+    model = _imported(published, run, "inputs" in answers)
     double = answers["double"]
 
     def distance(logits):
         return f"{np.abs(logits - double).max() / double.std():.1e}"
 
     columns = ["-"] * 6
-    if "inputs" in answers:
+    if "greedy" in answers:
         batch = {"encoder_input_tokens": answers["inputs"].astype("int32")}
         columns = _decoded(model, batch, answers)
         batch["decoder_input_tokens"] = answers["start"].astype("int32")
         logits = np.array(model(batch))
-        again = _exported_again(run, reference)
-        columns = [
-            distance(again["single"]),
-            *columns,
-            _share(again["asked"], answers["asked"]),
-        ]
+        written = ["-", "-"]
+        if name not in _NOT_WRITTEN:
+            again = _exported_again(run, reference)
+            written = (
+                distance(again["single"]),
+                _share(again["asked"], answers["asked"]),
+            )
+        columns = [written[0], *columns, written[1]]
+    elif "inputs" in answers:
+        batch = {"encoder_input_tokens": answers["inputs"].astype("int32")}
+        if "types" in answers:
+            batch["encoder_token_types"] = answers["types"].astype("int32")
+            _check_wordpiece(published)
+        is_head = name.startswith("BertFor")
+        logits = np.array(model(batch) if is_head else model.encode(batch)[0])
+        if logits.shape[1] == answers["inputs"].shape[1]:
+            logits = logits * (answers["inputs"] != 0)[..., None]
+        elif logits.shape[1] == 2:  # of a span
+            logits = logits * (answers["inputs"] != 0)[:, None]
     else:
         logits = model({"images": answers["images"].transpose(0, 2, 3, 1)})
         logits = np.array(logits)[:, 0]
     ours = [distance(answers["single"]), distance(logits), *columns]
     return f"| {name} | {model.count_params() / 1e6:.2f} | {' | '.join(ours)} |"
+
+
+def _check_wordpiece(folder):
+    """Raises ValueError unless texts have transformers' ids."""
+    from remixer_tf.data.wordpiece import wordpiece_vocabulary
+
+    with open(os.path.join(folder, "texts.json")) as file:
+        texts = json.load(file)
+    for lower, name in ((True, "lower"), (False, "cased")):
+        vocabulary = wordpiece_vocabulary(os.path.join(folder, "vocab.txt"), lower)
+        for text, expected in zip(texts["texts"], texts[name], strict=True):
+            if (ids := vocabulary.encode(text)) != expected:
+                raise ValueError(f"{name} {text!r}: {ids}, transformers {expected}")
 
 
 def _decoded(model, batch, answers):
@@ -107,7 +149,7 @@ def _share(ours, theirs):
     return f"{(np.array(ours) == theirs).mean():.0%}"
 
 
-def _imported(published, run):
+def _imported(published, run, reads_text):
     """The model of an imported run, as any reader of runs restores it."""
     from remixer_tf import configuration
     from remixer_tf.checkpoints.reading import restore_model
@@ -115,7 +157,9 @@ def _imported(published, run):
     from remixer_tf.models.build import build_model
 
     arguments = [f"--from={published}", f"--model_dir={run}"]
-    if os.path.exists(os.path.join(published, "generation_config.json")):  # text
+    own_tokenizer = os.path.exists(os.path.join(published, "tokenizer_config.json"))
+    own_tokenizer |= os.path.exists(os.path.join(published, "vocab.txt"))
+    if reads_text and not own_tokenizer:
         arguments += [
             "--gin.VOCABULARY=@byte_vocabulary()",
             "--gin.VOCABULARY_FILE=None",

@@ -11,6 +11,56 @@ import numpy as np
 import torch
 
 TOKENS = 24  # decoded
+# Of T5.1.1 small's width. The vocabularies are the published models'.
+T5 = {
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 1024,
+    "num_layers": 8,
+    "num_decoder_layers": 6,
+    "num_heads": 6,
+    "vocab_size": 32128,
+    "decoder_start_token_id": 0,
+}
+GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+SMALL = {
+    "d_model": 128,
+    "d_kv": 32,
+    "d_ff": 256,
+    "num_layers": 4,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+}
+# What a model is: transformers' class of it, and values of its configuration.
+T5_MODELS = {
+    "t5_1_1": ("T5", GATED),
+    "t5_1_0": ("T5", {}),
+    "byt5": ("T5", GATED | {"vocab_size": 384, "num_decoder_layers": 4}),
+    "mt5": ("MT5", GATED | SMALL | {"vocab_size": 250112}),
+    "umt5": ("UMT5", GATED | SMALL | {"vocab_size": 256384}),
+}
+BERT = {
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
+BERT_HEADS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
+BERT_HEADS += ("BertForQuestionAnswering",)
+TEXTS = [
+    "The quick brown fox, and 'quotes': unbelievable!",
+    "Ünïcödé ÀCCENTS straße İstanbul ﬁne",
+    "中文 and 日本語 mixed한국어",
+    "tabs\tand\nlines\r\n \u00a0 \u200b\u00ad\ufffd\x00 end",
+    "e-mail@example.com $5.00 50% a/b [sep] 😀👍🏽",
+    "x" * 99 + " " + "x" * 101,
+    "",
+]
+ENCODERS = {
+    "t5_1_1_encoder": ("T5EncoderModel", T5 | GATED),
+    "umt5_encoder": ("UMT5EncoderModel", T5 | GATED),
+}
 # Those that a published model may ask to be decoded with.
 SETTINGS = {
     "num_beams": 3,
@@ -23,40 +73,117 @@ SETTINGS = {
 }
 
 
-def t5(folder, **config):
-    """Writes a random T5 of T5.1.1 small's size, and what it answers."""
-    from transformers import T5Config, T5ForConditionalGeneration
+def t5(folder, name):
+    """Writes a random T5, or a relative of it, and what it answers."""
+    import transformers
 
-    sizes = {
-        "vocab_size": 32128,
-        "d_model": 512,
-        "d_kv": 64,
-        "d_ff": 1024,
-        "num_layers": 8,
-        "num_decoder_layers": 6,
-        "num_heads": 6,
-        "decoder_start_token_id": 0,
-    }
-    model = T5ForConditionalGeneration(T5Config(**sizes, **config))
-    if not config.get("tie_word_embeddings", True):
+    kind, config = T5_MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**{**T5, **config})
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+    if name != "t5_1_0":
         # transformers 5 ties them in memory whatever the configuration says.
         model.lm_head.weight = torch.nn.Parameter(
-            torch.randn_like(model.lm_head.weight) * 512**-0.5
+            torch.randn_like(model.lm_head.weight) * config.d_model**-0.5
         )
         model.config.tie_word_embeddings = False
-    for name, value in SETTINGS.items():
-        setattr(model.generation_config, name, value)
+    spread_biases(model)
+    for name_, value in SETTINGS.items():
+        setattr(model.generation_config, name_, value)
     model.save_pretrained(folder, max_shard_size="50MB")
+    if name == "byt5":
+        transformers.ByT5Tokenizer().save_pretrained(folder)
     answer_t5(model, folder)
+
+
+def spread_biases(model):
+    """Position biases as large as trained ones, so that a wrong one shows."""
+    for name, parameter in model.named_parameters():
+        if "relative_attention_bias" in name:
+            parameter.data.normal_()
+
+
+def encoder(folder, name):
+    """Writes a random encoder, and its output at the tokens that are there."""
+    import transformers
+
+    kind, config = ENCODERS[name]
+    config_class = getattr(transformers, kind).config_class
+    model = getattr(transformers, kind)(config_class(**config)).eval()
+    spread_biases(model)
+    model.save_pretrained(folder)
+    inputs, _ = examples(model.config.vocab_size)
+    ids, mask = torch.tensor(inputs), torch.tensor(inputs != 0)
+
+    def output(model):
+        found = model(input_ids=ids, attention_mask=mask)[0]
+        return (found * mask[..., None]).numpy()
+
+    with torch.no_grad():
+        single = output(model)
+        double = output(_in_float64(model))
+    path = os.path.join(folder, "answers.npz")
+    np.savez(path, inputs=inputs, single=single, double=double)
+
+
+def bert(folder, name):
+    """Writes a random BERT with a vocabulary, its logits, and the ids of texts."""
+    import transformers
+
+    labels = 3 if name == "BertForSequenceClassification" else 2
+    config = transformers.BertConfig(**BERT, num_labels=labels)
+    model = getattr(transformers, name)(config).eval()
+    for parameter in model.parameters():  # norms and biases too
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "un", "##able"]
+    letters = sorted({c for c in "".join(TEXTS).lower() if c.isprintable()} - {" "})
+    letters += [c for c in "ucodeaistrf" if c not in letters]
+    pieces += letters[:-3] + [f"##{c}" for c in letters[3:]]  # some are missing
+    with open(os.path.join(folder, "vocab.txt"), "w") as file:
+        file.writelines(f"{piece}\n" for piece in pieces)
+    ids = {}
+    for lower in (True, False):
+        tokenizer = transformers.BertTokenizer(
+            os.path.join(folder, "vocab.txt"), do_lower_case=lower
+        )
+        ids[lower] = [tokenizer(text)["input_ids"][1:-1] for text in TEXTS]
+    with open(os.path.join(folder, "texts.json"), "w") as file:
+        json.dump({"texts": TEXTS, "lower": ids[True], "cased": ids[False]}, file)
+    inputs, _ = examples(BERT["vocab_size"])
+    types = np.where(inputs != 0, np.arange(inputs.shape[1]) > 60, 0).astype("int64")
+    given = {"input_ids": inputs, "attention_mask": inputs != 0}
+    given = {k: torch.tensor(x) for k, x in {**given, "token_type_ids": types}.items()}
+
+    def output(model):
+        found = model(**given)
+        if name == "BertForQuestionAnswering":
+            found = torch.stack([found.start_logits, found.end_logits], 1)
+            return (found * given["attention_mask"][:, None]).numpy()
+        if name == "BertForSequenceClassification":
+            return found.logits[:, None].numpy()
+        return (found[0] * given["attention_mask"][..., None]).numpy()
+
+    with torch.no_grad():
+        single = output(model)
+        double = output(model.double())
+    path = os.path.join(folder, "answers.npz")
+    np.savez(path, inputs=inputs, types=types, single=single, double=double)
+
+
+def examples(vocab_size):
+    """Inputs `[4, 150]`, two of them padded, and targets `[4, 40]`."""
+    last = vocab_size - 1
+    inputs = np.random.default_rng(0).integers(2, last, (4, 150))
+    targets = np.random.default_rng(1).integers(2, last, (4, 40))
+    inputs[1, 90:] = inputs[2, 11:] = 0
+    return inputs, targets
 
 
 def answer_t5(model, folder):
     """Writes logits in float32 and float64, and tokens decoded, to answers.npz."""
     from transformers import GenerationConfig
 
-    inputs = np.random.default_rng(0).integers(2, 32000, (4, 150))
-    targets = np.random.default_rng(1).integers(2, 32000, (4, 40))
-    inputs[1, 90:] = inputs[2, 11:] = 0
+    inputs, targets = examples(model.config.vocab_size)
     start = np.pad(targets, [(0, 0), (1, 0)])[:, :-1]
     model.eval()
     ids, mask = torch.tensor(inputs), torch.tensor(inputs != 0)
@@ -105,21 +232,22 @@ def answer_t5(model, folder):
 
 
 def _tokens(sequences):
-    """What was generated, without the start, `[batch, TOKENS]`."""
+    """What was generated, without the start, `[batch, TOKENS]`; 0 after EOS."""
     tokens = sequences[:, 1:].numpy()
+    is_end = tokens == 1
+    tokens = np.where(np.cumsum(is_end, axis=1) - is_end > 0, 0, tokens)
     return np.pad(tokens, [(0, 0), (0, TOKENS - tokens.shape[1])])
 
 
 def _in_float64(model):
     """The model in float64, its norms' statistics too."""
-    from transformers.models.t5 import modeling_t5
 
     def forward(self, x):
         scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
         return self.weight * x * scale
 
     for module in model.modules():
-        if isinstance(module, modeling_t5.T5LayerNorm):
+        if type(module).__name__ in ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm"):
             module.forward = forward.__get__(module)
     return model.double()
 
@@ -164,10 +292,12 @@ def again(folder):
 
 def main(kind, folder):
     torch.manual_seed(0)
-    if kind == "t5_1_1":
-        t5(folder, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
-    elif kind == "t5_1_0":
-        t5(folder)
+    if kind in T5_MODELS:
+        t5(folder, kind)
+    elif kind in BERT_HEADS:
+        bert(folder, kind)
+    elif kind in ENCODERS:
+        encoder(folder, kind)
     elif kind == "again":
         again(folder)
     elif kind == "versions":

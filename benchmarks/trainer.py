@@ -1,10 +1,10 @@
-"""What a run spends beside its steps, and before the first one.
+"""The time that a run spends outside its steps, and before the first one.
 
     python -m benchmarks.trainer [--steps=300]
 
-Trains Remixer tiny on mini_cogs in bytes, through the train command, with every part
-timed: the time from the command to the first step, and what logging, the progress
-bar, and saving cost as shares of a step.
+Trains Remixer tiny on mini_cogs in bytes with the train command, and times every part.
+Prints the time from the command to the first step. Prints the cost of logging, the
+progress bar and saving as shares of a step.
 """
 
 import time
@@ -59,7 +59,7 @@ def main():
     from remixer_tf.data import pipeline
     from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
     from remixer_tf.engines.tensorflow.step import TrainStep
-    from remixer_tf.training import progress, run_log
+    from remixer_tf.training import logs, progress
 
     configuration.register_configurables()
     SECONDS["imports"] = [time.perf_counter() - start]
@@ -71,7 +71,7 @@ def main():
     timed(TrainStep, "__call__", "step")
     timed(writing.Checkpoints, "save", "checkpoint, waited for")
     timed(writing.Checkpoints, "_write", "checkpoint, written aside")
-    timed(run_log.Logging, "after_call", "TensorBoard")
+    timed(logs.Logging, "after_call", "TensorBoard")
     timed(progress.Progress, "after_call", "progress bar")
     timed(progress.Progress, "report", "progress bar")
     timed(live.Live, "refresh", "progress bar")  # ten times a second, in a thread

@@ -5,11 +5,11 @@
 
 Batch 4, lengths 512 and 114, Adafactor, no dropout; two steps in a call, whose time is
 divided by two. Each engine has a process. The processes of a model take turns, so that
-a noisy machine disturbs them alike; the ratio is the median over the rounds, to
-TensorFlow without XLA, which is the default on CPUs. "First call" is from an empty
-process, imports and compiling included, until two steps are done. "Share" is of the
-rate of JAX's float32 product of 1024 x 1024, measured once a model. On JAX glibc keeps
-freed memory, as the guide "From one CPU to a pod" advises.
+a noisy machine disturbs them alike. The ratio is to TensorFlow without XLA, the default
+on CPUs. It is the median over the rounds. "First call" is the time from an empty
+process until two steps are done, imports and compiling included. "Share" is relative to
+the rate of JAX's float32 product of 1024 x 1024, measured once a model. On JAX glibc
+keeps freed memory, as the guide "From one CPU to a pod" advises.
 """
 
 import argparse

@@ -3,7 +3,7 @@ from remixer_tf import layers as layers
 from remixer_tf import models as models
 from remixer_tf import optimizers as optimizers
 from remixer_tf import testing as testing
-from remixer_tf.loaded_run import LoadedRun as LoadedRun
+from remixer_tf.loaded.run import LoadedRun as LoadedRun
 from remixer_tf.loading import create as create
 from remixer_tf.loading import load as load
 from remixer_tf.named_models import presets as presets

@@ -4,10 +4,10 @@ import difflib
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend. Commands show its message, and no traceback.
+    """A mistake that the user can correct. Commands show its message, no traceback.
 
-    gin and Keras add to the text of an error that passes through them; not to this one,
-    whose text is `message`.
+    gin and Keras add to the text of an error that passes through them. The text of this
+    one stays `message`.
     """
 
     _keras_call_info_injected = True  # Keras adds nothing to what has this attribute.
@@ -26,11 +26,11 @@ class UserError(ValueError):
 
 
 class MissingFileError(UserError, FileNotFoundError):
-    """A file or folder that the user names is not there."""
+    """A file or folder that the user names does not exist."""
 
 
 class ExistingFileError(UserError, FileExistsError):
-    """What would be written is there already."""
+    """The file or folder to write exists already."""
 
 
 class StorageError(UserError, OSError):
@@ -42,7 +42,7 @@ class NotFiniteError(UserError, FloatingPointError):
 
 
 class MissingLibraryError(UserError, ImportError):
-    """A library that is not always installed is missing."""
+    """An optional library is not installed."""
 
 
 def nearest(name, names):
@@ -53,6 +53,5 @@ def nearest(name, names):
 
 
 def printable(text):
-    """Returns text with its control characters as escapes: names may have them."""
-    shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    return "".join(shown)
+    """Returns text with control characters as escapes: names may have them."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -5,8 +5,10 @@ import tempfile
 
 from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
-from remixer_tf.loaded_run import LoadedRun, Settings, kept_gin
-from remixer_tf.named_models import preset_names
+from remixer_tf.loaded.run import LoadedRun
+from remixer_tf.loaded.settings import Settings, kept_gin
+from remixer_tf.named_models import preset_names, unknown_preset
+from remixer_tf.weights import model_folder
 
 
 def create(preset, **sizes):
@@ -28,9 +30,10 @@ def create(preset, **sizes):
         >>> import remixer_tf as rt
         >>> model = rt.create("remixer_tiny", vocab_size=64, max_length=128)
         >>> model.count_params()
-        1326848
+        1066752
     """
-    _check_preset(preset)
+    if preset not in preset_names():
+        raise unknown_preset(preset)
     file = f"models/{preset}.gin"
     macros = configuration.macros([file])
     for name in sizes:
@@ -52,9 +55,9 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
     """Loads a run, or published weights, to ask it or to train it on.
 
     Args:
-        path: str, the folder of a run; or of weights that Hugging Face, T5X, Mesh
-            TensorFlow or timm published, which are read as `remixer_tf import_weights`
-            does, into memory.
+        path: str, the folder of a run, or of weights that Hugging Face, T5X, Mesh
+            TensorFlow or timm published. `remixer_tf import_weights` lists the formats;
+            here they are read into memory.
         step: int, the step of a run's checkpoint; None for the newest, "best" for the
             one that training found best.
         bindings: list of str, gin bindings that prevail over the run's own, such as
@@ -73,8 +76,8 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
 
     Example:
         >>> import remixer_tf as rt
-        >>> run = rt.load("RUN")                    # doctest: +SKIP
-        >>> run.generate("the cat slept")           # doctest: +SKIP
+        >>> run = rt.load("RUN")
+        >>> answer = run.generate("the cat slept")
     """
     path = os.path.expanduser(os.fspath(path))
     if "://" not in path and not os.path.exists(path):
@@ -85,8 +88,10 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
             f"there is no {path!r}. Expected: the folder of a run (with "
             f"{configuration.RUN_FILE}), or of published weights.{hint}"
         )
+    if model_folder.is_model_folder(path):
+        model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
-        return LoadedRun.of_folder(path, step, bindings, modules, trust)
+        return LoadedRun.of_folder(path, step, bindings, modules=modules, trust=trust)
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
     return _imported(path, bindings, modules)
@@ -108,13 +113,4 @@ def _imported(path, bindings, modules):
             configuration.parse_gin([file], bindings, modules=modules)
 
     settings = Settings(read, bindings)
-    return LoadedRun.of(settings, source=source)
-
-
-def _check_preset(name):
-    names = preset_names()
-    if name not in names:
-        raise UserError(
-            f"there is no preset {name!r}.{nearest(str(name), names)} "
-            "remixer_tf.presets() lists all."
-        )
+    return LoadedRun(settings, source=source)

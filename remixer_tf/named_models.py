@@ -19,11 +19,11 @@ class Preset(NamedTuple):
     """A named model.
 
     Attributes:
-        name: str, for `create` and, as models/NAME.gin, for --gin_file.
+        name: str, for `create`; models/NAME.gin for --gin_file.
         family: str, its architecture, the file gin/architectures/FAMILY.gin.
-        parameters: int, to the precision of the file's head.
+        parameters: int, rounded as in the head of its file.
         paper: str, the parameters that its paper prints, such as "224M (Table 1)"; ""
-            where no paper has it.
+            if no paper has the model.
         description: str, a sentence.
     """
 
@@ -35,11 +35,12 @@ class Preset(NamedTuple):
 
 
 class Presets(tuple):
-    """`Preset`s, which are shown as a table."""
+    """`Preset`s, printed as a table."""
 
     def __repr__(self):
         rows = [("preset", "family", "parameters", "paper")]
-        rows += [(p.name, p.family, _short(p.parameters), p.paper) for p in self]
+        for p in self:
+            rows.append((p.name, p.family, f"{p.parameters / 1e6:,.1f}M", p.paper))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join(lines)
@@ -49,13 +50,13 @@ def presets(pattern="*"):
     """Returns the named models.
 
     Args:
-        pattern: str, of names, with `*` for any letters: "gmlp*".
+        pattern: str, a name with `*` for any letters: "gmlp*".
 
     Returns:
         `Presets`, a tuple of `Preset`s in the order of their names.
 
     Raises:
-        ValueError: no name is so. The message has the nearest.
+        ValueError: no name matches. The message has the nearest.
 
     Example:
         >>> import remixer_tf as rt
@@ -65,14 +66,18 @@ def presets(pattern="*"):
         >>> rt.presets("remixer_small")[0].parameters
         81160000
     """
-    names = preset_names()
-    found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    found = [name for name in preset_names() if fnmatch.fnmatchcase(name, pattern)]
     if not found:
-        raise UserError(
-            f"there is no preset {pattern!r}.{nearest(pattern, names)} "
-            "presets() lists all."
-        )
+        raise unknown_preset(pattern)
     return Presets(map(_read, found))
+
+
+def unknown_preset(name):
+    """Returns the error for a name, or a pattern, that no preset has."""
+    return UserError(
+        f"there is no preset {name!r}.{nearest(str(name), preset_names())} "
+        "remixer_tf.presets() lists all."
+    )
 
 
 def preset_names():
@@ -89,18 +94,13 @@ def _read(name):
     head = lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")]
     head = "\n".join(line.removeprefix("#").strip() for line in head)
     text = " ".join(head.partition("\nParameters:")[0].split())
+    parameters = round(float(_OURS.search(head)[1]) * 1e6)
     paper = _PAPER.search(head)
-    return Preset(
-        name,
-        _family(path),
-        round(float(_OURS.search(head)[1]) * 1e6),
-        paper[1] if paper else "",
-        text,
-    )
+    return Preset(name, _family(path), parameters, paper[1] if paper else "", text)
 
 
 def _family(path):
-    """The last architecture that a file includes, else that of its model."""
+    """Returns the last architecture that a file includes, else that of its model."""
     statements = read_statements(path)
     included = [s.filename for s in statements if isinstance(s, IncludeStatement)]
     for file in reversed(included):
@@ -108,7 +108,3 @@ def _family(path):
             return os.path.basename(file).removesuffix(".gin")
     models = (os.path.join(gin_folder(), f) for f in included if "sizes" not in f)
     return next(map(_family, models), "")
-
-
-def _short(number):
-    return f"{number / 1e6:,.1f}M"

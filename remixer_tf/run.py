@@ -1,7 +1,4 @@
-"""A run: a model, its task, and how both are computed.
-
-gin sets a `Run` once, and every command takes it as its first argument.
-"""
+"""A run: a model, its task and its engine. gin sets one `Run` for all commands."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,23 +13,24 @@ from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.weights import model_folder
+from remixer_tf.weights.source import check_model, take
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What training, evaluation, answering and analysis of a model share.
+    """The settings that training, evaluation, answering and analysis share.
 
     Attributes:
-        model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
-            variables.
-        task: registered name, `seqio.Task` or `seqio.Mixture`; None for a model of
-            images.
-        feature_lengths: dictionary of ints, the tokens of each feature, as in training;
-            None for a model of images.
-        vocabulary: None, or the `seqio.Vocabulary` to use in place of the task's.
-        dtype_policy: "float32" or "mixed_bfloat16" (variables stay float32).
+        model: a factory. `model()` returns a `keras.Model`, and `model().build()` makes
+            all its variables.
+        task: registered name, `seqio.Task` or `seqio.Mixture`. None for image models.
+        feature_lengths: dictionary of ints, the tokens of each feature in training.
+            None for image models.
+        vocabulary: `seqio.Vocabulary` to use in place of the task's; None for none.
+        dtype_policy: "float32" or "mixed_bfloat16". Variables stay float32.
         engine: a factory of an `Engine`, which runs the model.
-        seed: int, of training: initial weights, dropout and the order of data.
+        seed: int, for initial weights, dropout and the order of data in training.
 
     Raises:
         ValueError: the seed is not an integer of at least 0.
@@ -60,26 +58,26 @@ class Run:
         return get_task(self.task, self.vocabulary)
 
     def codec(self, model):
-        """Returns the `Codec` of the run's task, as a built model of it reads it."""
+        """Returns the `Codec` of the run's task for a built model of the run."""
         return Codec(self.get_task(), self.feature_lengths, converter_for(model))
 
     def restore(self, model_dir, step=None, check=None):
-        """Builds the model in one process and restores a checkpoint of it.
+        """Builds the model in one process and restores a checkpoint.
 
         Args:
             model_dir: folder of the run.
-            step: int, the step of the checkpoint; None for the newest, "best" for the
-                one that training found best.
-            check: a function of the built model that raises if it does not fit; None
-                for none.
+            step: int; None for the newest checkpoint, "best" for the best one.
+            check: a function of the built model that raises if the model does not fit;
+                None for none.
 
         Returns:
-            the `Engine` that has the model, and the checkpoint's step, an int.
+            the `Engine` that has the model, and the checkpoint's step, an int; 0 of a
+            folder that `export --format=safetensors` wrote.
 
         Raises:
             FileNotFoundError: there is no such checkpoint.
-            ValueError: the checkpoint is of another model or vocabulary, the task is
-                unknown, or the engine is of several processes.
+            ValueError: another model or vocabulary wrote the checkpoint, the task is
+                unknown, or the engine has several processes.
         """
         if self.task is not None:
             check_vocabularies(model_dir, describe_vocabularies(self.get_task()))
@@ -89,7 +87,16 @@ class Run:
                 "One process reads and writes texts. Its engine is of "
                 f"{engine.host.count}: choose the devices of one."
             )
+        source = None
+        if model_folder.is_model_folder(model_dir):
+            if step is not None:
+                raise UserError(f"{model_dir} has one step. Leave step out.")
+            source = model_folder.read_model_folder(model_dir)
+            check_model(self.model, source)
         engine.build_model(self.model, self.dtype_policy)
         if check:
             check(engine.model)
+        if source:
+            take(engine.model, source)
+            return engine, 0
         return engine, reading.restore_model(model_dir, engine.model, step)

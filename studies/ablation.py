@@ -1,12 +1,12 @@
-"""The papers' ablations at small size: is their order to be seen?
+"""The papers' ablations at small size: do they show the papers' order?
 
     python -m studies.ablation --text=PATH --output=FOLDER [--workers=2]
 
 Every variant learns masked language modelling of the text in bytes
 (`gin/runs/ablation.gin`), for the same steps, over the same batches, under the same
-schedule, from three seeds. Runs are told apart by their validation loss. A finished
-run leaves `FOLDER/<variant>-<seed>.json`; the same command goes on where it was
-stopped. `--workers` runs go on at once, with one thread each.
+schedule, from three seeds. Runs are compared by their validation loss. A finished run
+leaves `FOLDER/<variant>-<seed>.json`; the same command resumes where it was stopped.
+`--workers` runs train at once, with one thread each.
 
 Two variants that the paper puts one after the other are compared by the gap of their
 means in units of the pooled standard deviation of a single run.
@@ -23,7 +23,7 @@ from studies.ablation_variants import GROUPS, VARIANTS
 def neighbours(group):
     """Pairs of names, the better first, that stand next to each other in the paper.
 
-    Of variants with equal numbers each has the same neighbours.
+    Variants with equal numbers have the same neighbours.
     """
     papers = {n: v.paper for n, v in group.variants.items() if v.paper is not None}
     ranks = sorted(set(papers.values()), key=lambda paper: group.sign * paper)
@@ -42,7 +42,7 @@ def report(group, results):
     Args:
         group: `Group`.
         results: dictionary of variants' names to lists of what `runs.train`
-            returns; only these variants are told.
+            returns; only these variants are reported.
     """
     names = [name for name in group.variants if name in results]
     losses = {name: [run["loss"] for run in results[name]] for name in names}

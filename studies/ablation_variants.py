@@ -1,10 +1,10 @@
-"""What `studies.ablation` compares: variants, and what the papers got."""
+"""The variants that `studies.ablation` compares, and the papers' numbers."""
 
 from typing import NamedTuple
 
 
 class Variant(NamedTuple):
-    """What is trained, and what the paper got.
+    """A variant to train, and the paper's number.
 
     Attributes:
         paper: float, the paper's number; None where the paper has none.
@@ -58,8 +58,8 @@ def _remixer(paper, *bindings):
     return Variant(paper, "architectures/encoder_only.gin", [*common, *bindings])
 
 
-# The widths give all of the first group equal parameters, within 3%. Those of the
-# second group have equal widths, as in the paper: a gate adds its own weights.
+# The widths give all of the first group equal parameters, within 3%. The second group
+# has equal widths, as in the paper: a gate adds its own weights.
 GROUPS = [
     Group(
         'gMLP: "Pay Attention to MLPs", Table 3',

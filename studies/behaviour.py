@@ -1,4 +1,4 @@
-"""What the papers say of learning, on made-up data that takes seconds to learn.
+"""The papers' claims about learning, on made-up data that takes seconds to learn.
 
     python -m studies.behaviour
 
@@ -29,7 +29,7 @@ from remixer_tf.models import (
     MaskedLMHead,
     TransformerStack,
 )
-from remixer_tf.objectives.metrics import summarize_steps
+from remixer_tf.objectives.summaries import summarize_steps
 
 CALL = 50  # steps of a call
 
@@ -80,9 +80,9 @@ class Trainer:
 
 
 def twice(rng, number, length=16, num_tokens=16):
-    """Eight random tokens, twice, of which two places are masked.
+    """Eight random tokens, twice, with two places masked.
 
-    What is masked stands eight places away: learning is learning to look there.
+    A masked token stands again eight places away: a model has to learn to look there.
     """
     half = rng.integers(3, 3 + num_tokens, (number, length // 2))
     tokens = np.concatenate([half, half], axis=1)
@@ -165,10 +165,10 @@ def attention_matches_pairs_in_fewer_steps():
     Accuracy after 150 steps, at equal parameters: the Transformer matches pairs when
     gMLP and MLP-Mixer, which have to learn every place by itself, still guess.
 
-    It is a lead in time alone. In a trial with 12 places for the second segment, 16
-    tokens, and pairs that differ in some tokens only, gMLP and MLP-Mixer were at 0.99
-    after 1,000 steps and the Transformer at 0.89. aMLP, whose attention starts from
-    zero, was no faster than gMLP.
+    The Transformer is only faster. A trial had 12 places for the second segment, 16
+    tokens, and pairs that differ in some tokens only. After 1,000 steps gMLP and
+    MLP-Mixer were at 0.99 there and the Transformer at 0.89. aMLP, whose attention
+    starts from zero, was no faster than gMLP.
     """
     length = 49
     feed_forward = functools.partial(BertFeedForward, d_ff=128)

@@ -6,7 +6,7 @@ Every model learns COGS (`gin/runs/cogs_comparison.gin`) with equal parameters, 
 same steps, over the same batches, under the same schedule, from three seeds, and
 answers test and gen at the end. The table has the exact match of each kind of
 generalisation. A finished run leaves `FOLDER/<model>-<seed>.json`; the same command
-goes on where it was stopped. It is meant for an accelerator (`KERAS_BACKEND=jax` trains
+resumes where it was stopped. It is meant for an accelerator (`KERAS_BACKEND=jax` trains
 on JAX); for a trial, `--variants` and `--gin='TRAIN_STEPS = 20'` choose less.
 """
 
@@ -27,8 +27,8 @@ class Model(NamedTuple):
     Attributes:
         file: str, gin file of its architecture.
         bindings: list of str, gin bindings.
-        paper: float, exact match on gen in Table 4 of "Remixers", of a pre-trained
-            model of base size; None if it has none.
+        paper: float, exact match on gen of a pre-trained base model ("Remixers", Table
+            4); None if there is none.
     """
 
     file: str
@@ -63,9 +63,9 @@ def make_vocabulary(folder, data):
     path = os.path.join(os.path.abspath(folder), "words.model")
     if not os.path.exists(path):
         from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
-        from remixer_tf.tasks import cogs_files
+        from remixer_tf.tasks import cogs
 
-        cogs_files.data_folder.set(data)
+        cogs.data_folder.set(data)
         texts = read_texts("cogs", "train", ["inputs", "targets"])
         train_vocabulary(texts, path, model_type="word")
     return path

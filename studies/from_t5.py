@@ -4,8 +4,8 @@
 
 RUN is a run of ours, trained or imported; the gin files and `--gin` bindings are those
 of a Remixer's run on the same task. Prints the loss per target token on batches of the
-task: of the T5, and of the Remixer before its first step, with and without what
-`runs/from_t5_1_1.gin` sets beside the matrices it takes.
+task, for the T5 and for the Remixer before its first step. The Remixer is measured with
+and without the settings that `runs/from_t5_1_1.gin` adds to the matrices it takes.
 """
 
 import sys

@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
     @property
     def settings(self):
-        """What its result depends on, beside the data."""
+        """The settings that its result depends on, without the data."""
         return [self.model, *self.bindings]
 
     @property
@@ -50,18 +50,20 @@ class Run(NamedTuple):
 
 
 def train(run):
-    """Trains, going on where the run was stopped, or reads its result if it is there.
+    """Trains, resuming a stopped run, or reads the result of a finished one.
 
     Returns:
-        dictionary with settings, parameters; seconds and cpu_seconds (of this process),
-        since the run was last begun or gone on with; evaluations, a list of
-        dictionaries of step, loss, accuracy and perplexity; steps, loss and accuracy,
-        of the last evaluation; metrics, what was measured by decoding at the end,
-        {split: {name: value}}; and statistics, what layers reported: {name: [[step,
-        value], ...]}.
+        dictionary with
+
+        - settings and parameters;
+        - seconds and cpu_seconds of this process, since the run last began or resumed;
+        - evaluations, a list of dictionaries of step, loss, accuracy and perplexity;
+        - steps, loss and accuracy of the last evaluation;
+        - metrics that decoding gave at the end, {split: {name: value}};
+        - statistics that layers reported, {name: [[step, value], ...]}.
 
     Raises:
-        ValueError: the folder's result is of other settings.
+        ValueError: the folder's result has other settings.
     """
     path = os.path.join(run.output, f"{run.name}.json")
     if os.path.exists(path):

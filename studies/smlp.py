@@ -5,9 +5,9 @@
 
 Every model (`studies/smlp_models.py`) learns the text in bytes
 (`gin/runs/smlp_comparison.gin`) with equal FLOPs per token, for the same steps, over
-the same batches, under the same schedule, from three seeds, and is scored on the last
+the same batches, under the same schedule, from three seeds. It is scored on the last
 80% of the positions of the same validation rows. A finished run leaves
-`FOLDER/<model>-<seed>.json`; the same command goes on where it was stopped.
+`FOLDER/<model>-<seed>.json`; the same command resumes where it was stopped.
 
 `--time` trains nothing: in one process and one thread, models take turns at training
 steps, and `FOLDER/step_times.json` keeps the processor time of each. The time axis is

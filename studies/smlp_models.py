@@ -1,4 +1,4 @@
-"""What `studies.smlp` compares: models, and what the paper got."""
+"""The models that `studies.smlp` compares, and the paper's numbers."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,8 @@ class Model(NamedTuple):
     Attributes:
         file: str, gin file of its architecture.
         bindings: list of str, gin bindings.
-        perplexity: float, the paper's after 25K steps, at 0.8e12 FLOPs (of dense models
-            read off a plot, after some 48K steps); None if it has none.
+        perplexity: float, the paper's after 25K steps, at 0.8e12 FLOPs; None if it has
+            none. For dense models it is read off a plot, after some 48K steps.
         words: int, the paper's thousands of words per second in training, or None.
     """
 
@@ -59,7 +59,7 @@ MODELS = {
     "gmlp_tmoe": _smlp("architectures/gmlp_tmoe_lm.gin"),
 }
 
-# Question: pairs of names, of which the first would be the better one.
+# Question: pairs of names, (better, worse) if the answer is yes.
 QUESTIONS = {
     "Does sMLP beat the dense models?": [
         ("smlp", "gmlp_1_head"),

@@ -1,4 +1,4 @@
-"""What `studies.smlp` found: tables, answers and a picture."""
+"""The results of `studies.smlp`: tables, answers and a picture."""
 
 import math
 import statistics
@@ -20,10 +20,10 @@ class Comparison:
             floats, of a step in each round}.
 
     Attributes:
-        steps: int, which all runs have taken.
+        steps: int, the steps that all runs have taken.
         seconds_per_step: dictionary of names to floats, medians over the rounds.
-        seconds: float, in which the quickest model takes so many steps.
-        by_steps, by_time: dictionaries of names to lists of losses, one of each run,
+        seconds: float, the time of the quickest model for `steps` steps.
+        by_steps, by_time: dictionaries of names to lists of losses, one for each run,
             after `steps` and after `seconds`.
     """
 
@@ -41,7 +41,7 @@ class Comparison:
             self.by_time[name] = [_loss_after(run, steps) for run in found]
 
     def table(self):
-        """Perplexities, costs and sizes beside the paper's, in Markdown."""
+        """Perplexities, costs and sizes next to the paper's, in Markdown."""
         rows = []
         for name, found in self.results.items():
             model, times = MODELS[name], self.times[name]
@@ -88,10 +88,10 @@ class Comparison:
         return f"{statistics.median(ours / other for ours, other in pairs):.2f}"
 
     def loads(self):
-        """What the mixtures reported in the last log period, in Markdown.
+        """The mixtures' statistics of the last log period, in Markdown.
 
-        All are means over steps. So is the load whose largest share is told: steps in
-        which experts differ show in "dropped" and "unused" first.
+        All are means over steps, the largest share of the load too. Steps in which the
+        load is uneven show first in "dropped" and "unused".
         """
         rows = {}  # (model, layer) -> {statistic: values of the runs}
         for name, found in self.results.items():

@@ -1,19 +1,19 @@
 """The seqio tasks and mixtures that `import remixer_tf.tasks` registers.
 
-Those marked * need t5, and are registered when an unknown name is asked for.
+Tasks marked * need t5, and are registered when an unknown name is asked for.
 
 - `{copa,record,hellaswag}_choices[_lm]`: questions whose likeliest choice counts
   (`choices.py`);
 - `cogs`, `cogs_variable_free`: the real COGS files (`cogs.py`);
 - * `{sst2,mnli,qnli,rte}_classes`: GLUE as BERT reads it (`glue_classes.py`);
-- `anli`, `conjnli`, `snli`, `art`: inference (`entailment.py`); `hans` (`hans.py`);
+- `anli`, `conjnli`, `snli`, `art`, `hans`: inference (`entailment.py`);
 - `mini_cogs`: generated sentences, needs no file (`mini_cogs.py`);
 - `squad_spans`, `squad_files_spans`: spans that answer questions (`squad.py`);
-- `table_task` makes tasks of tables of one's own, by gin (`tables.py`);
-- `text_{span_corruption,prefix_lm,mlm,lm,documents}`: text files of one's own, and
+- `table_task` makes tasks of your own tables, by gin (`tables.py`);
+- `text_{span_corruption,prefix_lm,mlm,lm,documents}`: your own text files, and
   `c4_v220_{lm,mlm}` (`text.py`); `text_task` makes others, by gin;
-- * T5's own tasks and mixtures (`t5_tasks.py`), which read GLUE, SuperGLUE and SQuAD
-  from their own files where a folder of them is named (`benchmark_files.py`).
+- * T5's own tasks and mixtures (`t5_tasks.py`). They read GLUE, SuperGLUE and SQuAD
+  from their own files, if you name a folder (`benchmark_files.py`).
 """
 
 import importlib
@@ -24,7 +24,6 @@ from remixer_tf.tasks import (  # noqa: F401 (they register their tasks)
     choices,
     cogs,
     entailment,
-    hans,
     mini_cogs,
     squad,
     tables,

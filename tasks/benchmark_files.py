@@ -1,21 +1,20 @@
-"""GLUE's, SuperGLUE's and DPR's own files, in place of TensorFlow Datasets.
+"""GLUE's, SuperGLUE's and DPR's own files, in place of TensorFlow Datasets (TFDS).
 
-A task of T5's reads its set from the folder that the user named, if one is named, else
-from TensorFlow Datasets (TFDS); what comes after, text, targets and metrics, is T5's in
-both cases. Below the folders are, as the benchmarks ship them and perhaps with .gz:
+A task of T5's reads the folder that the user named, or TFDS if none is named. Text,
+targets and metrics are T5's in both cases. The folders are as the benchmarks ship them;
+files may end in .gz:
 
     super_glue.directory   BoolQ, CB, COPA, MultiRC, ReCoRD, RTE, WiC, WSC, each with
                            {train,val,test}.jsonl; AX-b/AX-b.jsonl, AX-g/AX-g.jsonl;
                            DPR/{train,test}.c.txt (Rahman and Ng, 2012), which T5's
-                           mixture trains on beside WSC
+                           mixture has as well as WSC
     glue.directory         CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE, WNLI, each
-                           with {train,dev,test}.tsv, of MNLI {dev,test}_matched.tsv and
+                           with {train,dev,test}.tsv; MNLI {dev,test}_matched.tsv and
                            {dev,test}_mismatched.tsv; diagnostic/diagnostic.tsv
 
-`glue.directory` is a name in gin; REMIXER_TF_GLUE_DIR and REMIXER_TF_SUPER_GLUE_DIR in
-the environment stand for them, and glue and superglue in the folder REMIXER_TF_DATA. A
-set's folder may be called sst2 too, in small letters and without a hyphen. SQuAD's
-files are those of `squad_files.py`.
+`glue.directory` is a name in gin; REMIXER_TF_GLUE_DIR and REMIXER_TF_SUPER_GLUE_DIR
+serve too, or glue and superglue in the folder REMIXER_TF_DATA. A set's folder may also
+have its name in small letters without a hyphen, as sst2. SQuAD's files: `squad.py`.
 """
 
 import csv
@@ -30,21 +29,19 @@ import tensorflow_datasets as tfds
 from absl import logging
 
 from remixer_tf.errors import UserError
-from remixer_tf.tasks import squad_files
-from remixer_tf.tasks.files_or_tfds import FilesOrTfds
-from remixer_tf.tasks.folders import DataFolder, read_bytes
-from remixer_tf.tasks.inference_files import read_pairs
+from remixer_tf.tasks import squad
+from remixer_tf.tasks.entailment import read_pairs
+from remixer_tf.tasks.folders import DataFolder, FilesOrTfds, read_bytes
 
-glue_folder = DataFolder("glue", "REMIXER_TF_GLUE_DIR", "glue")
-super_glue_folder = DataFolder("super_glue", "REMIXER_TF_SUPER_GLUE_DIR", "superglue")
+glue_folder = DataFolder("glue", "glue")
+super_glue_folder = DataFolder("super_glue", "superglue")
 
 
 def _files_source(dataset, folder, subfolder, names):
-    """A source of the files of a set, read as TFDS reads them. All is held in memory.
+    """A source of the files of a set, read as TFDS reads them and held in memory.
 
-    The order of the training examples is shuffled, once and for all: some files are in
-    an order that a task's buffer is too short for. `dataset` is TFDS' name of the set,
-    and `subfolder` and {split: names of its file} are the set's own.
+    `dataset` is TFDS' name of the set; `subfolder` and {split: names of its file} are
+    the set's own.
     """
     subfolders = dict.fromkeys((subfolder, subfolder.lower().replace("-", "")))
 
@@ -56,7 +53,7 @@ def _files_source(dataset, folder, subfolder, names):
     return seqio.FunctionDataSource(dataset_fn, list(names))
 
 
-# What a file that is another set's, or none, makes TFDS raise.
+# TFDS raises these for a file of another set.
 _OTHER_FILE = (
     *(AssertionError, AttributeError, KeyError, IndexError, TypeError, ValueError),
     csv.Error,
@@ -88,13 +85,13 @@ def _read(dataset, path, split):
             last + 1 - len(rows),
         )
     logging.info("%s %s: %d examples of %s", dataset, split, len(rows), path)
-    if split == "train":
+    if split == "train":  # Some files are sorted, and a task's buffer is too short.
         random.Random(0).shuffle(rows)
     return _stack(rows, features)
 
 
 def _generate(builder, path, split):
-    """Yields the examples of a file, dictionaries that `features` encode."""
+    """Yields the examples of a file, not yet encoded."""
     if path.removesuffix(".gz").endswith(".jsonl") and builder.name == "glue":
         labels = builder.info.features["label"].names
         names = ("hypothesis", "premise", "label")
@@ -110,14 +107,13 @@ def _generate(builder, path, split):
         if builder.builder_config and builder.builder_config.name == "mrpc":
             yield from _mrpc(path)
             return
-        # What TFDS' sets define to read a file.
         takes_split = builder.name in ("glue", "super_glue")
         examples = builder._generate_examples(path, *[split] * takes_split)
         yield from (example for _, example in examples)
 
 
 def _mrpc(path):
-    """MRPC as GLUE's scripts divide it; TFDS reads what it was before."""
+    """MRPC as divided by GLUE's scripts; TFDS reads the files before the division."""
     with open(path, encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         for i, row in enumerate(reader):
@@ -143,7 +139,7 @@ def _stack(rows, feature):
 
 _TSV = {"train": ["train.tsv"], "validation": ["dev.tsv"], "test": ["test.tsv"]}
 _JSON = {"train": ["train.jsonl"], "validation": ["val.jsonl"], "test": ["test.jsonl"]}
-# Where there is nothing else: parts of MultiNLI in JSON lines, and FewGLUE's.
+# The second names are parts of MultiNLI in JSON lines, and FewGLUE's.
 _MATCHED = {
     "validation": ["dev_matched.tsv", "dev_matched.jsonl"],
     "test": ["test_matched.tsv"],
@@ -191,17 +187,17 @@ _DPR = {"": ("DPR", {"train": ["train.c.txt"], "test": ["test.c.txt"]})}
 
 
 def use_files(task):
-    """Lets a task that T5 registered read files, see `FilesOrTfds`, if its set has any.
+    """Lets a task of T5's read files, see `FilesOrTfds`, if its set has any.
 
-    The task itself changes: T5's mixtures hold the tasks, not their names.
+    It changes the task itself: T5's mixtures hold the tasks, not their names.
     """
     if not isinstance(task.source, seqio.TfdsDataSource):
         return
     dataset = task.source.tfds_dataset.name
     benchmark, _, name = dataset.partition(":")[0].partition("/")
     if dataset.startswith("squad/v1.1"):
-        folder = squad_files.data_folder
-        files = squad_files.question_source(_read_squad, list(squad_files.SPLITS))
+        folder = squad.data_folder
+        files = squad.question_source(_read_squad, list(squad.SPLITS))
     elif benchmark in ("glue", "super_glue", "definite_pronoun_resolution"):
         folder = glue_folder if benchmark == "glue" else super_glue_folder
         known = {"glue": _GLUE, "super_glue": _SUPER_GLUE}.get(benchmark, _DPR)
@@ -214,7 +210,7 @@ def use_files(task):
 
 def _read_squad(split):
     """`read_split`'s questions, all of which must have an answer."""
-    rows = squad_files.read_split(split)
+    rows = squad.read_split(split)
     unanswerable = sum(not row["answers"] for row in rows)
     if unanswerable:
         raise UserError(

@@ -1,50 +1,186 @@
 """The tasks `{copa,record,hellaswag}_choices` and `..._choices_lm`: by likelihood.
 
-Score them with `ScoredEvaluation`: each choice of a question is an example, and the one
-whose text is likeliest is the model's. The metrics are `correct`, the number of
-questions whose choice is right, beside `chance`, the number that guessing gets right on
-average, of `questions`; and `accuracy`, in percent. No training is needed. `train` has
-the correct choices alone, to train on; `validation` has all.
+Score them with `ScoredEvaluation`: each choice of a question is an example, and the
+likeliest choice is the model's answer. The metrics are `correct`, the number of
+questions answered correctly, out of `questions`; `chance`, the number that guessing
+gets right on average; and `accuracy`, in percent. No training is needed. `train` has
+only the correct choices, to train on; `validation` has all.
 
     copa_choices      inputs   The man broke his toe. What was the CAUSE of this?
                       targets  He got a hole in his sock.
     copa_choices_lm   the same, without EOS, and with a line break before the target
 
-The first form, whose inputs and targets end in EOS, is for models trained on inputs and
-targets; the second is running text, for language models of text files. Of inputs longer
-than the model reads the end is kept, which is next to the choices.
+The first form, with EOS after inputs and targets, is for models trained on such pairs.
+The second is running text, for language models of text files. Inputs that are too long
+lose their beginning, since their end is next to the choices.
 
-The files, `choice_files.py` says how they are read, are in the folders that gin names
-(`copa.directory`, `record_files.directory`, `hellaswag.directory`), or
-REMIXER_TF_COPA_DIR and so on; for the first two also superglue/COPA and
-superglue/ReCoRD in the folder REMIXER_TF_DATA. They are SuperGLUE's train.jsonl and
-val.jsonl, and HellaSwag's hellaswag_train.jsonl and hellaswag_val.jsonl. Source: Brown
-et al., "Language Models are Few-Shot Learners", 2020, section 2.4.
+Folders: `copa.directory`, `record_files.directory` and `hellaswag.directory` in gin,
+REMIXER_TF_COPA_DIR and so on, or superglue/COPA, superglue/ReCoRD and hellaswag in
+REMIXER_TF_DATA. Files: SuperGLUE's train.jsonl and val.jsonl, HellaSwag's
+hellaswag_train.jsonl and hellaswag_val.jsonl, perhaps with .gz. Source: Brown et al.,
+"Language Models are Few-Shot Learners", 2020, section 2.4.
 """
 
-import collections
+import collections.abc
 import functools
+import json
+import re
+from typing import NamedTuple
 
 import numpy as np
 import seqio
 
 from remixer_tf.data.codec import keep_end
 from remixer_tf.errors import UserError
-from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD, SPLITS
+from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.rows import RowSource, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
+
+PLACEHOLDER = "@placeholder"
+_ASKED = {
+    "cause": "What was the CAUSE of this?",
+    "effect": "What happened as a RESULT?",
+}
+
+
+class Question(NamedTuple):
+    """A question, its choices, and for each whether it is correct, one at least."""
+
+    inputs: str
+    choices: list
+    correct: list
+
+
+class ChoiceFiles(NamedTuple):
+    """The files of a set of questions."""
+
+    data_folder: DataFolder
+    files: dict  # split -> names that its file may have
+    parse: collections.abc.Callable  # of a line's JSON, and of whether as running text
+    fields: str  # what a line must hold
+
+    def read(self, split, running_text):
+        """Returns a list of `Question`, in the form for running text or in the other.
+
+        Raises:
+            FileNotFoundError: the file is not there.
+            ValueError: a line is not what is expected; the message names it.
+        """
+        path = self.data_folder.find_file(*self.files[split])
+        questions = []
+        # Not splitlines: JSON may hold other line breaks than \n.
+        lines = read_bytes(path).decode("utf-8-sig").split("\n")
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                new = self.parse(json.loads(line), running_text)
+                if not all(any(question.correct) for question in new):
+                    raise ValueError("no choice is correct")
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise UserError(
+                    f"{path}, line {number}: expected a JSON object with "
+                    f"{self.fields}. Received: {line[:200]!r} ({error!r})."
+                ) from error
+            questions += new
+        return questions
+
+
+def parse_copa(row, running_text):
+    """COPA: the premise, and whether its cause or its effect is asked for.
+
+    (Roemmele et al., 2011; the prompt is that of fairseq's language models.)
+    """
+    inputs = f"{row['premise']} {_ASKED[row['question']]}"
+    choices = [row["choice1"], row["choice2"]]
+    return [_question(inputs, choices, {row["label"]}, "\n" * running_text)]
+
+
+def parse_record(row, running_text):
+    """ReCoRD: the entity of a passage that fills a gap.
+
+    The choices are the passage's entities, each once. In running text a choice is the
+    entity and what follows the gap. (Zhang et al., 2018; the form is that of Brown et
+    al., 2020.)
+    """
+    text, questions = row["passage"]["text"], []
+    entities = [text[e["start"] : e["end"] + 1] for e in row["passage"]["entities"]]
+    entities = list(dict.fromkeys(entities))
+    passage = text.replace("\n@highlight\n", "\n- ")
+    for qa in row["qas"]:
+        answers = {answer["text"] for answer in qa["answers"]}
+        labels = {i for i, entity in enumerate(entities) if entity in answers}
+        inputs, choices = f"{passage}\n- {qa['query']}", entities
+        if running_text:
+            before, gap, after = inputs.partition(PLACEHOLDER)
+            if not gap:
+                raise ValueError(f"the query has no {PLACEHOLDER}")
+            inputs = before.rstrip()
+            choices = [f"{before[len(inputs) :]}{x}{after}" for x in entities]
+        questions.append(_question(inputs, choices, labels))
+    return questions
+
+
+def parse_hellaswag(row, running_text):
+    """HellaSwag: the end of a text. Marks such as "[step]" are left out.
+
+    Rows of other sets (StoryCloze, PIQA) can be given its fields: ctx, endings, label,
+    and perhaps activity_label. (Zellers et al., 2019.)
+    """
+
+    def plain(text):
+        text = re.sub(r"\[.*?\]", "", text.replace(" [title]", ". "))
+        return " ".join(text.split())
+
+    inputs = plain(": ".join(filter(None, [row.get("activity_label"), row["ctx"]])))
+    endings = map(plain, row["endings"])
+    return [_question(inputs, endings, {int(row["label"])}, " " * running_text)]
+
+
+def _question(inputs, choices, labels, before=""):
+    choices = [*choices]
+    if not all(isinstance(choice, str) for choice in choices):
+        raise TypeError("a choice is no text")
+    correct = [i in labels for i in range(len(choices))]
+    return Question(inputs, [before + choice for choice in choices], correct)
+
+
+COPA = ChoiceFiles(
+    DataFolder("copa", "superglue/COPA"),
+    {"train": ["train.jsonl"], "validation": ["val.jsonl"]},
+    parse_copa,
+    "premise, question ('cause' or 'effect'), choice1, choice2 and label (0 or 1)",
+)
+RECORD = ChoiceFiles(
+    DataFolder("record_files", "superglue/ReCoRD"),  # T5 has a preprocessor "record"
+    {  # FewGLUE's files serve if SuperGLUE's are missing.
+        "train": ["train.jsonl", "train_fewglue32.jsonl"],
+        "validation": ["val.jsonl", "train_fewglue_dev32.jsonl"],
+    },
+    parse_record,
+    "passage (text, entities) and qas (query, answers among the entities)",
+)
+HELLASWAG = ChoiceFiles(
+    DataFolder("hellaswag", "hellaswag"),
+    {
+        "train": ["hellaswag_train.jsonl", "train.jsonl"],
+        "validation": ["hellaswag_val.jsonl", "val.jsonl"],
+    },
+    parse_hellaswag,
+    "ctx, endings (a list) and label (a number)",
+)
 
 
 def choices(targets, scores):
     """A metric of scores: on how many questions the likeliest choice is correct.
 
-    A question of which some choices are missing, as the last of `max_examples` can be,
-    is left out. Of equals the first counts.
+    A question without all of its choices, as `max_examples` can leave the last one, is
+    left out. If several choices are likeliest, the first counts.
 
     Args:
-        targets: list of tuples, as T5's postprocessor `rank_classification` makes them:
-            (question, choice), whether it is correct, a weight and a length, which are
-            not read, and the number of the question's choices.
+        targets: list of tuples from T5's postprocessor `rank_classification`:
+            (question, choice), whether it is correct, a weight and a length, both
+            unused, and the number of the question's choices.
         scores: list of float, the log-likelihoods.
 
     Returns:
@@ -54,16 +190,12 @@ def choices(targets, scores):
         ValueError: no question is whole.
     """
     found = collections.defaultdict(list)
-    sizes = {}
-    for ((question, choice), is_correct, _, _, size), score in zip(
-        targets, scores, strict=True
-    ):
-        found[question].append((choice, bool(is_correct), score))
-        sizes[question] = size
+    for (place, is_correct, _, _, size), score in zip(targets, scores, strict=True):
+        found[place[0], size].append((place[1], bool(is_correct), score))
     questions = [
         zip(*sorted(rows), strict=True)
-        for question, rows in found.items()
-        if len(rows) == sizes[question]
+        for (_, size), rows in found.items()
+        if len(rows) == size
     ]
     if not questions:
         raise UserError(
@@ -82,7 +214,7 @@ def choices(targets, scores):
     }
 
 
-def _source(files, running_text):
+def _add_task(name, files, running_text):
     def read_rows(split):
         return [
             (question.inputs, choice, [number, i], correct, len(question.choices))
@@ -94,13 +226,9 @@ def _source(files, running_text):
         ]
 
     names = ("inputs", "targets", "idx", "is_correct", "num_choices")
-    return RowSource(read_rows, SPLITS, names)
-
-
-def _add_task(name, files, running_text):
     seqio.TaskRegistry.add(
         name,
-        source=_source(files, running_text),
+        source=RowSource(read_rows, tuple(files.files), names),
         preprocessors=[
             seqio.preprocessors.tokenize,
             seqio.CacheDatasetPlaceholder(),

@@ -1,10 +1,10 @@
-"""Registers tasks that say the class of a text, or of a pair of texts."""
+"""Registers tasks whose targets are the class of a text, or of a pair of texts."""
 
 import seqio
 
 from remixer_tf.data.classification import ClassNames, join_texts
-from remixer_tf.tasks.metrics import accuracy
 from remixer_tf.tasks.rows import RowSource, byte_features
+from remixer_tf.tasks.text_metrics import accuracy
 
 
 def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=32_768):
@@ -15,8 +15,8 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
 
     Args:
         name: str, of the task.
-        read_rows: function of a split's name that returns all its rows: (inputs,
-            inputs_b, class), or (inputs, class). Called when the split is read.
+        read_rows: function of a split's name, called when the split is read. It returns
+            all rows: (inputs, inputs_b, class), or (inputs, class).
         splits: names of the splits.
         classes: list of str, the classes in the order of their ids.
         pairs: bool, whether rows hold two texts.
@@ -27,18 +27,44 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
     add_source(name, source, classes, shuffle_buffer_size=shuffle_buffer_size)
 
 
-def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_768):
-    """Registers a classification task of any source, as `add_task` does of rows.
+def encoder_task(classes=()):
+    """Makes a task without examples: how an encoder reads texts, one or two.
 
     Args:
-        name, classes, shuffle_buffer_size: see `add_task`.
-        source: `seqio.DataSource`.
-        preprocessors: functions of a dataset, which make of the source's examples
-            dictionaries of strings: "inputs", perhaps "inputs_b", and "targets", a
-            class.
+        classes: list of str, the classes of a classifier in the order of their ids;
+            empty for an encoder that has none.
+
+    Returns:
+        a `seqio.Task`, not in seqio's registry. `get_task.vocabulary` replaces bytes.
     """
+    features = text_features(classes)
+    if not classes:
+        del features["targets"]
+    return seqio.Task(
+        "encoder",
+        source=RowSource(lambda _: [], ("validation",), names=("inputs", "inputs_b")),
+        preprocessors=[seqio.preprocessors.tokenize, join_texts],
+        output_features=features,
+    )
+
+
+def text_features(classes):
+    """The features of a task of classes."""
     features = byte_features(("inputs", "inputs_b"), extra_ids=3, add_eos=False)
     text = features["inputs"].vocabulary
+    return features | {
+        "inputs_b": seqio.Feature(text, add_eos=False, required=False),
+        "token_types": seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False),
+        "targets": seqio.Feature(ClassNames(classes), add_eos=False),
+    }
+
+
+def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_768):
+    """Registers a classification task of any `seqio.DataSource`, see `add_task`.
+
+    From the source's examples `preprocessors` make dictionaries of strings: "inputs",
+    perhaps "inputs_b", and "targets", a class.
+    """
     seqio.TaskRegistry.add(
         name,
         source=source,
@@ -48,12 +74,7 @@ def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_7
             seqio.CacheDatasetPlaceholder(),
             join_texts,
         ],
-        output_features=features
-        | {
-            "inputs_b": seqio.Feature(text, add_eos=False, required=False),
-            "token_types": seqio.Feature(seqio.PassThroughVocabulary(2), add_eos=False),
-            "targets": seqio.Feature(ClassNames(classes), add_eos=False),
-        },
+        output_features=text_features(classes),
         metric_fns=[accuracy],
         shuffle_buffer_size=shuffle_buffer_size,
     )

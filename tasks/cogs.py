@@ -1,7 +1,7 @@
 """The tasks `cogs` and `cogs_variable_free`: sentence to logical form.
 
-They read the real files of COGS. An example of the split gen, with the vocabulary of
-bytes:
+Kim and Linzen, "COGS: A Compositional Generalization Challenge Based on Semantic
+Interpretation", EMNLP 2020. An example of the split gen, with the vocabulary of bytes:
 
     inputs_pretokenized   "cogs: A baby on a table burned ."
     targets_pretokenized  "baby ( x _ 1 ) AND baby . nmod . on ( x _ 1 , x _ 4 ) ..."
@@ -9,12 +9,25 @@ bytes:
     inputs, targets       their ids, each ending in EOS
 
 `cogs_variable_free` has the target "burn ( agent = baby ( nmod . on = table ) )", see
-`cogs_forms.py`. `cogs_files.py` says where the files are looked for. The metric is
-exact match after whitespace normalisation: overall, by type, over the 18 lexical types,
-and over the 3 structural ones.
+`cogs_forms.py`. The metric is exact match after whitespace normalisation: overall, by
+type, over the 18 lexical types, and over the 3 structural ones.
+
+The files are train.tsv, dev.tsv, test.tsv and gen.tsv, perhaps with .gz, without
+header. Their folder is `cogs.directory` in gin, REMIXER_TF_COGS_DIR, or cogs in
+REMIXER_TF_DATA. If no folder is named, they are downloaded from the authors'
+repository.
 """
 
-from remixer_tf.tasks import cogs_files, cogs_forms, metrics, rows
+import hashlib
+import os
+
+import requests
+import tensorflow as tf
+from absl import logging
+
+from remixer_tf.errors import StorageError, UserError
+from remixer_tf.tasks import cogs_forms, rows, text_metrics
+from remixer_tf.tasks.folders import DataFolder, read_bytes, warn_once
 
 # The types of the generalisation set, as in Table 3 of the paper.
 _LEXICAL = """
@@ -26,17 +39,144 @@ prim_to_inf_arg prim_to_obj_common prim_to_obj_proper prim_to_subj_common
 prim_to_subj_proper subj_to_obj_common subj_to_obj_proper unacc_to_transitive
 """
 _STRUCTURAL = "cp_recursion obj_pp_to_subj_pp pp_recursion"
-GEN_TYPES = dict.fromkeys(_LEXICAL.split(), metrics.LEXICAL)
-GEN_TYPES |= dict.fromkeys(_STRUCTURAL.split(), metrics.STRUCTURAL)
+GEN_TYPES = dict.fromkeys(_LEXICAL.split(), text_metrics.LEXICAL)
+GEN_TYPES |= dict.fromkeys(_STRUCTURAL.split(), text_metrics.STRUCTURAL)
+
+# github.com/najoungkim/COGS at its last commit, with the generalisation set as it was
+# corrected on 2022-09-13.
+URL = (
+    "https://raw.githubusercontent.com/najoungkim/COGS/"
+    "165a7b669eade971fa47bf568a2e51925360fed8/data/{split}.tsv"
+)
+CHECKSUMS = {  # SHA-256
+    "train": "220b3804b562c0156ee986eff1bdd15c27e52142549362a64f57baf86e304c78",
+    "dev": "ab66388a309c7ac1ad210c781a6a0ce12281a9ef24619a12422a752cef61bc21",
+    "test": "68f8e51e9f6d9cd22d64efe68dd21d7ea5ba327e9a2359481030161aea757035",
+    "gen": "d013d9eee0bafc153f8decc85f42814ac97260f84964d980e1e2b84577b82361",
+}
+SPLITS = tuple(CHECKSUMS)
+# The two releases differ in 51 rows of obj_pp_to_subj_pp: agent became theme.
+GEN_RELEASES = {
+    "410369d993e7cf3af9bb75835a77b1a332b56e60985a8bf1e7d75c30e91d4828": "2020",
+    CHECKSUMS["gen"]: "2022-09-13",
+}
+
+data_folder = DataFolder("cogs", "cogs")
+
+
+def find_file(split):
+    """Returns the path of a split's file, which is downloaded if no folder is named.
+
+    Raises:
+        FileNotFoundError: the named folder does not exist or lacks the file.
+        OSError: no folder is named, and the download failed.
+    """
+    if data_folder.find() == (None, None):
+        return download(split)
+    return data_folder.find_file(f"{split}.tsv")
+
+
+def download(split, url=URL):
+    """Downloads a split's file once, checks it, and returns its path.
+
+    The file is kept in TFDS_DATA_DIR/downloads/cogs, by default in
+    ~/tensorflow_datasets. `url` has `{split}` in it.
+
+    Raises:
+        OSError: the file cannot be reached or its checksum is wrong. The message names
+            both ways to provide COGS.
+    """
+    data_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    downloads = os.path.join(os.path.expanduser(data_dir), "downloads", "cogs")
+    path = os.path.join(downloads, f"{split}.tsv")
+    if tf.io.gfile.exists(path):
+        return path
+    url = url.format(split=split)
+    try:
+        reply = requests.get(url, timeout=10)
+        reply.raise_for_status()
+        if hashlib.sha256(reply.content).hexdigest() != CHECKSUMS[split]:
+            raise ValueError("its checksum is wrong")
+        tf.io.gfile.makedirs(downloads)
+        temporary = f"{path}.{os.getpid()}"
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(reply.content)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+        return path
+    except Exception as error:  # whatever the network or the disk raises
+        raise StorageError(
+            f"COGS: no folder is named, and downloading {split}.tsv failed: {error}\n"
+            "Either copy train.tsv, dev.tsv, test.tsv and gen.tsv from the folder data "
+            "of https://github.com/najoungkim/COGS and name their folder with "
+            "REMIXER_TF_COGS_DIR or with --gin.cogs.directory=FOLDER; or run "
+            f"once where {url} can be reached."
+        ) from error
+
+
+def parse_rows(data, path):
+    """Returns every row of a file's bytes: (sentence, logical form, type).
+
+    Raises:
+        ValueError: the file is empty, or a line is not UTF-8 or not three columns,
+            none of them empty. The message names the file, `path`, and the line.
+    """
+    lines = data.removesuffix(b"\n").split(b"\n")
+    if lines == [b""]:
+        raise UserError(f"{path} is empty. Expected: sentence, tab, logical form, ...")
+    parsed = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte "
+                f"{error.start} of the line). Save the file as UTF-8."
+            ) from error
+        row = tuple(text.split("\t"))
+        if len(row) != 3 or not all(column.strip() for column in row):
+            raise UserError(
+                f"{path}, line {number}: expected three columns separated by tabs "
+                "(sentence, logical form, type), none of them empty. Received "
+                f"{len(row)}: {text[:80]!r}."
+            )
+        parsed.append(row)
+    return parsed
+
+
+def describe_release(data):
+    """Returns which release of the generalisation set `data`, a file's bytes, is.
+
+    Returns:
+        dictionary of str: "release" is "2020" (the original), "2022-09-13" (51
+        semantic roles corrected) or "unknown"; "sha256"; "git_blob", git's hash.
+    """
+    sha256 = hashlib.sha256(data).hexdigest()
+    return {
+        "release": GEN_RELEASES.get(sha256, "unknown"),
+        "sha256": sha256,
+        "git_blob": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+    }
 
 
 def read_rows(split):
     """Returns the rows of a split: ("cogs: " + sentence, logical form, type).
 
+    The log has the file, and for gen also the release.
+
     Raises:
-        OSError, ValueError: see `cogs_files`.
+        OSError, ValueError: see `find_file` and `parse_rows`.
     """
-    return [(f"cogs: {row[0]}", *row[1:]) for row in cogs_files.read_split(split)]
+    path = find_file(split)
+    data = read_bytes(path)
+    parsed = parse_rows(data, path)
+    logging.info("COGS %s: %d rows of %s", split, len(parsed), path)
+    if split == "gen":  # As a warning, since results on two releases differ.
+        release = describe_release(data)
+        warn_once(
+            f"COGS gen: {path} is of the release {release['release']} "
+            f"(sha256 {release['sha256']}, git blob {release['git_blob']})"
+        )
+    return [(f"cogs: {sentence}", *others) for sentence, *others in parsed]
 
 
 def read_variable_free_rows(split):
@@ -47,7 +187,5 @@ def read_variable_free_rows(split):
     ]
 
 
-rows.add_task("cogs", read_rows, cogs_files.SPLITS, GEN_TYPES)
-rows.add_task(
-    "cogs_variable_free", read_variable_free_rows, cogs_files.SPLITS, GEN_TYPES
-)
+rows.add_task("cogs", read_rows, SPLITS, GEN_TYPES)
+rows.add_task("cogs_variable_free", read_variable_free_rows, SPLITS, GEN_TYPES)

@@ -1,4 +1,4 @@
-"""The folders of data files that users name, and how a file is read."""
+"""The folders of data files that users name, TensorFlow Datasets (TFDS), and files."""
 
 import functools
 import gzip
@@ -7,31 +7,34 @@ import os
 import zlib
 
 import gin
+import requests
+import seqio
 import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError
 
 
 class DataFolder:
     """Where the files of a task are: the first of these that names a folder.
 
-    1. what gin binds to `<name>.directory`, else what `set` was given;
+    1. `<name>.directory` in gin, else what `set` was given;
     2. the environment variable `variable`;
-    3. the folder `subfolder` in the one that REMIXER_TF_DATA names, if it is there.
+    3. the folder `subfolder` of the folder REMIXER_TF_DATA, if it exists.
 
-    `~` stands for the user's folder in all of them.
+    Each may start with `~`.
 
     Args:
-        name: str, what gin calls it, such as "cogs".
-        variable: str, such as "REMIXER_TF_COGS_DIR".
-        subfolder: str; None looks at the first two alone.
+        name: str, the name in gin, such as "cogs".
+        subfolder: str; None skips the third place.
+        variable: str; by default such as "REMIXER_TF_COGS_DIR".
     """
 
-    def __init__(self, name, variable, subfolder=None):
+    def __init__(self, name, subfolder=None, variable=None):
         self.option = f"{name}.directory"
-        self.variable = variable
+        self.variable = variable or f"REMIXER_TF_{name.upper()}_DIR"
         self._subfolder = subfolder
         self._directory = None
 
@@ -46,7 +49,7 @@ class DataFolder:
         self._directory = directory
 
     def find(self):
-        """Returns (folder, who named it), or (None, None) when nobody named one.
+        """Returns (folder, who named it), or (None, None) if nobody named one.
 
         Raises:
             FileNotFoundError: the folder does not exist.
@@ -63,7 +66,7 @@ class DataFolder:
         return None, None
 
     def require(self, what):
-        """Returns what `find` does; `what` are the files that are looked for.
+        """Returns what `find` does; `what` names the files for the error.
 
         Raises:
             FileNotFoundError: nobody named a folder, or it does not exist.
@@ -77,11 +80,11 @@ class DataFolder:
         return folder, source
 
     def find_file(self, *names):
-        """Returns the path of the first of these files that is in the folder.
+        """Returns the path of the first of these files that the folder has.
 
         Args:
-            names: names of files, each perhaps compressed: with .gz. The first is the
-                set's own: if one of another name is read, a warning says so.
+            names: names of files; each may be compressed, with .gz. The first is the
+                set's own name. Reading a file of another name logs a warning.
 
         Raises:
             FileNotFoundError: nobody named a folder, or it has none of the files.
@@ -93,7 +96,7 @@ class DataFolder:
             path = os.path.join(folder, file)
             if tf.io.gfile.exists(path):
                 if os.path.basename(file).removesuffix(".gz") != own:
-                    _warn_once(
+                    warn_once(
                         f"{path} is read, not the set's own {own}: scores may not "
                         "compare with published ones."
                     )
@@ -104,21 +107,94 @@ class DataFolder:
         )
 
 
-_warn_once = functools.cache(logging.warning)
+warn_once = functools.cache(logging.warning)
 
 
 def _existing(folder, source):
-    """The path of a folder that `source` names, which must be there."""
     folder = locate(str(folder))
-    if tf.io.gfile.isdir(folder):
-        return folder
-    raise MissingFileError(
-        f"{source} names a folder of data files, but there is no folder {folder!r}. "
-        "Correct it or unset it."
-    )
+    if not tf.io.gfile.isdir(folder):
+        raise MissingFileError(
+            f"{source} names a folder of data files, but there is no folder "
+            f"{folder!r}. Correct it or unset it."
+        )
+    return folder
 
 
-# A compressed file may become so much larger. Of text, gzip leaves a tenth to a third.
+class FilesOrTfds(seqio.TfdsDataSource):
+    """A source of the files of a folder if one is named, else of TFDS.
+
+    Args:
+        dataset: str, the set's name in TFDS, with its version.
+        folder, files: a `DataFolder`, and a `seqio.DataSource` of its files.
+        splits: names of the splits; None for those of the files.
+    """
+
+    def __init__(self, dataset, folder, files, splits=None):
+        super().__init__(dataset, splits=splits)
+        self._folder = folder
+        self._files = files
+
+    @property
+    def splits(self):
+        """All splits of the set; files of some may be missing."""
+        return tuple(self._splits or self._files.splits)
+
+    def with_labels(self):
+        """The same source without its test splits, whose examples have no labels."""
+        splits = [name for name in self.splits if not name.startswith("test")]
+        name = self.tfds_dataset.name
+        return FilesOrTfds(name, self._folder, self._files, splits)
+
+    def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
+        """Returns the split's raw examples, a `tf.data.Dataset`.
+
+        Raises:
+            FileNotFoundError: there is no such file; or no folder is named, TFDS lacks
+                the set, and there is no network.
+            ValueError: the file is not what the benchmark ships.
+        """
+        if self._reads_tfds():
+            return super().get_dataset(split, shuffle, seed, **kwargs)
+        if split not in self.splits:
+            raise UserError(
+                f"{self._folder.option} names files, of which whole splits are read: "
+                f"{', '.join(self.splits)}. Received: {split!r}. max_examples takes "
+                "the first of a split."
+            )
+        return self._files.get_dataset(split, shuffle=False, seed=seed)
+
+    def num_input_examples(self, split):
+        """Returns the number of raw examples, an int."""
+        if self._reads_tfds():
+            return super().num_input_examples(split)
+        return int(self.get_dataset(split).cardinality())
+
+    def list_shards(self, split):
+        """Returns the names of the parts of a split; files have one."""
+        return super().list_shards(split) if self._reads_tfds() else [split]
+
+    def _reads_tfds(self):
+        """Whether no folder is named. Then TFDS must have the set, or a network."""
+        if self._folder.find()[0] is not None:
+            return False
+        builder = self.tfds_dataset.builder
+        if builder.info.splits:
+            return True
+        try:  # TFDS itself would try for minutes.
+            requests.head(next(iter(builder.url_infos)), timeout=10)
+        except requests.RequestException as error:
+            name = self.tfds_dataset.name
+            raise MissingFileError(
+                f"There is no {name} in {builder.data_dir}, and it cannot be "
+                "downloaded. Name the folder of the set's own files with "
+                f"--gin.{self._folder.option}=\"'FOLDER'\" or in "
+                f"{self._folder.variable}. Or fetch it: {how_to_fetch(name)}"
+            ) from error
+        return True
+
+
+# Limits for a decompressed file: times its size, and bytes. Gzip makes text 3 to 10
+# times smaller.
 _LARGER, _AT_LEAST = 100, 2**26
 
 
@@ -126,8 +202,8 @@ def read_bytes(path):
     """Returns a file's content, decompressed if its name ends in .gz.
 
     Raises:
-        ValueError: the file is not what gzip writes, or would become more than 100
-            times as large.
+        ValueError: gzip cannot read the file, or its content is over 64 MiB and more
+            than 100 times as large.
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read()

@@ -1,12 +1,12 @@
 """Sets of GLUE as BERT reads them, for encoders: `sst2_classes`, `mnli_classes`, ...
 
-Devlin et al. 2019, section 4.1: a text or a pair of texts behind [CLS], and a class. An
+Devlin et al. 2019, section 4.1: [CLS], a text or a pair of texts, and a class. An
 example of `mnli_classes`, with the vocabulary of bytes:
 
     inputs               [CLS] A man sleeps. [SEP] He is awake. [SEP]
     token_types          0 0 ... 1 1
-    targets              [2], of entailment, neutral, contradiction
-    *_pretokenized       the texts and the class, as they were
+    targets              [2], out of entailment, neutral, contradiction
+    *_pretokenized       the texts and the class
 
 The data are those of T5's tasks, from TFDS or from GLUE's own files
 (`benchmark_files.py`), without the test sets, which have no labels. The metric is
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import remixer_tf.tasks.t5_tasks  # noqa: F401 (registers the tasks of T5)
 from remixer_tf.tasks import classes
-from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
+from remixer_tf.tasks.entailment import THREE_CLASSES, TWO_CLASSES
 
 # T5's task, the texts of an example, and the classes in the order of GLUE's labels.
 SETS = {

@@ -1,6 +1,6 @@
-"""The papers' tables: a row of all sets of a benchmark, and their average.
+"""The papers' tables: a row for the sets of a benchmark, and their average.
 
-Of T5's tasks on validation sets. All numbers are percentages.
+The numbers are percentages on the validation sets of T5's tasks.
 """
 
 import dataclasses
@@ -14,10 +14,8 @@ class ResultTable:
 
     Attributes:
         name: str; the average is the metric `<name>_average`.
-        columns: dictionary, column -> the numbers in its cell, a list of pairs (task,
-            metric).
-        averaged: bool, whether there is an average: the mean of the columns, those of
-            several numbers averaged first.
+        columns: dictionary, column -> its numbers, a list of pairs (task, metric).
+        averaged: bool, whether there is an average, that of the columns' averages.
     """
 
     name: str
@@ -25,9 +23,9 @@ class ResultTable:
     averaged: bool = True
 
     def row(self, metrics):
-        """Returns the row, {column: list of numbers}, None where a number is missing.
+        """Returns {column: list of numbers} from {task: {metric: number}}.
 
-        `metrics` is {task: {metric: number}}, with other tasks or without.
+        None stands for a missing number.
         """
         return {
             column: [metrics.get(task, {}).get(metric) for task, metric in cell]
@@ -46,17 +44,17 @@ def super_glue_table():
     """SuperGLUE: "Remixers", Table 2.
 
     The average is that of Wang et al., "SuperGLUE: A Stickier Benchmark for
-    General-Purpose Language Understanding Systems", 2019, and of the paper's "Avg".
+    General-Purpose Language Understanding Systems", 2019, and the paper's "Avg".
     """
     sets = {
-        "BoolQ": ("boolq_v102", "accuracy"),
-        "CB": ("cb_v102", "accuracy", "mean_3class_f1"),
-        "COPA": ("copa_v102", "accuracy"),
-        "MultiRC": ("multirc_v102", "f1", "exact_match"),
-        "ReCoRD": ("record_v102", "f1", "em"),
-        "RTE": ("rte_v102", "accuracy"),
-        "WiC": ("wic_v102", "accuracy"),
-        "WSC": ("wsc_v102_simple_eval", "accuracy"),
+        "BoolQ": "boolq_v102 accuracy",
+        "CB": "cb_v102 accuracy mean_3class_f1",
+        "COPA": "copa_v102 accuracy",
+        "MultiRC": "multirc_v102 f1 exact_match",
+        "ReCoRD": "record_v102 f1 em",
+        "RTE": "rte_v102 accuracy",
+        "WiC": "wic_v102 accuracy",
+        "WSC": "wsc_v102_simple_eval accuracy",
     }
     return ResultTable("super_glue", _columns("super_glue_{}", sets))
 
@@ -64,16 +62,17 @@ def super_glue_table():
 def glue_table():
     """GLUE without WNLI: the average of Wang et al., "GLUE", 2019; MNLI counts once."""
     sets = {
-        "CoLA": ("cola", "matthews_corrcoef"),
-        "SST-2": ("sst2", "accuracy"),
-        "MRPC": ("mrpc", "f1", "accuracy"),
-        "STS-B": ("stsb", "pearson_corrcoef", "spearman_corrcoef"),
-        "QQP": ("qqp", "f1", "accuracy"),
+        "CoLA": "cola matthews_corrcoef",
+        "SST-2": "sst2 accuracy",
+        "MRPC": "mrpc f1 accuracy",
+        "STS-B": "stsb pearson_corrcoef spearman_corrcoef",
+        "QQP": "qqp f1 accuracy",
+        "MNLI-m/mm": "",
+        "QNLI": "qnli accuracy",
+        "RTE": "rte accuracy",
     }
-    columns = _columns("glue_{}_v002", sets)
-    columns["MNLI-m/mm"] = _MNLI
-    sets = {"QNLI": ("qnli", "accuracy"), "RTE": ("rte", "accuracy")}
-    return ResultTable("glue", columns | _columns("glue_{}_v002", sets))
+    columns = _columns("glue_{}_v002", sets) | {"MNLI-m/mm": _MNLI}
+    return ResultTable("glue", columns)
 
 
 def inference_table():
@@ -89,7 +88,8 @@ def inference_table():
 
 
 def _columns(task, sets):
+    cells = {column: text.split() for column, text in sets.items()}
     return {
-        column: [(task.format(name), metric) for metric in metrics]
-        for column, (name, *metrics) in sets.items()
+        column: [(task.format(cell[0]), metric) for metric in cell[1:]]
+        for column, cell in cells.items()
     }

@@ -1,13 +1,13 @@
-"""Tasks made of rows in memory, and what tasks of texts have in common."""
+"""Tasks of rows in memory, and the features of text."""
 
 import seqio
 import tensorflow as tf
 
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.errors import UserError
-from remixer_tf.tasks import metrics
+from remixer_tf.tasks import text_metrics
 
-# Of texts, tokens that end in EOS. Such a task can be cached.
+# From texts to tokens that end in EOS. Such a task can be cached.
 TOKENIZE = (
     seqio.preprocessors.tokenize,
     seqio.CacheDatasetPlaceholder(),
@@ -24,30 +24,27 @@ def byte_features(names=("inputs", "targets"), extra_ids=0, add_eos=True):
 def add_task(name, read_rows, splits, kind_of_type):
     """Registers a seqio task whose examples are inputs, targets and a type.
 
-    Examples keep the texts (`inputs_pretokenized`, `targets_pretokenized`) and the
-    string `type`. `read_rows` returns all rows of a split's name, (inputs, targets,
-    type), when the split is read. The metric is
-    `metrics.exact_match_by_type(kind_of_type)`.
+    Examples also have the texts (`inputs_pretokenized`, `targets_pretokenized`). The
+    metric is `exact_match_by_type(kind_of_type)`. For the other arguments see
+    `RowSource`.
     """
     seqio.TaskRegistry.add(
         name,
         source=RowSource(read_rows, splits),
         preprocessors=TOKENIZE,
         output_features=byte_features(),
-        postprocess_fn=metrics.postprocess,
-        metric_fns=[metrics.exact_match_by_type(kind_of_type)],
+        postprocess_fn=text_metrics.postprocess,
+        metric_fns=[text_metrics.exact_match_by_type(kind_of_type)],
         shuffle_buffer_size=32_768,  # more training examples than any of them has
     )
 
 
 class RowSource(seqio.FunctionDataSource):
-    """Rows in memory. Asked to shuffle, it leaves that to the task's buffer.
-
-    seqio's own class would warn that a source of one file shuffles too little.
+    """Rows in memory. The task's buffer shuffles them, not the source.
 
     Args:
-        read_rows: function of a split's name that returns all its rows: tuples of str,
-            or of what else makes tensors of equal shapes.
+        read_rows: function of a split's name, called when the split is read. It returns
+            all rows: tuples of str, or of values that make tensors of equal shapes.
         splits: names of the splits.
         names: names of a row's parts.
     """
@@ -65,6 +62,7 @@ class RowSource(seqio.FunctionDataSource):
         self.read_rows = read_rows
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
+        # seqio's own method would warn that a single file shuffles too little.
         return super().get_dataset(split, shuffle=False, seed=seed, **kwargs)
 
     def num_input_examples(self, split):

@@ -1,26 +1,119 @@
 """SQuAD for an `EncoderOnly` with a `SpanHead`: `squad_spans`, `squad_files_spans`.
 
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", EMNLP
-2016. `squad_spans` is version 1.1 from TensorFlow Datasets, `squad_files_spans` reads
-the JSON files of a folder, see `squad_files.py`, and `add_task` registers one's own.
+2016. `squad_spans` is version 1.1 from TensorFlow Datasets. `squad_files_spans` reads
+SQuAD's JSON files, version 1.1 or 2.0, which has questions without answers: the split
+"train" is train*.json, "validation" is dev*.json, perhaps with .gz. Their folder is
+`squad_files.directory` in gin, or REMIXER_TF_SQUAD_DIR. `add_task` registers others.
 
-Read them with `SpanFeatureConverter`, and score with `decode_fn=best_span`, which has
-BERT's protocol within a window; `squad_scores` has it across the windows of a question.
+Read them with `SpanFeatureConverter`, and score with `decode_fn=best_span`, BERT's
+protocol within a window; `squad_scores` applies it across the windows of a question.
 """
 
 import functools
+import json
 import operator
+import os
+import random
+import re
 from typing import NamedTuple
 
 import numpy as np
 import seqio
+import tensorflow as tf
 from absl import logging
 
 from remixer_tf.data.spans import cut_span, span_windows
-from remixer_tf.tasks import squad_files
-from remixer_tf.tasks.metrics import normalize_answer, word_f1
+from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.rows import byte_features
-from remixer_tf.tasks.squad_files import question_source
+from remixer_tf.tasks.text_metrics import normalize_answer, word_f1
+
+SPLITS = {"train": "train", "validation": "dev"}  # -> how names of files begin
+data_folder = DataFolder("squad_files", variable="REMIXER_TF_SQUAD_DIR")
+
+
+def read_split(split):
+    """Returns the rows of "train" or "validation", see `read_json`.
+
+    The file has the rows of train by article; they are shuffled once.
+
+    Raises:
+        FileNotFoundError: no folder is named, or it has not one file of the split.
+        ValueError: see `read_json`.
+    """
+    directory, _ = data_folder.require("SQuAD's JSON files")
+    pattern = rf"{SPLITS[split]}.*\.json(\.gz)?"
+    names = sorted(os.listdir(directory))
+    found = [name for name in names if re.fullmatch(pattern, name)]
+    if len(found) != 1:
+        raise MissingFileError(
+            f"{directory!r} must hold one file {SPLITS[split]}*.json or "
+            f"{SPLITS[split]}*.json.gz. Received: {', '.join(found) or 'none'}."
+        )
+    rows = read_json(os.path.join(directory, found[0]))
+    if split == "train":
+        random.Random(0).shuffle(rows)
+    return rows
+
+
+def read_json(path):
+    """Reads a file of SQuAD 1.1 or 2.0, decompressed if its name ends in .gz.
+
+    Returns:
+        list of dictionaries, one for each question: "id", "question" and "context",
+        str, and "answers", a list of dictionaries with "text" and "answer_start", in
+        characters; empty if the context has no answer.
+
+    Raises:
+        ValueError: the file has another format, or two questions share an id.
+    """
+    data = read_bytes(path)
+    try:
+        rows = [
+            {
+                **{name: question[name] for name in ("id", "question", "answers")},
+                "context": paragraph["context"],
+            }
+            for article in json.loads(data)["data"]
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is not of SQuAD's format: {error!r}. Expected JSON: data, a "
+            "list of articles with paragraphs, each with context and qas."
+        ) from error
+    if len({row["id"] for row in rows}) < len(rows):
+        raise UserError(f"{path}: an id must name one question, some name several.")
+    return rows
+
+
+def question_source(read_rows, splits):
+    """A source of questions in memory, in the form of TFDS' SQuAD.
+
+    `read_rows` returns for a split's name what `read_json` does, when the split is
+    read.
+    """
+
+    def dataset_fn(split, shuffle_files=False, seed=None):
+        rows = read_rows(split)
+
+        def ragged(name, dtype):
+            values = [[answer[name] for answer in row["answers"]] for row in rows]
+            return tf.ragged.constant(values, dtype, ragged_rank=1)
+
+        texts = {
+            name: tf.constant([row[name] for row in rows], tf.string)
+            for name in ("id", "question", "context")
+        }
+        answers = {
+            "text": ragged("text", tf.string),
+            "answer_start": ragged("answer_start", tf.int32),
+        }
+        return tf.data.Dataset.from_tensor_slices({**texts, "answers": answers})
+
+    return seqio.FunctionDataSource(dataset_fn, splits)
 
 
 class Question(NamedTuple):
@@ -37,7 +130,7 @@ def add_task(
 
     Args:
         name: str, of the task.
-        source: a `seqio.DataSource` of what `span_windows` reads: TFDS' SQuAD, or a
+        source: a `seqio.DataSource` for `span_windows`: TFDS' SQuAD, or a
             `question_source`.
         max_question_length, stride: see `span_windows`.
         shuffle_buffer_size: int, windows. Each checkpoint of a run holds them.
@@ -45,7 +138,7 @@ def add_task(
     windows = functools.partial(
         span_windows, max_question_length=max_question_length, stride=stride
     )
-    # Positions: as many as the windows are long, which a task does not know.
+    # Targets are positions; the task does not know how many a window has.
     sizes = {"token_types": 2, "answerable": 3, "targets": None}
     seqio.TaskRegistry.add(
         name,
@@ -70,20 +163,13 @@ def postprocess(span, example=None, is_target=False):
     return cut_span(example, span)
 
 
-class Answer(NamedTuple):
-    """What a model says about a question.
+class _Answer(NamedTuple):
+    """A model's answer to a question."""
 
-    Attributes:
-        text: str, the best span of its windows.
-        no_answer: float, by how much the logits of no answer exceed the span's.
-        threshold: float, there is no answer above it.
-        answers: list of str, the right answers.
-    """
-
-    text: str
-    no_answer: float
-    threshold: float
-    answers: list
+    text: str  # the best span of its windows
+    no_answer: float  # the logits of no answer minus those of the span
+    threshold: float  # above it there is no answer
+    answers: list  # the right ones
 
     @property
     def given(self):
@@ -93,9 +179,9 @@ class Answer(NamedTuple):
 def squad_scores(targets, predictions, aux_values):
     """Exact match and F1 over questions, as SQuAD's scripts compute them.
 
-    By BERT's protocol (Devlin et al. 2018, section 4.3; see `best_span`), a question is
-    answered by the best of its windows' spans, or by none, "", if the least of its
-    windows' scores of no answer exceeds that by more than the threshold.
+    BERT's protocol (Devlin et al. 2018, section 4.3; see `best_span`): the answer is
+    the best span of a question's windows. It is none, "", if the lowest score of no
+    answer in the windows exceeds the span's by more than the threshold.
 
     Args:
         targets: list of `Question`, one for each window.
@@ -103,9 +189,9 @@ def squad_scores(targets, predictions, aux_values):
         aux_values: dictionary with "scores", `[windows, 3]`, from `best_span`.
 
     Returns:
-        {"em": float, "f1": float}, in percent; of SQuAD 2.0, which has questions
-        without an answer, also "best_em" and "best_f1", with the threshold that is best
-        for each of them: "best_em_threshold", "best_f1_threshold".
+        {"em": float, "f1": float}, in percent. If some questions have no answer, as in
+        SQuAD 2.0, also "best_em" and "best_f1" at the best threshold for each:
+        "best_em_threshold", "best_f1_threshold".
     """
     windows = {}
     for question, text, scores in zip(
@@ -116,7 +202,7 @@ def squad_scores(targets, predictions, aux_values):
     for found in windows.values():
         (best, _, threshold), text, right = max(found, key=lambda window: window[0][0])
         null = min(scores[1] for scores, _, _ in found)
-        answers.append(Answer(text, null - best, threshold, right))
+        answers.append(_Answer(text, null - best, threshold, right))
     metrics = {
         name: 100 * np.mean([measure(a.given, a.answers) for a in answers])
         for name, measure in MEASURES.items()
@@ -137,15 +223,14 @@ def squad_scores(targets, predictions, aux_values):
 def _best_threshold(answers, measure):
     """The score, in percent, with the best threshold for it, and that threshold.
 
-    As SQuAD 2.0's script finds it: from no answer to any question, each answer in turn
-    is given, the surest first.
+    The method of SQuAD 2.0's script: first no question has an answer, then each answer
+    in turn is given, the surest first.
     """
     answers = sorted(answers, key=lambda answer: answer.no_answer)
     total = best = sum(not answer.answers for answer in answers)
     threshold = float(answers[0].no_answer) - 1
     for answer in answers:
-        before = not answer.answers
-        total += measure(answer.text, answer.answers) - before
+        total += measure(answer.text, answer.answers) - (not answer.answers)
         if total > best:
             best, threshold = total, float(answer.no_answer)
     return 100 * best / len(answers), threshold
@@ -168,7 +253,4 @@ add_task(
     "squad_spans",
     seqio.TfdsDataSource("squad/v1.1:3.0.0", splits=["train", "validation"]),
 )
-add_task(
-    "squad_files_spans",
-    question_source(squad_files.read_split, list(squad_files.SPLITS)),
-)
+add_task("squad_files_spans", question_source(read_split, list(SPLITS)))

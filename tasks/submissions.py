@@ -1,8 +1,8 @@
-"""The files that GLUE's and SuperGLUE's sites take, from predictions on test sets.
+"""The files for GLUE's and SuperGLUE's sites, from predictions on test sets.
 
-GLUE: a line for each example, its index, a tab and the prediction, under the header
-"index", "prediction". SuperGLUE: JSON lines, {"idx": 0, "label": "true"}; of MultiRC
-one for each paragraph, of ReCoRD one for each query. See gluebenchmark.com and
+GLUE: a line for each example with its index, a tab and the prediction, under the header
+"index", "prediction". SuperGLUE: JSON lines, {"idx": 0, "label": "true"}; MultiRC has
+one for each paragraph, ReCoRD one for each query. See gluebenchmark.com and
 super.gluebenchmark.com.
 """
 
@@ -11,31 +11,31 @@ import json
 from absl import logging
 
 from remixer_tf.errors import UserError
-from remixer_tf.tasks.inference_files import THREE_CLASSES, TWO_CLASSES
+from remixer_tf.tasks.entailment import THREE_CLASSES, TWO_CLASSES
 
-_FALSE_TRUE = ["false", "true"]
+_01, _FALSE_TRUE = [0, 1], ["false", "true"]
 # The file, and the labels in the order of the class ids; None for the answer itself.
 _FILES = {
     "super_glue_boolq_v102": ("BoolQ.jsonl", _FALSE_TRUE),
     "super_glue_cb_v102": ("CB.jsonl", ["entailment", "contradiction", "neutral"]),
-    "super_glue_copa_v102": ("COPA.jsonl", [0, 1]),
-    "super_glue_multirc_v102": ("MultiRC.jsonl", [0, 1]),
+    "super_glue_copa_v102": ("COPA.jsonl", _01),
+    "super_glue_multirc_v102": ("MultiRC.jsonl", _01),
     "super_glue_record_v102": ("ReCoRD.jsonl", None),
     "super_glue_rte_v102": ("RTE.jsonl", TWO_CLASSES),
     "super_glue_wic_v102": ("WiC.jsonl", _FALSE_TRUE),
     "super_glue_wsc_v102_simple_eval": ("WSC.jsonl", ["False", "True"]),
     "super_glue_axb_v102": ("AX-b.jsonl", TWO_CLASSES),
     "super_glue_axg_v102": ("AX-g.jsonl", TWO_CLASSES),
-    "glue_cola_v002": ("CoLA.tsv", [0, 1]),
-    "glue_sst2_v002": ("SST-2.tsv", [0, 1]),
-    "glue_mrpc_v002": ("MRPC.tsv", [0, 1]),
-    "glue_qqp_v002": ("QQP.tsv", [0, 1]),
+    "glue_cola_v002": ("CoLA.tsv", _01),
+    "glue_sst2_v002": ("SST-2.tsv", _01),
+    "glue_mrpc_v002": ("MRPC.tsv", _01),
+    "glue_qqp_v002": ("QQP.tsv", _01),
     "glue_stsb_v002": ("STS-B.tsv", None),
     "glue_mnli_matched_v002": ("MNLI-m.tsv", THREE_CLASSES),
     "glue_mnli_mismatched_v002": ("MNLI-mm.tsv", THREE_CLASSES),
     "glue_qnli_v002": ("QNLI.tsv", TWO_CLASSES),
     "glue_rte_v002": ("RTE.tsv", TWO_CLASSES),
-    "glue_wnli_v002_simple_eval": ("WNLI.tsv", [0, 1]),
+    "glue_wnli_v002_simple_eval": ("WNLI.tsv", _01),
     "glue_ax_v002": ("AX.tsv", THREE_CLASSES),
 }
 
@@ -48,8 +48,8 @@ def has_submission(task, split):
 def submission(task, records):
     """Returns the name and the text of the file of a test set's predictions.
 
-    An answer that is no class counts as the first class, and one that is no number as
-    0; they are counted in a warning.
+    An answer that is no class becomes the first class, one that is no number becomes 0;
+    a warning has their number.
 
     Args:
         task: a `seqio.Task` whose name `has_submission`.
@@ -100,7 +100,7 @@ def submission(task, records):
 
 
 def _key(idx):
-    """The numbers of an example, from the whole to the part, a tuple."""
+    """The numbers of an example, such as (paragraph, question, answer)."""
     if not isinstance(idx, dict):
         return (idx,)
     parts = ("paragraph", "passage", "question", "query", "answer")
@@ -108,7 +108,6 @@ def _key(idx):
 
 
 def _multirc(rows):
-    """Yields the rows of MultiRC's file, one for each paragraph."""
     paragraphs = {}
     for (paragraph, question, answer), label in rows:
         answers = paragraphs.setdefault(paragraph, {}).setdefault(question, [])

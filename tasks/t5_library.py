@@ -1,6 +1,6 @@
-"""The library t5, imported when something of it is used: many runs need nothing of it.
+"""The library t5, imported when first used: many runs do not need it.
 
-It is the only library that `pip install` of this package does not bring along.
+It is the only library that `pip install` of this package does not install.
 """
 
 import functools

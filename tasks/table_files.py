@@ -1,62 +1,54 @@
 """Reads the files of tables: TSV, CSV, JSON lines, Arrow and Parquet.
 
-A line of a .tsv (or .txt) file is cut at its tabs, and quotes mean nothing there; a
-.csv file is as Python's csv module reads it, so that quoted cells may hold commas and
-line ends. A line of a .jsonl (or .ndjson) file is an object. Their names may end in
-.gz. A folder is what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet
-files.
+A line of a .tsv (or .txt) file is split at its tabs; quotes have no meaning there. A
+.csv file is read by Python's csv module, so quoted cells may hold commas and line ends.
+A line of a .jsonl (or .ndjson) file is an object. Names may end in .gz. A folder is
+what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
 """
 
 import csv
-import fnmatch
 import io
 import json
 import os
+import re
 import sys
 from typing import NamedTuple
 
 import tensorflow as tf
+from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError
 from remixer_tf.tasks.folders import read_bytes
 
-FORMATS = (
-    ".tsv, .txt, .csv, .jsonl or .ndjson, each perhaps with .gz, .arrow or .parquet"
-)
+_ARROW = (".arrow", ".parquet")
 
 
 class Line(NamedTuple):
-    """A row of a file.
+    """A row of a file."""
 
-    Attributes:
-        number: int, from 1: of the line where the row starts; of a row of Arrow or
-            Parquet, of the row.
-        values: dictionary, column -> str, or None where it has no value.
-        problem: str, why there are no values; None where there are.
-    """
-
-    number: int
-    values: dict | None
-    problem: str | None = None
+    number: int  # from 1, of the line where it starts; in Arrow and Parquet of the row
+    values: dict | None  # column -> str, or None for a missing value
+    problem: str | None = None  # why there are no values
 
 
 def read_table(path, header=True, columns=None):
     """Reads the rows of a table.
 
     Args:
-        path: str, a file or a folder; a pattern with * stands for several files of
+        path: str, a file or a folder; a pattern with * may match several files of
             Arrow or Parquet.
         header: bool, whether the first line of a TSV or CSV file names its columns.
         columns: names of the columns of a TSV or CSV file, in place of the header's.
 
     Returns:
-        (names, lines): the columns that there are, a list of str, and a list of `Line`.
-        The columns of TSV and CSV have numbers too, "0", "1" and so on.
+        (names, lines): the columns, a list of str, and a list of `Line`. Columns of TSV
+        and CSV files also have the names "0", "1" and so on.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is of another format, or not what its name says.
+        ValueError: the file has another format, or not the one in its name.
         ImportError: it is Arrow or Parquet, and pyarrow is not installed.
     """
     path = locate(path)
@@ -80,33 +72,24 @@ def read_text(path):
         ValueError: its name ends in .gz, and gzip cannot read it.
     """
     if not tf.io.gfile.exists(path):
-        raise MissingFileError(f"There is no file {path!r}.{_nearby(path)}")
+        raise _no_file(path)
     return read_bytes(path).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
 
 
-def _nearby(path):
-    """A sentence with the files of the folder where `path` was expected."""
-    folder = os.path.dirname(path) or "."
-    if not tf.io.gfile.isdir(folder):
-        return f" There is no folder {folder!r} either."
-    pattern = "*" + os.path.splitext(path.removesuffix(".gz"))[1] + "*"
-    names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))[:9]
-    return f" In its folder: {', '.join(names)}." if names else ""
+def _no_file(path):
+    pattern = f"*{os.path.splitext(path.removesuffix('.gz'))[1]}*"
+    return MissingFileError(f"There is no file {path!r}.{files_near(path, pattern)}")
 
 
 def is_utf8(value):
-    """Whether a str can be written as UTF-8: its bytes were."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    """Whether a text of `read_text` has no lone surrogates."""
+    return not re.search("[\ud800-\udfff]", value)
 
 
 def split_lines(text):
-    """Returns the lines of a text, without their ends: LF or CR LF.
+    """Returns the lines of a text without their ends, LF or CR LF.
 
-    Blank lines at its end are none. Other line breaks, as U+2028, are text.
+    Blank lines at the end are left out. Other line breaks, as U+2028, are text.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     while lines and not lines[-1].strip(" "):
@@ -114,8 +97,37 @@ def split_lines(text):
     return lines
 
 
+def check_on_bad_rows(value):
+    """Raises a ValueError unless `value` is "raise" or "skip"."""
+    if value not in ("raise", "skip"):
+        raise UserError(f"on_bad_rows must be 'raise' or 'skip'. Received: {value!r}.")
+
+
+def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
+    """Logs the bad rows of a task if `skip`, else raises a ValueError with them.
+
+    Args:
+        task: str, what the report starts with.
+        bad: dictionary, (split, problem) -> numbers of lines.
+        files: dictionary, split -> file.
+        rows: int, good and bad rows.
+        how_to_skip: str, a binding of gin.
+    """
+    if not bad:
+        return
+    number = sum(map(len, bad.values()))
+    text = f"{task}: {number:,} of {rows:,} rows are bad{' and skipped' * skip}:\n"
+    for split, problem in sorted(bad, key=lambda key: [*files].index(key[0])):
+        lines = sorted(bad[split, problem])
+        first = ", ".join(map(str, lines[:5])) + ", ..." * (len(lines) > 5)
+        text += f"  {split}, {problem}: {len(lines):,} (line {first} of "
+        text += f"{files[split]})\n"
+    if not skip:
+        raise UserError(f"{text}Correct them, or leave them out with {how_to_skip}.")
+    logging.warning("%s", text.rstrip("\n"))
+
+
 def _check_names(names):
-    """Raises a ValueError if two columns share a name: which is meant is unknown."""
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
         raise UserError(
@@ -129,12 +141,10 @@ def _delimited(text, quotes, header, columns):
     records = list(_csv_records(text) if quotes else _tsv_records(text))
     while records and records[-1][1] == []:
         records.pop()  # Blank lines at the end.
-    names = list(columns) if columns is not None else None
-    if header and records:
-        first = records.pop(0)[1]
-        if names is None:
-            names = first or []
-    if names is None:  # The first row tells how many there are.
+    names = records.pop(0)[1] or [] if header and records else None
+    if columns is not None:
+        names = list(columns)
+    elif names is None:  # The first row shows how many there are.
         names = [""] * len(records[0][1] or []) if records else []
     _check_names(names)
     lines = []
@@ -159,7 +169,7 @@ def _tsv_records(text):
 
 
 def _csv_records(text):
-    """Yields (number of its first line, cells) of each record; None for no cells."""
+    """Yields (number of its first line, cells) for each record; None for no cells."""
     csv.field_size_limit(sys.maxsize)  # By default 131,072 characters.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
@@ -194,10 +204,8 @@ def _json(text):
 
 
 def _once_each(pairs):
-    """The dictionary of an object's pairs, whose names must differ."""
-    names = [name for name, _ in pairs]
-    if len({*names}) < len(names):
-        raise UserError("a name stands twice")
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name stands twice")
     return dict(pairs)
 
 
@@ -223,7 +231,7 @@ def _arrow(path):
 
 
 def _class_name(label, words, column):
-    """The name of a class; None for None and -1, which stand for no class."""
+    """The name of a class; None for None and -1, which mean no class."""
     if label in (None, -1):
         return None
     if isinstance(label, int) and 0 <= label < len(words):
@@ -235,24 +243,23 @@ def _class_name(label, words, column):
 
 
 def _arrow_files(path):
-    """The files of a folder or pattern, in the order that Hugging Face reads them."""
+    """The files of a folder or pattern, in the order in which Hugging Face reads."""
     if not tf.io.gfile.isdir(path):
         files = sorted(tf.io.gfile.glob(path))
         if not files:
-            raise MissingFileError(f"There is no file {path!r}.{_nearby(path)}")
-        wrong = [file for file in files if not file.endswith((".arrow", ".parquet"))]
-        if wrong:
+            raise _no_file(path)
+        if wrong := [file for file in files if not file.endswith(_ARROW)]:
             raise UserError(
                 f"The name of {wrong[0]!r} does not tell its format. Expected a folder "
-                f"of Arrow or Parquet, or a name that ends in {FORMATS}."
+                "of Arrow or Parquet, or a name that ends in .tsv, .txt, .csv, .jsonl "
+                "or .ndjson, each perhaps with .gz, .arrow or .parquet."
             )
         return files
-    state = os.path.join(path, "state.json")
     there = sorted(tf.io.gfile.listdir(path))
-    if tf.io.gfile.exists(state):  # Other files may be left from other work.
-        names = _listed_files(state)
+    if "state.json" in there:  # Other files may be left from other work.
+        names = _listed_files(os.path.join(path, "state.json"), there)
     else:
-        names = [name for name in there if name.endswith((".arrow", ".parquet"))]
+        names = [name for name in there if name.endswith(_ARROW)]
     if not names:
         raise MissingFileError(
             f"There is no .arrow or .parquet file in the folder {path!r}. It holds: "
@@ -262,16 +269,14 @@ def _arrow_files(path):
     return [os.path.join(path, name) for name in names]
 
 
-def _listed_files(state):
+def _listed_files(state, there):
     """The names of files in a dataset's state.json, which must be in its own folder."""
-    text = read_text(state)
     try:
-        names = [part["filename"] for part in json.loads(text)["_data_files"]]
+        names = [x["filename"] for x in json.loads(read_text(state))["_data_files"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{state!r} is not what `Dataset.save_to_disk` writes: {error!r}."
         ) from error
-    there = tf.io.gfile.listdir(os.path.dirname(state))
     for name in names:
         if name not in there:
             raise UserError(
@@ -298,25 +303,20 @@ def _read_arrow(path):
         else:
             table = pyarrow.ipc.open_stream(data).read_all()
         table.validate(full=True)  # Damaged texts would fail later, one by one.
-        table.column_names  # noqa: B018, fails of damaged names
+        table.column_names  # noqa: B018, fails on damaged names
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path!r} is not the Parquet or Arrow stream its name says: {error}"
         ) from error
-    return table, _class_names(table.schema.metadata)
-
-
-def _class_names(metadata):
-    """{column: names of its classes}, as Hugging Face's metadata tell."""
-    try:
-        about = json.loads((metadata or {}).get(b"huggingface", b"{}"))
-        features = about.get("info", {}).get("features", {})
-        return {
+    try:  # Hugging Face's metadata name the classes.
+        about = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+        classes = {
             name: list(feature["names"])
-            for name, feature in features.items()
+            for name, feature in about.get("info", {}).get("features", {}).items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"The metadata of Hugging Face's datasets cannot be read: {error!r}."
         ) from error
+    return table, classes

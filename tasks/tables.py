@@ -1,4 +1,4 @@
-"""Tasks that a gin file describes: tables in files, made text by templates.
+"""Tasks that a gin file describes: rows of tables, made text by templates.
 
     TASK = @table_task()
     table_task.name = 'nli'
@@ -7,40 +7,43 @@
     table_task.targets = '{label}'
     table_task.metrics = ['accuracy', 'per_class']
 
-Nothing is read before examples are asked for: answering needs no file. All is held in
-memory.
+Files are read when examples are asked for, and held in memory. Answering needs none.
 """
 
+import collections
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import random
 import string
 
+import numpy as np
 import seqio
 
 from remixer_tf.errors import UserError
-from remixer_tf.tasks.bad_rows import BadRows, check_on_bad_rows
-from remixer_tf.tasks.metrics import METRICS, OF_T5
 from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
 from remixer_tf.tasks.t5_library import import_t5
-from remixer_tf.tasks.table_files import read_table
+from remixer_tf.tasks.table_files import (
+    check_on_bad_rows,
+    read_table,
+    report_bad_rows,
+)
+from remixer_tf.tasks.text_metrics import METRICS, OF_T5
 
 
 @dataclasses.dataclass(frozen=True)
 class TableRows:
     """How the rows of a task's tables are read.
 
-    A row is bad that has another number of columns, bytes that are not UTF-8, quotes or
-    JSON that cannot be read, no value for a column of the inputs, none or blanks alone
-    for all columns of the targets, or texts that a later split has too (so that a test
-    split stays whole).
+    A bad row has another number of columns, bytes that are not UTF-8, or quotes or JSON
+    that cannot be read. Or it has no value for a column of the inputs, or only blanks
+    in the columns of the targets. Or a later split has its texts too: a test split
+    stays whole.
 
     Attributes:
         fractions: dictionary, split -> share of the rows of one file; the shares sum
-            to 1. Each row is in one split, drawn by `seed`, and rows keep their order.
+            to 1. `seed` draws the split of each row, and rows keep their order.
         seed: int.
         header: bool, whether the first line of a TSV or CSV file names its columns.
         columns: list of str, names of TSV's and CSV's columns in place of the header's.
@@ -63,24 +66,21 @@ def table_task(
     metrics=("accuracy",),
     shuffle_buffer_size=100_000,
 ):
-    """Makes a seqio task from tables, such as TSV, CSV or JSON lines.
+    """Makes a `seqio.Task` from tables; it is not in seqio's registry.
 
-    Examples have `inputs` and `targets` (bytes, which `get_task.vocabulary` replaces,
-    and EOS), their texts `*_pretokenized`, and the number of the row's `line`. Rows too
-    long for the model are counted, see `LongExamples`.
+    Examples have `inputs` and `targets` (in bytes unless `get_task.vocabulary` is set,
+    with EOS), their texts `*_pretokenized`, and the row's `line`. `LongExamples` counts
+    the rows that are too long for the model.
 
     Args:
-        files: dictionary, split -> file, see `remixer_tf.tasks.table_files`; or one
-            file, which `TableRows.fractions` divides.
-        inputs, targets: str, text with columns in braces by name or, of TSV and CSV,
-            by number from 0: "premise: {premise}", "{0}". A brace itself is doubled.
+        files: dictionary, split -> file, see `read_table`; or one file, which
+            `TableRows.fractions` divides.
+        inputs, targets: str, text with columns in braces, such as "premise: {premise}".
+            In TSV and CSV numbers from 0 serve too: "{0}". A brace itself is doubled.
         name: str, of the task.
         rows: `TableRows`; None for its defaults.
-        metrics: list of names, see `remixer_tf.tasks.metrics.METRICS`.
+        metrics: list of names, see `remixer_tf.tasks.text_metrics.METRICS`.
         shuffle_buffer_size: int; as large as the training split, it shuffles fully.
-
-    Returns:
-        a `seqio.Task`. It is not in seqio's registry.
 
     Raises:
         ValueError: an argument does not fit. When examples are asked for: bad rows, a
@@ -116,14 +116,19 @@ def table_task(
 def _read(table):
     """Returns {split: list of (inputs, targets, line)}."""
     name, files, *templates, rows = json.loads(table)
-    splits = _read_splits(files, templates, rows)
-    bad, examples = BadRows(name), {}
+    if isinstance(files, dict):
+        splits = {k: _read_file(path, templates, rows) for k, path in files.items()}
+    else:
+        lines = _read_file(files, templates, rows)
+        splits = _divide(lines, rows["fractions"], rows["seed"])
+        files = dict.fromkeys(splits, files)
+    bad, examples = collections.defaultdict(list), {}
     for split, lines in splits.items():
         good = examples[split] = []
         for line in lines:
             problem = line.problem or _problem(line.values, *templates)
             if problem:
-                bad.add(split, problem, line.number)
+                bad[split, problem].append(line.number)
             else:
                 texts = (_fill(text, line.values) for text in templates)
                 good.append((*texts, line.number))
@@ -133,13 +138,11 @@ def _read(table):
     for split, good in examples.items():
         for row in good:
             if (other := last[row[:2]]) != split:
-                bad.add(split, f"also in {other}", row[2])
+                bad[split, f"also in {other}"].append(row[2])
         good[:] = [row for row in good if last[row[:2]] == split]
-    if not isinstance(files, dict):
-        files = dict.fromkeys(splits, files)
     number = sum(map(len, splits.values()))
     skip = rows["on_bad_rows"] == "skip"
-    bad.tell(files, number, skip, "TableRows.on_bad_rows = 'skip'")
+    report_bad_rows(name, bad, files, number, "TableRows.on_bad_rows = 'skip'", skip)
     for split, good in examples.items():
         if not good:
             raise UserError(
@@ -147,14 +150,6 @@ def _read(table):
                 f"{len(splits[split]):,} rows."
             )
     return examples
-
-
-def _read_splits(files, templates, rows):
-    """Returns {split: list of `Line`}, good and bad ones."""
-    if not isinstance(files, dict):
-        lines = _read_file(files, templates, rows)
-        return _divide(lines, rows["fractions"], rows["seed"])
-    return {k: _read_file(path, templates, rows) for k, path in files.items()}
 
 
 def _read_file(path, templates, rows):
@@ -170,21 +165,18 @@ def _read_file(path, templates, rows):
 
 
 def _divide(rows, fractions, seed):
-    """Divides rows by shares: each is in one part, and parts keep the rows' order."""
+    """Divides rows by shares, at random; each part keeps the rows' order."""
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
-    ends = [round(end * len(rows)) for end in itertools.accumulate(fractions.values())]
-    ends[-1] = len(rows)
+    ends = np.round(np.cumsum([*fractions.values()]) * len(rows)).astype(int)
+    parts = np.split(np.array(order, int), ends[:-1])
     return {
-        split: [rows[i] for i in sorted(order[start:end])]
-        for split, (start, end) in zip(
-            fractions, itertools.pairwise([0, *ends]), strict=True
-        )
+        split: [rows[i] for i in sorted(part)]
+        for split, part in zip(fractions, parts, strict=True)
     }
 
 
 def _problem(values, inputs, targets):
-    """What is wrong with the values of a row, or None."""
     if not any((values.get(x) or "").strip() for x in _fields(targets)):
         return "empty target"
     for field in _fields(inputs) + _fields(targets):
@@ -195,19 +187,18 @@ def _problem(values, inputs, targets):
 
 def _fill(template, values):
     return "".join(
-        literal + (values[field] if field is not None else "")
-        for literal, field in _parts(template)
+        text + ("" if field is None else values[field])
+        for text, field in _parts(template)
     )
 
 
 def _fields(template):
-    """The columns that a template names, a list."""
     return [field for _, field in _parts(template) if field is not None]
 
 
 @functools.cache
 def _parts(template):
-    """The parts of a template: (text, the column after it or None)."""
+    """The parts of a template: (text, the column that follows or None)."""
     parts = []
     for literal, field, spec, conversion in string.Formatter().parse(template):
         if field is not None and (not field or spec or conversion):
@@ -217,7 +208,6 @@ def _parts(template):
 
 
 def _check(files, rows, inputs, targets):
-    """Raises a ValueError of what no table fits."""
     if isinstance(files, str) and isinstance(rows.fractions, dict):
         shares = rows.fractions.values()
         if min(shares, default=0) <= 0 or not math.isclose(sum(shares), 1):

@@ -1,55 +1,177 @@
 """Language modelling and denoising of text: files of one's own, and C4.
 
-`text_files.py` says where the files are looked for and how they are cut into
-documents. `text_task` makes a task of files, or of a dataset of TensorFlow Datasets,
-that a gin file names. These are registered, of the folder `text_files.directory`:
+`text_task` makes a task of files (see `text_files.py`) or of a dataset of TensorFlow
+Datasets. These tasks read the folder `text_files.directory`:
 
 - `text_span_corruption`: T5's denoising;
-- `text_prefix_lm`: the rest of a piece after a beginning of it;
+- `text_prefix_lm`: the rest of a piece after its beginning;
 - `text_mlm`: BERT's masking, for `MaskedLMFeatureConverter`;
 - `text_lm`: for language models;
-- `text_lm_stride`: `text_lm` to be evaluated with a stride, the length of its targets;
-  its inputs are what comes before them, as far as their length goes:
+- `text_lm_stride`: `text_lm`, evaluated with a stride, which is the length of its
+  targets; its inputs are the text before them, up to their own length:
 
         --gin.LossEvaluation.task=text_lm_stride \\
         --gin.LossEvaluation.feature_lengths="{'inputs': 448, 'targets': 64}"
 
-- `text_documents`: the documents whole, to train a vocabulary from:
+- `text_documents`: whole documents, to train a vocabulary from:
 
         python -m remixer_tf train_vocabulary --task=text_documents --features=targets
 
-and of C4 `c4_v220_lm` and `c4_v220_mlm`, beside T5's `c4_v220_span_corruption` and
-`c4_v220_prefix_lm`. None has metrics beside the loss and what follows from it.
+C4 has `c4_v220_lm` and `c4_v220_mlm` as well as T5's `c4_v220_span_corruption` and
+`c4_v220_prefix_lm`. The only metrics are the loss and what follows from it.
+
+Documents are joined and cut into pieces of the model's length, so that almost no token
+is padding. "abcdefghijkl" and "mnopqrst", in bytes, could give as a first example
+
+    span_corruption  inputs   [100, 101, ..., 113, 358, 1]     lengths 16, 6
+                     targets  [358, 114, 115, 116, 1]
+    prefix_lm        inputs   [100, 101, 1]                    lengths 8, 8
+                     targets  [102, 103, 104, 105, 106, 1]
+    mlm              inputs   [260, 261, 101, 102, ..., 110]   length 12
+                     targets  [-1, 100, -1, ..., -1]
+    lm               targets  [100, 101, ..., 111, 1, 112]     length 14
+
+Span corruption and prefix LM end each example in EOS, the others each document.
+Sources: T5 (Raffel et al. 2020, sections 3.1.4, 3.2.1 and 3.3.4), whose code runs where
+it can; BERT (Devlin et al. 2019, section 3.1).
 """
 
 import functools
 from typing import NamedTuple
 
 import seqio
+import tensorflow as tf
 
+from remixer_tf.data.masked_lm import concat_and_split, mask_tokens
 from remixer_tf.errors import UserError
-from remixer_tf.tasks import objectives, text_files
-from remixer_tf.tasks.bad_rows import check_on_bad_rows
+from remixer_tf.tasks import text_files
 from remixer_tf.tasks.rows import RowSource, byte_features
+from remixer_tf.tasks.t5_library import import_t5
+from remixer_tf.tasks.table_files import check_on_bad_rows
+
+DENSITY = 0.15
+MEAN_SPAN = 3.0
+
+
+def span_corruption(dataset, sequence_length, output_features):
+    """T5's span corruption; the sentinels are ids that the text does not use.
+
+    15% of a piece's tokens move into the targets, in spans of 3 on average: inputs of
+    512 hold 568 tokens of text, and targets have 114. Features are one token shorter
+    than their lengths, as EOS follows.
+
+    Raises:
+        ValueError: the targets' length is too short, or the vocabulary has fewer extra
+            ids than a piece has spans.
+    """
+    t5 = import_t5("data.preprocessors")
+    raw, targets = t5.random_spans_helper(
+        inputs_length=sequence_length["inputs"],
+        noise_density=DENSITY,
+        mean_noise_span_length=MEAN_SPAN,
+        extra_tokens_per_span_inputs=1,
+        extra_tokens_per_span_targets=1,
+    )
+    if sequence_length["targets"] < targets:
+        raise UserError(
+            f"Span corruption makes targets of {targets} tokens from inputs of "
+            f"{sequence_length['inputs']}. Set FEATURE_LENGTHS = {{'inputs': "
+            f"{sequence_length['inputs']}, 'targets': {targets}}}. Received: "
+            f"{dict(sequence_length)}."
+        )
+    spans = round(round(raw * DENSITY) / MEAN_SPAN)
+    extra_ids = output_features["targets"].vocabulary.extra_ids
+    if extra_ids < spans:
+        raise UserError(
+            f"Span corruption of {raw} tokens has {spans} spans, and each needs an id "
+            f"of its own: the vocabulary's extra ids. Received: extra_ids={extra_ids}. "
+            "Set extra_ids = 100 at byte_vocabulary or sentencepiece_vocabulary, and "
+            "name that in VOCABULARY."
+        )
+    return t5.span_corruption(
+        dataset,
+        sequence_length,
+        output_features,
+        mean_noise_span_length=MEAN_SPAN,
+        noise_density=DENSITY,
+    )
+
+
+def joined_prefix_lm(dataset, sequence_length, output_features):
+    """T5's prefix LM on documents that are joined first.
+
+    A piece as long as the inputs is cut at a random place into inputs and targets. EOS
+    follows both.
+
+    Raises:
+        ValueError: targets are shorter than inputs.
+    """
+    if sequence_length["targets"] < sequence_length["inputs"]:
+        raise UserError(
+            "The targets of prefix LM may be as long as its inputs. Set "
+            "FEATURE_LENGTHS to equal lengths. Received: "
+            f"{dict(sequence_length)}."
+        )
+    t5 = import_t5("data.preprocessors")
+    dataset = t5.select_random_chunk(
+        dataset, output_features, feature_key="targets", max_length=65536
+    )
+    dataset = t5.reduce_concat_tokens(dataset, feature_key="targets", batch_size=128)
+    dataset = t5.split_tokens_to_inputs_length(
+        dataset, sequence_length, output_features
+    )
+    return t5.denoise(
+        dataset,
+        output_features,
+        noise_density=0.5,
+        noise_mask_fn=t5.random_prefix_noise_mask,
+        inputs_fn=t5.drop_nonnoise_tokens,
+        targets_fn=t5.drop_noise_tokens,
+    )
+
+
+def with_context(dataset, sequence_length):
+    """A preprocessor: the tokens before a piece of text become its inputs.
+
+    Each token is a target once. With lengths of 4 for inputs and 2 for targets,
+
+        {"targets": [1, 2]}, {"targets": [3, 4]}, {"targets": [5, 6]}, {"targets": [7]}
+
+    become targets with the inputs [], [1, 2], [1, 2, 3, 4] and [3, 4, 5, 6]. The
+    dataset has int32 `[n]` under "targets", in the text's order.
+    """
+
+    def advance(before, example):
+        text = tf.concat([before, example["targets"]], axis=0)
+        start = tf.maximum(tf.size(text) - sequence_length["inputs"], 0)
+        return text[start:], {"inputs": before, "targets": example["targets"]}
+
+    return dataset.scan(tf.zeros([0], tf.int32), advance)
 
 
 class Objective(NamedTuple):
-    """What becomes of documents, under "targets", and the extra ids that it needs."""
+    """The features of an objective, its preprocessors, and the extra ids it needs.
+
+    The preprocessors read a document's tokens, int32 `[n]`, under "targets".
+    """
 
     features: tuple
     preprocessors: tuple
     extra_ids: int = 0
 
 
+_BOTH = ("inputs", "targets")
+_eos = seqio.preprocessors.append_eos
+_eos_after_trim = seqio.preprocessors.append_eos_after_trim
+# One token less for [CLS], which masking puts in front.
+_pieces_for_masking = functools.partial(concat_and_split, room=1)
 OBJECTIVES = {
-    "span_corruption": Objective(
-        ("inputs", "targets"), objectives.SPAN_CORRUPTION, extra_ids=100
-    ),
-    "prefix_lm": Objective(("inputs", "targets"), objectives.PREFIX_LM),
-    "mlm": Objective(("inputs", "targets"), objectives.MASKED_LM, extra_ids=3),
-    "lm": Objective(("targets",), objectives.CAUSAL_LM),
-    "lm_stride": Objective(("inputs", "targets"), objectives.STRIDED_LM),
-    "documents": Objective(("targets",), objectives.DOCUMENTS),
+    "span_corruption": Objective(_BOTH, (span_corruption, _eos_after_trim), 100),
+    "prefix_lm": Objective(_BOTH, (joined_prefix_lm, _eos_after_trim)),
+    "mlm": Objective(_BOTH, (_eos, _pieces_for_masking, mask_tokens), 3),
+    "lm": Objective(("targets",), (_eos, concat_and_split)),
+    "lm_stride": Objective(_BOTH, (_eos, concat_and_split, with_context)),
+    "documents": Objective(("targets",), (_eos,)),
 }
 
 
@@ -60,24 +182,19 @@ def text_task(
     on_bad_rows="raise",
     shuffle_buffer_size=1000,
 ):
-    """Makes a seqio task from text, see `remixer_tf.tasks.objectives`.
+    """Makes a `seqio.Task` from text; it is not in seqio's registry.
 
-    It can be cached: `python -m remixer_tf cache`. What is cached are the documents'
-    tokens, so that every epoch is corrupted anew.
+    It is in bytes unless `get_task.vocabulary` is set. `python -m remixer_tf cache`
+    keeps the documents' tokens, so that every epoch is corrupted anew.
 
     Args:
         objective: a name of `OBJECTIVES`.
         corpus: None, the folder of `text_files.directory`; a dictionary, split -> file,
-            pattern, or list of them, see `remixer_tf.tasks.text_files`; or the name of
-            a dataset of TensorFlow Datasets with texts under "text", such as
-            "c4/en:2.2.0".
+            pattern, or list of them, see `text_files`; or a dataset of TensorFlow
+            Datasets with texts under "text", such as "c4/en:2.2.0".
         name: str, of the task; default "text_" and the objective.
         on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
         shuffle_buffer_size: int, examples.
-
-    Returns:
-        a `seqio.Task`, of bytes, which `get_task.vocabulary` replaces. It is not in
-        seqio's registry.
 
     Raises:
         ValueError: an argument does not fit. When examples are asked for: bad rows, or
@@ -106,26 +223,23 @@ def text_task(
 
 
 def _source(corpus, skip):
-    if corpus is None:
-        read, splits = text_files.read_split, text_files.SPLITS
-    elif isinstance(corpus, dict) and corpus:
+    read, splits = text_files.read_split, text_files.SPLITS
+    if isinstance(corpus, str) and ":" in corpus:
+        return seqio.TfdsDataSource(corpus)
+    if isinstance(corpus, dict) and corpus:
         splits = tuple(corpus)
 
         def read(split, skip):
             return text_files.read_files(corpus[split], skip)
 
-    elif isinstance(corpus, str) and ":" in corpus:
-        return seqio.TfdsDataSource(corpus)
-    else:
+    elif corpus is not None:
         raise UserError(
             "corpus must be None (the folder of text_files.directory), a dictionary "
             "such as {'train': 'books/*.txt', 'validation': 'dev.jsonl.gz'}, or a "
             "dataset of TensorFlow Datasets with its version, such as 'c4/en:2.2.0'. "
             f"Received: {corpus!r}."
         )
-    return RowSource(
-        lambda split: [(text,) for text in read(split, skip)], splits, names=("text",)
-    )
+    return RowSource(lambda split: [(x,) for x in read(split, skip)], splits, ("text",))
 
 
 for _objective in OBJECTIVES:

@@ -1,20 +1,20 @@
-"""Finds and reads the files of plain text for the tasks of `text.py`.
+"""Reads files of plain text for the tasks of `text.py`.
 
 A .txt file is cut at blank lines into documents of about 10,000 characters, and their
-lines are joined; of a book of Project Gutenberg only what is between its START and END
-lines is read. Of a table, such as JSON lines (see `table_files.py`), each row is a
-document, by its column "text". Names may end in .gz.
+lines are joined. A book of Project Gutenberg is read between its START and END lines.
+In a table, such as JSON lines (see `table_files.py`), the column "text" of each row is
+a document. Names may end in .gz.
 
-The folder that tasks read which name no files is, in this order: what gin names
-(`text_files.directory`), and the environment variable REMIXER_TF_TEXT_DIR. All files
-below it called *.txt or *.jsonl, perhaps with .gz, are read, in the order of their
-names.
+Tasks without files of their own read the folder `text_files.directory` (gin) or
+REMIXER_TF_TEXT_DIR: all *.txt and *.jsonl files below it, perhaps with .gz, sorted by
+name.
 
-Lines that are not UTF-8, rows that are not JSON, and documents without text are bad:
-they stop the reading, or are left out and counted. All is held in memory: for more than
-some hundred megabytes, name a dataset of TensorFlow Datasets.
+Bad are lines that are not UTF-8, rows that are not JSON, and documents without text:
+they stop the reading, or are left out and counted. Texts are held in memory: for more
+than some hundred megabytes, use a dataset of TensorFlow Datasets.
 """
 
+import collections
 import functools
 import os
 import random
@@ -24,15 +24,20 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.tasks.bad_rows import BadRows
 from remixer_tf.tasks.folders import DataFolder
-from remixer_tf.tasks.table_files import is_utf8, read_table, read_text, split_lines
+from remixer_tf.tasks.table_files import (
+    is_utf8,
+    read_table,
+    read_text,
+    report_bad_rows,
+    split_lines,
+)
 
 SPLITS = ("train", "validation")
 _DOCUMENT = 10_000  # characters
 _VALIDATION_SHARE = 0.02
 
-data_folder = DataFolder("text_files", "REMIXER_TF_TEXT_DIR")
+data_folder = DataFolder("text_files", variable="REMIXER_TF_TEXT_DIR")
 
 
 def read_split(split, skip=False):
@@ -48,7 +53,7 @@ def read_split(split, skip=False):
 
 
 def read_files(patterns, skip=False):
-    """Returns the documents of files, a list of str, shuffled once and for all.
+    """Returns the documents of files, a list of str, shuffled once.
 
     Args:
         patterns: a file's name, or a list of them; * stands for any letters.
@@ -65,49 +70,6 @@ def read_files(patterns, skip=False):
 @functools.lru_cache(maxsize=1)
 def _read_folder(directory, skip):
     """Returns {split: documents}."""
-    splits = {split: [] for split in SPLITS}
-    for documents in _read_all(_find(directory), skip):
-        number = round(_VALIDATION_SHARE * len(documents))
-        number = max(number, 1) if len(documents) > 1 else 0
-        cut = len(documents) - number
-        splits["train"] += documents[:cut]
-        splits["validation"] += documents[cut:]
-    random.Random(0).shuffle(splits["train"])
-    return splits
-
-
-@functools.lru_cache(maxsize=4)
-def _read_files(patterns, skip):
-    paths = []
-    for pattern in patterns:
-        pattern = locate(pattern)
-        # Without a match it is read as a name, whose error tells the names nearby.
-        paths += sorted(tf.io.gfile.glob(pattern)) or [pattern]
-    documents = sum(_read_all(paths, skip), [])
-    random.Random(0).shuffle(documents)
-    return documents
-
-
-def _read_all(paths, skip):
-    """Returns a list of documents for each file; raises ValueErrors of `read_files`."""
-    bad, read = BadRows("text files"), []
-    for path in paths:
-        name = path.removesuffix(".gz")
-        read_one = _read_plain if name.endswith(".txt") else _read_rows
-        read.append(list(read_one(path, functools.partial(bad.add, path))))
-    documents = sum(map(len, read))
-    how = "TASK = @text_task() and text_task.on_bad_rows = 'skip'"
-    bad.tell({path: path for path in paths}, bad.count() + documents, skip, how)
-    if not documents:
-        raise UserError(
-            f"There is no text in {', '.join(paths[:5])}"
-            f"{', ...' if len(paths) > 5 else ''}: "
-            f"{'the file is' if len(paths) == 1 else 'the files are'} empty."
-        )
-    return read
-
-
-def _find(directory):
     paths = [
         os.path.join(folder, name)
         for folder, _, names in os.walk(directory)
@@ -119,10 +81,47 @@ def _find(directory):
             f"There is no *.txt, *.txt.gz, *.jsonl or *.jsonl.gz in {directory!r} or "
             "below. Correct text_files.directory or REMIXER_TF_TEXT_DIR."
         )
-    return sorted(paths)
+    splits = {split: [] for split in SPLITS}
+    for documents in _read_all(sorted(paths), skip):
+        number = round(_VALIDATION_SHARE * len(documents))
+        cut = len(documents) - (max(number, 1) if len(documents) > 1 else 0)
+        splits["train"] += documents[:cut]
+        splits["validation"] += documents[cut:]
+    random.Random(0).shuffle(splits["train"])
+    return splits
 
 
-def _read_rows(path, add_bad):
+@functools.lru_cache(maxsize=4)
+def _read_files(patterns, skip):
+    paths = []
+    for pattern in map(locate, patterns):
+        # A pattern without a match is read as a name; the error lists similar names.
+        paths += sorted(tf.io.gfile.glob(pattern)) or [pattern]
+    documents = sum(_read_all(paths, skip), [])
+    random.Random(0).shuffle(documents)
+    return documents
+
+
+def _read_all(paths, skip):
+    """Returns a list of documents for each file; raises ValueErrors of `read_files`."""
+    bad, read = collections.defaultdict(list), []
+    for path in paths:
+        plain = path.removesuffix(".gz").endswith(".txt")
+        read.append(list((_read_plain if plain else _read_rows)(path, bad)))
+    documents = sum(map(len, read))
+    how = "TASK = @text_task() and text_task.on_bad_rows = 'skip'"
+    rows = sum(map(len, bad.values())) + documents
+    report_bad_rows("text files", bad, {x: x for x in paths}, rows, how, skip)
+    if not documents:
+        raise UserError(
+            f"There is no text in {', '.join(paths[:5])}"
+            f"{', ...' if len(paths) > 5 else ''}: "
+            f"{'the file is' if len(paths) == 1 else 'the files are'} empty."
+        )
+    return read
+
+
+def _read_rows(path, bad):
     """Yields the documents of a table."""
     names, lines = read_table(path)
     if lines and "text" not in names:
@@ -130,21 +129,21 @@ def _read_rows(path, add_bad):
             f"{path} has no column 'text'. It has: {', '.join(names) or 'none'}."
         )
     for line in lines:
-        text = None if line.problem else (line.values.get("text") or "").strip()
-        if text:
-            yield line.values["text"]
+        text = None if line.problem else (line.values.get("text") or "")
+        if text and text.strip():
+            yield text
         else:
-            add_bad(line.problem or "no text", line.number)
+            bad[path, line.problem or "no text"].append(line.number)
 
 
-def _read_plain(path, add_bad):
+def _read_plain(path, bad):
     """Yields the documents of a .txt file."""
     good = []
     for number, line in enumerate(split_lines(read_text(path)), 1):
         if is_utf8(line):
             good.append(line)
         else:
-            add_bad("invalid UTF-8", number)
+            bad[path, "invalid UTF-8"].append(number)
     text = "\n".join(good)
     book = re.search(
         r"\*\*\* ?START OF TH.*?\n(.*)\n[^\n]*\*\*\* ?END OF TH", text, re.DOTALL
@@ -152,10 +151,9 @@ def _read_plain(path, add_bad):
     document, size = [], 0
     for paragraph in re.split(r"\n\s*\n", book[1] if book else text):
         paragraph = " ".join(paragraph.split())
-        if not paragraph:
-            continue
-        document.append(paragraph)
-        size += len(paragraph) + 1
+        if paragraph:
+            document.append(paragraph)
+            size += len(paragraph) + 1
         if size >= _DOCUMENT:
             yield "\n".join(document)
             document, size = [], 0

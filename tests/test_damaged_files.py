@@ -17,7 +17,7 @@ from hypothesis import strategies
 
 from remixer_tf.configuration import UserError, read_bindings
 from remixer_tf.configuration.trust import check_run_configuration
-from remixer_tf.data.image_files import MAX_PIXELS, count_pixels, decode_image
+from remixer_tf.data.image_sources import MAX_PIXELS, count_pixels, decode_image
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.tasks.table_files import read_table

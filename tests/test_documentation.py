@@ -1,25 +1,52 @@
-"""What the documentation names is there."""
+"""What the documentation names is there, and its blocks of code run.
+
+Blocks of shell that need a network, a published checkpoint or hours are checked
+against the real parsers of their commands: options, gin files and gin names.
+`tests/test_checkpoint_to_answer.py` runs every block of its page.
+"""
 
 import importlib
+import inspect
 import math
-import pathlib
+import os
 import re
+import subprocess
+import sys
 
+import gin
 import pytest
 import seqio
 import tensorflow as tf
 
+import remixer_tf as rt
+from remixer_tf import configuration
+from remixer_tf.commands import load_command, run_command
+from remixer_tf.configuration.command_line import parse_command_line
+from remixer_tf.data.vocabulary_training import train_vocabulary
+from remixer_tf.decoding import HuggingFaceRules
 from remixer_tf.layers import Context, MoE
 from remixer_tf.layers.axes import axes_of
-
-ROOT = pathlib.Path(__file__).parents[1]
-PAGES = sorted(
-    path.relative_to(ROOT)
-    for path in (
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-    )
+from remixer_tf.loaded import run as loaded_run
+from remixer_tf.loaded import searches
+from tests.documentation import (
+    HEREDOC,
+    PAGES,
+    ROOT,
+    blocks,
+    commands,
+    statements,
+    write_files,
 )
+from tests.test_checkpoint_to_answer import run as run_line
+from tests.tiny_run import TEXTS, TINY
+from tests.weights import numpy_t5, published
+
+# A configuration for what is bound after that of a run, by the task of the page.
+RUN = ["models/t5_1_1_tiny.gin", "runs/own_task.gin"]
+PAGES_OF_REFERENCE = sorted(
+    {block.page.stem for block in blocks("python") if "reference" in block.page.parts}
+)
+OWN_MODULES = "my_parts", "my_routers", "my_task"
 
 
 def exists(name):
@@ -56,15 +83,132 @@ def test_names_and_links(page):
     assert [x for x in files if not (ROOT / x).exists()] == []
 
 
-def code_of(heading, page="README.md"):
+def code_of(heading, page):
     """The first Python of a section of a page."""
     section = (ROOT / page).read_text(encoding="utf-8").split(heading)[1]
     return re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
 
 
-def test_a_model_in_python():
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch, clear_gin):
+    """An empty current folder, whose modules can be imported and are then forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    gin.clear_config()
+    for module in OWN_MODULES:
+        sys.modules.pop(module, None)
+        for name in list(gin.config._REGISTRY._selector_map):
+            if name.startswith(f"{module}."):
+                gin.config._REGISTRY.pop(name)
+
+
+def publish(folder):
+    """Writes a tiny checkpoint in the layout of Hugging Face's flan-t5-small."""
+    published.write_hugging_face(folder, numpy_t5.made_up_weights(), **published.NEW)
+    train_vocabulary(TEXTS, str(folder / "spiece.model"), model_type="word")
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def test_every_block_says_its_language():
+    languages = {"sh", "python", "gin", "text"}
+    pictures = [block for block in blocks("") if block.page.parts[0] != "SECURITY.md"]
+    assert [str(block.page) for block in pictures] == ["README.md"]
+    for page in PAGES:
+        found = re.findall(r"^```(\w+)$", (ROOT / page).read_text(), re.M)
+        assert set(found) <= languages
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_commands_of_shell_take_their_options(block, in_folder):
+    result = subprocess.run(["bash", "-n", "-c", block.code], capture_output=True)
+    assert result.returncode == 0, result.stderr
+    write_files(block.page, in_folder)
+    for name, arguments in commands(block):
+        command = load_command(name)
+        options = parse_command_line(arguments, name, command.add_arguments, name)
+        if getattr(options, "gin_file", None) or getattr(options, "gin_bindings", None):
+            check_gin(options)
+    for words in statements(block):
+        if words[0] == "make":
+            target = re.compile(rf"^{words[-1]}:", re.M)
+            assert target.search((ROOT / "Makefile").read_text()), words
+        if words[:2] == ["python", "-m"] and words[2] != "remixer_tf":
+            file = ROOT.joinpath(*words[2].split(".")).with_suffix(".py")
+            source = "".join(x.read_text() for x in (file, *file.parent.glob("*.py")))
+            for option in re.findall(r"--[\w-]+", " ".join(words[3:])):
+                assert f'"{option}"' in source or option.startswith("--gin"), option
+
+
+def check_gin(options):
+    """Reads the gin files and bindings of a command, with a run's in their place."""
+    if "my_run.gin" in options.gin_file:  # tests/configuration/test_own_parts.py
+        return
+    files = []
+    for file in options.gin_file or RUN:
+        files += RUN if file.endswith("operative_config.gin") else [file]
+    folder = str(ROOT / "gin")
+    assert all(os.path.exists(f) or os.path.exists(f"{folder}/{f}") for f in files)
+    configuration.parse_gin(files, options.gin_bindings, complete=False)
+
+
+@pytest.mark.parametrize("block", blocks("gin"), ids=str)
+def test_gin_is_read(block, in_folder):
+    write_files(block.page, in_folder)
+    (in_folder / "block.gin").write_text(block.code)
+    own = "include" in block.code
+    configuration.parse_gin([*([] if own else RUN), "block.gin"], [], complete=False)
+
+
+def test_the_readmes_python(in_folder, capsys):
+    publish(in_folder / "flan-t5-small")
+    first, second = blocks("python", "README.md")
+    assert len(first.code.splitlines()) <= 13
     names = {}
-    exec(code_of("## A model in Python"), names)
+    exec(first.code, names)
+    assert "remixer_small" in capsys.readouterr().out
+    assert names["model"].built and names["run"].model.built
+    names = {"__name__": "my_parts"}
+    exec(second.code, names)
+    rt.testing.check_sublayer(names["Scale"])
+
+
+def test_from_transformers(in_folder):
+    publish(in_folder / "flan-t5-small")
+    (block,) = blocks("python", "docs/guides/from_transformers.md")
+    exec(block.code, {})
+    table = (ROOT / block.page).read_text().split("## Calls")[1].split("\n## ")[0]
+    rows = [row.split(" | ")[-1] for row in table.splitlines() if " | " in row]
+    known = "".join(map(inspect.getsource, (loaded_run, searches, HuggingFaceRules)))
+    for name in re.findall(r"(\w+)=", " ".join(rows)):
+        assert name in known or name == "d_model", name
+
+
+def test_keras_in_python(in_folder):
+    names = {}
+    for block in blocks("python", "docs/guides/python.md")[:2]:
+        exec(block.code, names)
+    assert (in_folder / "gmlp.keras").exists() and names["model"].built
+
+
+@pytest.mark.slow
+def test_python_guide(in_folder, tiny_run):
+    rows = "inputs\ttargets\na cat\ta\na dog\tb\n"
+    (in_folder / "train.tsv").write_text(rows)
+    (in_folder / "dev.tsv").write_text(rows.replace("cat", "cow").replace("dog", "pig"))
+    (in_folder / "FOLDER").symlink_to(tiny_run)
+    names = {}
+    for block in blocks("python", "docs/guides/python.md"):
+        exec(block.code, names)
+    assert (in_folder / "NEW_FOLDER").exists()
+
+
+def test_a_model_from_its_parts():
+    names = {}
+    exec(code_of("## A model from its parts", "docs/guides/python.md"), names)
     assert names["logits"].shape == (8, 24, 1000)
     # Tokens at random, of 998: nothing is known yet, and one step changes little.
     before = float(names["loss"])
@@ -74,17 +218,89 @@ def test_a_model_in_python():
     assert after != before and after == pytest.approx(before, rel=0.1)
 
 
-def test_a_task_of_your_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_task_in_python(in_folder):
     for split in ("train", "test"):
-        (tmp_path / f"{split}.txt").write_text("21\n")
-    exec(code_of("### A task of your own"), {})
+        (in_folder / f"{split}.txt").write_text("21\n")
+    exec(code_of("## A task in Python", "docs/guides/own_task.md"), {})
     task = seqio.get_mixture_or_task("my_task")
     (example,) = task.get_dataset(split="test", shuffle=False).as_numpy_iterator()
     vocabulary = task.output_features["targets"].vocabulary
     assert example["inputs_pretokenized"] == b"double 21"
     assert example["targets"].tolist() == [*vocabulary.encode("2121"), 1]
     seqio.TaskRegistry.remove("my_task")
+
+
+@pytest.mark.parametrize("page", PAGES_OF_REFERENCE)
+def test_examples_of_the_reference(page, clear_gin):
+    names = {}
+    for block in blocks("python", f"docs/reference/{page}.md"):
+        exec(block.code, names)
+
+
+def test_every_public_name_has_an_example():
+    """In its own docstring, or in a block of README or docs."""
+    code = "\n".join(block.code for block in blocks("python"))
+    shown = set(re.findall(r"\w+", code))
+    public = {name: getattr(rt, name) for name in rt._HOMES}
+    for module in map(rt.__getattr__, rt._MODULES):
+        names = getattr(module, "__all__", ["check_sublayer"])
+        public |= {name: getattr(module, name) for name in names}
+    own = {name for name, x in public.items() if ">>>" in (x.__doc__ or "")}
+    assert sorted(public.keys() - shown - own) == ["best_span"]  # by gin alone
+
+
+def test_a_layer_of_your_own(in_folder):
+    page = "docs/guides/own_parts.md"
+    write_files(page, in_folder)
+    exec(blocks("python", page)[1].code, {})
+
+
+@pytest.mark.slow
+def test_the_readmes_shell(in_folder, monkeypatch):
+    """From a table to an export, with two steps in place of a thousand."""
+    (block,) = (x for x in blocks("sh", "README.md") if "doubles" in x.code)
+    write_files(block.page, in_folder)
+    gin_file = in_folder / "doubles.gin"
+    short = "TRAIN_STEPS = 2\nWARMUP_STEPS = 1"
+    gin_file.write_text(gin_file.read_text().replace("TRAIN_STEPS = 1000", short))
+    for line in HEREDOC.sub("", block.code).splitlines():
+        run_line(line, monkeypatch)
+    assert (in_folder / "doubles/export/2/saved_model.pb").exists()
+
+
+@pytest.mark.slow
+def test_exported_models_answer(in_folder, monkeypatch):
+    """The blocks that ask a SavedModel, LiteRT and ONNX Runtime, on a tiny run."""
+    run = in_folder / "cogs_remixer"
+    train_vocabulary(TEXTS, str(in_folder / "words.model"), model_type="word")
+    files = ["--gin_file=models/remixer_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
+    more = ["--gin.VOCABULARY_FILE=words.model", *TINY]
+    lengths = "--gin.FEATURE_LENGTHS={'inputs': 8, 'targets': 8}"
+    run_command("train", [f"--model_dir={run}", *files, *more, lengths])
+    for kind in ("savedmodel", "litert", "onnx"):
+        option = [] if kind == "savedmodel" else [f"--format={kind}"]
+        gin.clear_config()
+        run_command("export", [f"--model_dir={run}", *option])
+        folder = run / ("export" if kind == "savedmodel" else kind)
+        (folder / "8000").symlink_to(folder / "1")
+    names = {}
+    for page in ("answering_and_exporting", "litert_and_onnx"):
+        for block in blocks("python", f"docs/guides/{page}.md"):
+            exec(block.code, names)
+    assert names["answers"]["scores"].shape == (1,)
+    assert len(names["outputs"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
+def test_the_harness_in_python(in_folder, tiny_run):
+    page = "docs/guides/harness.md"
+    write_files(page, in_folder)
+    (in_folder / "quickstart").mkdir()
+    (in_folder / "quickstart/t5_1_1_tiny").symlink_to(tiny_run)
+    names = {}
+    exec(blocks("python", page)[0].code, names)
+    assert "roles" in names["results"]["results"]
 
 
 def test_a_router_of_your_own():
@@ -118,7 +334,7 @@ def test_every_list_of_guides_has_them_all_in_one_order():
     guides = listed("mkdocs.yml", "  - Guides:", "  - Results:")
     assert sorted(guides) == sorted(x.stem for x in ROOT.glob("docs/guides/*.md"))
     assert listed("docs/index.md", "# remixer_tf", "| to | read |") == guides
-    assert listed("README.md", "## Guides and reference", "\n## ") == guides
+    assert listed("README.md", "## Guides", "- **About**") == guides
 
 
 def test_every_page_of_results_is_listed():
@@ -133,14 +349,3 @@ def test_every_package_has_a_page():
     folders = {path.parent.name for path in ROOT.glob("remixer_tf/*/__init__.py")}
     pages = {path.stem for path in ROOT.glob("docs/reference/*.md")}
     assert pages == folders | {"run", "tasks", "testing"}
-
-
-def test_from_python(tmp_path, monkeypatch, clear_gin):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(code_of("## From Python"), names)
-    assert names["model"].compiled
-    text = (ROOT / "docs/guides/python.md").read_text(encoding="utf-8")
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(block, names)
-    assert (tmp_path / "gmlp.keras").exists() and names["model"].built

@@ -16,19 +16,20 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Each group may import from itself (without cycles) and from the groups before it.
 ORDER = [
-    ["errors"],
+    ["console", "errors"],
     ["kernels"],
     ["layers"],
     ["models"],
     ["decoding", "objectives", "optimizers"],
-    ["checkpoints", "data", "tasks", "testing"],
+    ["checkpoints", "data", "edit_distance", "tasks", "testing"],
     ["engines"],
     ["training"],
     ["evaluation", "serving", "weights"],
     ["run"],
     ["analysis"],
     ["configuration"],
-    ["loaded_run", "loading", "named_models"],
+    ["exporting"],
+    ["loaded", "loading", "named_models"],
     ["commands"],
     ["__main__"],
 ]
@@ -51,7 +52,6 @@ FOR_TASKS = (
     "remixer_tf.checkpoints.paths",
     "remixer_tf.data.classification",
     "remixer_tf.data.codec",
-    "remixer_tf.data.context",
     "remixer_tf.data.failures",
     "remixer_tf.data.late_tasks",
     "remixer_tf.data.masked_lm",
@@ -96,8 +96,8 @@ def violations(module, source):
     part = part_of(module)
     names = sorted(set(imported_names(module, source)))
     if part == "__init__":
-        more = [name for name in names if name != "importlib"]
-        return [f"{module} must import nothing, it imports {name}" for name in more]
+        more = [n for n in names if n.split(".")[0] not in sys.stdlib_module_names]
+        return [f"{module} must import no library, it imports {name}" for name in more]
     if part not in RANK:
         return [f"{module} has no place in the order: add {part!r} to ORDER"]
     found = []
@@ -206,7 +206,7 @@ def test_t5_is_imported_by_those_alone_who_use_it():
         ("layers.base", "import tensorflow as tf", "keras and numpy only"),
         ("decoding.greedy", "def f():\n  import tensorflow", "keras and numpy only"),
         (
-            "objectives.metrics",
+            "objectives.summaries",
             "import importlib\nimportlib.import_module('jax')",
             "keras and",
         ),
@@ -216,7 +216,7 @@ def test_t5_is_imported_by_those_alone_who_use_it():
         ("training.loop", "from jax import lax", "imports jax"),
         ("tasks.cogs", "from remixer_tf.data import pipeline", "preprocessors only"),
         ("helpers", "import keras", "no place in the order"),
-        ("__init__", "import keras", "must import nothing"),
+        ("__init__", "import keras", "must import no library"),
     ],
 )
 def test_a_wrong_import_is_found(module, source, problem):

@@ -7,6 +7,7 @@ overwrite tensorflow-datasets and seqio; `make install` repairs that.
 import argparse
 import importlib
 import pathlib
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -15,9 +16,11 @@ import pytest
 from packaging.requirements import Requirement
 
 import remixer_tf
+from remixer_tf import edit_distance
 from remixer_tf.__main__ import main
 from remixer_tf.commands import COMMANDS, load_command
 
+ROOT = pathlib.Path(__file__).parent.parent
 INSTALL_T5 = "pip install --no-deps t5==0.9.4"
 
 
@@ -77,7 +80,33 @@ def modules_after(statements):
 
 
 def test_importing_the_package_imports_nothing_else():
-    assert modules_after("import remixer_tf") == {"remixer_tf"}
+    # The second and third where the library editdistance is missing (Python 3.13).
+    stands_in = {"remixer_tf.edit_distance", "editdistance"}
+    assert modules_after("import remixer_tf") - stands_in == {"remixer_tf"}
+
+
+def test_edit_distance():
+    # Levenshtein's own example has 3: k/s, e/i and a g.
+    assert edit_distance.distance("kitten", "sitting") == 3
+    assert edit_distance.eval("", "abc") == 3
+
+
+def versions(file):
+    """`{name: version}` of a file of requirements."""
+    lines = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / file).read_text(), re.MULTILINE)
+    return {re.sub("[-_.]+", "-", name).lower(): version for name, version in lines}
+
+
+def test_the_lock_has_the_versions_of_the_constraints():
+    constraints, lock = versions("constraints.txt"), versions("requirements.lock")
+    different = {
+        name: (lock[name], version)
+        for name, version in constraints.items()
+        if lock.get(name, version) != version
+    }
+    assert not different, "run .ci/lock.sh"
+    for name in ("tensorflow", "keras", "seqio", "t5", "pytest", "rapidfuzz"):
+        assert name in lock
 
 
 def test_t5_imports_without_mesh_tensorflow():

@@ -9,7 +9,7 @@ from keras import ops
 
 from remixer_tf.layers import FeedForward, LengthMixing, PositionWise, Sublayer
 from remixer_tf.testing import check_sublayer
-from tests.training.test_layer_checks import (
+from tests.training.test_own_layers import (
     Forgets,
     MeanInSegment,
     MeanOfAll,

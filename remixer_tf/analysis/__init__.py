@@ -1,1 +1,1 @@
-"""What a model is made of, and pictures of what it has learned."""
+"""Costs of a model, comparisons of runs, reports on data, and pictures."""

@@ -1,6 +1,6 @@
-"""Results on GLUE and SuperGLUE, as the papers print them and the sites take them.
+"""Results on GLUE and SuperGLUE, as papers print them, and files for their sites.
 
-Everything is read from the folder of a run; no model is built.
+Everything is read from the folder of a run. No model is built.
 """
 
 import os

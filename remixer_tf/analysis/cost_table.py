@@ -1,17 +1,15 @@
 """Profiles as tables: for a terminal, in Markdown, or as CSV."""
 
-import csv
-
 from remixer_tf.analysis.printed_tables import write_table
 
 
 def write_profiles(profiles, format, file):
     """Writes profiles.
 
-    'text' and 'markdown' have a table with a line for each model, next to what its
-    paper prints; of a layout one of what each device holds; and for each model a table
-    of its parts. 'csv' is one long table with the columns model, part, kind, quantity,
-    ours, paper.
+    "text" and "markdown" have a table with a row for each model, next to the numbers of
+    its paper, a table of each device's memory for a layout, and a table of the parts of
+    each model. "csv" is one table with the columns model, part, kind, quantity, ours,
+    paper.
 
     Args:
         profiles: dictionary of names to (`Profile`, `PaperRow`).
@@ -19,19 +17,28 @@ def write_profiles(profiles, format, file):
         file: a text file to write to.
     """
     if format == "csv":
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "part", "kind", "quantity", "ours", "paper"])
-        writer.writerows(_long_rows(profiles))
+        header = ["model", "part", "kind", "quantity", "ours", "paper"]
+        write_table(file, format, "", header, _long_rows(profiles))
         return
     write_table(file, format, "", *_models_table(profiles))
-    if any(profile.layout for profile, _ in profiles.values()):
-        write_table(file, format, "on each device", *_devices_table(profiles), labels=2)
+    rows = [
+        [
+            name,
+            ",".join(f"{axis}:{size}" for axis, size in profile.layout.axes.items()),
+            *map(_size, [*profile.device_memory, sum(profile.device_memory)]),
+        ]
+        for name, (profile, _) in profiles.items()
+        if profile.layout
+    ]
+    if rows:
+        header = ["model", "mesh", "weights", "gradients", "optimizer", "together"]
+        write_table(file, format, "on each device", header, rows, labels=2)
     for name, (profile, _) in profiles.items():
         write_table(file, format, name, *_parts_table(profile), labels=2)
 
 
 def _quantities(profile, row):
-    """Yields (name, heading, ours, paper's, how to show it)."""
+    """Yields (name, heading, ours, the paper's, function that shows it)."""
     total = profile.total
     flops = total.matmul_flops + total.rest_flops
     yield "parameters", "parameters", total.parameters, row.parameters, _millions
@@ -65,7 +72,7 @@ def _long_rows(profiles):
 
 
 def _models_table(profiles):
-    """Returns header and rows, of each model; columns that are empty are left out."""
+    """Returns header and rows of models, without empty columns."""
     cells = {}  # heading -> {model: text}
     for name, (profile, row) in profiles.items():
         for _, heading, ours, printed, show in _quantities(profile, row):
@@ -76,20 +83,6 @@ def _models_table(profiles):
     columns = {heading: cell for heading, cell in cells.items() if cell}
     rows = [[name, *(c.get(name, "") for c in columns.values())] for name in profiles]
     return ["model", *columns], rows
-
-
-def _devices_table(profiles):
-    header = ["model", "mesh", "weights", "gradients", "optimizer", "together"]
-    rows = [
-        [
-            name,
-            ",".join(f"{axis}:{size}" for axis, size in profile.layout.axes.items()),
-            *map(_size, [*profile.device_memory, sum(profile.device_memory)]),
-        ]
-        for name, (profile, _) in profiles.items()
-        if profile.layout
-    ]
-    return header, rows
 
 
 def _parts_table(profile):

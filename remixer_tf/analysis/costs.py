@@ -1,4 +1,4 @@
-"""What a model is made of: parameters, FLOPs, bytes and speed."""
+"""The costs of a model: parameters, FLOPs, bytes and speed."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ _MEASURED_STEPS = 5
 
 @dataclasses.dataclass
 class Part:
-    """Parameters and FLOPs of a part of a model forward in training; see `op_flops`."""
+    """Parameters and forward FLOPs of a part of a model, see `op_flops`."""
 
     parameters: int = 0
     matmul_flops: int = 0
@@ -36,22 +36,21 @@ class Part:
 
 @dataclasses.dataclass
 class Profile:
-    """What `count`, `count_activations` and `measure` find.
+    """Results of `count`, `count_activations` and `measure`.
 
     Attributes:
-        batch: dictionary of ints, what is counted: 'batch_size', and of texts the
-            tokens of 'inputs' and 'targets'.
-        parts: dictionary (part, kind) to `Part`. A part is a layer of the model, such
-            as 'encoder' or 'logits', or 'model' for what it computes itself (tied
-            logits). A kind is a sublayer's name, such as 'self_attention'; 'remixer:
-            mixing' for the static mixing inside it; '' for all else.
+        batch: dictionary of ints, 'batch_size', and for texts the tokens of 'inputs'
+            and 'targets'.
+        parts: dictionary (part, kind) to `Part`. A part is a layer, such as 'encoder'
+            or 'logits', or 'model' for tied logits. A kind is a sublayer's name, such
+            as 'self_attention', or 'remixer: mixing' for the static mixing in it, or ''
+            outside of sublayers.
         parameter_bytes: int, of all variables.
-        activation_bytes: int, the largest sum of the tensors that are alive at once in
-            forward and backward of a training step, gradients included, on one device.
-            XLA may need less. None if not counted.
+        activation_bytes: int, the largest sum of tensors (with gradients) alive at once
+            in a training step on one device. XLA may need less. None if not counted.
         optimizer_bytes: int, of the optimizer's variables.
-        rates: dictionary of floats, 'steps' of training per second, and 'tokens',
-            inputs and targets, or 'images'; empty if not measured.
+        rates: dictionary of floats, per second: 'steps' of training, and 'tokens' of
+            inputs and targets, or 'images'. Empty if not measured.
         layout: `Layout` of several devices, or None.
         device_memory: `DeviceMemory` of each of them, or None.
     """
@@ -81,7 +80,7 @@ def count(
     dtype_policy="float32",
     layout=None,
 ):
-    """Counts what a model is made of. No variable is made.
+    """Counts parameters, FLOPs and bytes of a model, without making variables.
 
     Args:
         model: a factory, as in `train`. The model has a method
@@ -90,14 +89,14 @@ def count(
         batch_size: int.
         feature_lengths: dictionary of ints, tokens of 'inputs' and 'targets'.
         dtype_policy: 'float32' or 'mixed_bfloat16'.
-        layout: `Layout` of the devices that would hold it; None for one device.
+        layout: `Layout` of several devices; None for one.
 
     Returns:
         `Profile`.
 
     Raises:
-        ValueError: the model cannot hold sequences of these lengths, an unknown dtype
-            policy, or a layout that does not fit.
+        ValueError: these lengths are too long for the model, the dtype policy is
+            unknown, or the layout does not fit.
     """
     model, optimizer = declare_run(model, optimizer, dtype_policy)
     arguments = _call_specs(model, batch_size, feature_lengths)
@@ -121,7 +120,7 @@ def count(
 
 
 def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float32"):
-    """Counts the `activation_bytes` of a `Profile`, see `count`; makes no variable."""
+    """Counts the `activation_bytes` of a `Profile`, see `count`."""
     with tf.Graph().as_default():
         model = build_model(model, dtype_policy)
 
@@ -129,7 +128,7 @@ def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float
         with tf.GradientTape() as tape:
             tape.watch(weights)
             logits, _ = model.stateless_call(weights, states, batch, training=True)
-            # Any targets: one for each row of logits.
+            # The values of targets do not matter.
             ones = tf.ones(logits.shape[:-1], tf.int32)
             loss = losses.cross_entropy(logits, ones, ones, z_loss=1e-4)
             objective = loss["loss"] + loss["z_loss"]
@@ -141,7 +140,7 @@ def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float
 
 
 def _call_specs(model, batch_size, feature_lengths):
-    """Returns the `tf.TensorSpec` of weights, of other states, and of a batch."""
+    """Returns the specs of weights, other states and a batch."""
     batch = model.batch_spec(batch_size, feature_lengths)
     values = model.trainable_variables, model.non_trainable_variables, batch
     return tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), values)
@@ -160,10 +159,10 @@ def measure(
     dtype_policy="float32",
     jit_compile=None,
 ):
-    """Times training steps on random, full rows: the median of five after a first.
+    """Times five training steps on random, full rows, after a first one.
 
-    Takes and raises what `count` does, and JIT_COMPILE. Returns the `rates` of a
-    `Profile`.
+    Arguments and errors are those of `count`, and `jit_compile` of `TrainStep`. Returns
+    the `rates` of a `Profile`, by the median time.
     """
     model = build_model(model, dtype_policy)
     strategy = tf.distribute.get_strategy()
@@ -181,7 +180,7 @@ def measure(
 
 
 def _parts(model, forward):
-    """Returns {(part, kind): Part}, in the order of the model's variables."""
+    """Returns {(part, kind): `Part`}, in the order of the model's variables."""
     layers = list(model._flatten_layers(include_self=False))
     known = {layer.name for layer in layers}
     mixing = {layer.name for layer in layers if isinstance(layer, LengthMixing)}
@@ -202,7 +201,7 @@ def _parts(model, forward):
 
 
 def _place(layers, mixing):
-    """Returns (part, kind) of what lies in these nested layers, outermost first."""
+    """Returns the (part, kind) of names of nested layers, outermost first."""
     part = layers[0] if layers else "model"
     blocks = [re.fullmatch(r"layer_\d+_(.*)", layer) for layer in layers]
     kind = next((match[1] for match in blocks if match), "")
@@ -210,10 +209,7 @@ def _place(layers, mixing):
 
 
 def random_superbatch(spec, model):
-    """One step of full rows of a model's `batch_spec`, `[1, batch, ...]`.
-
-    Values are random, and weights one.
-    """
+    """Returns random full rows of a `batch_spec`, `[1, batch, ...]`; weights are 1."""
     rng = np.random.default_rng(0)
 
     def values(key, like):

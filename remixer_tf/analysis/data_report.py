@@ -1,4 +1,4 @@
-"""A task's examples, written for a terminal: see `remixer_tf data_report`."""
+"""Reports on the examples of a task, by `remixer_tf data_report`."""
 
 import collections
 
@@ -29,21 +29,20 @@ def write_task(
     max_examples=10_000,
     shown_examples=3,
 ):
-    """Writes what the examples of a task are; of a mixture, of each of its tasks.
+    """Writes a report on the examples of a task, or of each task of a mixture.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`.
         file: a text file to write to.
         split: str.
-        feature_lengths: dictionary of ints; None to go by the suggested lengths.
+        feature_lengths: dictionary of ints; None for the suggested lengths.
         feature_converter, length_buckets: see `Batching`.
-        max_examples: int, how many examples of a task to read at most.
+        max_examples: int, the most examples to read of a task.
         shown_examples: int.
 
     Raises:
-        ValueError: an unknown split or one without examples, a task without the
-            features that the converter reads, or one that makes its examples for
-            lengths that are not given.
+        ValueError: the split is unknown or empty, the task lacks features that the
+            converter reads, or makes its examples for lengths that are not given.
     """
     subtasks = seqio.get_subtasks(task)
     if isinstance(task, seqio.Mixture):
@@ -54,44 +53,45 @@ def write_task(
         ]
         write_table(file, "text", task.name, ["task", "rate", "share"], rows)
     for subtask in subtasks:
-        sizes = statistics.split_sizes(subtask, max_examples)
-        rows = [[name, size] for name, size in sizes.items()]
+        rows = [
+            [name, statistics.split_size(subtask, name, max_examples)]
+            for name in subtask.splits
+        ]
         write_table(file, "text", subtask.name, ["split", "examples"], rows)
         if not has_split(subtask, split) and len(subtasks) > 1:
             file.write(f"{subtask.name} has no split {split!r}.\n\n")
             continue
-        report = _TaskReport(subtask, feature_lengths, feature_converter)
-        report.read(split, max_examples)
+        report = _TaskReport(
+            subtask, split, feature_lengths, feature_converter, max_examples
+        )
         report.write(file, shown_examples, length_buckets)
 
 
 class _TaskReport:
-    """What a split of a task is, read once. Arguments: see `write_task`."""
+    """The report on a split of a task, read once. Arguments: see `write_task`."""
 
-    def __init__(self, task, feature_lengths, converter):
+    def __init__(self, task, split, feature_lengths, converter, max_examples):
         self._task, self._given, self._converter = task, feature_lengths, converter
         self._vocabulary = {k: x.vocabulary for k, x in task.output_features.items()}
         self._fits = needs_lengths(task)
-        if self._fits and not feature_lengths:
+        given = feature_lengths or {}
+        if self._fits and not given:
             raise UserError(
                 f"{task.name} makes its examples for the lengths of a run. Name the "
                 "run with --gin_file, or set --gin.FEATURE_LENGTHS=\"{'inputs': 512, "
                 "'targets': 512}\"."
             )
-
-    def read(self, split, max_examples):
-        names = list(self._given or self._converter.TASK_FEATURES)
-        given = self._given or {}
-        examples = read_examples(self._task, split, given, max_examples + 1, trim=False)
+        examples = read_examples(task, split, given, max_examples + 1, trim=False)
         read = f"all {len(examples):,}"
         if len(examples) > max_examples:
             read = f"a sample, the first {max_examples:,},"
-        self._title = f"{self._task.name} {split}: {read} examples were read."
+        self._title = f"{task.name} {split}: {read} examples were read."
         self._examples = examples = examples[:max_examples]
+        names = list(given or converter.TASK_FEATURES)
         if missing := [name for name in names if name not in examples[0]]:
             raise UserError(
-                f"{self._task.name} has no feature {', '.join(missing)}, which "
-                f"{self._converter.__name__} reads. Name the run with --gin_file, or "
+                f"{task.name} has no feature {', '.join(missing)}, which "
+                f"{converter.__name__} reads. Name the run with --gin_file, or "
                 "set --gin.Batching.feature_converter: a language model's is "
                 "@LanguageModelFeatureConverter."
             )
@@ -99,9 +99,9 @@ class _TaskReport:
             name: np.array([len(example[name]) for example in examples])
             for name in names
         }
-        self._text = [n for n in names if is_text(self._task.output_features[n])]
+        self._text = [n for n in names if is_text(task.output_features[n])]
         self._suggested = {
-            # A class or a span is one length always; token types go with their text.
+            # Classes and spans have one length, token types that of their text.
             name: statistics.suggest_length(lengths)
             if name in self._text or lengths.min() < lengths.max()
             else int(lengths.max())
@@ -208,9 +208,11 @@ class _TaskReport:
 
 
 def write_images(source, file, *, split="train", max_examples=10_000):
-    """Writes the splits, classes and sizes of images, see `write_task`.
+    """Writes the splits, and classes and sizes of up to `max_examples` random images.
 
-    Of a split no more than `max_examples` images are read, drawn at random.
+    Args:
+        source: see `remixer_tf.data.images`.
+        file, split, max_examples: see `write_task`.
     """
     rows = [[name, f"{source.num_examples(name):,}"] for name in source.splits]
     write_table(file, "text", source.name, ["split", "images"], rows)
@@ -242,7 +244,7 @@ def write_histogram(file, values):
 
 
 def write_classes(file, classes, names=()):
-    """Writes a table of how often each class is, those of `names` even if never."""
+    """Writes a table of the counts of classes, those of `names` even if 0."""
     counts = dict.fromkeys([*names, *sorted(set(classes))], 0)
     counts |= collections.Counter(classes)
     rows = [[n, f"{k:,}", _percent(k / len(classes))] for n, k in counts.items()]

@@ -1,6 +1,6 @@
-"""What the examples of a task are: lengths, unknown pieces, padding.
+"""Statistics of a task's examples: lengths, unknown pieces, padding.
 
-A feature's lengths are an int array `[n]`, a task's a dictionary of such arrays.
+Lengths of a feature are an int array `[n]`, those of a task a dictionary of them.
 """
 
 import numpy as np
@@ -18,16 +18,16 @@ _MOST_BINS = 16
 
 
 def percentile(values, percent):
-    """The smallest of `values` that `percent` % of them do not exceed, an int."""
+    """Returns the smallest of `values` that `percent` % do not exceed, an int."""
     return int(np.percentile(values, percent, method="inverted_cdf"))
 
 
 def histogram(values):
-    """Counts ints of at least 0 in at most 16 bins, of a width that is a power of two.
+    """Counts ints of at least 0 in at most 16 bins, as wide as a power of two.
 
     Returns:
-        list of (first, last, count), from the bin of the least value to that of the
-        greatest; both ends of a bin belong to it.
+        list of (first, last, count) from the least value's bin to the greatest's; first
+        and last belong to the bin.
     """
     values = np.asarray(values)
     width = 1
@@ -47,10 +47,9 @@ def suggest_length(lengths, percent=99):
 
 
 def suggest_buckets(lengths, feature_lengths):
-    """Length buckets at the 50th, 75th and 90th percentile of every feature.
+    """Returns length buckets at the 50th, 75th and 90th percentile of every feature.
 
-    Those that are equal to another or to `feature_lengths`, which none exceeds, are
-    left out.
+    None exceeds or equals `feature_lengths`, and no two are equal.
     """
     buckets = []
     for percent in _BUCKET_PERCENTILES:
@@ -64,23 +63,25 @@ def suggest_buckets(lengths, feature_lengths):
 
 
 def share_over(lengths, feature_lengths):
-    """The share of examples that have a feature longer than `feature_lengths`."""
+    """Returns the share of examples with a feature longer than `feature_lengths`."""
     over = [lengths[name] > length for name, length in feature_lengths.items()]
     return float(np.mean(np.any(over, axis=0)))
 
 
 def unknown(sequences, vocabulary):
-    """Shares of unknown ids in arrays of ids: of all ids, EOS too; of all arrays."""
+    """Returns the shares of unknown ids, and of arrays of ids that have one."""
     found = [np.count_nonzero(ids == vocabulary.unk_id) for ids in sequences]
     ids = sum(len(ids) for ids in sequences)
     return sum(found) / max(ids, 1), float(np.mean(np.array(found) > 0))
 
 
 def share_of_padding(examples, codec, pack=False, length_buckets=None):
-    """The share of the positions that a model reads in vain, and the number of rows.
+    """Returns the share of positions that are padding, and the number of rows.
 
-    Examples are dictionaries of int arrays `[n]`; for `pack`, `length_buckets` see
-    `Batching`.
+    Args:
+        examples: list of dictionaries of int arrays `[n]`.
+        codec: their `Codec`.
+        pack, length_buckets: see `Batching`.
     """
     converter = codec.converter(pack=pack)
     buckets = LengthBuckets(length_buckets, dict(codec.lengths), converter)
@@ -98,18 +99,12 @@ def share_of_padding(examples, codec, pack=False, length_buckets=None):
     return 1 - used / positions, len(counts)
 
 
-def split_sizes(task, limit):
-    """How many examples the source of a task has, before its preprocessors.
+def split_size(task, split, limit):
+    """Counts the examples of a split in a task's source, before preprocessors.
 
-    Where the source does not tell, no more than `limit` are read.
-
-    Returns:
-        dictionary split -> str: "24,155", "10,000 or more", or why it cannot be read.
+    If the source does not know, no more than `limit` are read. Returns a str: "24,155",
+    "10,000 or more", or why it cannot be read.
     """
-    return {split: _size(task, split, limit) for split in task.splits}
-
-
-def _size(task, split, limit):
     try:
         size = task.source.num_input_examples(split)
         if size is not None:
@@ -122,7 +117,7 @@ def _size(task, split, limit):
 
 
 def pieces(ids, vocabulary):
-    """What stands for each id of a text: '▁cat', 'a', '<0xE2>', '</s>'; '-' below 0."""
+    """Returns the piece of each id: '▁cat', 'a', '<0xE2>', '</s>'; '-' below 0."""
     return ["-" if i < 0 else _piece(int(i), vocabulary) for i in ids]
 
 

@@ -1,8 +1,8 @@
 """Pictures of a checkpoint, on examples of text or on images.
 
-They go to <model_dir>/pictures/<step>/index.html, which holds all figures, each as a
-PNG file beside it, and as images to <model_dir>/tensorboard/pictures: from
-`train.evaluations`, or from `python -m remixer_tf pictures`.
+`train.evaluations` or `python -m remixer_tf pictures` draws them. The folder
+<model_dir>/pictures/<step> has PNG files, and index.html with all of them. TensorBoard
+has them in <model_dir>/tensorboard/pictures.
 """
 
 import base64
@@ -18,7 +18,7 @@ from remixer_tf.analysis.observe import observe
 from remixer_tf.checkpoints import reading
 from remixer_tf.data.classification import join_ids
 from remixer_tf.data.codec import Codec
-from remixer_tf.data.eval_batches import batch_examples, converter_for, eval_dataset
+from remixer_tf.data.eval_batches import batch_examples, converter_for, read_examples
 from remixer_tf.data.images import eval_images
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
@@ -26,9 +26,7 @@ from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.splits import data_of, default_splits
 from remixer_tf.models.build import build_model
-from remixer_tf.training.checks import check_writable
-
-_DPI = 110
+from remixer_tf.training.run_folder import check_writable
 
 
 def draw_checkpoint(run, model_dir, pictures, *, step=None):
@@ -39,8 +37,7 @@ def draw_checkpoint(run, model_dir, pictures, *, step=None):
     Raises:
         FileNotFoundError: there is no such checkpoint.
         OSError: nothing can be written to the folder `model_dir`.
-        ValueError: the checkpoint is of another model; what `Pictures.draw_page`
-            raises.
+        ValueError: the checkpoint does not fit the model, or `Pictures` raises it.
     """
     if tf.io.gfile.isdir(model_dir):
         check_writable(model_dir)
@@ -50,10 +47,7 @@ def draw_checkpoint(run, model_dir, pictures, *, step=None):
 
 
 class _Pictures:
-    """Draws what a model has learned, on some examples; see the module.
-
-    To a run it is an `Evaluation` without numbers.
-    """
+    """Draws a model on examples: for a run, an `Evaluation` without numbers."""
 
     def check(self, model_dir, others=()):
         pass
@@ -65,11 +59,7 @@ class _Pictures:
         return set()
 
     def run(self, model_dir, engine, step, force=False, **key):
-        """Draws and writes, unless the pictures of `step` are there.
-
-        All hosts call it, and the first draws. For `force` see `Evaluation`; pictures
-        have no `key`.
-        """
+        """Draws and writes on the first host, if forced or if there is no page yet."""
         with engine.whole_model() as model:
             there = not force and tf.io.gfile.exists(page_path(model_dir, step))
             if engine.host.index == 0 and not there:
@@ -79,18 +69,14 @@ class _Pictures:
         """Draws and writes, and returns the path of the page.
 
         Raises:
-            ValueError: no layer of the model mixes, attends or has an alpha; or a text
-                is given and no layer attends, it is longer than the inputs, or there
-                are more texts than the model reads.
+            ValueError: no layer of the model mixes, attends or has an alpha. With a
+                text: no layer attends, or the model cannot read the text.
         """
-        figures = self.draw(model, step)
-        pngs = {name: to_png(figure) for name, figure in figures.items()}
-        write_images(model_dir, step, pngs)
-        return write_page(model_dir, step, pngs)
+        return write_page(model_dir, step, self.draw(model, step))
 
     def draw(self, model, step):
         """Returns the figures, by name; see `draw_page`."""
-        # Here, since matplotlib is slow to import and every command reads this file.
+        # Here, since matplotlib is slow to import.
         from remixer_tf.analysis.panels import draw_observations
 
         batch, source = self._examples(model)
@@ -105,11 +91,11 @@ class _Pictures:
         return figures
 
     def _image_side(self, model):
-        """How many patches an image's side has; None for text."""
+        """Returns the number of patches of an image's side, or None for text."""
 
 
 class ImagePictures(_Pictures):
-    """Draws what an image classifier has learned, on the first images of a split.
+    """Draws an image classifier on the first images of a split.
 
     Rows of a dense mixing matrix are shown as images of the patches (gMLP, Figure 3).
 
@@ -138,25 +124,25 @@ class ImagePictures(_Pictures):
 
 
 class Pictures(_Pictures):
-    """Draws what a model of text has learned, on the first examples of a split.
+    """Draws a model of text on the first examples of a split.
 
     Args:
-        task: registered name, `seqio.Task` or `seqio.Mixture` (its first task is
-            drawn); None for the run's.
-        period: int, steps between drawings; the last step is always drawn.
-        run: a `Run`, whose vocabulary counts, as do its task and lengths where none are
-            given.
-        feature_lengths: dictionary of ints; longer features are cut.
+        task: registered name, `seqio.Task` or `seqio.Mixture` (its first task counts).
+            None means the run's.
+        period: int, steps between drawings. The last step is always drawn.
+        run: a `Run`. Its vocabulary replaces the task's, and its task and lengths are
+            the defaults.
+        feature_lengths: dictionary of ints. Longer features are cut.
         batch_size: int, the number of examples.
-        split: str; None for the first whose name does not start with "train".
-        text: str, inputs in which attention is drawn between the tokens, as is that of
-            the greedy answer where the model can decode; None for none. An encoder
-            reads [CLS] text [SEP], and of a pair of texts [CLS] text [SEP] text [SEP].
-        feature_converter: a `seqio.FeatureConverter` class; None for the model's own,
-            see `converter_for`.
+        split: str. None means the first whose name does not start with "train".
+        text: str, or a list of one or two. Attention between its tokens and those of
+            the greedy answer is drawn. Encoders write no answer, and read [CLS] text
+            [SEP] or, for two texts, [CLS] text [SEP] text [SEP].
+        feature_converter: a `seqio.FeatureConverter` class; None for the model's, see
+            `converter_for`.
 
     Raises:
-        ValueError: the task has no split that is not for training, and none is given.
+        ValueError: the task has only training splits, and `split` is None.
     """
 
     def __init__(
@@ -187,40 +173,37 @@ class Pictures(_Pictures):
     def draw(self, model, step):
         from remixer_tf.analysis.panels import draw_attention
 
-        if self._texts:
-            reads = self._decode if hasattr(model, "start_decoding") else self._join
-            batch, tokens = reads(model, self._text_ids(model))
-            self._text_batch = batch
+        if not self._texts:
+            return super().draw(model, step)
+        reads = self._decode if hasattr(model, "start_decoding") else self._join
+        self._text_batch, tokens = reads(model, self._text_ids(model))
         figures = super().draw(model, step)
-        if self._texts:
-            attention = draw_attention(
-                observe(model, batch), tokens, f"attention in a text, step {step}"
+        observations = observe(model, self._text_batch)
+        where = f"attention in a text, step {step}"
+        attention = draw_attention(observations, tokens, where)
+        if not attention:
+            raise UserError(
+                f"text={self._texts} asks for the attention in it, and no layer of "
+                f"the model {model.name!r} attends. Leave it out."
             )
-            if not attention:
-                raise UserError(
-                    f"text={self._texts} asks for the attention in it, and no layer of "
-                    f"the model {model.name!r} attends. Leave it out."
-                )
-            figures |= attention
-        return figures
+        return figures | attention
 
     def _examples(self, model):
+        size, lengths = self._batch_size, self._feature_lengths
         try:
-            (batch,) = eval_dataset(
-                self._task,
-                split=self._split,
-                batch_size=self._batch_size,
-                max_examples=self._batch_size,
-                feature_lengths=self._feature_lengths,
-                feature_converter=self._feature_converter or converter_for(model),
-            ).as_numpy_iterator()
+            examples = read_examples(self._task, self._split, lengths, size)
         except FileNotFoundError:
             if not self._texts:
                 raise
             return self._text_batch, "text alone: there is no file of the task's"
-        drawn = batch.pop("example_index") >= 0
-        batch = {key: value[drawn] for key, value in batch.items()}
-        return batch, f"{self._task.name}/{self._split}"
+        return self._batch(model, examples), f"{self._task.name}/{self._split}"
+
+    def _batch(self, model, examples):
+        """Returns one batch of arrays of all examples."""
+        batch = batch_examples(examples, self._codec(model), batch_size=len(examples))
+        (batch,) = batch.as_numpy_iterator()
+        batch.pop("example_index")
+        return batch
 
     def _codec(self, model):
         converter = self._feature_converter or converter_for(model)
@@ -248,7 +231,7 @@ class Pictures(_Pictures):
         return ids
 
     def _join(self, model, ids):
-        """Returns a batch of one or two texts for an encoder, and the tokens' names."""
+        """Returns an encoder's batch of one or two texts, and the tokens' names."""
         vocabulary = self._task.output_features["inputs"].vocabulary
         special = special_ids(vocabulary)
         first, second = [*map(tf.constant, ids), None][:2]
@@ -274,61 +257,43 @@ class Pictures(_Pictures):
         decode = engine_of(model).compile(
             lambda batch: greedy_decode(model, batch, lengths["targets"]).tokens
         )
-        # As long as in evaluation: not every model masks its padding.
+        # As long as in evaluation, since some models do not mask padding.
         padded = ids + [0] * (lengths["inputs"] - len(ids))
         answer = decode({"encoder_input_tokens": np.array([padded], "int32")})[0]
         example["targets"] = answer[: np.flatnonzero(answer).max(initial=0) + 1]
-        (batch,) = batch_examples(
-            [example], self._codec(model), batch_size=1
-        ).as_numpy_iterator()
-        batch.pop("example_index")
-
-        def names(feature, ids):
-            return [_token_name(features[feature].vocabulary, int(i)) for i in ids]
-
+        batch = self._batch(model, [example])
         written = {"encoder": example["inputs"], "decoder": example["targets"]}
         if "encoder_input_tokens" not in batch:  # A language model's one row.
             written = {"decoder": np.concatenate([*written.values()])}
         tokens = {}
         for stack, row in written.items():
             reads = batch[f"{stack}_input_tokens"][0][: len(row)]
-            feature = "inputs" if stack == "encoder" else "targets"
-            tokens[stack] = names(feature, reads), names(feature, row)
+            feature = features["inputs" if stack == "encoder" else "targets"]
+            tokens[stack] = tuple(
+                [_token_name(feature.vocabulary, int(i)) for i in ids]
+                for ids in (reads, row)
+            )
         return batch, tokens
 
 
 def _token_name(vocabulary, token):
-    """What a token stands for, in quotes no more than needed to see it."""
+    """Returns a short visible text of a token."""
     special = {vocabulary.eos_id: "</s>", vocabulary.pad_id: "<s>"}
     text = vocabulary.decode([token])
     space = "\u2423" if text else f"<{token}>"  # an open box
     return special.get(token) or text.strip() or space
 
 
-def to_png(figure):
-    """Returns the bytes of a PNG file of a `matplotlib.figure.Figure`."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    return buffer.getvalue()
-
-
-def write_images(model_dir, step, pngs):
-    """Writes {name: PNG} as images of a step in <model_dir>/tensorboard/pictures."""
-    folder = os.path.join(model_dir, "tensorboard", "pictures")
-    writer = tf.summary.create_file_writer(folder)
-    with writer.as_default(step):
-        for name, png in pngs.items():
-            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
-    writer.close()
-
-
 def page_path(model_dir, step):
-    """Returns where the page of a step is; it is there when all of it is."""
+    """Returns the path of the page of a step, which is written last."""
     return os.path.join(model_dir, "pictures", str(step), "index.html")
 
 
-def write_page(model_dir, step, pngs):
-    """Writes {name: PNG} as files and on a page that holds them; returns its path."""
+def write_page(model_dir, step, figures):
+    """Writes figures by name as files, to TensorBoard and on a page.
+
+    Returns the path of the page.
+    """
     page = page_path(model_dir, step)
     folder = os.path.dirname(page)
     tf.io.gfile.makedirs(folder)
@@ -337,14 +302,19 @@ def write_page(model_dir, step, pngs):
         f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f"\n<h1>{title}</h1>\n"
     ]
-    for name, png in pngs.items():
-        with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
-            file.write(png)
-        data = base64.b64encode(png).decode()
-        parts.append(
-            f'<h2>{name}</h2>\n<img alt="{name}" src="data:image/png;base64,{data}">\n'
-        )
-    # Last: who finds the page takes the rest for done.
+    board = os.path.join(model_dir, "tensorboard", "pictures")
+    writer = tf.summary.create_file_writer(board)
+    with writer.as_default(step):
+        for name, figure in figures.items():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", dpi=110)
+            png = buffer.getvalue()
+            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
+            with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
+                file.write(png)
+            data = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            parts.append(f'<h2>{name}</h2>\n<img alt="{name}" src="{data}">\n')
+    writer.close()
     with tf.io.gfile.GFile(page, "w") as file:
         file.write("".join([*parts, "</html>\n"]))
     return page

@@ -1,4 +1,4 @@
-"""What a model does with a batch: its mixing matrices, attention and alpha."""
+"""Mixing matrices, attention and alpha of a model, on a batch."""
 
 from typing import Any, NamedTuple
 
@@ -9,15 +9,14 @@ from remixer_tf.layers import capture
 
 
 class Observation(NamedTuple):
-    """What a layer sowed, see `capture`.
+    """A value that a layer sowed, see `capture`.
 
     Attributes:
         layer: the layer.
         name: 'mixing', 'attention' or 'alpha'.
-        value: float32 array. The matrix of static mixing, `[heads, target, source]`;
-            the mean of the attention weights over the examples where the target token
-            is real, of the same shape, NaN in rows where there is none; alpha, of any
-            shape.
+        value: float32 array. Static mixing has `[heads, target, source]`. Attention has
+            that shape too: the mean over examples with a real target token, NaN without
+            any. Alpha has any shape.
     """
 
     layer: Any
@@ -26,7 +25,7 @@ class Observation(NamedTuple):
 
 
 def observe(model, batch):
-    """Captures what layers of a model sow for a batch, cut to its longest example.
+    """Captures the values that layers sow for a batch, cut to its longest example.
 
     The batch has arrays `[batch, length]` under seqio's names. Returns a list of
     `Observation`, in the order of the computation.
@@ -58,7 +57,7 @@ def observe(model, batch):
 
 
 def _of_layer(real, layer):
-    """Returns the mask of the stack that a layer is in; None if there is none."""
+    """Returns the mask of a layer's stack, or None."""
     stacks = [stack for stack in real if stack in layer.path.split("/")[1:]]
     if not stacks and len(real) == 1:
         stacks = list(real)
@@ -66,7 +65,7 @@ def _of_layer(real, layer):
 
 
 def _mean(weights, real):
-    """The mean of `[batch, heads, target, source]` over a batch's real targets."""
+    """Averages `[batch, heads, target, source]` over a batch's real targets."""
     if real is None:
         return weights.mean(axis=0)
     total = np.einsum("bhts,bt->hts", weights, real.astype("float32"))

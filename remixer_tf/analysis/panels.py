@@ -1,6 +1,5 @@
-"""From what layers told to the figures that show it, with matplotlib's Agg."""
+"""Figures of the values that layers sow, with matplotlib."""
 
-import collections
 import re
 from typing import NamedTuple
 
@@ -16,17 +15,41 @@ class Map(NamedTuple):
     """A matrix `[target, source]` as colours.
 
     Attributes:
-        matrix: float array; NaN stays white.
-        signed: bool. False shows weights from 0 up, and cuts the scale where the
-            largest half percent of them begin; True shows both signs, zero white.
-        x, y: lists of str, a label for each column and row; None for positions. Empty
-            where they are neither sources nor targets.
+        matrix: float array. NaN stays white.
+        signed: bool. True shows both signs, and zero white. False shows weights from 0
+            to their 99.5th percentile.
+        x, y: lists of str, labels of columns and rows. None means positions, and an
+            empty list no labels.
     """
 
     matrix: np.ndarray
     signed: bool = False
     x: list | None = None
     y: list | None = None
+
+    def draw(self, figure, axis):
+        matrix = self.matrix
+        values = matrix[np.isfinite(matrix)]
+        top = largest = np.abs(values).max(initial=0) or 1.0
+        if not self.signed and len(values):
+            top = np.percentile(values, 99.5) or largest
+        image = axis.imshow(
+            matrix,
+            aspect="auto",
+            interpolation="nearest",
+            cmap="RdBu_r" if self.signed else "viridis",
+            vmin=-top if self.signed else 0,
+            vmax=top,
+        )
+        extend = "max" if largest > top else "neither"
+        bar = figure.colorbar(image, ax=axis, extend=extend)
+        bar.ax.tick_params(labelsize=7)
+        axis.set_xlabel("" if self.x == [] else "source", fontsize=8)
+        axis.set_ylabel("" if self.y == [] else "target", fontsize=8)
+        if self.x is not None:
+            axis.set_xticks(range(len(self.x)), self.x, rotation=90, parse_math=False)
+        if self.y is not None:
+            axis.set_yticks(range(len(self.y)), self.y, parse_math=False)
 
 
 class Curves(NamedTuple):
@@ -36,37 +59,43 @@ class Curves(NamedTuple):
     lines: dict
     xlabel: str
 
+    def draw(self, figure, axis):
+        for label, line in self.lines.items():
+            axis.plot(self.x, line, linewidth=1, label=label)
+        axis.axhline(0, color="grey", linewidth=0.5)
+        axis.set_xlabel(self.xlabel, fontsize=8)
+        axis.set_ylabel("weight", fontsize=8)
+        if len(self.lines) > 1:
+            axis.legend(fontsize=6, ncols=2)
+
 
 def draw_observations(observations, where, image_side=None):
-    """Draws mixing matrices next to the mean attention maps, and alpha.
+    """Draws mixing matrices, mean attention maps and alpha; a row is a layer.
 
-    A row is a layer. Static mixing through a softmax is shown as weights ("Remixers",
-    Figure 2); without one (spatial gating units) as a signed matrix, and next to it
-    some of its rows as curves (gMLP, Figures 3 and 4). Of a Toeplitz matrix the curve
-    is its weights over the relative position (gMLP, Figure 9), before a softmax if
-    there is one.
+    Static mixing with a softmax is shown as weights ("Remixers", Figure 2). Without one
+    it is a signed matrix, with curves of some rows (gMLP, Figures 3 and 4). A Toeplitz
+    matrix has a curve over the relative position, before any softmax (gMLP, Figure 9).
 
     Args:
         observations: from `observe`, for a batch.
-        where: str, what the titles say of the model and the data.
-        image_side: int, how many patches an image's side has, for rows as images (gMLP,
-            Figure 3); None for text.
+        where: str, model and data in the titles.
+        image_side: int, the number of patches of an image's side. Rows are then shown
+            as images (gMLP, Figure 3). None for text.
 
     Returns:
         dictionary of names to figures; empty if there is nothing to show.
     """
-    stacks, alphas = _Stacks(), {}
+    panels, alphas = [], {}
     for layer, name, value in observations:
         stack, index, place = _locate(layer)
         if name == "alpha":
             alphas.setdefault(stack, []).append((index, value))
-        elif name == "attention":
-            panels = {f"{place}: mean of heads": Map(value.mean(axis=0))}
-            stacks[stack][index].update(panels)
-        else:
-            panels = _mixing_panels(layer, place, value, image_side)
-            stacks[stack][index].update(panels)
-    figures = stacks.draw("{}_matrices", where)
+            continue
+        found = {f"{place}: mean of heads": Map(value.mean(axis=0))}
+        if name == "mixing":
+            found = _mixing_panels(layer, place, value, image_side)
+        panels.append((stack, index, found))
+    figures = _draw_stacks(panels, "matrices", where)
     if alphas:
         figures["alpha"] = _draw_alpha(alphas)
     return figures
@@ -77,38 +106,35 @@ def draw_attention(observations, tokens, where):
 
     Args:
         observations: from `observe`, for a batch of one example.
-        tokens: dictionary of 'encoder' and 'decoder' to (names of the tokens that a
-            position reads, names of those that label its row).
-        where: str, what the titles say.
+        tokens: dictionary of 'encoder' and 'decoder' to two lists of str, the tokens
+            read at each position, and the labels of its row.
+        where: str, of the titles.
 
     Returns:
         dictionary of names to figures; empty if no layer attends.
     """
-    stacks = _Stacks()
+    panels = []
     for layer, name, value in observations:
         if name != "attention":
             continue
         stack, index, place = _locate(layer)
-        # A model of one stack may call it as it likes.
+        # A single stack may have any name.
         queries = stack if stack in tokens else next(iter(tokens))
         keys = "encoder" if isinstance(layer, CrossAttention) else queries
         panel = Map(value.mean(axis=0), x=tokens[keys][0], y=tokens[queries][1])
-        stacks[stack][index][f"{place}: mean of heads"] = panel
-    return stacks.draw("{}_text_attention", where)
+        panels.append((stack, index, {f"{place}: mean of heads": panel}))
+    return _draw_stacks(panels, "text_attention", where)
 
 
-class _Stacks(collections.defaultdict):
-    """{stack: {number of a layer: {title: `Map` or `Curves`}}}."""
-
-    def __init__(self):
-        super().__init__(lambda: collections.defaultdict(dict))
-
-    def draw(self, name, where):
-        """Returns {name of a stack's figure: figure}."""
-        return {
-            name.format(stack): _draw_grid(f"{stack}: {where}", rows)
-            for stack, rows in self.items()
-        }
+def _draw_stacks(panels, name, where):
+    """Draws a figure for each stack of (stack, number of a layer, {title: panel})."""
+    stacks = {}
+    for stack, index, found in panels:
+        stacks.setdefault(stack, {}).setdefault(index, {}).update(found)
+    return {
+        f"{stack}_{name}": _draw_grid(f"{stack}: {where}", rows)
+        for stack, rows in stacks.items()
+    }
 
 
 def _mixing_panels(layer, place, matrices, image_side):
@@ -145,8 +171,8 @@ def _chosen(length):
 
 
 def _row_images(matrix, side):
-    """A square of images, each the row of a patch, at that patch's place."""
-    patches = matrix[-side * side :, -side * side :]  # a class token stands first
+    """Returns a square of images: each is the row of a patch, at its place."""
+    patches = matrix[-side * side :, -side * side :]  # without a class token
     places = _chosen(side)
     mosaic = np.full((len(places) * (side + 1) - 1,) * 2, np.nan)
     for i, row in enumerate(places):
@@ -158,7 +184,7 @@ def _row_images(matrix, side):
 
 
 def _locate(layer):
-    """Returns (stack, number of the layer, place below it) from a layer's path."""
+    """Returns (stack, number of the block, place in it) of a layer."""
     match = re.search(r"([^/]+)/layer_(\d+)_[^/]+/(.+)", layer.path)
     if not match:
         return "model", 0, layer.path
@@ -169,7 +195,7 @@ def _locate(layer):
 
 
 def _draw_grid(title, rows):
-    """Draws a row for each layer, a column for each title; a row may lack some."""
+    """Draws a row for each layer and a column for each title."""
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     panels = [panel for row in rows.values() for panel in row.values()]
     tokens = [len(p.x or ()) for p in panels if isinstance(p, Map)]
@@ -185,15 +211,14 @@ def _draw_grid(title, rows):
             if name not in row:
                 axis.axis("off")
                 continue
-            draw = _draw_map if isinstance(row[name], Map) else _draw_curves
-            draw(figure, axis, row[name])
+            row[name].draw(figure, axis)
             axis.set_title(f"layer {index}\n{name}", fontsize=9)
             axis.tick_params(labelsize=7)
     return figure
 
 
 def _draw_alpha(lines):
-    """Draws {label: [(layer, alpha's values)]}: mean, least and largest value."""
+    """Draws mean, least and largest value of {label: [(layer, alpha)]}."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axis = figure.subplots()
     for i, (label, points) in enumerate(lines.items()):
@@ -201,9 +226,9 @@ def _draw_alpha(lines):
         means = np.array([values.mean() for _, values in points])
         below = means - [values.min() for _, values in points]
         above = [values.max() for _, values in points] - means
-        # Rounding may put a mean of equal values outside them.
+        # A mean of equal values may be rounded past them.
         errors = np.maximum([below, above], 0)
-        # Equal lines stay visible: later ones are drawn smaller.
+        # Later lines are thinner, so that equal ones stay visible.
         style = {"marker": "o", "markersize": 10 / (i + 1), "linewidth": 4 / (i + 1)}
         axis.errorbar(layers, means, errors, capsize=4, label=label, **style)
     axis.set(title="alpha: mean, least and largest", xlabel="layer", ylabel="alpha")
@@ -212,35 +237,3 @@ def _draw_alpha(lines):
     axis.legend()
     axis.grid(alpha=0.3)
     return figure
-
-
-def _draw_map(figure, axis, panel):
-    matrix = panel.matrix
-    values = matrix[np.isfinite(matrix)]
-    largest = np.abs(values).max(initial=0) or 1.0
-    if panel.signed:
-        options = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
-        top = largest
-    else:
-        top = (np.percentile(values, 99.5) if len(values) else 1.0) or largest
-        options = {"cmap": "viridis", "vmin": 0, "vmax": top}
-    image = axis.imshow(matrix, aspect="auto", interpolation="nearest", **options)
-    extend = "max" if largest > top else "neither"
-    bar = figure.colorbar(image, ax=axis, extend=extend)
-    bar.ax.tick_params(labelsize=7)
-    axis.set_xlabel("" if panel.x == [] else "source", fontsize=8)
-    axis.set_ylabel("" if panel.y == [] else "target", fontsize=8)
-    if panel.x is not None:
-        axis.set_xticks(range(len(panel.x)), panel.x, rotation=90, parse_math=False)
-    if panel.y is not None:
-        axis.set_yticks(range(len(panel.y)), panel.y, parse_math=False)
-
-
-def _draw_curves(figure, axis, panel):
-    for label, line in panel.lines.items():
-        axis.plot(panel.x, line, linewidth=1, label=label)
-    axis.axhline(0, color="grey", linewidth=0.5)
-    axis.set_xlabel(panel.xlabel, fontsize=8)
-    axis.set_ylabel("weight", fontsize=8)
-    if len(panel.lines) > 1:
-        axis.legend(fontsize=6, ncols=2)

@@ -1,22 +1,20 @@
-"""What a paper prints about a model."""
+"""A paper's numbers about a model."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class PaperRow:
-    """One row of a table of a paper, as printed; None where it prints nothing.
+    """One row of a table of a paper, as printed. None stands for what it does not have.
 
     Args:
-        paper: str, such as 'Remixer'.
-        table: str, such as 'Table 1'.
-        row: str, the row's name.
+        paper, table, row: str, such as 'Remixer', 'Table 1', and the row's name.
         parameters: number.
         flops: number, of a forward pass.
-        batch: dictionary of what `flops` are counted for: 'batch_size', examples, and
+        batch: dictionary of ints that `flops` count: 'batch_size', examples, and
             'input_length' and 'target_length', tokens.
         steps_per_second: number, of training.
-        metrics: dictionary of numbers by name, what else the row prints.
+        metrics: dictionary of other numbers by name.
     """
 
     paper: str | None = None

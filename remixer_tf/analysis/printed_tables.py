@@ -1,20 +1,27 @@
-"""Tables for a terminal, or in Markdown."""
+"""Tables for a terminal, in Markdown or as CSV."""
+
+import csv
 
 import rich.console
 import rich.table
 
-FORMATS = ("text", "markdown", "csv")  # csv is each table's own matter
-_WIDTH = 200  # of the terminal that a text table may need
+FORMATS = ("text", "markdown", "csv")
+_WIDTH = 200  # columns of text, more than a terminal may have
 
 
 def write_table(file, format, title, header, rows, labels=1):
-    """Writes a table to a text file as "text" or "markdown".
+    """Writes a table to a text file.
 
     Args:
-        file, format, title: what to write to, how, and a str, "" for no title.
+        file: a text file to write to.
+        format: one of `FORMATS`.
+        title: str; "" for none. CSV has none.
         header, rows: list of str, and list of such lists.
-        labels: int, the columns that are aligned to the left; the others are numbers.
+        labels: int, the columns that are aligned to the left. The others are numbers.
     """
+    if format == "csv":
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+        return
     if format == "markdown":
         if title:
             file.write(f"\n{title}\n\n")
@@ -30,6 +37,6 @@ def write_table(file, format, title, header, rows, labels=1):
         table.add_column(heading.replace(" ", "\n"), justify=justify)
     for row in rows:
         table.add_row(*row)
-    # Cells are as they are: gin's lists look like rich's markup.
+    # Without markup, since gin's lists look like rich's.
     console = rich.console.Console(file=file, width=_WIDTH, markup=False, emoji=False)
     console.print(table)

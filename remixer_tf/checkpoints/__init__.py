@@ -1,1 +1,1 @@
-"""Checkpoints: reading and writing them, and weights to begin with."""
+"""Checkpoints, and the other files of a run that appear whole."""

@@ -1,4 +1,4 @@
-"""Which errors say that a checkpoint is damaged, and which that reading failed."""
+"""Tells damaged checkpoints from reads that failed."""
 
 import functools
 import re
@@ -26,13 +26,11 @@ class DamagedError(StorageError):
 
 
 def retried(function):
-    """Decorates a function that reads a checkpoint, whose folder it takes first.
+    """Decorates a function that reads a checkpoint and takes its folder first.
 
-    Only a missing file, a truncated one or a failed checksum is damage. Other errors,
-    such as a file server that does not answer, are retried.
-
-    The function raises DamagedError for a damaged checkpoint, OSError if reading fails
-    after all retries, and ValueError as before.
+    Missing files, truncated files and failed checksums are damage. Other errors, as of
+    a file server that does not answer, are retried. The function raises DamagedError
+    for damage, OSError if all retries fail, and ValueError as before.
     """
 
     @functools.wraps(function)
@@ -64,7 +62,7 @@ def retried(function):
 
 
 def first_line(error):
-    """Returns the first line of an error's message, without TensorFlow's marks."""
+    """Returns the first line of an error's message, without TensorFlow's node names."""
     text = re.sub(
         r"\{\{.*?\}\} ?| \[Op:\w*\]", "", str(getattr(error, "message", error))
     )

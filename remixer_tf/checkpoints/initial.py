@@ -1,4 +1,4 @@
-"""Weights to start from, out of another run's checkpoint."""
+"""Starts a run with weights from another run's checkpoint."""
 
 import os
 import re
@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.checkpoints.name_table import name_table
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.checks import check_paths
@@ -16,20 +15,19 @@ from remixer_tf.layers.checks import check_paths
 class InitialCheckpoint:
     """Sets weights from a checkpoint, and reports what was taken.
 
-    All variables count but the states of random generators. One is taken from the
-    variable of its own path, after the rules; where no such variable exists, or its
-    shape differs, it stays as it was initialised.
+    Each variable takes the value that the checkpoint has under its path. If there is no
+    such value, or its shape differs, the variable stays as initialised. So do the
+    states of random generators.
 
     Args:
-        path: folder of a run, whose newest checkpoint is meant, or of one checkpoint
+        path: folder of a run, for its newest checkpoint, or of one checkpoint
             (`.../checkpoints/1000`).
-        rules: list of (pattern, replacement): a variable's path here, of which the
-            regular expression `pattern` matches a part, has that part replaced to give
-            the path in the checkpoint. The first rule that matches counts. A
-            replacement of None leaves the variable fresh.
-        fresh: list of (pattern, value), for variables that are not taken: one whose
-            path `pattern` matches a part of is set to `value`, a number, or a function
-            of the shape such as `identity_mixing`.
+        rules: list of (pattern, replacement). The first regular expression `pattern`
+            that matches a part of a variable's path replaces it, which gives the path
+            in the checkpoint. A replacement of None leaves the variable fresh.
+        fresh: list of (pattern, value) for variables that the checkpoint lacks. The
+            first `pattern` that matches a part of a path sets the variable to `value`,
+            a number or a function of the shape such as `identity_mixing`.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
@@ -52,25 +50,22 @@ class InitialCheckpoint:
         self._values = [(re.compile(pattern), value) for pattern, value in fresh]
 
     def __call__(self, model):
-        """Sets the model's weights.
-
-        Args:
-            model: a built `keras.Model`.
+        """Sets the weights of a built `keras.Model`.
 
         Returns:
-            str, which variables were taken, fresh, and left over in the checkpoint.
+            str, the variables that were taken, fresh, and left over in the checkpoint.
 
         Raises:
             ValueError: no variable could be taken.
         """
         saved = reading.saved_shapes(self._path)["model"]
-        # Those too that are not trained, such as the table of `HashRouter`.
+        # Also those that are not trained, such as the table of `HashRouter`.
         variables = {
             path: variable
             for path, variable in reading.named_variables(model.variables).items()
             if not reading.is_random_state(path)
         }
-        # A model of another name has the same layers.
+        # A model of another name may have the same layers.
         prefix = os.path.commonpath(
             [name for name in saved if not reading.is_random_state(name)]
         ).partition("/")[0]
@@ -112,7 +107,7 @@ class InitialCheckpoint:
         ).rstrip()
 
     def _set_fresh(self, path, variable):
-        """Sets a variable that the checkpoint lacks; returns to what."""
+        """Sets a variable that the checkpoint lacks, and returns the value's name."""
         for pattern, value in self._values:
             if pattern.search(path):
                 if callable(value):
@@ -130,20 +125,39 @@ class InitialCheckpoint:
         return path
 
 
-def identity_mixing(shape, gain=12.0):
-    """A mixing matrix H of which each token sees itself: softmax(H) is nearly 1.
+def name_table(names):
+    """Returns lines `variable  <-  origin  (count)` of {variable: origin}.
 
-    With alpha near 0 a Remixer block then computes what T5.1.1's feed-forward layer of
-    the same matrices does: X_S = X', so that X_C = 0 and Y = X' W_3, where the residual
-    X' is added before W_3 (the equations of "Remixers", section 2.1, add it after).
+    Names that differ in the first number, the layer's, share a line.
+    """
+    groups = {}
+    for name, origin in names.items():
+        key = tuple(
+            re.sub(r"(?<=[_./])\d+(?=[_./])", "*", x, count=1) for x in (name, origin)
+        )
+        groups[key] = groups.get(key, 0) + 1
+    width = max((len(name) for name, _ in groups), default=0)
+    return "\n".join(
+        f"  {name:{width}}  <-  {origin}" + (f"  ({count})" if count > 1 else "")
+        for (name, origin), count in groups.items()
+    )
+
+
+def identity_mixing(shape, gain=12.0):
+    """A mixing matrix H with which each token sees itself: softmax(H) is nearly 1.
+
+    A Remixer block with alpha near 0 and `residual="hidden"` then computes T5.1.1's
+    feed-forward layer: X_S = X', so X_C = 0 and Y = (X_C + X') W_3 = X' W_3. In section
+    2.1 of "Remixers" the residual X' comes after W_3.
 
     Args:
-        shape: of `LengthMixing`'s weights, `[heads, n, n]` or `[heads, 2n - 1]`.
-        gain: float, on the diagonal; zeros elsewhere. A token's weight for itself is
-            e^gain / (e^gain + n - 1).
+        shape: the shape of `LengthMixing`'s weights, `[heads, n, n]` or
+            `[heads, 2n - 1]`.
+        gain: float, on the diagonal; other elements are 0. A token's weight for itself
+            is e^gain / (e^gain + n - 1).
 
     Returns:
-        float32, of that shape.
+        float32 array of this shape.
     """
     columns = shape[-1]
     matrix = np.zeros(shape, "float32")

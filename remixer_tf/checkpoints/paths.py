@@ -1,8 +1,8 @@
-"""Where the relative paths of a configuration start: where it was written.
+"""Finds files by the relative paths of a configuration, from where it was written.
 
-A run's configuration names its vocabularies relative to the run's folder, and other
-files as the user named them, from the folder where training was started. It says where
-that is, seen from the run's folder: both can move together.
+A run's configuration names vocabularies relative to the run's folder. It names other
+files as the user did, relative to the folder where training was started. It records
+that folder relative to the run's, so both can move together.
 """
 
 import filecmp
@@ -16,23 +16,21 @@ _run = None
 
 
 def relative_paths(folders=(".",)):
-    """Holds what gin binds: folders where relative paths start, from the run's."""
+    """Holds gin's binding: folders where relative paths start, seen from the run's."""
     return folders
 
 
 def start_from(folders, run=None):
-    """Sets the folders, beside the current one, where relative paths start.
+    """Sets the folders where relative paths start, besides the current one.
 
-    Args:
-        folders: list of str.
-        run: str, the folder of the run that is read and not trained; None for none.
+    `run` is the folder of a run that is read and not trained, or None.
     """
     global _run
     _starts[:], _run = folders, run
 
 
 def starts():
-    """Returns the folders that `start_from` was given."""
+    """Returns the folders that `start_from` set."""
     return [*_starts]
 
 
@@ -42,10 +40,10 @@ def run_being_read():
 
 
 def locate(path):
-    """Finds the file or folder that a configuration means.
+    """Returns the path of the file or folder that a configuration names.
 
-    Returns the path below the folder that has it; below the current one if none has.
-    `path` may be relative, with ~, or a pattern.
+    `path` may be relative, with ~, or a pattern. It is looked for in the folders where
+    relative paths start. If none has it, it is relative to the current one.
 
     Raises:
         ValueError: several folders have one, and the files are not equal.
@@ -67,9 +65,9 @@ def locate(path):
 
 
 def starts_seen_from(folder):
-    """Returns the folders where relative paths start, relative to that of a run.
+    """Returns the folders where relative paths start, seen from a run's folder.
 
-    It is the first; the current one follows.
+    The run's folder comes first, then the current one.
     """
     folder = os.path.realpath(folder)
     places = map(os.path.realpath, (folder, os.curdir, *_starts))

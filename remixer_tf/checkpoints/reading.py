@@ -1,7 +1,4 @@
-"""Reading checkpoints: what lies in their folder, and in one of them.
-
-`remixer_tf.checkpoints.writing` writes them, and says what they are.
-"""
+"""Reads checkpoints. `remixer_tf.checkpoints.writing` describes their files."""
 
 import contextlib
 import hashlib
@@ -18,30 +15,28 @@ from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
 from remixer_tf.errors import MissingFileError, StorageError, UserError
 
-LEARNING_RATE = "learning_rate"  # an optimizer's variable that older ones hold
+LEARNING_RATE = "learning_rate"  # an optimizer's variable, in older checkpoints too
 
 _SHOWN = 10
 _SMALL = 1 << 16  # bytes
 
 
 def restore_model(model_dir, model, step=None):
-    """Restores only the model's variables, as evaluation needs them.
+    """Restores the model's variables only, for evaluation.
 
     Args:
         model_dir: folder of the run.
         model: a built `keras.Model`.
-        step: int, the step wanted; None for the newest, "best" for the one that
-            best.json names.
+        step: int; None for the newest checkpoint, "best" for the step in best.json.
 
     Returns:
-        int, the step restored.
+        int, the step.
 
     Raises:
-        FileNotFoundError: there is no checkpoint, or none of that step, or no
-            best.json.
-        OSError: it cannot be read; `DamagedError` if a file is damaged.
-        ValueError: the checkpoint holds other variables than the model, or best.json
-            is damaged.
+        FileNotFoundError: there is no such checkpoint, or no best.json.
+        OSError: the checkpoint cannot be read. `DamagedError` if a file is damaged.
+        ValueError: the checkpoint has other variables than the model, or best.json is
+            damaged.
     """
     step = choose_step(model_dir, step)
     folder = checkpoint_path(checkpoint_directory(model_dir), step)
@@ -55,7 +50,7 @@ def restore_model(model_dir, model, step=None):
 
 
 def choose_step(model_dir, step=None):
-    """Returns the step of the checkpoint that `restore_model` reads."""
+    """Returns the step that `restore_model` reads. Raises as it does."""
     directory = checkpoint_directory(model_dir)
     steps = available_steps(directory)
     if not steps:
@@ -101,22 +96,17 @@ def available_steps(directory):
 
 
 def assign_all(folder, groups):
-    """Sets {group: {path: `keras.Variable`}}, all of which the checkpoint holds."""
+    """Sets {group: {path: `keras.Variable`}} from a checkpoint that has them all."""
     for group, variables in groups.items():
         assign(folder, group, list(variables.items()))
 
 
 @retried
 def assign(folder, group, pairs):
-    """Sets some variables of one group, whichever library wrote the checkpoint.
+    """Sets variables of a group from a checkpoint that TensorFlow or orbax wrote.
 
-    Args:
-        folder: of the checkpoint.
-        group: str.
-        pairs: list of (path in the checkpoint, `keras.Variable`).
-
-    Raises:
-        OSError: see `retried`.
+    `pairs` is a list of (path in the checkpoint, `keras.Variable`). It raises OSError,
+    see `retried`.
     """
     if sharded.is_sharded(folder):
         sharded.assign(folder, group, pairs)
@@ -125,7 +115,7 @@ def assign(folder, group, pairs):
         reader = tf.train.load_checkpoint(os.path.join(place, "state"))
         for name, variable in pairs:
             value = reader.get_tensor(tensor_name(group, name))
-            # JAX's alone have one.
+            # Only JAX's arrays have one.
             sharding = getattr(variable.value, "sharding", None)
             if sharding is not None:
                 value = sharded.spread(value, sharding, variable.dtype)
@@ -134,9 +124,9 @@ def assign(folder, group, pairs):
 
 @contextlib.contextmanager
 def plain_path(folder):
-    """Yields the folder under a name that TensorFlow does not take for a pattern.
+    """Yields the folder, or a link to it if TensorFlow would read it as a pattern.
 
-    It would find no file in a folder called lr[1e-3], which is read through a link.
+    TensorFlow finds no file in a folder called lr[1e-3].
     """
     if "://" in str(folder) or not {*str(folder)} & {*"*?[\\"}:
         yield folder
@@ -165,11 +155,11 @@ def named_variables(variables):
 
 
 def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):
-    """Returns what a `keras.Variable` holds, as a checkpoint has it.
+    """Returns the value of a `keras.Variable` for a checkpoint.
 
-    On TensorFlow that is its own variable. Else it is a copy, since memory may be given
-    to the next step. Its integers are int64, as they are on TensorFlow; each backend
-    casts them when it reads.
+    On TensorFlow it is a `tf.Variable`. On JAX it is a copy, since the next step may
+    take the memory. Its integers are int64, as on TensorFlow; a backend casts them when
+    it reads.
     """
     if keras.backend.backend() == "tensorflow":
         return variable.value
@@ -179,27 +169,27 @@ def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):
 
 @retried
 def check_whole(folder):
-    """Reads every file of a checkpoint and compares its checksums.
-
-    Raises:
-        OSError: see `retried`.
-    """
+    """Reads every file of a checkpoint and compares checksums. Raises as `retried`."""
     check_complete(folder)
     with plain_path(folder) as place:
         for name in tf.io.gfile.listdir(place):
             if name.endswith(".index"):
-                _read_all(os.path.join(place, name.removesuffix(".index")))
+                prefix = os.path.join(place, name.removesuffix(".index"))
+                types = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+                for tensor, dtype in types.items():
+                    tf.raw_ops.RestoreV2(
+                        prefix=prefix,
+                        tensor_names=[tensor],
+                        shape_and_slices=[""],
+                        dtypes=[dtype],
+                    )
     if sharded.is_sharded(folder):
         sharded.check_checksums(folder)
 
 
 @retried
 def check_complete(folder):
-    """Lists the files of a checkpoint.
-
-    Raises:
-        OSError: one is missing, or see `retried`.
-    """
+    """Raises DamagedError if a file of the checkpoint is missing. See `retried`."""
     there = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
     parts = num_parts(there)
     prefixes = ["state", *(f"data-{index}-of-{parts}" for index in range(parts))]
@@ -223,15 +213,6 @@ def num_parts(names):
     return next((int(match[1]) for match in parts if match), 0)
 
 
-def _read_all(prefix):
-    """Reads all tensors of a checkpoint file."""
-    types = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
-    for name, dtype in types.items():
-        tf.raw_ops.RestoreV2(
-            prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
-        )
-
-
 def tensor_name(group, name):
     """Returns the key in a checkpoint file of {group: {variable path: variable}}."""
     escaped = name.replace(".", "..").replace("/", ".S")
@@ -240,11 +221,7 @@ def tensor_name(group, name):
 
 @retried
 def saved_shapes(folder):
-    """Returns {group: {variable path: shape}} of a checkpoint.
-
-    Raises:
-        OSError: see `retried`.
-    """
+    """Returns {group: {variable path: shape}} of a checkpoint. Raises as `retried`."""
     if sharded.is_sharded(folder):
         return sharded.saved_shapes(folder)
     shapes = {}
@@ -260,21 +237,21 @@ def saved_shapes(folder):
 
 
 def shorten(names):
-    """Joins names, at most the first few."""
+    """Joins names, and counts those after the first ten."""
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
 
 
 def is_random_state(name):
-    """Whether a variable's path is that of a random generator's state."""
+    """Whether a path names the state of a random generator."""
     return "seed_generator" in name
 
 
 def check_coverage(folder, groups, random_states=True):
     """Raises unless the checkpoint and {group: {path: variable}} have the same shapes.
 
-    An optimizer's learning rate does not count: it is as configured. `random_states`
-    says whether the states of random generators count.
+    An optimizer's learning rate does not count: the configuration sets it. States of
+    random generators count if `random_states` is true.
     """
     shapes = saved_shapes(folder)
     problems = []
@@ -301,7 +278,7 @@ def check_coverage(folder, groups, random_states=True):
             if names:
                 more = f", and {len(names) - 1} more" * (len(names) > 1)
                 problems.append(f"  {group} variables {label}: {names[0]}{more}")
-        if problems:  # An optimizer's follow from the model's.
+        if problems:  # The optimizer's problems follow from the model's.
             break
     if problems:
         raise UserError(
@@ -312,10 +289,10 @@ def check_coverage(folder, groups, random_states=True):
 
 
 def hash_checkpoint(folder):
-    """Returns a hash (str) that tells checkpoints apart, those of one step too.
+    """Returns a hash, a str of 16 digits, that differs between checkpoints.
 
-    It is of the names and sizes of all files, and of what is in the small ones and in
-    the indices: TensorFlow's and orbax's have checksums of the arrays.
+    It hashes names and sizes of all files, and the contents of small files and indices.
+    The indices of TensorFlow and orbax have checksums of the arrays.
     """
     digest = hashlib.sha256()
     for directory, _, names in sorted(tf.io.gfile.walk(folder)):
@@ -330,7 +307,7 @@ def hash_checkpoint(folder):
 
 
 def _best_step(model_dir):
-    """Returns the step in best.json, which training with `Best` writes."""
+    """Returns the step in best.json. Training with `Best` writes it."""
     path = os.path.join(model_dir, "best.json")
     if not tf.io.gfile.exists(path):
         raise MissingFileError(

@@ -1,10 +1,9 @@
-"""The arrays of a checkpoint, written by orbax: each device's part from where it is.
+"""Checkpoints whose arrays orbax writes: each host writes its devices' parts.
 
-No host holds more than the parts of its own devices. Beside the other files of a
-checkpoint, see `writing`:
+They have these files besides those of `writing`:
 
     <step>/arrays/         orbax's folder of {group: {variable path: array}}
-    <step>/checksums.json  CRC-32 of its files, since orbax writes none of the values
+    <step>/checksums.json  CRC-32 of its files, as orbax has no checksums of values
 """
 
 import contextlib
@@ -21,29 +20,29 @@ from etils import epath
 from remixer_tf.checkpoints.damage import DamagedError
 from remixer_tf.errors import StorageError
 
-_SECONDS = 3600  # that writing may take, and hosts wait for each other
+_SECONDS = 3600  # the most that hosts wait for each other's writing
 _CHUNK = 1 << 24
 
 
 def is_sharded(folder):
-    """Whether the arrays of the checkpoint in `folder` were written by orbax."""
+    """Whether orbax wrote the arrays of the checkpoint in `folder`."""
     return tf.io.gfile.isdir(_arrays(folder))
 
 
 def save(folder, groups):
-    """Copies arrays to the hosts that they are on, and starts writing them.
+    """Copies arrays to their hosts, and starts writing them. All processes call it.
 
-    All processes call it. The arrays' memory may be given to a step once it returned.
+    A step may change the arrays afterwards.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         groups: {group: {variable path: `jax.Array`}}.
 
     Returns:
-        a function of no arguments that returns when all processes have written, and
-        raises what kept one from it. All processes call it, in any thread.
+        a function without arguments that returns when all processes have written, or
+        raises the error of one. All processes call it, in any thread.
     """
-    import orbax.checkpoint as ocp  # Here, since that takes most of a second.
+    import orbax.checkpoint as ocp  # It takes most of a second.
 
     checkpointer = ocp.StandardCheckpointer(
         async_options=ocp.options.AsyncOptions(timeout_secs=_SECONDS)
@@ -53,13 +52,13 @@ def save(folder, groups):
 
 
 def write_checksums(folder):
-    """Writes the checksums of all that `save` has written. One process does."""
+    """Writes the checksums of what `save` wrote. One process calls it."""
     with tf.io.gfile.GFile(os.path.join(folder, "checksums.json"), "w") as file:
         json.dump(_checksums(folder), file)
 
 
 def check_checksums(folder):
-    """Raises DamagedError unless all files are there, as they were written."""
+    """Raises DamagedError if a file is missing or changed."""
     try:
         with tf.io.gfile.GFile(os.path.join(folder, "checksums.json")) as file:
             written = json.load(file)
@@ -89,7 +88,7 @@ def saved_shapes(folder):
 
 
 def assign(folder, group, pairs):
-    """Sets variables: arrays of JAX's where they are, others by NumPy.
+    """Sets variables: JAX's on their devices, others through NumPy.
 
     `pairs` is a list of (variable path in the checkpoint, `keras.Variable`).
     """
@@ -100,7 +99,7 @@ def assign(folder, group, pairs):
     numpy = ocp.RestoreArgs(restore_type=np.ndarray)
     item, arguments = {}, {}
     for name, variable in pairs:
-        # Without a sharding, orbax would take that of the devices that wrote.
+        # Without a sharding, orbax would take the one that wrote the array.
         sharding = getattr(variable.value, "sharding", None)
         item[name], arguments[name] = 0, numpy
         if sharding is not None:
@@ -118,15 +117,14 @@ def assign(folder, group, pairs):
 
 
 def spread(value, sharding, dtype=None):
-    """Returns an array, which each process has whole, as one that processes share.
+    """Turns an array that each process has whole into one that processes share.
 
-    JAX would make it of the whole one, but compare that on each device with all
-    processes' first.
+    `jax.device_put` would first compare the arrays of all processes, on each device.
 
     Args:
-        value: array; what processes share already is returned as it is.
-        sharding: of the result. If it is of one process, `value` is returned.
-        dtype: of the result; None for that of `value`.
+        value: array. An array that is shared already is returned unchanged.
+        sharding: the result's. If one process has all its devices, `value` is returned.
+        dtype: the result's; None keeps `value`'s.
     """
     whole = getattr(value, "is_fully_addressable", True)  # as NumPy's are
     if sharding.is_fully_addressable or not whole:
@@ -137,7 +135,7 @@ def spread(value, sharding, dtype=None):
 
 @contextlib.contextmanager
 def _read_errors():
-    """Raises tensorstore's errors, which are ValueErrors, as OSError."""
+    """Turns tensorstore's errors, which are ValueErrors, into OSErrors."""
     try:
         yield
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""The vocabularies of a run: kept in its folder, and held to afterwards.
+"""A run's vocabularies: kept in its folder, and compared whenever it is used.
 
-A model reads the ids of another vocabulary without complaint, and answers nonsense.
+With another vocabulary's ids a model would answer nonsense without an error.
 """
 
 import filecmp
@@ -20,18 +20,18 @@ FOLDER = "vocabularies"
 
 
 def remember_vocabularies(model_dir, vocabularies, continues):
-    """Writes vocabularies.json of a run as it starts, and copies of the files.
+    """Writes vocabularies.json of a run that starts, and copies of the files.
 
     Args:
         model_dir: folder of the run.
-        vocabularies: what `describe_vocabularies` gives.
+        vocabularies: dictionary from `describe_vocabularies`.
         continues: bool, whether the run has weights already.
 
     Returns:
-        list of str, the files that were not there before.
+        list of str, the new files.
 
     Raises:
-        ValueError: the run continues, and was trained with others.
+        ValueError: the run continues, and was trained with other vocabularies.
     """
     if continues:
         check_vocabularies(model_dir, vocabularies)
@@ -46,7 +46,7 @@ def remember_vocabularies(model_dir, vocabularies, continues):
 
 
 def forget_vocabularies(model_dir, files):
-    """Removes what `remember_vocabularies` has written, of a run that did not start."""
+    """Removes the files that `remember_vocabularies` wrote, after a failed start."""
     for file in files:
         tf.io.gfile.remove(file)
     folder = os.path.join(model_dir, FOLDER)
@@ -61,10 +61,10 @@ def _files(model_dir):
 
 
 def _copy_file(model_dir, vocabulary):
-    """Copies a vocabulary's file; returns {"file": the copy's path below model_dir}."""
+    """Copies a vocabulary's file. Returns {"file": path of the copy in model_dir}."""
     if "file" not in vocabulary:
         return {}
-    # Inputs and targets may have files of one name, in different folders.
+    # Inputs and targets may have files with one name in different folders.
     mark = f"{vocabulary['sha256'][:8]}-"
     name = os.path.basename(vocabulary["file"]).removeprefix(mark)
     place = os.path.join(FOLDER, mark + name)
@@ -77,9 +77,9 @@ def _copy_file(model_dir, vocabulary):
 
 
 def name_copies(configuration, model_dir):
-    """Returns gin text that names the run's copies of vocabularies, not their files.
+    """Returns gin text that names the run's copies in place of vocabulary files.
 
-    Paths are relative to `model_dir`.
+    Their paths are relative to `model_dir`.
     """
     folder = os.path.join(model_dir, FOLDER)
     copies = os.listdir(folder) if os.path.isdir(folder) else []
@@ -97,13 +97,10 @@ def name_copies(configuration, model_dir):
 
 
 def check_vocabularies(model_dir, vocabularies):
-    """Checks that a run was trained with these vocabularies.
+    """Raises ValueError if a run was trained with other vocabularies.
 
-    Features that only one of the two has are not compared. A run made before
-    vocabularies were written is accepted, with a warning.
-
-    Raises:
-        ValueError: it was trained with others.
+    Only common features are compared. A run without vocabularies.json is accepted with
+    a warning.
     """
     if not tf.io.gfile.exists(_path(model_dir)):
         if available_steps(checkpoint_directory(model_dir)):
@@ -125,9 +122,9 @@ def check_vocabularies(model_dir, vocabularies):
 
 
 def compare_vocabularies(saved, given):
-    """Yields (feature, text of the saved one, text of the given one) if they differ.
+    """Yields (feature, saved, given) as text, for common features that differ.
 
-    The name of the file does not matter. Features that only one has are left out.
+    File names may differ.
     """
 
     def show(vocabulary):

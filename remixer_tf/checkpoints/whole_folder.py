@@ -1,21 +1,23 @@
-"""Files and folders that appear whole, or not at all."""
+"""Files and folders that appear whole or not at all, and the processes that write."""
 
 import contextlib
+import functools
+import hashlib
 import os
 import re
+import socket
 import time
 
 import tensorflow as tf
 
 from remixer_tf.checkpoints.damage import first_line
-from remixer_tf.checkpoints.processes import describe, machine
 from remixer_tf.errors import ExistingFileError, StorageError
 
 _ABANDONED_SECONDS = 24 * 3600
 
 
 def write_whole(path, text):
-    """Writes a text file, local or gs://: a reader sees the old one or the new one."""
+    """Writes a text file, local or gs://. A reader sees the old or the new one."""
     with tf.io.gfile.GFile(f"{path}.writing", "w") as file:
         file.write(text)
     tf.io.gfile.rename(f"{path}.writing", path, overwrite=True)
@@ -23,15 +25,10 @@ def write_whole(path, text):
 
 @contextlib.contextmanager
 def whole_folder(path):
-    """Writes a folder: it appears when the block ends without an error.
-
-    What killed processes left half written beside it is removed first.
+    """Yields a folder to write into. It gets its name when the block ends well.
 
     Args:
-        path: str, of a folder that is empty or not there, local or gs://.
-
-    Yields:
-        str, the folder to write into.
+        path: str, local or gs://, a folder that is empty or missing.
 
     Raises:
         OSError: it cannot be written.
@@ -51,9 +48,9 @@ def whole_folder(path):
 
 
 def temporary_name(path):
-    """Returns the name that a file or folder has until it is whole.
+    """Returns a name for a file or folder until it is whole.
 
-    What killed processes left half written beside it is removed.
+    It removes files and folders that killed processes left half written there.
     """
     remove_abandoned(os.path.dirname(path))
     return f"{path}.writing-{machine() or '0' * 8}-{os.getpid()}"
@@ -62,8 +59,8 @@ def temporary_name(path):
 def remove_abandoned(parent):
     """Removes half written files and folders in `parent` whose writers are gone.
 
-    A writer of this machine is known by its id, another one by having written nothing
-    for a day. Object stores have no such folders.
+    A writer on this machine is gone if its process is. One on another machine is gone
+    if it wrote nothing for a day. Object stores have no such folders.
     """
     if "://" in parent or not os.path.isdir(parent or "."):
         return
@@ -92,7 +89,7 @@ def check_absent(folder):
 
 
 def _newest(path):
-    """Returns when a file, or something in a folder, was written last, in seconds."""
+    """Returns the time of the last write to a file or into a folder, in seconds."""
     times, paths = [0.0], [path]
     for root, folders, names in os.walk(path):
         paths += [os.path.join(root, name) for name in (*folders, *names)]
@@ -100,3 +97,40 @@ def _newest(path):
         with contextlib.suppress(OSError):
             times.append(os.path.getmtime(place))
     return max(times)
+
+
+def describe(pid):
+    """Returns a dictionary for JSON that identifies a process of this machine.
+
+    Its keys are `host`, `machine`, `pid` and `started`. None if the process is gone.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass  # Another user's process.
+    started = None
+    with contextlib.suppress(OSError):
+        # The name may hold spaces. After it come the state and, as the 20th, the time.
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        if fields[0] == "Z":
+            return None
+        started = fields[19]
+    host = socket.gethostname()
+    return {"host": host, "machine": machine(), "pid": pid, "started": started}
+
+
+@functools.cache
+def machine():
+    """Returns 8 hexadecimal digits for the system that numbers this process, or None.
+
+    Containers may share a host's name, but they number their own processes.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
+            name = file.read() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+    return hashlib.sha256(name.encode()).hexdigest()[:8]

@@ -1,18 +1,17 @@
-"""Checkpoints: {path: variable}, with their coverage checked both ways.
+"""Writes checkpoints, and restores a run from the newest whole one.
 
-`tf.train.Checkpoint(model=model)` leaves out layers in Python lists and the states of
-random generators without a word. So every variable is listed by its path, and the list
-is compared with the model and with the file. A checkpoint is a folder that is renamed
-when it is whole:
+`tf.train.Checkpoint(model=model)` silently leaves out layers in Python lists and the
+states of random generators. So a checkpoint lists every variable by its path, and the
+list is compared with the model and with the file. Below <model_dir>/checkpoints/:
 
-    <model_dir>/checkpoints/<step>/state.*         model, optimizer, step
-    <model_dir>/checkpoints/<step>/arrays/         model, optimizer, if orbax writes
-    <model_dir>/checkpoints/<step>/data-0-of-1.*   position in each part of the data
-    <model_dir>/checkpoints/<step>/summary.json    what the run has taken so far
-    <model_dir>/checkpoints/writing-<step>/        until then
-    <model_dir>/checkpoints/0/state.*              where a run starts: the model alone
-    <model_dir>/checkpoints/removing-<step>/       an old one, while it is deleted
-    <model_dir>/checkpoints/damaged-<step>/        a damaged one
+    <step>/state.*         model, optimizer, step.
+    <step>/arrays/         model and optimizer, if orbax writes them.
+    <step>/data-0-of-1.*   the position in each part of the data.
+    <step>/summary.json    the run's summary so far.
+    0/state.*              the weights that a run starts with.
+    writing-<step>/        a checkpoint until it is whole.
+    removing-<step>/       an old checkpoint while it is deleted.
+    damaged-<step>/        a damaged checkpoint.
 """
 
 import contextlib
@@ -47,24 +46,24 @@ from remixer_tf.errors import StorageError, UserError
 class Checkpoints:
     """Saves and restores everything that a run needs to continue exactly.
 
-    Training waits only for the copy of the variables: a thread writes them. Use it as a
+    Training waits for the copy of the variables only: a thread writes them. Use it as a
     context manager around the training loop.
+
+    Host 0 writes model and optimizer. With `Engine.checkpoint_format` "orbax" every
+    host writes the parts on its devices, see `sharded`. For each part of the data, one
+    host that reads it writes the position.
 
     Args:
         model_dir: folder of the run, which all hosts share.
-        engine: the built `Engine`, of which it reads `variables`, `values`,
-            `checkpoint_format` and `host`. Host 0 writes model and optimizer, one of
-            the hosts that read a part of the data the position in it. With "orbax"
-            every host writes the parts that its devices hold; see `sharded`.
+        engine: the built `Engine`.
         iterator: this host's `tf.data` iterator.
-        keep: how many of the newest checkpoints stay.
-        keep_period: checkpoints of steps that it divides stay for good; None for none.
+        keep: int, how many of the newest checkpoints stay.
+        keep_period: int. Checkpoints of its multiples stay for good. None for none.
 
     Attributes:
         best_step: int, a step whose checkpoint stays, or None.
-        has_start: bool, whether the folder has a checkpoint of step 0, see
-            `write_weights`.
-        summary: dictionary, that of the checkpoint restored; {} if it has none.
+        has_start: bool, whether there is a checkpoint of step 0, see `write_weights`.
+        summary: dictionary, the restored checkpoint's summary, or {}.
     """
 
     def __init__(self, model_dir, engine, iterator, keep=3, keep_period=None):
@@ -74,7 +73,10 @@ class Checkpoints:
         self.has_start = 0 in available_steps(self.directory)
         self._engine = engine
         self._data = tf.train.Checkpoint(iterator=iterator)
-        self._data_shapes = _describe(iterator.element_spec)
+        self._data_shapes = ", ".join(
+            f"{key} {list(spec.shape)}"
+            for key, spec in sorted(iterator.element_spec.items())
+        )
         self._groups = engine.variables()
         self._keep = keep
         self._keep_period = keep_period
@@ -94,21 +96,20 @@ class Checkpoints:
         """Copies everything, and starts writing the checkpoint of `step`.
 
         All hosts call it. The step that was saved or restored last is not written
-        again. `summary`, a dictionary for JSON or None for {}, stays with it.
+        again. The checkpoint keeps `summary`, a dictionary for JSON or None for {}.
 
         Raises:
             OSError: this or the previous checkpoint could not be written, here or on
                 another host.
-            ValueError: the model or optimizer has made variables since, which the
-                checkpoint would miss.
+            ValueError: the model or optimizer has new variables, which a restart would
+                lack.
         """
         self.wait()
         if step == self._last_step:
             return
         self._last_step = step
         for group, now in self._engine.variables().items():
-            late = sorted(now.keys() ^ self._groups[group].keys())
-            if late:
+            if late := sorted(now.keys() ^ self._groups[group].keys()):
                 raise UserError(
                     f"The {group}'s variables are not those it had when training "
                     f"started. Changed: {shorten(late)}. Make every variable in "
@@ -126,7 +127,7 @@ class Checkpoints:
         with self._noted_error():
             if self._host.saves_position:
                 self._data.write(self._data_path(folder))
-        self._agree()  # The positions of all hosts are there.
+        self._agree()  # All hosts have written their positions.
         finish, state = self._copy(folder, step)
         self._agree()
         arguments = finish, state, folder, step
@@ -134,7 +135,7 @@ class Checkpoints:
         self._thread.start()
 
     def _agree(self):
-        """Raises OSError on all hosts if one of them has noted an error."""
+        """Raises OSError on all hosts if one has noted an error."""
         failed = self._host.gather(int(self._error is not None))
         self.check()
         if any(failed):
@@ -147,14 +148,14 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _noted_error(self):
-        """Keeps an error for `_agree`: the other hosts wait there."""
+        """Keeps an error for `_agree`, where the other hosts wait."""
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
             self._error = error
 
     def _copy(self, folder, step):
-        """Copies all; returns what waits for orbax, and what TensorFlow writes."""
+        """Copies everything. Returns a function that waits for orbax, and the state."""
         finish, groups = (lambda: None), {}
         if self._by_orbax:
             arrays = {
@@ -181,7 +182,7 @@ class Checkpoints:
             )
 
     def _write(self, finish, state, folder, step):
-        """Writes, makes the checkpoint appear, and removes old ones."""
+        """Writes a checkpoint, renames its folder, and removes old checkpoints."""
         try:
             finish()
             if self._host.index:
@@ -195,11 +196,11 @@ class Checkpoints:
             _sync(self.directory, below=False)
             for old in self._superfluous():
                 self._remove(old)
-        except Exception as error:  # Shown by `check`, in the main thread.
+        except Exception as error:  # `check` raises it in the main thread.
             self._error = error
 
     def _remove(self, step):
-        """Removes a checkpoint; what another process still reads is left for later."""
+        """Removes a checkpoint, later if another process still reads it."""
         target = os.path.join(self.directory, f"removing-{step}")
         try:
             if not tf.io.gfile.exists(target):
@@ -226,7 +227,7 @@ class Checkpoints:
         if self._error is None:
             return
         error, self._error = self._error, None
-        self._remove_unfinished()  # Else a full disk stays full.
+        self._remove_unfinished()  # Otherwise a full disk stays full.
         there = "There is none yet."
         if steps := available_steps(self.directory):
             there = (
@@ -243,13 +244,13 @@ class Checkpoints:
         """Waits until the checkpoint is written. All hosts call it.
 
         Raises:
-            OSError: it could not be, here or on another host.
+            OSError: a host could not write it.
         """
         self.join()
         self._agree()
 
     def join(self):
-        """Waits until this host's part is written, and on host 0 the whole."""
+        """Waits for this host's thread, which on host 0 finishes the checkpoint."""
         if self._thread:
             self._thread.join()
             self._thread = None
@@ -257,22 +258,22 @@ class Checkpoints:
     def restore(self, restart_data_at=None, clean=True):
         """Restores the newest whole checkpoint, and returns its step.
 
-        All hosts call it: the first chooses the step. That of step 0 leaves dropout's
-        random states as they are.
+        All hosts call it, and host 0 chooses the step. The checkpoint of step 0 does
+        not set the random states of dropout.
 
         Args:
             restart_data_at: int, the step of a checkpoint whose position in the data is
-                left aside, so that the data starts anew; None for none.
-            clean: bool, whether to rename damaged checkpoints and to remove what a
-                killed process left half written or half removed.
+                ignored, so that the data starts anew; None for none.
+            clean: bool, whether to rename damaged checkpoints and to remove unfinished
+                ones.
 
         Returns:
-            int, 0 if the folder holds no checkpoint, or that of step 0 alone.
+            int, 0 if there is no checkpoint, or only that of step 0.
 
         Raises:
-            OSError: a checkpoint cannot be read, or there are damaged ones alone.
-            ValueError: the checkpoint holds other variables than this run, or the
-                position in other data, or in data in another number of parts.
+            OSError: a checkpoint cannot be read, or all are damaged.
+            ValueError: the checkpoint has other variables than this run, or a position
+                in other data or in another number of parts.
         """
         step, error = -1, None
         if self._host.index == 0:
@@ -323,7 +324,7 @@ class Checkpoints:
         assign_all(folder, {"model": variables})
 
     def _choose(self):
-        """Returns the newest whole checkpoint's step, 0 for none, and damaged steps."""
+        """Returns the step of the newest whole checkpoint or 0, and damaged steps."""
         steps = [step for step in available_steps(self.directory) if step]
         damaged = []
         for step in reversed(steps):
@@ -344,13 +345,13 @@ class Checkpoints:
         return 0, []
 
     def _names(self):
-        """Returns the names in the folder of checkpoints."""
+        """Lists the folder of checkpoints."""
         if not tf.io.gfile.isdir(self.directory):
             return []
         return [name.rstrip("/") for name in tf.io.gfile.listdir(self.directory)]
 
     def _clean(self, damaged):
-        """Renames damaged checkpoints, and removes what a kill left behind."""
+        """Renames damaged checkpoints, and removes unfinished ones."""
         for step in damaged:
             target = os.path.join(self.directory, f"damaged-{step}")
             if tf.io.gfile.exists(target):
@@ -359,14 +360,14 @@ class Checkpoints:
         self._remove_unfinished()
 
     def _remove_unfinished(self):
-        """Removes checkpoints that are half written or half removed; host 0 does."""
+        """On host 0, removes checkpoints that are half written or half removed."""
         for name in self._names() if self._host.index == 0 else ():
             if name.startswith(("writing-", "removing-")):
                 with contextlib.suppress(OSError, tf.errors.OpError):
                     tf.io.gfile.rmtree(os.path.join(self.directory, name))
 
     def _restore_data(self, folder, step):
-        """Goes to the checkpoint's position in the data; raises if it is in other."""
+        """Restores the position in the data. Raises if the data are others."""
         with plain_path(folder) as place:
             reader = tf.train.load_checkpoint(os.path.join(place, "state"))
             saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
@@ -407,18 +408,15 @@ class Checkpoints:
             )
 
     def _data_path(self, folder):
-        """Returns the path of the position in this host's part of the data."""
+        """The path of the position in this host's part of the data."""
         shard = self._host.shard_info
         return os.path.join(folder, f"data-{shard.index}-of-{shard.num_shards}")
 
 
 def write_weights(model_dir, model, step=0):
-    """Writes a checkpoint of a model alone. A run can start from that of step 0.
+    """Writes a checkpoint of a built `keras.Model` only, of a step that has none.
 
-    Args:
-        model_dir: folder of the run.
-        model: a built `keras.Model`.
-        step: int, of which there is no checkpoint.
+    A run starts from the weights of step 0.
     """
     folder = checkpoint_path(checkpoint_directory(model_dir), step)
     variables = named_variables(model.variables)
@@ -435,7 +433,7 @@ def _summary_path(folder):
 
 
 def _sync(folder, below=True):
-    """Brings files to the disk, and then their names. Object stores do so alone."""
+    """Flushes files to the disk, then their names. Object stores need no flush."""
     if "://" in folder:
         return
     paths = [folder]
@@ -451,8 +449,3 @@ def _sync(folder, below=True):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _describe(element_spec):
-    """Returns the names and shapes of the data's elements."""
-    return ", ".join(f"{k} {list(v.shape)}" for k, v in sorted(element_spec.items()))

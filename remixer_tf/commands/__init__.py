@@ -1,7 +1,7 @@
 """The commands: `python -m remixer_tf COMMAND ...`, a module for each.
 
-A command's module has what it does as its docstring, the first line for the list of
-commands, `add_arguments(parser)` and `run(options)`.
+The docstring of a command's module is its help; its first line stands in the list of
+commands. The module has `add_arguments(parser)` and `run(options)`.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import importlib
 import re
 import sys
 
+from remixer_tf import console
 from remixer_tf.errors import UserError, nearest, printable
 
 COMMANDS = (
@@ -18,10 +19,10 @@ COMMANDS = (
 )
 RENAMED = {"inspect": "data_report", "profile": "costs"}
 
-_NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory|OOM when", re.IGNORECASE)
-_NO_DISK = re.compile(
-    "no space left|disk quota|file too large|read-only file system|permission denied",
-    re.IGNORECASE,
+# Libraries' errors are found by their text: no library is imported here.
+_NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
+_NO_DISK = (
+    "no space left|disk quota|file too large|read-only file system|permission denied"
 )
 
 
@@ -50,18 +51,24 @@ def run_command(name, arguments):
         UserError: there is no such command, or an argument or the configuration is
             wrong.
     """
-    from remixer_tf.configuration.command_line import parse_command_line
+    from remixer_tf.configuration import parse_command_line
 
     command = load_command(name)
+
+    def add_arguments(parser):
+        command.add_arguments(parser)
+        console.add_arguments(parser)
+
     options = parse_command_line(
-        arguments, command.__doc__, command.add_arguments, f"remixer_tf {name}"
+        arguments, command.__doc__, add_arguments, f"remixer_tf {name}"
     )
+    console.configure(options.quiet, options.log)
     command.run(options)
 
 
 @contextlib.contextmanager
 def errors_in_one_line():
-    """Shows a `UserError`, or a machine without memory or disk, as one line.
+    """Shows a `UserError`, or a lack of memory or disk, as one line.
 
     The exit code is 2 then, and 130 after Ctrl-C. Other exceptions are bugs, and keep
     their traceback.
@@ -74,15 +81,20 @@ def errors_in_one_line():
     except Exception as error:
         user = isinstance(error, UserError)
         message = error.message if user else _of_machine(error)
+        if isinstance(error, ModuleNotFoundError) and error.name == "seqio":
+            message = (
+                "seqio is not installed: pip leaves it out on Python 3.13, where one "
+                "of its dependencies needs a compiler. Run: pip install --no-deps "
+                "seqio==0.0.20"
+            )
         if message is None:
             raise
-        print(f"error: {printable(message)}", file=sys.stderr)
+        console.say(printable(message), "error")
         sys.exit(2)
 
 
 def _of_machine(error):
     """Returns the message for a machine that lacks memory or disk, else None."""
-    # Libraries' errors are found by their text: no library is imported here.
     if what := _line_with(_NO_DISK, error):
         return (
             f"{what}. Make room, or choose a place that can be read and written. "
@@ -102,6 +114,6 @@ def _of_machine(error):
 
 def _line_with(pattern, error):
     """Returns the first line of an error's text that has the pattern, else None."""
-    lines = (line for line in str(error).splitlines() if pattern.search(line))
-    line = next(lines, None)
+    lines = str(error).splitlines()
+    line = next((s for s in lines if re.search(pattern, s, re.IGNORECASE)), None)
     return line and re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", line).rstrip(".")

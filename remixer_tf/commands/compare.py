@@ -1,8 +1,8 @@
 """Puts runs side by side.
 
-The tables have parameters, FLOPs, steps, time, the last and the best of each metric,
-and the bindings of gin that differ. Configurations are compared as text, and no module
-of theirs is imported: the command has no options for gin.
+The tables have parameters, FLOPs, steps, time, the last and the best value of each
+metric, and the gin bindings that differ. Configurations are compared as text: the
+command imports no module of theirs, and has no options for gin.
 """
 
 from remixer_tf import configuration
@@ -16,9 +16,10 @@ def add_arguments(parser):
 
 def run(options):
     configuration.load_tensorflow()
-    from remixer_tf.analysis.comparison import Run, write_comparison
+    from remixer_tf.analysis.comparison import read_run, write_comparison
     from remixer_tf.serving.lines import open_text_output
 
     with open_text_output(options.output) as output:
-        runs = [Run(folder, configuration.read_bindings) for folder in options.runs]
+        reader = configuration.read_bindings
+        runs = {folder: read_run(folder, reader) for folder in options.runs}
         write_comparison(runs, options.format, output)

@@ -1,6 +1,6 @@
 """Counts parameters, FLOPs and bytes.
 
-The tables have models as rows, next to what their paper prints. Each --gin_file is a
+Each row of the tables is a model, next to what its paper prints. Each --gin_file is a
 model of its own. Without --measure no variable is made, so that any size can be
 counted.
 """
@@ -8,7 +8,6 @@ counted.
 import os
 
 from remixer_tf import configuration
-from remixer_tf.configuration.command_line import run_configuration
 from remixer_tf.errors import UserError, nearest
 
 # The default of each size: T5's pre-training.
@@ -24,28 +23,23 @@ def add_arguments(parser):
     ):
         default = f"default: as the row's paper counts, else {_BATCH[name]}"
         configuration.add_number(parser, f"--{name}", f"{what}; {default}")
-    parser.add_argument(
+    configuration.add_list(
+        parser,
         "--table",
-        action="append",
-        default=[],
-        metavar="PAPER/TABLE",
-        help="all rows of a paper's table, such as remixer/table1: the files of the "
-        "folder papers/PAPER/TABLE on the search path; repeat it for several",
+        "PAPER/TABLE",
+        "all rows of a paper's table, such as remixer/table1: the files of the folder "
+        "papers/PAPER/TABLE on the search path; repeat it for several",
     )
-    parser.add_argument(
+    configuration.add_list(
+        parser,
         "--layout",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a gin file with the JaxEngine's mesh_shape and layout_rules, such as "
+        "FILE",
+        "gin file with the JaxEngine's mesh_shape and layout_rules, such as "
         "layouts/data_8_model_8.gin: what each device of that mesh would hold; a "
         "second one may change the rules of the first",
     )
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="time training steps too; this makes the models and needs their memory",
-    )
+    help = "time training steps too; this makes the models and needs their memory"
+    configuration.add_flag(parser, "--measure", help)
     configuration.add_table(parser)
 
 
@@ -55,7 +49,7 @@ def run(options):
     from remixer_tf.serving.lines import open_text_output
 
     configuration.check_on_tensorflow("Counting")
-    own = [run_configuration(options)] if options.model_dir else []
+    own = [configuration.run_configuration(options)] if options.model_dir else []
     files = [*own, *options.gin_file, *_files_of_tables(options)]
     if not files:
         raise UserError(
@@ -75,7 +69,6 @@ def run(options):
 def _profile(file, options):
     """Returns a name, `Profile` and `PaperRow` of the model of a gin file."""
     from remixer_tf.analysis.costs import count, count_activations, measure
-    from remixer_tf.configuration.layouts import configured_layout
     from remixer_tf.optimizers import Adafactor
 
     configuration.parse_gin(
@@ -104,17 +97,13 @@ def _profile(file, options):
         "dtype_policy": configuration.get_value("Run.dtype_policy", "float32"),
     }
     optimizer = configuration.get_value("train.optimizer", Adafactor)
-    layout = configured_layout()
-    profile = count(
-        optimizer=optimizer, layout=layout if layout.axes else None, **arguments
-    )
+    layout = configuration.configured_layout()
+    layout = layout if layout.axes else None
+    profile = count(optimizer=optimizer, layout=layout, **arguments)
     profile.activation_bytes = count_activations(**arguments)
     if options.measure:
-        profile.rates = measure(
-            optimizer=optimizer,
-            **arguments,
-            jit_compile=configuration.get_value("TensorFlowEngine.jit_compile"),
-        )
+        compiled = configuration.get_value("TensorFlowEngine.jit_compile")
+        profile.rates = measure(optimizer=optimizer, jit_compile=compiled, **arguments)
     return row.row or os.path.basename(file).removesuffix(".gin"), profile, row
 
 

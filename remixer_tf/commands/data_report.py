@@ -1,8 +1,8 @@
 """Shows the data of a run or a task.
 
-The report has the splits, examples as text and as ids, lengths, what is trimmed,
-unknown and padding, and lengths that would do. --gin.TASK, --gin.VOCABULARY and
---gin.FEATURE_LENGTHS name the data where neither --gin_file nor --model_dir does.
+The report has the splits, examples as text and as ids, lengths, the shares of trimmed,
+unknown and padding tokens, and lengths that suffice. Name the data with --gin_file,
+--model_dir, or --gin.TASK, --gin.VOCABULARY and --gin.FEATURE_LENGTHS.
 """
 
 import sys
@@ -20,8 +20,8 @@ def add_arguments(parser):
     configuration.add_number(
         parser,
         "--max_examples",
-        "read no more examples of a task: of a larger split the numbers are those of a "
-        "sample, and say so",
+        "examples of a task to read at most: the numbers of a larger split are those "
+        "of a sample, and the report says so",
         default=10_000,
     )
     configuration.add_number(parser, "--examples", "examples to show", 3, least=0)
@@ -43,8 +43,8 @@ def run(options):
         return
     if getattr(dataset, "__name__", None) != "train_dataset":
         raise UserError(
-            "this shows the data of train_dataset and image_dataset. The configuration "
-            f"has train.dataset = {dataset}."
+            "this command shows the data of train_dataset and image_dataset. The "
+            f"configuration has train.dataset = {dataset}."
         )
     from remixer_tf.analysis.data_report import write_task
 

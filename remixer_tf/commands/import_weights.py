@@ -1,14 +1,15 @@
 """Makes a run of published weights.
 
 --model_dir becomes a run that starts from them: a checkpoint of step 0, and the
-configuration that infer, eval, train and export read. `remixer_tf.weights.formats` says
-which formats there are.
+configuration that infer, eval, train and export read. `remixer_tf.weights.formats`
+lists the formats.
 """
 
 import os
 import tempfile
 
 from remixer_tf import configuration
+from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.errors import printable
 
 
@@ -19,31 +20,33 @@ def add_arguments(parser):
         required=True,
         dest="source",
         metavar="PATH",
-        help="folder or file of Hugging Face's T5, Mesh TensorFlow's, T5X's, or of "
-        "timm's gMLP or MLP-Mixer",
+        help="folder or file of Hugging Face's T5, FLAN-T5, ByT5, mT5 or umT5, or the "
+        "encoder of one; Mesh TensorFlow's or T5X's T5; timm's gMLP or MLP-Mixer; what "
+        "export --format=safetensors wrote",
     )
-    parser.add_argument(
-        "--vocabulary",
-        metavar="FILE",
-        help="SentencePiece model of the weights, where none is beside them",
-    )
+    help = "SentencePiece model of the weights, where none is next to them"
+    parser.add_argument("--vocabulary", metavar="FILE", help=help)
 
 
 def run(options):
     configuration.load_tensorflow()
-    from remixer_tf.checkpoints.name_table import name_table
+    from remixer_tf.checkpoints import paths
+    from remixer_tf.checkpoints.initial import name_table
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.models.build import build_model
     from remixer_tf.weights import formats
     from remixer_tf.weights import run as imported_run
     from remixer_tf.weights.generation import describe_left_out
-    from remixer_tf.weights.source import take
+    from remixer_tf.weights.source import check_model, take
 
     imported_run.check_new(options.model_dir)
     source = formats.read_source(options.source)
     given = options.gin_bindings
-    of_text = source.extra_ids is not None
     imported_run.check_vocabulary_named(source, options.vocabulary, given)
+    if source.run is None:  # an exported run, perhaps a stranger's
+        (file,) = source.architecture
+        check_run_configuration(file, options.module_import)
+        paths.start_from([os.path.dirname(file)])
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "imported.gin")
         with open(path, "w") as file:
@@ -55,9 +58,10 @@ def run(options):
             modules=options.module_import,
         )
     run = configuration.call("Run")
+    check_model(run.model, source)
     model = build_model(run.model, "float32")
     vocabularies = {}
-    if of_text:
+    if run.task is not None:
         vocabularies = describe_vocabularies(run.get_task())
         imported_run.check_vocabulary_fits(vocabularies, model.vocab_size)
     taken = take(model, source)

@@ -1,7 +1,7 @@
 """Answers lines of text.
 
-Every line of --input is answered with a line of --output, in order. A terminal is asked
-line by line.
+Each line of --output answers the line of --input with the same number. On a terminal,
+the command answers line by line.
 """
 
 from remixer_tf import configuration
@@ -9,23 +9,11 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_run(parser)
-    parser.add_argument(
-        "--input",
-        default="-",
-        metavar="FILE",
-        help="text file, one question a line; standard input if not given, or '-'",
-    )
-    parser.add_argument(
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="written when all is answered; standard output if not given, or '-'",
-    )
-    parser.add_argument(
-        "--scores",
-        action="store_true",
-        help="after each answer, a tab and its log-probability",
-    )
+    help = "text file, one question a line; standard input if not given, or '-'"
+    parser.add_argument("--input", default="-", metavar="FILE", help=help)
+    configuration.add_output(parser, "file, written when all is answered")
+    help = "after each answer, a tab and its log-probability"
+    configuration.add_flag(parser, "--scores", help)
     help = "lines answered together; it changes the speed, not the answers"
     configuration.add_number(parser, "--batch_size", help, default=64)
 

@@ -12,43 +12,28 @@ from remixer_tf.errors import UserError, nearest
 
 def add_arguments(parser):
     configuration.add_run(parser)
-    parser.add_argument(
-        "--tasks",
-        required=True,
-        metavar="A,B",
-        help="names of the harness's tasks or groups; * stands for any letters",
-    )
+    help = "names of the harness's tasks or groups; * stands for any letters"
+    parser.add_argument("--tasks", required=True, metavar="A,B", help=help)
     parser.add_argument(
         "--include_path",
         metavar="FOLDER",
         help="take the tasks' YAML files from here; if not given, the harness's own "
         "tasks, whose data are downloaded",
     )
-    configuration.add_number(
-        parser,
-        "--num_fewshot",
-        "solved examples before each question; as the task says if not given",
-        least=0,
-    )
-    parser.add_argument(
-        "--limit", type=float, metavar="N", help="only the first N examples of a task"
-    )
-    parser.add_argument(
-        "--gen_kwargs",
-        metavar="A=X,B=Y",
-        help="change the tasks' generation_kwargs, such as max_gen_toks=32",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="write the results, with those of every example, as JSON",
-    )
+    help = "solved examples before each question; as the task says if not given"
+    configuration.add_number(parser, "--num_fewshot", help, least=0)
+    help = "only the first N examples of a task"
+    parser.add_argument("--limit", type=float, metavar="N", help=help)
+    help = "change the tasks' generation_kwargs, such as max_gen_toks=32"
+    parser.add_argument("--gen_kwargs", metavar="A=X,B=Y", help=help)
+    help = "write the results, with those of every example, as JSON"
+    parser.add_argument("--output", metavar="FILE", help=help)
     help = "requests answered together; it changes the speed, not the results"
     configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def harness_model(batch_size=64, trust=False, **options):
-    """Restores a run as a model for `lm_eval.simple_evaluate(model=...)`.
+    """Returns a run as a model for `lm_eval.simple_evaluate(model=...)`.
 
     Args:
         batch_size: int, the requests answered together.

@@ -1,9 +1,9 @@
 """Draws what mixing matrices and attention learned.
 
-The folder pictures of --model_dir receives mixing matrices, mean attention maps, alpha,
-and attention in a text. Model and data are those of eval; --gin.Pictures.batch_size=N
-sets the number of examples, --gin.Pictures.split=test their split (of images
---gin.ImagePictures).
+The command writes mixing matrices, mean attention maps, alpha, and the attention in a
+text to the folder pictures of --model_dir. Model and data are those of eval.
+--gin.Pictures.batch_size=N sets the number of examples, --gin.Pictures.split=test their
+split (for images: ImagePictures).
 """
 
 from remixer_tf import configuration
@@ -15,8 +15,8 @@ def add_arguments(parser):
     parser.add_argument(
         "--text",
         action="append",
-        help="draw the attention between the tokens of this input, and of the answer; "
-        "twice for a pair of texts that an encoder reads",
+        help="draw the attention between the tokens of this input and of the answer; "
+        "give it twice for a pair of texts that an encoder reads",
     )
 
 
@@ -28,19 +28,12 @@ def run(options):
             "the configuration names no model to draw (Run.model). Add the model file "
             "of the run with --gin_file."
         )
-    given = {}
     if images and options.text:
         raise UserError("--text is for models of text. This run is of images.")
-    if options.text:
-        given["text"] = options.text
     from remixer_tf.analysis.drawing import draw_checkpoint
 
-    page = draw_checkpoint(
-        configuration.call("Run"),
-        options.model_dir,
-        configuration.call(
-            "ImagePictures" if images else "Pictures", period=1, **given
-        ),
-        step=options.step,
-    )
-    print(page)
+    run = configuration.call("Run")
+    text = {"text": options.text} if options.text else {}
+    name = "ImagePictures" if images else "Pictures"
+    pictures = configuration.call(name, period=1, **text)
+    print(draw_checkpoint(run, options.model_dir, pictures, step=options.step))

@@ -1,9 +1,9 @@
-"""Writes what a benchmark's site takes.
+"""Writes the files that a benchmark's site takes.
 
-The command prints the papers' tables (SuperGLUE, GLUE, entailment) of what eval has
-computed, and writes the files that GLUE's and SuperGLUE's sites take, from the
-predictions on test sets, into the folder submission/STEP of the run. It reads results
-alone, so that it has no options for gin.
+The command prints eval's results as the papers' tables (SuperGLUE, GLUE, entailment).
+From the predictions on test sets it writes the files that GLUE's and SuperGLUE's sites
+take, into the folder submission/STEP of the run. It reads results only, and has no
+options for gin.
 """
 
 from remixer_tf import configuration

@@ -1,8 +1,8 @@
 """Computes the log-likelihood of targets, given inputs.
 
-Lines of --input are inputs, a tab, targets. Lines of --output are the sum, the number
-of tokens, and 1 if greedy decoding would write the targets or else 0, with tabs
-between.
+A line of --input has inputs, a tab and targets. A line of --output has, with tabs
+between, the log-likelihood, the number of tokens, and 1 if greedy decoding would write
+the targets, else 0.
 """
 
 from remixer_tf import configuration
@@ -11,36 +11,25 @@ from remixer_tf.errors import UserError
 
 def add_arguments(parser):
     configuration.add_run(parser)
-    parser.add_argument(
-        "--input",
-        metavar="FILE",
-        help="text file; standard input if not given, or '-'",
-    )
-    parser.add_argument(
-        "--split",
-        metavar="NAME",
-        help="score this split of the run's task (or of --gin.Run.task) instead",
-    )
+    help = "text file; standard input if not given, or '-'"
+    parser.add_argument("--input", metavar="FILE", help=help)
+    help = "score this split of the run's task (or of --gin.Run.task) instead"
+    parser.add_argument("--split", metavar="NAME", help=help)
     configuration.add_number(
         parser,
         "--stride",
-        "take --input for one text, and score a language model on N tokens at a time, "
-        "given those before: one line with the log-likelihood, the tokens, the "
-        "perplexity and the bits per byte",
+        "read --input as one text, and score a language model on N tokens at a time, "
+        "given those before: one line with log-likelihood, tokens, perplexity and bits "
+        "per byte",
     )
-    parser.add_argument(
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="written when all is scored; standard output if not given, or '-'",
-    )
+    configuration.add_output(parser, "file, written when all is scored")
     help = "lines scored together; it changes the speed, not the scores"
     configuration.add_number(parser, "--batch_size", help, default=64)
 
 
 def run(options):
     if options.split and (options.input or options.stride):
-        raise UserError("--split scores a task. Give it without --input and --stride.")
+        raise UserError("--split scores a task. Leave out --input and --stride.")
     configuration.read_run(options, devices="asked")
     from remixer_tf.serving import lines
 

@@ -1,6 +1,6 @@
 """Lists the registered tasks and mixtures.
 
-Tasks of your own are listed with --module_import=MODULE. Those of T5 need t5.
+--module_import=MODULE adds tasks of your own. T5's tasks need the library t5.
 """
 
 import fnmatch
@@ -13,13 +13,7 @@ from remixer_tf.errors import UserError, nearest
 def add_arguments(parser):
     parser.usage = "%(prog)s [options] [PATTERN]"
     configuration.add_pattern(parser, "super_glue*")
-    parser.add_argument(
-        "--module_import",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="module of yours to import first, which registers tasks; repeat it",
-    )
+    configuration.add_module_import(parser)
 
 
 def run(options):

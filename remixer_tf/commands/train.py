@@ -10,17 +10,17 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_common(parser)
-    parser.add_argument(
+    configuration.add_flag(
+        parser,
         "--dry_run",
-        action="store_true",
-        help="build the model, read one batch, say what would run, and stop; of a "
-        "mesh with more devices than there are, say what each would hold",
+        "build the model, read one batch, say what would run, and stop; for a mesh "
+        "with more devices than there are, say what each would hold",
     )
-    parser.add_argument(
+    configuration.add_flag(
+        parser,
         "--no_layer_checks",
-        action="store_true",
-        help="do not try layers of your own before training: whether they see later "
-        "tokens, decode what they train and keep packed examples apart",
+        "do not try layers of your own before training: whether they see later tokens, "
+        "decode what they train and keep packed examples apart",
     )
 
 
@@ -50,13 +50,12 @@ def run(options):
 
 
 def _each_device():
-    """Says what each device would hold of a mesh that is not here."""
-    from remixer_tf.configuration.layouts import configured_layout
+    """Says what each device of a mesh would hold, where there are fewer devices."""
     from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
 
     names = ("Run.model", "train.optimizer", "Run.dtype_policy")
     declared = declare_run(*(configuration.get_value(name) for name in names))
-    layout = configured_layout()
+    layout = configuration.configured_layout()
     return (
         f"dry run: here are fewer than the {layout.num_devices} devices of the mesh "
         f"{layout.axes}. Each would hold {device_memory(layout, *declared)}, and "

@@ -3,7 +3,11 @@
 from remixer_tf.configuration.bindings import RUN_FILE, gin_folder, read_bindings
 from remixer_tf.configuration.command_line import (
     add_common,
+    add_flag,
+    add_list,
+    add_module_import,
     add_number,
+    add_output,
     add_pattern,
     add_run,
     add_table,
@@ -11,11 +15,13 @@ from remixer_tf.configuration.command_line import (
     parse_command_line,
     read_configuration,
     read_run,
+    run_configuration,
 )
 from remixer_tf.configuration.gin_files import (
     bind_relative_paths,
     call,
     configuration_str,
+    configured_layout,
     get_arguments,
     get_value,
     hyperparameters,
@@ -23,8 +29,8 @@ from remixer_tf.configuration.gin_files import (
     macros,
     parse_gin,
     register_configurables,
+    train,
 )
 from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.configuration.startup import check_on_tensorflow, load_tensorflow
-from remixer_tf.configuration.training import train
 from remixer_tf.errors import UserError

@@ -5,6 +5,7 @@ They are those of gin's parser: `BindingStatement`, `ImportStatement`,
 """
 
 import glob
+import itertools
 import os
 import sys
 import textwrap
@@ -17,12 +18,8 @@ from gin.config_parser import BindingStatement, IncludeStatement
 from remixer_tf.errors import UserError, nearest
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
-# Training writes some 10 kB. A longer file of a stranger would only take time.
+# Training writes some 10 kB. Reading a stranger's huge file would take long.
 _MAX_BYTES = 2**20
-_BRACKETS = {
-    tokenize.TokenError: "a bracket is not closed",
-    RecursionError: "brackets are nested too deep",
-}
 
 
 def scope():
@@ -103,11 +100,8 @@ def read_statements(path):
 def read_text(source, name):
     """As `read_statements`, of an open file or a str, which errors call `name`."""
     try:
-        parser = config_parser.ConfigParser(source, _AsWritten())
-        statements = list(parser)
+        statements = list(config_parser.ConfigParser(source, _AsWritten()))
         repr(statements)  # A huge integer fails here.
-        block = config_parser.BlockDeclaration
-        return [s for s in statements if not isinstance(s, block)]
     except SyntaxError as error:
         if not isinstance(source, str):
             text = textwrap.shorten(error.text or "", 200)
@@ -116,10 +110,21 @@ def read_text(source, name):
             f"cannot read {name}. Expected: NAME = VALUE, with a Python literal, a "
             "%MACRO or a @reference."
         ) from None
-    # The last two are of bytes, and of a key such as [1].
-    except (tokenize.TokenError, RecursionError, ValueError, TypeError) as error:
-        reason = _BRACKETS.get(type(error)) or textwrap.shorten(str(error), 200)
+    except tokenize.TokenError:
+        raise UserError(f"cannot read {name}: a bracket is not closed.") from None
+    except RecursionError:
+        raise UserError(f"cannot read {name}: brackets are nested too deep.") from None
+    except (ValueError, TypeError) as error:  # of bytes, and of a key such as [1]
+        reason = textwrap.shorten(str(error), 200)
         raise UserError(f"cannot read {name}: {reason}.") from None
+    for statement in statements:
+        if getattr(statement, "module", "").startswith("__gin__."):
+            raise UserError(
+                f"{name} turns on gin's dynamic registration, which could call any "
+                "function. Write @gin.register above yours, and import its module."
+            )
+    head = config_parser.BlockDeclaration
+    return [s for s in statements if not isinstance(s, head)]
 
 
 def read_all(files, bindings, folders):
@@ -155,12 +160,9 @@ def _find(path, folders):
     for folder in [*folders, *sys.path]:
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
-    names = [
-        name
-        for folder in folders
-        for depth in range(4)
-        for name in glob.glob("*/" * depth + "*.gin", root_dir=folder or None)
-    ]
+    patterns = ("*/" * depth + "*.gin" for depth in range(4))
+    found = itertools.product(folders, patterns)
+    names = {n for folder, p in found for n in glob.glob(p, root_dir=folder or None)}
     searched = ", ".join(map(os.path.abspath, folders))
     raise UserError(
         f"there is no gin file {path!r}.{nearest(path, names)} Searched: {searched}."

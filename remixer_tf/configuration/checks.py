@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import graphlib
 import inspect
+import itertools
 import os
-import re
 
 import gin
 
@@ -20,8 +21,9 @@ from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
 
-# Classes whose objects are used, as those of our dataclasses, and not the classes.
-_MADE = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
+_REFERENCE = gin.config.ConfigurableReference
+# Classes that are bound as objects, `@Name()`, as our dataclasses are.
+_OBJECTS = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
 
 
 def check_order(bindings):
@@ -33,8 +35,8 @@ def check_order(bindings):
         if name == "Run.model" and name not in files and of_run != file:
             raise UserError(
                 f"{file} says what the model is, and comes after a file that says how "
-                "it is trained, whose VOCAB_SIZE and others it would set back. Name "
-                "the model's file first."
+                "it is trained. It would reset VOCAB_SIZE and other macros. Name the "
+                "model's file first."
             )
         files[name] = file
 
@@ -43,19 +45,21 @@ def check_read(final, parts=frozenset()):
     """Raises a UserError if the command line sets what nothing reads.
 
     Args:
-        final: {name: binding} of those that count.
+        final: {name: binding}, the last binding of each name.
         parts: names of what is made only where a @reference names it.
 
     Returns:
-        list of messages, of what the user's own files set and nothing reads.
+        list of messages about what the user's own files set and nothing reads.
     """
-    uses = {}  # of each macro and configurable, those that it names
+    uses = {}  # {macro or configurable: those that its values name}
     for binding in final.values():
         owners = (name.owner for name in names_in(binding.value))
         uses.setdefault(last(binding.selector), set()).update(owners)
-    called = {last(b.selector) for b in final.values() if b.arg_name} - parts
-    read = _reached(called, lambda owner: uses.get(owner, ()))
-    warnings = []
+    new = {last(b.selector) for b in final.values() if b.arg_name} - parts
+    read, warnings = set(), []
+    while new:
+        read |= new
+        new = set().union(*(uses.get(owner, ()) for owner in new)) - read
     for name, binding in final.items():
         file = binding.location.filename
         if last(binding.selector) in read:
@@ -68,15 +72,44 @@ def check_read(final, parts=frozenset()):
     return warnings
 
 
-def check_names(bindings):
-    """Raises a UserError for a name or a parameter that gin does not know."""
-    for binding in bindings:
+def _unread(name, final, read):
+    """Says why nothing reads a macro or parameter, and what is read instead."""
+    readers = [b for b in final.values() if f"%{name}" in names_in(b.value)]
+    users = [b for b in readers if b.arg_name]
+    if final[name].arg_name:
+        user, of = final[name], ""
+    elif users:
+        user, of = users[0], f"it is the value of {name_of(users[0])}, and "
+    else:
+        names = {n for b in final.values() for n in names_in(b.value)}
+        macros = [n[1:] for n in names if n[0] == "%"]
+        return f"a macro that nothing uses.{nearest(name, macros)}"
+    instead = [
+        f" It has {name_of(b)} = {b.value!r}."
+        for b in final.values()
+        if b.arg_name == user.arg_name and last(b.selector) in read
+    ]
+    return (
+        f"what nothing reads: {of}the configuration has no @{last(user.selector)}."
+        f"{''.join(instead[:1])}"
+    )
+
+
+def check_names(final):
+    """Raises a UserError for a name that gin does not know, or a wrong reference.
+
+    Args:
+        final: see `check_read`.
+    """
+    for binding in final.values():
         place, parameter = place_of(binding), binding.arg_name
         for name in names_in(binding.value):
             if name[0] == "@":
-                _find(name.selector, place)
+                _check_reference(name, _find(name.selector, place))
+            else:
+                _check_macro(name[1:], final)
         if not place:
-            _check_no_reference(binding)
+            _check_no_class(binding)
         if not parameter:
             continue
         part = _find(binding.selector, place)
@@ -98,21 +131,21 @@ def check_values(config, complete):
             that is required and not set becomes None in it.
         complete: bool, whether such a value is an error instead.
     """
-    for reference in gin.config.iterate_references(config):
-        _check_reference(reference, config)
     _check_circles(config)
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
         for parameter, value in bindings.items():
+            name = written(scope, selector, parameter)
             default = known[parameter].default if parameter in known else None
-            if isinstance(default, bool):
-                _check_boolean(f"{last(selector)}.{parameter}", value, config)
-            if repr(value) != "%gin.REQUIRED":
-                continue
-            if complete:
-                name = _written(scope, selector, parameter)
-                raise UserError(f"{name} is required and not set. {_how_to_set(name)}")
-            bindings[parameter] = None
+            value = without_macro(value)
+            if isinstance(default, bool) and not isinstance(value, (bool, _REFERENCE)):
+                raise UserError(
+                    f"{name} must be True or False. Received: {name}={value!r}"
+                )
+            if repr(bindings[parameter]) == "%gin.REQUIRED":
+                if complete:
+                    raise UserError(f"{name} is required and not set. {_how_to(name)}")
+                bindings[parameter] = None
 
 
 @functools.cache
@@ -131,46 +164,19 @@ def parameters(function):
     }
 
 
-def _unread(name, final, read):
-    """Says of a macro or parameter why nothing reads it, and what is read instead."""
-    binding = final[name]
-    if binding.arg_name:
-        owner = last(binding.selector)
-        return f"what nothing reads: the configuration has no @{owner}."
-    uses = [b for b in final.values() if f"%{name}" in names_in(b.value)]
-    if not uses:
-        names = {n for b in final.values() for n in names_in(b.value)}
-        macros = [n[1:] for n in names if n[0] == "%"]
-        return f"a macro that nothing uses.{nearest(name, macros)}"
-    use = uses[0]
-    instead = [
-        f" It has {name_of(b)} = {b.value!r}."
-        for b in final.values()
-        if b.arg_name == use.arg_name and last(b.selector) in read
-    ]
-    return (
-        f"what nothing reads: it is the value of {name_of(use)}, and the configuration "
-        f"has no @{last(use.selector)}.{''.join(instead[:1])}"
-    )
+def without_macro(value):
+    """Returns what a macro stands for; another value as it is."""
+    while isinstance(value, _REFERENCE) and value.config_key[1] == "gin.macro":
+        value = gin.config._CONFIG[value.config_key]["value"]
+    return value
 
 
-def _reached(start, uses):
-    """All that `uses`, from a key to the keys that it uses, leads to from some keys."""
-    reached = dict.fromkeys(start)
-    keys = [*reached]
-    for key in keys:
-        new = [used for used in uses(key) if used not in reached]
-        reached |= dict.fromkeys(new)
-        keys += new
-    return reached
-
-
-def _registered(selector):
-    """Returns what gin has registered under a name; None if nothing or several."""
-    if not isinstance(selector, str) or not re.fullmatch(r"\w+(\.\w+)*", selector):
-        return None
-    found = gin.config._REGISTRY.get_all_matches(selector)
-    return found[0] if len(found) == 1 else None
+def written(scope, selector, parameter=""):
+    """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
+    if selector == "gin.macro":
+        return scope
+    short = gin.config._REGISTRY.minimal_selector(selector)
+    return f"{scope}/{short}.{parameter}".strip("/.")
 
 
 def _find(selector, place):
@@ -179,47 +185,40 @@ def _find(selector, place):
     Raises:
         UserError: nothing, or several things.
     """
-    if part := _registered(selector):
-        return part
-    if several := gin.config._REGISTRY.matching_selectors(selector):
-        raise UserError(
-            f"several things are called {selector!r}{place}: {', '.join(several)}. "
-            "Write the whole name of one."
-        )
-    reason = ""
+    registry, reason = gin.config._REGISTRY, ""
+    found = registry.matching_selectors(selector)
     try:
-        if register_waiting():
-            return _find(selector, place)
+        if not found and register_waiting():
+            found = registry.matching_selectors(selector)
     except ImportError as missing:
         reason = f" If the name is one of t5's: {missing}"
-    raise UserError(
-        f"gin knows no {selector!r}{place}.{nearest(selector, _ours())} Names from a "
-        f"module of yours need an `import` line in the gin file.{reason}"
-    )
+    if not found:
+        raise UserError(
+            f"gin knows no {selector!r}{place}.{nearest(selector, _ours())} Names from "
+            f"a module of yours need an `import` line in the gin file.{reason}"
+        )
+    if len(found) > 1:
+        raise UserError(
+            f"several things are called {selector!r}{place}: {', '.join(found)}. "
+            "Write the whole name of one."
+        )
+    return registry[found[0]]
 
 
-def _check_no_reference(binding):
+def _check_no_class(binding):
     """Raises if the value on a command line is the name of a class, without @."""
-    part = _registered(binding.value)
-    if part and part.name in _ours() and inspect.isclass(part.wrapped):
-        brackets = "()" if _needs_brackets(part) else ""
-        name = f"--gin.{name_of(binding)}"
-        raise UserError(
-            f"{name}={part.name} is the name of a class. Did you mean "
-            f"{name}=@{part.name}{brackets}"
-        )
+    if isinstance(binding.value, str) and binding.value in _ours():
+        part = _find(binding.value, "")
+        if inspect.isclass(part.wrapped):
+            name = f"--gin.{name_of(binding)}"
+            raise UserError(
+                f"{name}={part.name} is the name of a class. Did you mean "
+                f"{name}=@{part.name}{'()' * _needs_brackets(part)}"
+            )
 
 
-def _check_reference(reference, config):
-    part = reference.configurable
-    if part.selector == "gin.macro" and reference.config_key not in config:
-        name = reference.config_key[0]
-        macros = [scope for scope, selector in config if selector == "gin.macro"]
-        raise UserError(
-            f"the macro {name} is used but not set.{nearest(name, macros)} "
-            f"{_how_to_set(name)}"
-        )
-    if _needs_brackets(part) and not reference.evaluate:
+def _check_reference(name, part):
+    if _needs_brackets(part) and not name.endswith("()"):
         raise UserError(
             f"@{part.name} is written with brackets where it is used: @{part.name}()"
         )
@@ -232,49 +231,42 @@ def _check_reference(reference, config):
         )
 
 
-def _check_circles(config):
-    """Raises if a part or a macro has itself among its values, perhaps by others."""
-
-    @functools.cache
-    def uses(key):
-        # A reference without a scope keeps that of the call.
-        scope, selector = key
-        parts = scope.split("/") if scope else []
-        bindings = {}
-        for end in range(len(parts) + 1):
-            bindings |= config.get(("/".join(parts[:end]), selector), {})
-        keys = (part.config_key for part in gin.config.iterate_references(bindings))
-        return [(name or scope, used) for name, used in keys]
-
-    for scope, selector in _reached(config, uses):
-        if (scope, selector) not in _reached(uses((scope, selector)), uses):
-            continue
-        name = _written(scope, selector)
-        if selector == "gin.macro":
-            raise UserError(f"the macro {name} stands for itself. Give it a value.")
+def _check_macro(name, final):
+    if name not in final and not gin.config._CONSTANTS.matching_selectors(name):
+        macros = [name for name, binding in final.items() if not binding.arg_name]
         raise UserError(
-            f"@{name} has itself among its parameters, perhaps by others. Give one of "
-            "them another value."
+            f"the macro {name} is used but not set.{nearest(name, macros)} "
+            f"{_how_to(name)}"
         )
 
 
-def _check_boolean(name, value, config):
-    """Raises if a parameter with a bool as its default has another value."""
-    reference = gin.config.ConfigurableReference
-    while isinstance(value, reference) and value.config_key[1] == "gin.macro":
-        value = config[value.config_key]["value"]
-    if not isinstance(value, (bool, reference)):
-        raise UserError(f"{name} must be True or False. Received: {name}={value!r}")
+def _check_circles(config):
+    """Raises if a part or a macro has itself among its values, perhaps by others."""
+    graph, keys = {}, [*config]
+    for scope, selector in keys:  # The list grows.
+        if (scope, selector) in graph:
+            continue
+        values = {}
+        for outer in ("", *itertools.accumulate(scope.split("/"), "{}/{}".format)):
+            values |= config.get((outer, selector), {})
+        used = (part.config_key for part in gin.config.iterate_references(values))
+        # A reference without a scope keeps that of the call.
+        graph[scope, selector] = [(inner or scope, name) for inner, name in used]
+        keys += graph[scope, selector]
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        names = [
+            f"{'%' if key[1] == 'gin.macro' else '@'}{written(*key)}"
+            for key in reversed(error.args[1])
+        ]
+        raise UserError(
+            f"values refer to each other in a circle: {' uses '.join(names)}. Give one "
+            "of them another value."
+        ) from None
 
 
-def _written(scope, selector, parameter=""):
-    """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
-    if selector == "gin.macro":
-        return scope
-    return f"{scope}/{last(selector)}.{parameter}".strip("/.")
-
-
-def _how_to_set(name):
+def _how_to(name):
     how = f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
     if name == "VOCABULARY_FILE":
         how += " `remixer_tf train_vocabulary` makes one."
@@ -288,7 +280,7 @@ def _bases(part):
 
 def _needs_brackets(part):
     ours = dataclasses.is_dataclass(part.wrapped) and part.name in _ours()
-    return ours or bool(_bases(part) & _MADE)
+    return ours or bool(_bases(part) & _OBJECTS)
 
 
 def _takes_any(part):

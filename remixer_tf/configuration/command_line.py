@@ -32,7 +32,7 @@ def parse_command_line(arguments, description, add_arguments, program=None):
         arguments: list of str, without the program's name.
         description: str, what --help says first.
         add_arguments: a function that adds all options to an `ArgumentParser`.
-        program: str, how the help calls it; None for the name of the file.
+        program: str, the program's name in the help; None for the name of the file.
 
     Returns:
         `argparse.Namespace` of the options, see `add_common`.
@@ -40,12 +40,7 @@ def parse_command_line(arguments, description, add_arguments, program=None):
     Raises:
         UserError: an argument is unknown or malformed.
     """
-    parser = _Parser(
-        prog=program,
-        description=description,
-        allow_abbrev=False,
-        usage="%(prog)s [options]",
-    )
+    parser = _Parser(program, "%(prog)s [options]", description, allow_abbrev=False)
     add_arguments(parser)
     options, rest = parser.parse_known_args(arguments)
     takes_gin = hasattr(options, "gin_file")
@@ -66,24 +61,18 @@ def add_common(parser, run="needed"):
 
     Args:
         parser: `argparse.ArgumentParser`.
-        run: "needed": --model_dir has to be given; "optional": it may be given; "new":
+        run: "needed": --model_dir must be given; "optional": it may be given; "new":
             the command makes the run.
     """
     own = "; if none is given, what training wrote into --model_dir is read"
-    own = "" if run == "new" else own
-    parser.add_argument(
-        "--model_dir",
-        required=run != "optional",
-        metavar="DIR",
-        help="folder of the run",
-    )
-    parser.add_argument(
+    needed, help = run != "optional", "folder of the run"
+    parser.add_argument("--model_dir", required=needed, metavar="DIR", help=help)
+    add_list(
+        parser,
         "--gin_file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several "
-        "with commas: later files override earlier ones" + own,
+        "FILE",
+        "gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several with "
+        "commas: later files override earlier ones" + own * (run != "new"),
     )
     parser.add_argument(
         "--gin.NAME=VALUE",
@@ -93,26 +82,14 @@ def add_common(parser, run="needed"):
         help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.Run.seed=1, "
         "--gin.TASK=cogs",
     )
-    parser.add_argument(
-        "--gin_search_paths",
-        default="",
-        metavar="P,Q",
-        help="more folders to look for gin files, after the current one and before "
-        "the package's",
-    )
-    parser.add_argument(
-        "--module_import",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="module of yours to import first, which registers tasks or parts; repeat "
-        "it for several",
-    )
+    help = "folders of gin files, after the current one and before the package's"
+    parser.add_argument("--gin_search_paths", default="", metavar="P,Q", help=help)
+    add_module_import(parser)
     if run != "new":
-        parser.add_argument(
+        add_flag(
+            parser,
             "--trust",
-            action="store_true",
-            help="let the run's own configuration import any module and include files, "
+            "let the run's own configuration import any module and include files, "
             "which runs code of whoever made it; --module_import allows one module",
         )
 
@@ -129,12 +106,24 @@ def add_run(parser, words=("best",)):
     def step(text):
         return text if text in words else int(text)
 
-    parser.add_argument(
-        "--step",
-        type=step,
-        metavar="N",
-        help=f"step of the checkpoint, or {' or '.join(words)}; default: the newest",
-    )
+    help = f"step of the checkpoint, or {' or '.join(words)}; default: the newest"
+    parser.add_argument("--step", type=step, metavar="N", help=help)
+
+
+def add_flag(parser, name, help):
+    """Adds an option that is False unless given."""
+    parser.add_argument(name, action="store_true", help=help)
+
+
+def add_list(parser, name, metavar, help):
+    """Adds an option that may be repeated: a list, empty unless given."""
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=help)
+
+
+def add_module_import(parser):
+    """Adds `module_import`, a list of modules to import first."""
+    help = "module of yours to import first, which registers tasks or parts; repeat it"
+    add_list(parser, "--module_import", "MODULE", f"{help} for several")
 
 
 def add_number(parser, name, help, default=None, least=1):
@@ -152,21 +141,21 @@ def add_number(parser, name, help, default=None, least=1):
 
 def add_pattern(parser, example):
     """Adds the argument of a command that lists names: `pattern`, "*" for all."""
-    help = f"of names, with * for any letters: '{example}'"
+    help = f"names to list, with * for any letters: '{example}'"
     parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help=help)
+
+
+def add_output(parser, help="file to write"):
+    """Adds the option `output`, "-" for standard output."""
+    help += "; standard output if not given, or '-'"
+    parser.add_argument("--output", default="-", metavar="FILE", help=help)
 
 
 def add_table(parser):
     """Adds the options of a command that writes tables: `format` and `output`."""
-    parser.add_argument(
-        "--format", choices=FORMATS, default="text", help="of the tables (text)"
-    )
-    parser.add_argument(
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="file to write; standard output if not given, or '-'",
-    )
+    help = "format of the tables (text)"
+    parser.add_argument("--format", choices=FORMATS, default="text", help=help)
+    add_output(parser)
 
 
 def read_configuration(options, default=(), complete=True, over_run=()):
@@ -196,9 +185,9 @@ def read_run(options, devices="one"):
     Args:
         options: `argparse.Namespace`, see `add_run`.
         devices: what the command runs on. "configured": what the configuration says.
-            "asked": those of one process that --gin_file or --gin ask for; what a run's
-            own configuration says of devices is not read. "one": the same, and none
-            but one device may be asked for.
+            "asked": devices of one process that --gin_file or --gin name; those of the
+            run's own configuration are ignored. "one": one device; others that
+            --gin_file or --gin name are an error.
 
     Raises:
         UserError: what `read_configuration` raises, or devices are asked for that the
@@ -232,7 +221,7 @@ def call_on_run(name, options, **given):
 def run_configuration(options):
     """Returns the path of the gin file that training wrote into a run's folder.
 
-    The only place that hands such a file to gin: it is checked here.
+    All commands read such a file by this function, which checks it first.
 
     Args:
         options: `argparse.Namespace` with `model_dir`, `module_import` and `trust`.
@@ -255,15 +244,14 @@ def run_configuration(options):
 
 def _to_binding(argument, parser, takes_gin):
     """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
-    match = takes_gin and re.fullmatch(r"--gin\.([^=]+)=(.*)", argument, re.DOTALL)
-    if match:
-        return f"{match[1].strip()} = {_to_value(match[2].strip())}"
-    if takes_gin and argument.startswith("--gin."):
-        raise UserError(f"{argument} has no value. Expected: {argument}=VALUE")
-    match = re.match(r"--gin_(?:params?|bindings?)\b=?(.*)", argument, re.DOTALL)
-    if takes_gin and match:
-        name, _, value = match[1].strip("'\" ").partition("=")
-        meant = f"--gin.{name.strip() or 'NAME'}={value.strip() or 'VALUE'}"
+    name, equals, value = (part.strip() for part in argument.partition("="))
+    if takes_gin and name.startswith("--gin."):
+        if not equals:
+            raise UserError(f"{name} has no value. Expected: {name}=VALUE")
+        return f"{name.removeprefix('--gin.')} = {_to_value(value)}"
+    if takes_gin and re.fullmatch("--gin_(param|binding)s?", name):
+        name, _, value = (part.strip() for part in value.strip("'\"").partition("="))
+        meant = f"--gin.{name or 'NAME'}={value or 'VALUE'}"
         raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")
     flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
     raise UserError(

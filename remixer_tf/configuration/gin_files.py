@@ -3,16 +3,14 @@
 import copy
 import functools
 import importlib
-import itertools
 import os
-import pprint
 import re
 import sys
-import types
 
 import gin
 from gin.config_parser import BindingStatement, ImportStatement, Location
 
+from remixer_tf import console
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration import checks
 from remixer_tf.configuration.bindings import (
@@ -25,6 +23,7 @@ from remixer_tf.configuration.bindings import (
 )
 from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.old_names import with_new_names
+from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.errors import UserError
 
@@ -37,10 +36,6 @@ def register_configurables():
         {name: what it stands for, as gin calls it with its bindings}.
     """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
-    # gin sorts dictionaries when it writes them, and has no option not to; the order of
-    # sublayers matters.
-    pformat = functools.partial(pprint.pformat, sort_dicts=False)
-    gin.config.pprint = types.SimpleNamespace(pformat=pformat)
     return {
         name: gin.external_configurable(value, name, module=module)
         for module, name, value in configurables()
@@ -51,43 +46,38 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     """Reads gin files and then bindings, in place of any configuration before.
 
     Args:
-        files: list of paths, each absolute or below the current folder, a folder of
-            `search_paths` or the package's gin folder.
+        files: list of paths. Each is absolute, or below the current folder, a folder
+            of `search_paths`, or the package's gin folder.
         bindings: list of str, such as "Run.seed = 1".
         search_paths: list of folders.
-        complete: bool, whether all that is `%gin.REQUIRED` must be set. Else it is None
-            if missing: for a command that reads only the model.
-        modules: names of modules to import first, as `import` lines of a file do. The
-            operative configuration has these lines too.
+        complete: bool, whether each value that is `%gin.REQUIRED` must be set. If not,
+            a missing one is None, for a command that reads only the model.
+        modules: names of modules to import first, as `import` lines of a file do.
 
     Raises:
         UserError: a file or module is missing or malformed, a name unknown, a value
             not set.
     """
-    folders = ["", *search_paths, gin_folder()]
     nowhere = Location(None, 0, None, "")
     statements = [ImportStatement(module, False, None, nowhere) for module in modules]
+    folders = ["", *search_paths, gin_folder()]
     statements += with_new_names(read_all(files, bindings, folders))
     imports = [s for s in statements if isinstance(s, ImportStatement)]
     given = [s for s in statements if isinstance(s, BindingStatement)]
-    final = {name_of(binding): binding for binding in given}
     checks.check_order(given)
+    final = {name_of(binding): binding for binding in given}
     checks.check_read(final)
     load_tensorflow()
     register_configurables()
     gin.clear_config()
-    # In a file with gin's dynamic registration names are Python's.
-    dynamic = {_file(s) for s in imports if s.module.startswith("__gin__.")}
     for statement in imports:
-        if not statement.module.startswith("__gin__."):
-            _import(statement)
-    checks.check_names([b for b in given if _file(b) not in dynamic])
+        _import(statement)
+    checks.check_names(final)
+    lines = [statement.format() for statement in imports]
+    last = (b for b in given if b is final[name_of(b)])
+    lines += [f"{name_of(binding)} = {binding.value!r}" for binding in last]
     try:
-        for file, group in itertools.groupby(statements, _file):
-            lines = [s.format() for s in imports if _file(s) == file]
-            bindings = (s for s in group if isinstance(s, BindingStatement))
-            lines += [f"{name_of(s)} = {s.value!r}" for s in bindings]
-            gin.parse_config(lines)
+        gin.parse_config(lines)
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
     checks.check_values(gin.config._CONFIG, complete)
@@ -99,7 +89,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     packages = (*PACKAGES, "keras.optimizers")
     parts = {name for module, name, _ in configurables() if module in packages}
     for warning in checks.check_read(final, parts):
-        print(f"warning: {warning}", file=sys.stderr)
+        console.say(warning, "warning", sys.stderr)
 
 
 def macros(files):
@@ -107,10 +97,6 @@ def macros(files):
     statements = read_all(files, [], [gin_folder()])
     bindings = (s for s in statements if isinstance(s, BindingStatement))
     return sorted({b.selector for b in bindings if not b.arg_name})
-
-
-def _file(statement):
-    return statement.location.filename
 
 
 def _import(statement):
@@ -124,12 +110,6 @@ def _import(statement):
         ) from None
     except ImportError as error:
         raise UserError(f"{error}{place_of(statement)}") from None
-
-
-def bind_relative_paths(model_dir):
-    """Has the configuration say where its relative paths start, seen from a run."""
-    with gin.unlock_config():
-        gin.bind_parameter("relative_paths.folders", paths.starts_seen_from(model_dir))
 
 
 def is_set(parameter):
@@ -181,24 +161,73 @@ def get_arguments(name):
     """
     if not is_set(name):
         return {}
-    reference = gin.query_parameter(name)
-    while reference.configurable.name == "macro":
-        reference = gin.query_parameter(f"{reference.scoped_selector}.value")
+    reference = checks.without_macro(gin.query_parameter(name))
     return gin.get_bindings(reference.scoped_selector)
 
 
-def configuration_str():
-    """Returns the operative configuration, after all that was given but not used.
+def configuration_str(defaults=True):
+    """Returns the configuration as gin text.
 
-    Evaluation reads both: it needs bindings that training never uses.
+    gin's own writer sorts dictionaries. The order of sublayers matters.
+
+    Args:
+        defaults: bool, whether to write default arguments of called functions too, so
+            that another version of this package reads the same.
     """
-    operative = gin.operative_config_str()
-    headings = set(operative.splitlines()) - {"# Macros:"}
-    given = gin.config_str().split("\n\n")
-    unused = [block for block in given if block.partition("\n")[0] not in headings]
-    first = "# Given, for other commands and scopes."
-    then = "# The operative configuration of this run, with defaults."
-    return "\n\n".join([first, *unused, then, operative])
+    config = dict(gin.config._CONFIG)
+    if defaults:
+        for key, values in gin.config._OPERATIVE_CONFIG.items():
+            config[key] = values | config.get(key, {})
+    imports = sorted({statement.format() for statement in gin.config._IMPORTS})
+    macros, blocks = [], {}
+    for (scope, selector), values in config.items():
+        name = checks.written(scope, selector)
+        lines = {
+            f"{name}.{parameter} = {value!r}"
+            for parameter, value in values.items()
+            if gin.config._is_literally_representable(value)
+        }
+        if selector == "gin.macro":
+            macros += [f"{name} = {value!r}" for value in values.values()]
+        else:
+            blocks[name.rpartition("/")[2].lower(), scope] = sorted(lines)
+    blocks = [imports, sorted(macros), *(blocks[key] for key in sorted(blocks))]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+
+
+def bind_relative_paths(model_dir):
+    """Has the configuration say where its relative paths start, seen from a run."""
+    with gin.unlock_config():
+        gin.bind_parameter("relative_paths.folders", paths.starts_seen_from(model_dir))
+
+
+def configured_layout():
+    """Returns the `Layout` that gin gives the `JaxEngine`."""
+    from remixer_tf.engines.jax.layout import Layout
+
+    names = ("mesh_shape", "layout_rules")
+    return Layout(**{name: get_value(f"JaxEngine.{name}", "") for name in names})
+
+
+def train(model_dir, dry_run=False, layer_checks=True):
+    """Calls `training.loop.train` with what the configuration sets.
+
+    Args:
+        model_dir: folder of the run.
+        dry_run, layer_checks: see `Launch`.
+    """
+    from remixer_tf.training.settings import Launch
+
+    def configuration():
+        bind_relative_paths(model_dir)
+        text = configuration_str()
+        return text, hyperparameters(text)
+
+    run, bindings = call("Run"), evaluation_bindings()
+    launch = Launch(model_dir, configuration, bindings, dry_run, layer_checks)
+    names = ("Schedule", "Checkpointing", "Objective")
+    settings = {name.lower(): call(name) for name in names}
+    return call("train", run, launch, **settings)
 
 
 def hyperparameters(text):

@@ -26,9 +26,18 @@ _MOVED = (
      "Batching"),
     ("train_dataset", "count_limit", "LongExamples"),
 )  # fmt: skip
-# What is no longer there, and the value that says what is done now.
+# The argument by which the old owner now takes the new one.
+_ARGUMENTS = {
+    "AnswerLimits": "limits",
+    "Batching": "batching",
+    "LongExamples": "long_examples",
+    "Sampling": "sampling",
+    "TableRows": "rows",
+}
+# Removed parameters. All models now compute what each did with this value.
 _ANY = object()
-_GONE = {
+_REMOVED = {
+    "Adafactor.epsilon_1": 1e-30,
     "Adafactor.unscaled_variables": (),
     "GShardRouter.second_policy": "random",
     "HashRouter.counts": None,
@@ -37,7 +46,7 @@ _GONE = {
     "RemixerBlock.renormalize": True,
     "TransformerStack.survival_schedule": "linear",
 }
-# Of each old name the new one, or None where nothing took its place.
+# The new name of each old name; None for a removed one.
 NEW_NAMES = {
     **{
         f"{owner}.{parameter}": f"{new}.{parameter}"
@@ -51,62 +60,47 @@ NEW_NAMES = {
     "RemixerBlock.width": "RemixerBlock.d_ff",
     "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
-    **dict.fromkeys(_GONE),
-}
-# The new owner is bound to a parameter of the function that had the parameters.
-_PARTS = {
-    "AnswerLimits": "{owner}.limits",
-    "Batching": "train_dataset.batching",
-    "LongExamples": "train_dataset.long_examples",
-    "Sampling": "{owner}.sampling",
-    "TableRows": "table_task.rows",
+    **dict.fromkeys(_REMOVED),
 }
 
 
 def with_new_names(statements):
-    """Returns statements whose old names are the new ones.
+    """Returns the statements of a configuration, with new names for old ones.
 
-    Only what training wrote into a run's folder may have old names. Where several have
-    become one, its last value counts, which is that of training.
+    Where several old names have become one, the last value counts, which is that of
+    training.
 
     Raises:
-        UserError: another file or the command line has an old name.
+        UserError: a file that training did not write, or the command line, has an old
+            name.
     """
     return [new for statement in statements for new in _with_new_name(statement)]
 
 
 def _with_new_name(statement):
-    """The statements that take the place of one."""
     if not isinstance(statement, BindingStatement):
         return [statement]
-    old = f"{last(statement.selector)}.{statement.arg_name}"
+    scope, selector, parameter, value, location = statement
+    function = last(selector)
+    old = f"{function}.{parameter}"
     if old not in NEW_NAMES:
         return [statement]
-    new = NEW_NAMES[old]
-    if not (statement.location.filename or "").endswith(RUN_FILE):
+    new, place = NEW_NAMES[old], place_of(statement)
+    if not (location.filename or "").endswith(RUN_FILE):
         what = f"is {new} now" if new else "is no longer there. Leave it out"
-        raise UserError(f"{old} {what}{place_of(statement)}.")
+        raise UserError(f"{old} {what}{place}.")
     if new is None:
-        if _GONE[old] not in (_ANY, statement.value):
+        if _REMOVED[old] not in (_ANY, value):
             raise UserError(
-                f"{old} = {statement.value!r} is no longer there: all models have "
-                f"{_GONE[old]!r}{place_of(statement)}. Read it by an earlier version."
+                f"{old} = {value!r} is no longer there: all models have "
+                f"{_REMOVED[old]!r}{place}. Read it by an earlier version."
             )
         return []
-
-    def renamed(name, value, scope):
-        selector, _, parameter = name.rpartition(".")
-        return statement._replace(
-            scope=scope, selector=selector, arg_name=parameter, value=value
-        )
-
-    owner, function = new.partition(".")[0], last(statement.selector)
-    part, inner = _PARTS.get(owner, ""), statement.scope
-    if part.startswith("{owner}"):  # Each search has its own.
-        inner = f"{inner}/{function}".removeprefix("/")
-    statements = [renamed(new, statement.value, inner)]
-    if part:
-        reference = Name(f"@{inner}/{owner}()".replace("@/", "@"))
-        part = part.format(owner=function)
-        statements.append(renamed(part, reference, statement.scope))
-    return statements
+    owner, parameter = new.split(".")
+    if owner in ("AnswerLimits", "Sampling"):  # Each search has its own.
+        scope = f"{scope}/{function}".strip("/")
+    new = statement._replace(scope=scope, selector=owner, arg_name=parameter)
+    if owner not in _ARGUMENTS:
+        return [new]
+    reference = Name(f"@{f'{scope}/{owner}'.strip('/')}()")
+    return [new, statement._replace(arg_name=_ARGUMENTS[owner], value=reference)]

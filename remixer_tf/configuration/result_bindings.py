@@ -1,10 +1,10 @@
-"""Which bindings tell results of evaluations apart."""
+"""The bindings that a result of an evaluation depends on."""
 
 import gin
 
-from remixer_tf.configuration.checks import parameters
+from remixer_tf.configuration.checks import parameters, without_macro
 
-# These train, answer or draw: they change no result of a checkpoint.
+# These train, answer or draw. They change no result of a checkpoint.
 _TRAINING = (
     "keras.optimizers.",
     "remixer_tf.analysis.",
@@ -21,60 +21,48 @@ _TRAINING = (
     "remixer_tf.optimizers.",
     "remixer_tf.serving.",
     "remixer_tf.training.",
-    # The settings of an evaluation have a hash of the file, wherever it lies.
+    # The settings of an evaluation have a hash of the vocabulary's file.
     "remixer_tf.data.vocabularies.",
     "remixer_tf.data.vocabulary_training.",
 )
 _EVALUATION = "remixer_tf.evaluation."
-_HOW = ("dtype_policy", "engine", "seed")  # A result's settings have the first.
+_HOW = ("dtype_policy", "engine", "seed")  # The settings of a result have the first.
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 
 def evaluation_bindings():
     """Returns all bindings that may change what an evaluation computes.
 
-    These are all but those of training alone: of functions in `_TRAINING`, and of
-    parameters that say which results there are, and when. Macros are written out. A
-    binding that says what holds without it is left out: the configuration that training
-    wrote spells defaults.
+    Left out are those of `_TRAINING`, those that say which results there are and when,
+    and those that bind what holds without them: training writes defaults too. Macros
+    are resolved.
 
     Returns:
         dictionary of bindings to their values as text.
     """
-    config = gin.config._CONFIG
-    found = {}
+    config, found = gin.config._CONFIG, {}
     for (scope, selector), bindings in config.items():
-        if selector == "gin.macro":
+        if selector == "gin.macro" or selector.startswith(_TRAINING):
             continue
+        known = parameters(gin.get_configurable(selector))
+        without = {name: parameter.default for name, parameter in known.items()}
+        if scope:
+            without |= config.get(("", selector), {})
         for name, value in bindings.items():
             left_out = _EVALUATION in selector and name in _WHICH_AND_WHEN
             left_out |= selector == "remixer_tf.run.Run" and name in _HOW
-            if left_out or selector.startswith(_TRAINING):
-                continue
-            value = _text(value)
-            if "/" in scope or value != _text(_without(scope, selector, name)):
+            value = repr(_resolved(value))
+            same = "/" not in scope and value == repr(_resolved(without.get(name)))
+            if not left_out and not same:
                 found[f"{scope}/{selector}.{name}"] = value
     return found
 
 
-def _text(value):
-    """A value as text in which macros are written out."""
+def _resolved(value):
+    """A value without macros."""
+    value = without_macro(value)
     if isinstance(value, dict):
-        pairs = (f"{_text(name)}: {_text(item)}" for name, item in value.items())
-        return f"{{{', '.join(pairs)}}}"
+        return {name: _resolved(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text, value))}]"
-    if repr(value).startswith("%"):
-        macro = gin.config._CONFIG.get((repr(value)[1:], "gin.macro"), {})
-        return _text(macro.get("value"))
-    return repr(value)
-
-
-def _without(scope, selector, parameter):
-    """The value of a parameter where no binding of this scope sets it."""
-    if scope:
-        bindings = gin.config._CONFIG.get(("", selector), {})
-        if parameter in bindings:
-            return bindings[parameter]
-    found = parameters(gin.get_configurable(selector)).get(parameter)
-    return None if found is None else found.default
+        return [_resolved(item) for item in value]
+    return value

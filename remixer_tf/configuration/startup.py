@@ -1,13 +1,14 @@
-"""Loading TensorFlow, which takes seconds and says much of no use."""
+"""Loading TensorFlow, which takes seconds and writes lines of no use."""
 
 import os
 import re
 import sys
 import tempfile
 
+from remixer_tf import console
 from remixer_tf.errors import UserError
 
-# Lines on TensorFlow's start, and on devices that it does not find.
+# Lines about TensorFlow's start, and about devices that it does not find.
 _OF_NO_USE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|"
     rb"To enable the following instructions|"
@@ -17,14 +18,14 @@ _OF_NO_USE = re.compile(
 
 
 def load_tensorflow():
-    """Imports TensorFlow, unless that has happened, without its lines on absent GPUs.
+    """Imports TensorFlow once, without its lines about missing GPUs.
 
-    It says on standard error that it does. All else that is written there comes when
-    TensorFlow is there. TF_CPP_MIN_LOG_LEVEL=0 or 1 or 2 shows all lines.
+    A line on standard error says so. Other lines that are written there meanwhile
+    follow when TensorFlow is loaded. TF_CPP_MIN_LOG_LEVEL=0, 1 or 2 shows all.
     """
     if "tensorflow" in sys.modules:
         return
-    print("loading TensorFlow ...", file=sys.stderr, flush=True)
+    console.say("loading TensorFlow ...", file=sys.stderr)
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
         import tensorflow  # noqa: F401
 
@@ -52,5 +53,5 @@ def check_on_tensorflow(what):
     if (backend := keras.backend.backend()) != "tensorflow":
         raise UserError(
             f"{what} needs Keras on TensorFlow, and it runs on {backend}. Unset "
-            "KERAS_BACKEND for it: the checkpoint is the same."
+            "KERAS_BACKEND for it: checkpoints are the same on both."
         )

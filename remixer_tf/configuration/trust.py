@@ -1,7 +1,7 @@
 """The configuration in a run's folder may bind values, and do no more.
 
-The folder may be a stranger's. Gin's `import` runs a module, its dynamic registration
-calls any function there is, and `include` brings another file with either.
+The folder may be a stranger's. Gin's `import` runs a module, and `include` reads a file
+that may do so.
 """
 
 from gin.config_parser import BindingStatement, IncludeStatement
@@ -9,10 +9,10 @@ from gin.config_parser import BindingStatement, IncludeStatement
 from remixer_tf.configuration.bindings import names_in, read_statements
 from remixer_tf.errors import UserError
 
-# Their modules may be imported: this package, and what it configures. t5's models and
-# scripts are programs, and its tasks and metrics are not.
+# Modules of these packages may be imported. t5's models and scripts are programs; its
+# tasks and metrics are not.
 _PACKAGES = ("keras", "remixer_tf", "seqio", "t5.data", "t5.evaluation")
-# Whole programs among the configurables, which write where their bindings say.
+# Configurables that are programs: they write where their bindings say.
 _PROGRAMS = ("train", "evaluate")
 
 
@@ -24,9 +24,10 @@ def check_run_configuration(path, modules=()):
         modules: names of modules that the user trusts, with all below them.
 
     Raises:
-        UserError: it imports others, includes a file, registers dynamically, refers to
-            a program, or is no gin. The message names the flags that allow it.
+        UserError: it imports others, includes a file, refers to a program, or is no
+            gin. The message names the flags that allow it.
     """
+    known = tuple(f"{name}." for name in (*_PACKAGES, *modules))
     unknown = {}
     for statement in read_statements(path):
         if isinstance(statement, IncludeStatement):
@@ -35,13 +36,8 @@ def check_run_configuration(path, modules=()):
             for name in names_in(statement.value):
                 if name[0] == "@" and name.owner in _PROGRAMS:
                     _refuse(path, f"refers to the program {name}")
-        else:
-            module = statement.module
-            if module.partition(".")[0] == "__gin__":
-                _refuse(path, "lets gin call any function (dynamic registration)")
-            known = [*_PACKAGES, *modules]
-            if not any(f"{module}.".startswith(f"{name}.") for name in known):
-                unknown[module] = f"--module_import={module}"
+        elif not f"{statement.module}.".startswith(known):
+            unknown[statement.module] = f"--module_import={statement.module}"
     if unknown:
         raise UserError(
             f"{path} imports {', '.join(unknown)}, and a module runs code. If you "

@@ -1,13 +1,40 @@
-"""What happens to one image on its way into a batch.
+"""Transforms of one image, and the random numbers for them.
 
 A transform is a function of an image, float32 [height, width, 3], and its `Seeds`; it
-returns the image that the next one gets. Values lie in [0, 255] until `normalize`.
+returns the image for the next one. Values lie in [0, 255] until `normalize`.
 """
 
 import keras
 import tensorflow as tf
 
 _GRAY = 128.0
+
+
+class Seeds(keras.random.SeedGenerator):
+    """The seeds of one example (or batch), the same whenever it is read.
+
+    Keras' preprocessing layers have a seed that counts their calls: a restored iterator
+    would continue with other numbers. They accept any `SeedGenerator` in its place, and
+    this one has no state.
+
+    Args:
+        numbers: ints or int64 scalars that identify the example.
+    """
+
+    def __init__(self, *numbers):
+        self._seed = tf.zeros([2], tf.int64)
+        for number in numbers:
+            self._seed = _fold_in(self._seed, number)
+        self._count = 0
+
+    def next(self, ordered=True):
+        """Returns int64 [2], another at each call; for `tf.random.stateless_*`."""
+        self._count += 1
+        return _fold_in(self._seed, self._count)
+
+
+def _fold_in(seed, number):
+    return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
 
 
 def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
@@ -48,18 +75,24 @@ def resize_and_center_crop(image, seeds, image_size, share=0.875, method="bicubi
     return tf.image.resize_with_crop_or_pad(image, image_size, image_size)
 
 
+def _resize(image, size, method="bicubic"):
+    image = tf.ensure_shape(image, [None, None, 3])
+    image = tf.image.resize(image, size, method=method, antialias=True)
+    return tf.clip_by_value(image, 0.0, 255.0)  # A bicubic overshoots.
+
+
 def random_flip(image, seeds):
-    """The image, or as often its mirror image."""
+    """The image, or its mirror image with probability 1/2."""
     return tf.image.stateless_random_flip_left_right(image, seed=seeds.next())
 
 
 class RandAugment:
     """`num_operations` operations, each drawn from a list (Cubuk et al. 2020).
 
-    The fourteen operations are Keras' layers, each at a strength drawn evenly up to
-    about magnitude 9 of 10. (`keras.layers.RandAugment` computes all of its operations
-    on every image to take one of them, and turns and shifts as strongly as it changes
-    colours.)
+    The fourteen operations are Keras' layers, each at a random strength up to about
+    magnitude 9 of 10. `keras.layers.RandAugment` computes all of its operations on
+    every image and takes one of them. It rotates and shifts with the same strength as
+    it changes colours.
 
     Args:
         num_operations: int.
@@ -67,44 +100,53 @@ class RandAugment:
 
     def __init__(self, num_operations=2):
         self.num_operations = num_operations
-        layers, filled = keras.layers, {"fill_mode": "constant", "fill_value": _GRAY}
+        layers = keras.layers
+        options = {"dtype": "float32"}
+        filled = {**options, "fill_mode": "constant", "fill_value": _GRAY}
         self.operations = [
-            layers.AutoContrast(dtype="float32"),
-            layers.Equalization(dtype="float32"),
-            layers.RandomInvert(factor=(1.0, 1.0), dtype="float32"),
-            layers.RandomPosterization(factor=4, dtype="float32"),
-            layers.Solarization(threshold_factor=1.0, dtype="float32"),
-            layers.RandomColorDegeneration(factor=0.8, dtype="float32"),
-            layers.RandomContrast(factor=0.8, dtype="float32"),
-            layers.RandomBrightness(factor=0.4, dtype="float32"),
-            layers.RandomSharpness(factor=0.8, dtype="float32"),
-            layers.RandomRotation(factor=27 / 360, dtype="float32", **filled),
-            layers.RandomShear(x_factor=0.27, dtype="float32", **filled),
-            layers.RandomShear(y_factor=0.27, dtype="float32", **filled),
-            layers.RandomTranslation(
-                height_factor=0.0, width_factor=0.4, dtype="float32", **filled
-            ),
-            layers.RandomTranslation(
-                height_factor=0.4, width_factor=0.0, dtype="float32", **filled
-            ),
+            layers.AutoContrast(**options),
+            layers.Equalization(**options),
+            layers.RandomInvert(factor=(1.0, 1.0), **options),
+            layers.RandomPosterization(factor=4, **options),
+            layers.Solarization(threshold_factor=1.0, **options),
+            layers.RandomColorDegeneration(factor=0.8, **options),
+            layers.RandomContrast(factor=0.8, **options),
+            layers.RandomBrightness(factor=0.4, **options),
+            layers.RandomSharpness(factor=0.8, **options),
+            layers.RandomRotation(factor=27 / 360, **filled),
+            layers.RandomShear(x_factor=0.27, **filled),
+            layers.RandomShear(y_factor=0.27, **filled),
+            layers.RandomTranslation(height_factor=0.0, width_factor=0.4, **filled),
+            layers.RandomTranslation(height_factor=0.4, width_factor=0.0, **filled),
         ]
 
     def __call__(self, image, seeds):
         for _ in range(self.num_operations):
-            choice = tf.random.stateless_uniform(
-                [], seeds.next(), 0, len(self.operations), tf.int32
-            )
-            image = tf.switch_case(
-                choice,
+            image = choose(
+                seeds,
                 [lambda x=image, op=op: _apply(op, x, seeds) for op in self.operations],
             )
         return image
 
 
+def _apply(layer, image, seeds):
+    images = image[None]
+    transformation = layer.get_random_transformation(images, training=True, seed=seeds)
+    images = layer.transform_images(images, transformation, training=True)
+    return tf.ensure_shape(images[0], image.shape)
+
+
+def choose(seeds, functions):
+    """Calls one of the functions, drawn evenly, and returns its result."""
+    count = len(functions)
+    choice = tf.random.stateless_uniform([], seeds.next(), 0, count, tf.int32)
+    return tf.switch_case(choice, functions)
+
+
 def normalize(
     image, seeds, mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375)
 ):
-    """`(image - mean) / std` for each channel; ImageNet's unless others are given."""
+    """`(image - mean) / std` for each channel; the defaults are ImageNet's."""
     return (image - tf.constant(mean)) / tf.constant(std)
 
 
@@ -120,16 +162,3 @@ def mix(layer, images, labels, seeds):
         layer.transform_images(images, transformation, training=True),
         layer.transform_labels(labels, transformation, training=True),
     )
-
-
-def _apply(layer, image, seeds):
-    images = image[None]
-    transformation = layer.get_random_transformation(images, training=True, seed=seeds)
-    images = layer.transform_images(images, transformation, training=True)
-    return tf.ensure_shape(images[0], image.shape)
-
-
-def _resize(image, size, method="bicubic"):
-    image = tf.ensure_shape(image, [None, None, 3])
-    image = tf.image.resize(image, size, method=method, antialias=True)
-    return tf.clip_by_value(image, 0.0, 255.0)  # A bicubic overshoots.

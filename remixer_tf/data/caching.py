@@ -1,15 +1,15 @@
 """Tasks cached on disk, in seqio's own format, and read in place of their source.
 
-What is cached are the examples before `seqio.CacheDatasetPlaceholder`, tokenized as a
-rule; what comes after it, such as masking, is done anew in each epoch. A task's folder
-holds, as `seqio_cache_tasks` writes it (which needs Apache Beam),
+A cache holds the examples before `seqio.CacheDatasetPlaceholder`, usually tokenized;
+later steps, such as masking, run anew in each epoch. A task's folder holds the files
+that `seqio_cache_tasks` (which needs Apache Beam) writes,
 
     info.train.json                        features and number of shards
     stats.train.json                       examples and tokens
     train.tfrecord-00000-of-00016, ...     `tf.train.Example`s
     COMPLETED
 
-and vocabularies.json beside it: ids of another vocabulary would be nonsense.
+and vocabularies.json: a cache with the ids of another vocabulary is refused.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 from absl import logging
+from seqio import utils
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.vocabularies import compare_vocabularies
@@ -28,18 +29,16 @@ from remixer_tf.data.lengths import splits_of
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
 from remixer_tf.errors import MissingFileError, UserError
 
-_VOCABULARIES = "vocabularies.json"
-_COMPLETED = "COMPLETED"
-# Shards read in turn, an example of each. As they are dealt out in turn too, up to so
-# many shards come back in the source's order.
+# Shards are read in turn, an example of each. They are written in turn too, so up to so
+# many shards give the source's order.
 _IN_TURN = 16
 
 
 def write_caches(task, directory, num_shards=16, splits=None):
     """Writes the cached examples of a task, or of every task of a mixture.
 
-    A task's folder appears when it is complete; one that is there already is left as it
-    is. The same task gives the same files, byte by byte.
+    A task's folder appears when it is complete; an existing one is not changed. The
+    same task gives the same files, byte by byte.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`.
@@ -48,12 +47,12 @@ def write_caches(task, directory, num_shards=16, splits=None):
         splits: list of str; None for all of a task's.
 
     Yields:
-        (folder, split, statistics) of what is written or was there: {"examples": int,
-        "targets_tokens": int, "targets_max_tokens": int, ...}.
+        (folder, split, statistics): {"examples": int, "targets_tokens": int,
+        "targets_max_tokens": int, ...}.
 
     Raises:
         ValueError: a task cannot be cached or lacks a split, a split has no examples,
-            or the cache that is there is of another vocabulary.
+            or an existing cache has another vocabulary.
         OSError: a folder cannot be written.
     """
     for subtask in seqio.get_subtasks(task):
@@ -70,17 +69,23 @@ def write_caches(task, directory, num_shards=16, splits=None):
                 split: _write_split(subtask, temporary, split, num_shards)
                 for split in splits or splits_of(subtask)
             }
-            path = os.path.join(temporary, _VOCABULARIES)
-            _write_json(path, describe_vocabularies(subtask))
-            with tf.io.gfile.GFile(os.path.join(temporary, _COMPLETED), "w") as file:
-                file.write("\n")  # Nothing written, there would be no file.
+            _write_json(_vocabularies(temporary), describe_vocabularies(subtask))
+            with tf.io.gfile.GFile(_completed(temporary), "w") as file:
+                file.write("\n")  # Without a write there would be no file.
         for split, numbers in stats.items():
             yield folder, split, numbers
 
 
 def _folder(directory, task):
-    name = seqio.get_task_dir_from_name(task.name)
-    return os.path.join(locate(directory), name)
+    return os.path.join(locate(directory), utils.get_task_dir_from_name(task.name))
+
+
+def _vocabularies(folder):
+    return os.path.join(folder, "vocabularies.json")
+
+
+def _completed(folder):
+    return os.path.join(folder, "COMPLETED")
 
 
 def _check(task, splits):
@@ -101,22 +106,21 @@ def _check(task, splits):
 def cached_task(task, directory):
     """A `seqio.Task` that reads what `write_caches` wrote in place of its source.
 
-    Read without shuffling, up to 16 shards give the examples of the task itself, in the
-    same order and with the same random numbers.
+    Without shuffling, up to 16 shards give the task's own examples, in the same order
+    and with the same random numbers.
 
     Raises:
         FileNotFoundError: `directory` has no cache of the task.
-        ValueError: the task cannot be cached, or the cache is of another vocabulary.
+        ValueError: the task cannot be cached, or the cache has another vocabulary.
     """
     folder = _folder(directory, task)
-    if not tf.io.gfile.exists(os.path.join(folder, _COMPLETED)):
+    if not tf.io.gfile.exists(_completed(folder)):
         raise MissingFileError(
             f"{str(directory)!r} has no cache of {task.name}. Write it with the same "
             "gin files and values:\n"
             f"    python -m remixer_tf cache --output_dir={directory} --gin_file=..."
         )
-    with tf.io.gfile.GFile(os.path.join(folder, _VOCABULARIES)) as file:
-        saved = json.load(file)
+    saved = _read_json(_vocabularies(folder))
     for name, cached, given in compare_vocabularies(saved, describe_vocabularies(task)):
         raise UserError(
             f"The cache {folder} was written with another vocabulary of {name}.\n"
@@ -126,58 +130,46 @@ def cached_task(task, directory):
             "cache."
         )
     before = task._cache_step_idx
-    # Steps that do nothing stand for those that are done: seqio counts seeds by them.
+    # Steps that do nothing replace those that are done: seqio counts seeds by them.
     preprocessors = [_as_it_is] * before + list(task.preprocessors[before:])
     return task.replace(source=CachedSource(folder), preprocessors=preprocessors)
 
 
-class CachedSource(seqio.DataSource):
-    """The examples of a task's cache, for `seqio.Task`.
+def _as_it_is(dataset):
+    return dataset
 
-    Args:
-        folder: str, of the task.
-    """
+
+class CachedSource(seqio.DataSource):
+    """The examples of a task's cache, in `folder`, for `seqio.Task`."""
+
+    supports_arbitrary_sharding = False
 
     def __init__(self, folder):
         self.folder = folder
-        names = tf.io.gfile.listdir(folder)
-        splits = sorted(
-            name.removeprefix("info.").removesuffix(".json")
-            for name in names
-            if name.startswith("info.")
-        )
+        names = sorted(tf.io.gfile.listdir(folder))
+        splits = [x[5:-5] for x in names if x.startswith("info.")]  # info.SPLIT.json
         self._of_split = {
             split: seqio.dataset_providers._CachedDataSource(
                 folder, split, cycle_length=_IN_TURN, block_length=1
             )
             for split in splits
         }
-        super().__init__(splits=splits)
-
-    @property
-    def supports_arbitrary_sharding(self):
-        return False
-
-    def list_shards(self, split):
-        """See `seqio.DataSource`."""
-        return self._of_split[split].list_shards(split)
-
-    def get_dataset(self, split="train", shuffle=True, seed=None, shard_info=None, **_):
-        """See `seqio.DataSource`."""
-        return self._of_split[split].get_dataset(split, shuffle, seed, shard_info)
+        counts = {split: self.stats(split)["examples"] for split in splits}
+        super().__init__(splits, counts)
 
     def stats(self, split):
         """Returns the statistics of a split, see `write_caches`."""
-        with tf.io.gfile.GFile(_stats_path(self.folder, split)) as file:
-            return json.load(file)
+        return _read_json(utils.get_cached_stats_path(self.folder, split))
 
-    def num_input_examples(self, split):
-        """Returns how many examples are cached."""
-        return self._of_split[split].num_input_examples(split)
+    def list_shards(self, split):
+        return self._of_split[split].list_shards(split)
+
+    def get_dataset(self, split="train", shuffle=True, seed=None, shard_info=None, **_):
+        return self._of_split[split].get_dataset(split, shuffle, seed, shard_info)
 
 
 def describe_caches(task, split):
-    """Tells which tasks are read from a cache, and from where; None if none is."""
+    """Returns which tasks are read from which caches, a str; None if none is."""
     sources = [(subtask.name, subtask.source) for subtask in seqio.get_subtasks(task)]
     texts = [
         f"{name} {split}: {source.num_input_examples(split):,} examples in "
@@ -192,7 +184,7 @@ def _write_split(task, folder, split, num_shards):
     shards = len(task.source.list_shards(split))
     datasets = (_read_shard(task, split, i, shards) for i in range(shards))
     stats, features = {"examples": 0}, None
-    prefix = os.path.join(folder, f"{split}.tfrecord")
+    prefix = utils.get_cached_tfrecord_prefix(folder, split)
     with contextlib.ExitStack() as stack:
         writers = [
             stack.enter_context(
@@ -203,7 +195,7 @@ def _write_split(task, folder, split, num_shards):
         for dataset in datasets:
             features = features or _describe_features(task, dataset)
             for example in dataset:
-                message = seqio.utils.dict_to_tfexample(example)
+                message = utils.dict_to_tfexample(example)
                 writers[stats["examples"] % num_shards].write(
                     message.SerializeToString(deterministic=True)
                 )
@@ -215,8 +207,8 @@ def _write_split(task, folder, split, num_shards):
         "features": features,
         "seqio_version": seqio.__version__,
     }
-    _write_json(os.path.join(folder, f"info.{split}.json"), info)
-    _write_json(_stats_path(folder, split), stats)
+    _write_json(utils.get_cached_info_path(folder, split), info)
+    _write_json(utils.get_cached_stats_path(folder, split), stats)
     return stats
 
 
@@ -227,7 +219,7 @@ def _read_shard(task, split, index, shards):
 
 
 def _describe_features(task, dataset):
-    """What seqio's info tells: {feature: {"shape", "dtype"}}."""
+    """The features of seqio's info: {feature: {"shape", "dtype"}}."""
     features = {}
     for name, spec in dataset.element_spec.items():
         shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) else None
@@ -254,14 +246,11 @@ def _count(stats, task, example):
             stats[f"{name}_max_tokens"] = max(longest, tokens)
 
 
-def _stats_path(folder, split):
-    return os.path.join(folder, f"stats.{split}.json")
+def _read_json(path):
+    with tf.io.gfile.GFile(path) as file:
+        return json.load(file)
 
 
 def _write_json(path, value):
     with tf.io.gfile.GFile(path, "w") as file:
         json.dump(value, file, indent=2, sort_keys=True)
-
-
-def _as_it_is(dataset):
-    return dataset

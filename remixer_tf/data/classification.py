@@ -1,4 +1,4 @@
-"""Classification of texts and pairs of texts, and of the spans of answers."""
+"""Classification of texts and pairs of texts."""
 
 import seqio
 import tensorflow as tf
@@ -13,7 +13,7 @@ INT32 = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 class ClassNames(seqio.PassThroughVocabulary):
     """The classes of a task: each of the `names`, a list of str, is one id, from 0.
 
-    Targets and predictions are then names, in metrics and in predictions.jsonl.
+    Metrics and predictions.jsonl then have names as targets and predictions.
     """
 
     def __init__(self, names):
@@ -48,9 +48,9 @@ def join_texts(dataset, output_features, sequence_length=None):
         [CLS] inputs [SEP]                    token types 0 ... 0
         [CLS] inputs [SEP] inputs_b [SEP]     token types 0 ... 0 1 ... 1
 
-    What is too long loses tokens at the end of the longer text; without lengths texts
-    stay whole, as their lengths are counted. Of int32 `[n]` under "inputs" and perhaps
-    "inputs_b" it makes "inputs" and "token_types"; other features stay.
+    It replaces "inputs" and perhaps "inputs_b", int32 `[n]`, by "inputs" and
+    "token_types"; other features stay. If they are too long, the longer text loses
+    tokens at its end; without lengths texts stay whole.
 
     Raises:
         ValueError: the vocabulary has no ids for [CLS] and [SEP].
@@ -69,10 +69,10 @@ def join_texts(dataset, output_features, sequence_length=None):
 
 
 def join_ids(first, second, length, special):
-    """Joins the ids of one or two texts (None), see `join_texts`.
+    """Joins the ids of one text (`second` None) or two, see `join_texts`.
 
-    Returns the ids and the token types, int32 `[m]`, with m `length` at most. `special`
-    are the `SpecialIds`.
+    Returns ids and token types, int32 `[m]`, m at most `length`. `special` are the
+    `SpecialIds`.
     """
     if second is None:
         parts = [[special.cls], first[: length - 2], [special.sep]]
@@ -105,11 +105,15 @@ class ClassifierFeatureConverter(seqio.FeatureConverter):
          "label_weights": [1]}
     """
 
-    TASK_FEATURES = dict.fromkeys(("inputs", "token_types", "targets"), INT32)
-    MODEL_FEATURES = dict.fromkeys(
-        ("encoder_input_tokens", "encoder_token_types", "labels", "label_weights"),
-        INT32,
-    )
+    # Model features, and the task features that they are made of.
+    SOURCES = {
+        "encoder_input_tokens": "inputs",
+        "encoder_token_types": "token_types",
+        "labels": "targets",
+        "label_weights": "targets",
+    }
+    TASK_FEATURES = dict.fromkeys(SOURCES.values(), INT32)
+    MODEL_FEATURES = dict.fromkeys(SOURCES, INT32)
     PACKING_FEATURE_DTYPES = None
 
     def _convert_features(self, ds, task_feature_lengths):
@@ -119,21 +123,13 @@ class ClassifierFeatureConverter(seqio.FeatureConverter):
                 "length_buckets instead."
             )
 
-        ds = self._pack_or_pad(ds, task_feature_lengths)
-        return ds.map(self._convert, num_parallel_calls=tf.data.AUTOTUNE)
+        def convert(features):
+            converted = {x: features[name] for x, name in self.SOURCES.items()}
+            weights = tf.ones_like(features["targets"])
+            return converted | {"label_weights": weights}
 
-    def _convert(self, features):
-        return {
-            "encoder_input_tokens": features["inputs"],
-            "encoder_token_types": features["token_types"],
-            "labels": features["targets"],
-            "label_weights": tf.ones_like(features["targets"]),
-        }
+        ds = self._pack_or_pad(ds, task_feature_lengths)
+        return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 
     def get_model_feature_lengths(self, task_feature_lengths):
-        return {
-            "encoder_input_tokens": task_feature_lengths["inputs"],
-            "encoder_token_types": task_feature_lengths["token_types"],
-            "labels": task_feature_lengths["targets"],
-            "label_weights": task_feature_lengths["targets"],
-        }
+        return {x: task_feature_lengths[name] for x, name in self.SOURCES.items()}

@@ -1,4 +1,4 @@
-"""Texts to the ids that a model reads, and back: one rule for all who ask."""
+"""Texts to the ids that a model reads, and back."""
 
 import functools
 
@@ -10,10 +10,7 @@ from remixer_tf.errors import UserError
 
 
 def keep_end(dataset, output_features, sequence_length=None):
-    """A preprocessor: inputs that are too long lose their beginning.
-
-    It comes before `seqio.preprocessors.append_eos_after_trim`.
-    """
+    """A preprocessor before `append_eos_after_trim`: long inputs lose their start."""
     if sequence_length is None:
         return dataset
     room = sequence_length["inputs"] - int(output_features["inputs"].add_eos)
@@ -21,41 +18,35 @@ def keep_end(dataset, output_features, sequence_length=None):
 
 
 class Codec(tf.Module):
-    """What a model reads of texts, as its task's training does.
+    """Makes a model's ids from texts, as its task's training does.
 
-    **The rule.** A feature's ids are those of its vocabulary, and EOS where the feature
-    has `add_eos`. What is longer than its length loses its end, as seqio trims it in
-    training. EOS stays where the task appends it after trimming
-    (`append_eos_after_trim`), and is lost where it was appended before (`append_eos`,
-    as T5's own tasks do): the model has never seen it there. Inputs of a task with
-    `keep_end` lose their beginning. If tasks of a mixture differ, that of them counts
-    which keeps more: EOS, or the end.
+    **The rule.** A feature's ids are those of its vocabulary, and EOS if the feature
+    has `add_eos`. Ids over its length lose their end. EOS stays if the task appends it
+    after trimming (`append_eos_after_trim`), and is lost if it appends it before
+    (`append_eos`, as T5's own tasks): the model has never seen it there. Inputs of a
+    task with `keep_end` lose their beginning. If tasks of a mixture differ, the rule
+    that keeps more counts: EOS, or the end.
 
-    A task of targets alone is one of running text. Its inputs are what comes before the
-    targets, in the same row; EOS stands behind neither, and a row that is too long
-    loses its beginning, which is furthest from the targets.
+    A task with only targets is one of running text. Its inputs are the text before the
+    targets, in the same row. Neither has EOS, and a long row loses its beginning.
 
-    `trim="start"` takes the beginning from inputs whatever the task says, as
-    lm-evaluation-harness does; in a language model's row they then take all the room
-    that targets leave.
-
-    Any bytes have ids: a vocabulary of bytes reads them as they are, and SentencePiece
-    reads what is not UTF-8 as unknown characters.
+    Bytes that are not UTF-8 have ids too: a SentencePiece vocabulary reads unknown
+    characters.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`.
-        feature_lengths: dictionary of ints, as in training.
+        feature_lengths: dictionary of ints, as in training; the attribute `lengths`.
         feature_converter: the `seqio.FeatureConverter` class of the model's batches,
-            see `converter_for`.
-        trim: None, or "start".
+            see `converter_for`; the attribute `converter`.
+        trim: None, or "start": inputs of any task lose their beginning, as in
+            lm-evaluation-harness; in a language model's row they then have all the room
+            that targets leave.
 
     Attributes:
-        lengths: dictionary of ints, `feature_lengths`.
-        converter: `feature_converter`.
         one_row: bool, whether the model is a language model.
         row_length: int, the tokens that a language model reads.
-        running_text: bool, whether the task has targets alone.
-        vocabulary: function of a feature's name that gives its `seqio.Vocabulary`.
+        running_text: bool, whether the task has only targets.
+        vocabulary: function of a feature's name; returns its `seqio.Vocabulary`.
         files: list of str, the files of SentencePiece vocabularies.
 
     Raises:
@@ -87,7 +78,7 @@ class Codec(tf.Module):
         if self.running_text and "targets" in features:
             vocabularies["inputs"] = vocabularies["targets"]
         self.vocabulary = vocabularies.__getitem__
-        # A SavedModel holds what is an attribute here.
+        # A SavedModel holds what an attribute refers to.
         self._tokenizers = [one.tf_tokenizer for one in known]
         self.files = sorted({one.sentencepiece_model_file for one in known})
         with_eos = [name for name, one in features.items() if one.add_eos]
@@ -100,8 +91,7 @@ class Codec(tf.Module):
     def encode(self, name, texts):
         """Strings `[batch]` of a feature to whole ids, in a graph or eagerly.
 
-        Returns:
-            ragged int32 `[batch, (length)]`, EOS included, not trimmed.
+        Returns ragged int32 `[batch, (length)]`, EOS included, not trimmed.
         """
         vocabulary = self.vocabulary(name)
         end = [vocabulary.eos_id] if name in self._with_eos else []
@@ -118,10 +108,10 @@ class Codec(tf.Module):
         return ids + [vocabulary.eos_id] * (eos and name in self._with_eos)
 
     def trim(self, name, ids, length=None):
-        """Trims whole ids, ragged `[batch, (length)]`, to what the model reads of them.
+        """Trims whole ids, ragged `[batch, (length)]`, to the feature's length.
 
-        `length` may take the place of the feature's. Returns such ids, and bool
-        `[batch]`, whether it is not all.
+        `length` may replace it. Returns ragged ids, and bool `[batch]`, whether some
+        are lost.
         """
         length = length or self.lengths[name]
         trimmed = ids.row_lengths() > length
@@ -133,9 +123,9 @@ class Codec(tf.Module):
         return ids[:, :length], trimmed
 
     def read(self, name, texts, length=None):
-        """What the model reads of strings: `encode`, `trim`, `pad`.
+        """Strings to a model's ids: `encode`, `trim`, `pad`.
 
-        Returns int32 `[batch, length]`, and bool `[batch]`, whether it is not all.
+        Returns int32 `[batch, length]`, and bool `[batch]`, whether some are lost.
         """
         length = length or self.lengths[name]
         ids, trimmed = self.trim(name, self.encode(name, texts), length)
@@ -144,8 +134,8 @@ class Codec(tf.Module):
     def decode(self, ids, skip_special_tokens=False):
         """Ids of targets, int32 `[batch, length]`, to strings `[batch]`.
 
-        What follows EOS is left out, and under `skip_special_tokens` extra ids are too,
-        such as <extra_id_0>, as transformers' tokenizers do if they are so asked.
+        Ids after EOS are left out. `skip_special_tokens` also leaves out extra ids,
+        such as <extra_id_0>, as in transformers' tokenizers.
         """
         vocabulary = self.vocabulary("targets")
         if skip_special_tokens:
@@ -156,13 +146,9 @@ class Codec(tf.Module):
     def pairs(self, inputs, targets):
         """A batch to score targets with, in a graph or eagerly.
 
-        Args:
-            inputs, targets: ragged int32 `[batch, (length)]`, whole.
-
-        Returns:
-            the batch, a dictionary of int32 `[batch, length]` as `converter` makes it;
-            int64 `[batch]`, the ids of each pair in it; bool `[batch]`, whether these
-            are not all.
+        `inputs` and `targets` are whole ids, ragged int32 `[batch, (length)]`. Returns
+        the batch, a dictionary of int32 `[batch, length]` as `converter` makes it;
+        int64 `[batch]`, the ids of each pair in it; bool `[batch]`, if some are lost.
         """
         whole = inputs.row_lengths() + targets.row_lengths()
         if self.one_row and self._trim_starts:
@@ -192,10 +178,8 @@ class Codec(tf.Module):
     def converted(self, examples, **options):
         """Examples in memory as rows of the model's batches, each once, in order.
 
-        Args:
-            examples: list of dictionaries of int arrays `[n]`, not empty; features
-                without a length are left out.
-            options: of the feature converter, such as `pack`.
+        `examples` is a list, not empty, of dictionaries of int arrays `[n]`; features
+        without a length are left out. `options` are the feature converter's, as `pack`.
         """
         columns = {
             name: self.trim(name, ragged([example[name] for example in examples]))[0]
@@ -220,7 +204,7 @@ def pad(ids, length):
 
 
 def _has(task, preprocessor):
-    """Whether one of the tasks has a preprocessor, perhaps with arguments."""
+    """Whether a task has a preprocessor, perhaps in a `functools.partial`."""
     return any(
         preprocessor is (one.func if isinstance(one, functools.partial) else one)
         for subtask in seqio.get_subtasks(task)
@@ -255,10 +239,10 @@ class _OneTokenizer(seqio.SentencePieceVocabulary):
 
 
 def _saved_once(tokenizer):
-    """The tokenizer, of which a SavedModel holds the vocabulary once.
+    """Lets a SavedModel hold the tokenizer's vocabulary once.
 
     TensorFlow Text gives it to an op, which `tf.saved_model.save` writes into the main
-    graph and into a function that makes the resource. Both call one function so.
+    graph and into a function that makes the resource. Here both call one function.
     """
     resource = tokenizer._model_resource
     create = tf.function(resource._create_resource, autograph=False)
@@ -267,7 +251,7 @@ def _saved_once(tokenizer):
 
 
 def _savable(vocabulary, known):
-    """The vocabulary, of which `known` holds one tokenizer: equal ones share it."""
+    """The vocabulary with a tokenizer that equal ones in `known` share."""
     if not isinstance(vocabulary, seqio.SentencePieceVocabulary):
         return vocabulary
     for one in known:

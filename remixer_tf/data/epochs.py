@@ -1,4 +1,4 @@
-"""Epochs: how many examples and steps they are."""
+"""The examples and steps of an epoch."""
 
 import math
 
@@ -10,15 +10,11 @@ from remixer_tf.errors import UserError
 
 
 def examples_per_epoch(task, split="train"):
-    """Returns the number of examples that a task's or mixture's source has.
-
-    Args:
-        task: a registered name, or what `get_task` returns.
-        split: str.
+    """Returns the number of examples in the source of a task or mixture.
 
     Raises:
-        ValueError: a source does not know, or a task joins or cuts what its source has,
-            as span corruption does documents.
+        ValueError: a source does not know its number, or a task joins or cuts its
+            source's examples, as span corruption does.
     """
     total = 0
     for subtask in seqio.get_subtasks(get_task(task)):
@@ -40,10 +36,10 @@ def examples_per_epoch(task, split="train"):
 
 
 def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
-    """Returns the steps that see every example `epochs` times, as gin's TRAIN_STEPS.
+    """Returns the steps that see every example `epochs` times, for gin's TRAIN_STEPS.
 
-    Rounded up to whole calls. Filtered, packed and mixed ones are not foreseen. Raises
-    what `examples_per_epoch` does.
+    Rounded up to whole calls; filtering, packing and mixing are ignored. For errors see
+    `examples_per_epoch`.
     """
     examples = epochs * examples_per_epoch(task, split)
     return math.ceil(examples / (batch_size * steps_per_call)) * steps_per_call

@@ -4,10 +4,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.codec import Codec
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
-from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
+from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.models import DecoderOnly
@@ -24,11 +23,11 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
         split: str.
         feature_lengths: dictionary of ints.
         max_examples: int, only the first; None for all.
-        trim: bool, whether to trim inputs; a task that makes its examples for
-            `feature_lengths`, as span corruption does, does so either way.
+        trim: bool, whether to trim inputs. A task that makes its examples for
+            `feature_lengths`, as span corruption, ignores it.
 
     Returns:
-        list of dictionaries of NumPy arrays: every feature that the task makes.
+        list of dictionaries of NumPy arrays, with every feature.
 
     Raises:
         ValueError: an unknown split, or a split without examples.
@@ -49,28 +48,10 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     return examples
 
 
-def eval_dataset(
-    task,
-    *,
-    feature_lengths,
-    batch_size,
-    split="validation",
-    max_examples=None,
-    feature_converter=seqio.EncDecFeatureConverter,
-):
-    """Batches of a split: every example once, in order. See `batch_examples`."""
-    task = get_task(task)
-    return batch_examples(
-        read_examples(task, split, feature_lengths, max_examples),
-        Codec(task, feature_lengths, feature_converter),
-        batch_size=batch_size,
-    )
-
-
 def converter_for(model):
-    """Returns the converter class of an encoder-decoder's or language model's batches.
+    """Returns the converter class for an encoder-decoder or a language model.
 
-    A language model reads inputs and targets in one row, an encoder-decoder apart.
+    A language model reads inputs and targets in one row.
     """
     if isinstance(model, DecoderOnly):
         return LanguageModelFeatureConverter
@@ -78,20 +59,20 @@ def converter_for(model):
 
 
 def batch_examples(examples, codec, *, batch_size, length_buckets=None):
-    """Batches examples in memory, each once; the last batch is filled up.
+    """Batches examples in memory, each once.
 
-    Rows that fill up the last batch repeat an example, with loss weights 0.
+    The last batch is filled up with copies of an example, with loss weights 0.
 
     Args:
         examples: list from `read_examples`.
-        codec: their `Codec`; what is longer than its lengths is trimmed as in training.
+        codec: their `Codec`, which trims features as in training.
         batch_size: int.
         length_buckets: None, or as in `Batching`. The examples are then sorted by
             length, and each batch is cut to the first bucket that holds it.
 
     Returns:
         a `tf.data.Dataset` of dictionaries of int32 `[batch_size, length]`, and
-        `example_index` `[batch_size]`: the place in `examples`, -1 in filling rows.
+        `example_index` `[batch_size]`: the index in `examples`, -1 in filling rows.
     """
     lengths = dict(codec.lengths)
     buckets = LengthBuckets(length_buckets, lengths, codec.converter(pack=False))

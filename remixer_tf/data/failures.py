@@ -1,6 +1,8 @@
-"""What goes wrong with a dataset, told as plain sentences."""
+"""Errors of datasets as plain sentences."""
 
 import contextlib
+import fnmatch
+import os
 import re
 
 import tensorflow as tf
@@ -11,13 +13,22 @@ _START, _END = "data error <<", ">>"
 
 
 def how_to_fetch(name):
-    """Returns how to fetch a dataset of TensorFlow Datasets, the end of a sentence."""
+    """Returns the end of a sentence: how to fetch a dataset of TensorFlow Datasets."""
     return (
         "run this where there is a network, and name the folder of its data in "
         "TFDS_DATA_DIR (C4 needs pip install apache-beam):\n"
         '    python -c "import tensorflow_datasets as tfds; '
         f'tfds.load({name!r}, try_gcs=True)"'
     )
+
+
+def files_near(path, pattern):
+    """A sentence with up to 9 files like `pattern` where `path` was expected."""
+    folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
+    if not tf.io.gfile.isdir(folder):
+        return f" There is no folder {folder!r} either."
+    names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))[:9]
+    return f" In its folder: {', '.join(names)}." if names else ""
 
 
 def fail_unless(condition, message):
@@ -27,11 +38,7 @@ def fail_unless(condition, message):
 
 @contextlib.contextmanager
 def data_errors():
-    """Turns TensorFlow's report of a failed `fail_unless` into a plain ValueError.
-
-    with data_errors():
-        batch = next(iterator)
-    """
+    """Around `next(iterator)`: a failed `fail_unless` becomes a plain ValueError."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:

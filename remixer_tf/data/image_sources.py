@@ -1,12 +1,12 @@
-"""Where images come from: a folder, or TensorFlow Datasets.
+"""Sources of images: a folder, or TensorFlow Datasets.
 
-A source has `name`, `class_names`, `num_examples(split)`, and
-`tf.data.Dataset`s of {"image": uint8 [height, width, 3], "label": int32 []}:
+A source has `name`, `class_names`, `num_examples(split)`, and `tf.data.Dataset`s of
+{"image": uint8 [height, width, 3], "label": int32 []}:
 
 - `read(split)`: every example once, in a fixed order;
 - `encoded(split)`: the same, with images as the bytes of their files;
-- `draw(split, seed, shard_info, start)`: endless, shuffled anew in each epoch, from the
-  example number `start` of this host on.
+- `draw(split, seed, shard_info, start)`: endless, each epoch in a new order, from this
+  host's example number `start`.
 """
 
 import contextlib
@@ -18,25 +18,74 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.augmentation import Seeds
 from remixer_tf.data.failures import fail_unless
-from remixer_tf.data.image_files import MAX_PIXELS, count_pixels, decode_image
-from remixer_tf.data.seeds import Seeds
 from remixer_tf.errors import UserError
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
 _AUTOTUNE = tf.data.AUTOTUNE
+# ImageNet's largest has 61 million. One of these takes 0.2 GB, as float32 0.8 GB.
+MAX_PIXELS = 2**26
+_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
+_JPEG = b"\xff\xd8\xff"
+
+
+def count_pixels(data):
+    """Height times width, as the header of a file's content says: an int64.
+
+    A file of some kilobytes may claim to be an image of gigabytes. The result is 0 if
+    it is neither a JPEG nor a PNG. The op fails on a JPEG with a damaged header.
+    """
+    # Every PNG starts with these 16 bytes; its width and height follow.
+    head = tf.strings.substr(data, 0, 24)
+    is_png = tf.equal(tf.strings.substr(head, 0, 16), _PNG)
+    is_png &= tf.equal(tf.strings.length(head), 24)
+    is_jpeg = tf.equal(tf.strings.substr(head, 0, 3), _JPEG)
+    sides = tf.case(
+        [
+            (
+                is_png,
+                lambda: tf.io.decode_raw(head, tf.int32, little_endian=False)[4:],
+            ),
+            (is_jpeg, lambda: tf.image.extract_jpeg_shape(data, tf.int32)[:2]),
+        ],
+        default=lambda: tf.zeros([2], tf.int32),
+    )
+    return tf.reduce_prod(tf.cast(sides, tf.int64))
+
+
+def decode_image(data):
+    """Decodes a JPEG or PNG: uint8 `[height, width, 3]`. See `count_pixels` first."""
+    image = tf.io.decode_image(data, channels=3, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, 3])
 
 
 class _Images:
-    """What both sources share: `encoded` examples are decoded."""
+    """Decodes the examples of `encoded`, in both sources."""
 
     def read(self, split):
-        """See the module."""
         return self.encoded(split).map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def _decode(self, example):
+        # TensorFlow's own error would not name the image; only a dataset can catch it.
+        data = tf.data.Dataset.from_tensors(example["image"])
+        nothing = tf.zeros([0, 0, 3], tf.uint8), tf.constant(0, tf.int64)
+        nothing = tf.data.Dataset.from_tensors(nothing)
+        decoded = data.map(_image_and_pixels).ignore_errors().concatenate(nothing)
+        image, pixels = decoded.take(1).get_single_element()
         where = example.get("where", tf.constant(f"in {self.name}"))
-        return _example(example["image"], where, example["label"])
+        damaged = tf.strings.join(
+            ["An image cannot be decoded: ", where, ". Replace or remove it."]
+        )
+        number = tf.strings.as_string(pixels)
+        most = f" pixels, more than {MAX_PIXELS}: "
+        too_large = tf.strings.join(
+            ["An image has ", number, most, where, ". Shrink or remove it."]
+        )
+        message = tf.where(pixels > MAX_PIXELS, too_large, damaged)
+        with tf.control_dependencies([fail_unless(tf.size(image) > 0, message)]):
+            label = tf.cast(example["label"], tf.int32)
+            return {"image": tf.identity(image), "label": label}
 
     def _check_split(self, split):
         if split not in self.splits:
@@ -45,20 +94,30 @@ class _Images:
             )
 
 
+def _image_and_pixels(data):
+    """Returns the image, empty if it has too many pixels, and their number."""
+    pixels = count_pixels(data)
+    image = tf.cond(
+        (0 < pixels) & (pixels <= MAX_PIXELS),
+        lambda: decode_image(data),
+        lambda: tf.zeros([0, 0, 3], tf.uint8),
+    )
+    return tf.ensure_shape(image, [None, None, 3]), pixels
+
+
 class ImageFolder(_Images):
     """JPEG and PNG files, `<directory>/<split>/<class>/<file>`.
 
     Classes are numbered in the order of their names, over all splits. The n-th example
-    drawn is a function of seed and n, so that a checkpoint of an iterator holds a
-    number and no images.
+    drawn is a function of seed and n: a checkpoint of an iterator needs no images.
 
     Args:
         directory: str.
 
     Raises:
         ValueError: there is no such folder, or no class in it. The methods: an unknown
-            split, one without images, or, by name, an image that cannot be decoded or
-            has more than `image_files.MAX_PIXELS` pixels.
+            split, a split without images, or an image, by name, that cannot be decoded
+            or has more than `MAX_PIXELS` pixels.
     """
 
     def __init__(self, directory):
@@ -81,12 +140,10 @@ class ImageFolder(_Images):
         return len(self._list(split)[0])
 
     def encoded(self, split):
-        """See the module; "where" is the path of the file."""
         examples = tf.data.Dataset.from_tensor_slices(self._list(split))
         return examples.map(_read_file, num_parallel_calls=_AUTOTUNE)
 
     def draw(self, split, seed=0, shard_info=None, start=0):
-        """See the module."""
         paths, labels = map(tf.constant, self._list(split))
         count = len(paths)
 
@@ -122,7 +179,7 @@ class ImageFolder(_Images):
 
 @contextlib.contextmanager
 def _known_features():
-    """Has TFDS import no module that the files of a dataset name, but its own."""
+    """TFDS may not import other modules than its own that a dataset's files name."""
     connector = tfds.features.FeatureConnector
     find = connector.cls_from_name
 
@@ -146,8 +203,8 @@ class TfdsImages(_Images):
     Nothing is downloaded. Files are shuffled, and examples in a buffer.
 
     Args:
-        name: str, such as "imagenet2012"; its features are called image and label.
-        data_dir: str; None for TFDS's own, `~/tensorflow_datasets` or TFDS_DATA_DIR.
+        name: str, such as "imagenet2012"; it must have the features image and label.
+        data_dir: str; None for TFDS_DATA_DIR, or `~/tensorflow_datasets`.
         shuffle_buffer_size: int, examples.
 
     Raises:
@@ -187,7 +244,6 @@ class TfdsImages(_Images):
         return self._builder.info.splits[split].num_examples
 
     def draw(self, split, seed=0, shard_info=None, start=0):
-        """See the module; what `start` leaves out of its epoch is read, not decoded."""
         host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
         count = self.num_examples(split)
         if count < host.num_shards:
@@ -200,7 +256,7 @@ class TfdsImages(_Images):
 
         @tf.autograph.experimental.do_not_convert  # TFDS cannot be, and warns
         def read_epoch(number):
-            # Of this function's graph alone: the process's would be mixed in.
+            # For this function's graph: TensorFlow would mix in the process's seed.
             tf.random.set_seed(1)
             seeds = Seeds(seed, number)
             examples = self.encoded(split, shuffle_files=True, seed=seeds.next()[0])
@@ -217,7 +273,6 @@ class TfdsImages(_Images):
         return examples.map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def encoded(self, split, shuffle_files=False, seed=None):
-        """See the module; files may be shuffled."""
         self._check_split(split)
         return self._builder.as_dataset(
             split=split,
@@ -238,34 +293,3 @@ def _folders(directory):
 
 def _read_file(path, label):
     return {"image": tf.io.read_file(path), "label": label, "where": path}
-
-
-def _example(data, where, label):
-    """Decodes; an error names `where`, a string tensor."""
-    # TensorFlow's own error would not, and only a dataset can catch it.
-    decoded = tf.data.Dataset.from_tensors(data).map(_decode).ignore_errors()
-    nothing = tf.zeros([0, 0, 3], tf.uint8), tf.constant(0, tf.int64)
-    nothing = tf.data.Dataset.from_tensors(nothing)
-    image, pixels = decoded.concatenate(nothing).take(1).get_single_element()
-    damaged = tf.strings.join(
-        ["An image cannot be decoded: ", where, ". Replace or remove it."]
-    )
-    number = tf.strings.as_string(pixels)
-    most = f" pixels, more than {MAX_PIXELS}: "
-    too_large = tf.strings.join(
-        ["An image has ", number, most, where, ". Shrink or remove it."]
-    )
-    message = tf.where(pixels > MAX_PIXELS, too_large, damaged)
-    with tf.control_dependencies([fail_unless(tf.size(image) > 0, message)]):
-        return {"image": tf.identity(image), "label": tf.cast(label, tf.int32)}
-
-
-def _decode(data):
-    """Returns the image, empty if it has too many pixels, and their number."""
-    pixels = count_pixels(data)
-    image = tf.cond(
-        (0 < pixels) & (pixels <= MAX_PIXELS),
-        lambda: decode_image(data),
-        lambda: tf.zeros([0, 0, 3], tf.uint8),
-    )
-    return tf.ensure_shape(image, [None, None, 3]), pixels

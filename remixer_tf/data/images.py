@@ -3,7 +3,7 @@
 With 2 steps per call, batches of 8 and images of 224 x 224 pixels, an element is
 
     {"images": float32 [2, 8, 224, 224, 3],
-     "labels": int32 [2, 8, 1], or float32 [2, 8, 1, classes] where images are mixed,
+     "labels": int32 [2, 8, 1], or float32 [2, 8, 1, classes] if images are mixed,
      "label_weights": float32 [2, 8, 1]}
 """
 
@@ -12,14 +12,12 @@ import hashlib
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.augmentation import mix
-from remixer_tf.data.positions import PositionDataset
-from remixer_tf.data.seeds import Seeds
+from remixer_tf.data.augmentation import Seeds, choose, mix
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 
-# What random numbers are for; see `Seeds`.
-_TRANSFORMS, _MIXING = 0, 1
+_TRANSFORMS, _MIXING = 0, 1  # the uses of `Seeds`
+_NAMES = ("images", "labels", "label_weights")
 
 
 def image_dataset(
@@ -35,23 +33,18 @@ def image_dataset(
 ):
     """Endless batches of a split.
 
-    Two datasets with equal arguments give equal batches: what is random about an
-    example follows from the seed and the example's number. An iterator can be saved in
-    `tf.train.Checkpoint(iterator=...)` at any point and then gives the batches that
-    were still to come. The checkpoint holds a number and no images.
+    Random numbers follow from the seed and the example's number: equal arguments give
+    equal batches. An iterator saved in `tf.train.Checkpoint(iterator=...)` continues
+    with the next batch. The checkpoint holds a number and no images.
 
     Args:
         source: an `ImageFolder` or `TfdsImages`.
-        transforms: list of functions, applied to each image in their order, see
-            `remixer_tf.data.augmentation`.
+        transforms: list of functions of an image, see `data.augmentation`.
         batch_size: int, images per step, on all hosts together.
         split: str.
         mixing: list of `keras.layers.MixUp` and `keras.layers.CutMix`; each batch goes
-            through one of them, drawn evenly. An empty list mixes nothing.
-        seed: int, of order, transforms and mixing.
-        steps_per_call: int, the leading axis.
-        shard_info: None, or a `seqio.ShardInfo`: the part of the examples and of the
-            batch that this host reads.
+            through one of them, drawn evenly.
+        seed, steps_per_call, shard_info: see `train_dataset`.
 
     Returns:
         a `PositionDataset`, see the module; shapes are static.
@@ -69,17 +62,12 @@ def image_dataset(
             f"a batch size that is a multiple of {hosts}."
         )
 
-    def make(number, example):
-        seeds = Seeds(seed, _TRANSFORMS, number * hosts + host.index)
-        return _transform(example, transforms, seeds)
-
     def mix_batch(number, batch):
-        images, labels, weights = (batch[name] for name in _NAMES)
         seeds = Seeds(seed, _MIXING, number * hosts + host.index)
-        choice = tf.random.stateless_uniform([], seeds.next(), 0, len(mixing), tf.int32)
+        images, labels, weights = (batch[name] for name in _NAMES)
         labels = tf.one_hot(labels[:, 0], len(source.class_names))
-        images, labels = tf.switch_case(
-            choice,
+        images, labels = choose(
+            seeds,
             [lambda layer=layer: mix(layer, images, labels, seeds) for layer in mixing],
         )
         return dict(zip(_NAMES, (images, labels[:, None], weights), strict=True))
@@ -89,7 +77,7 @@ def image_dataset(
         first = batches * (batch_size // hosts)
         dataset = source.draw(split, seed=seed, shard_info=shard_info, start=first)
         dataset = dataset.enumerate(first)
-        dataset = _map(dataset, make)
+        dataset = _transform(dataset, transforms, seed, host)
         dataset = dataset.batch(batch_size // hosts, drop_remainder=True)
         if mixing:
             dataset = dataset.enumerate(batches).map(mix_batch, num_parallel_calls=2)
@@ -104,31 +92,17 @@ def image_dataset(
 def eval_images(source, transforms, *, batch_size, split="validation"):
     """Batches of a split, every image once, in order; the last batch is filled up.
 
-    Takes and raises what `image_dataset` does. Batches are dictionaries [batch_size,
+    For arguments and errors see `image_dataset`. Batches are dictionaries [batch_size,
     ...], see the module, with int32 labels. Images that fill up the last one have
     weight 0.
     """
     check_integers(batch_size=batch_size)
-    dataset = source.read(split).enumerate()
-    dataset = _map(
-        dataset,
-        lambda number, example: _transform(
-            example, transforms, Seeds(0, _TRANSFORMS, number)
-        ),
-    )
-
-    def fill_up(batch):
-        missing = batch_size - tf.shape(batch["labels"])[0]
-        filled = {
-            name: tf.pad(x, [[0, missing]] + [[0, 0]] * (x.shape.rank - 1))
-            for name, x in batch.items()
-        }
-        return {
-            name: tf.ensure_shape(x, [batch_size, *x.shape[1:]])
-            for name, x in filled.items()
-        }
-
-    return dataset.batch(batch_size).map(fill_up).prefetch(2)
+    dataset = _transform(source.read(split).enumerate(), transforms)
+    nothing = {k: tf.zeros(x.shape, x.dtype) for k, x in dataset.element_spec.items()}
+    missing = -source.num_examples(split) % batch_size
+    filling = tf.data.Dataset.from_tensors(nothing).repeat(missing)
+    dataset = dataset.concatenate(filling)
+    return dataset.batch(batch_size, drop_remainder=True).prefetch(2)
 
 
 def hash_images(source, split):
@@ -140,18 +114,18 @@ def hash_images(source, split):
     return digest.hexdigest()[:16]
 
 
-_NAMES = ("images", "labels", "label_weights")
+def _transform(dataset, transforms, seed=0, host=None):
+    """Makes examples of batches from (number, example) pairs."""
+    host = host or seqio.ShardInfo(index=0, num_shards=1)
 
+    def make(number, example):
+        seeds = Seeds(seed, _TRANSFORMS, number * host.num_shards + host.index)
+        image = tf.cast(example["image"], tf.float32)
+        for transform in transforms:
+            image = transform(image, seeds)
+        labels = example["label"][None]
+        return {"images": image, "labels": labels, "label_weights": [1.0]}
 
-def _transform(example, transforms, seeds):
-    image = tf.cast(example["image"], tf.float32)
-    for transform in transforms:
-        image = transform(image, seeds)
-    return {"images": image, "labels": example["label"][None], "label_weights": [1.0]}
-
-
-def _map(dataset, make):
-    """Applies what makes an example of images, all of one size."""
     dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)
     shape = dataset.element_spec["images"].shape
     if not shape.is_fully_defined():
@@ -161,3 +135,53 @@ def _map(dataset, make):
             "the transforms."
         )
     return dataset
+
+
+class PositionDataset:
+    """An endless dataset that starts anywhere; a checkpoint of it is one number.
+
+    A checkpoint of tf.data's own iterator holds all that was read ahead, here images.
+    An experimental option prevents that, but then short-lived iterators crash the
+    process. If an element follows from its number, the number is enough.
+
+    Args:
+        make: function of an int, `start`, that returns the `tf.data.Dataset` of the
+            elements number start, start + 1, ...
+    """
+
+    def __init__(self, make):
+        self._make = make
+        self._from_zero = make(0)
+        self.element_spec = self._from_zero.element_spec
+
+    def read_from(self, start):
+        """Returns `make(start)`."""
+        return self._make(start) if start else self._from_zero
+
+    def __iter__(self):
+        return _Iterator(self)
+
+
+class _Iterator(tf.Module):
+    """Can be saved in `tf.train.Checkpoint(iterator=...)`, and restored at any time."""
+
+    def __init__(self, dataset):
+        super().__init__()
+        self._dataset = dataset
+        self.element_spec = dataset.element_spec
+        with tf.device("CPU"):
+            self._position = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._prepared = None  # the position of the element that `_read` gives next
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        position = int(self._position)
+        if position != self._prepared:  # The first element, or restored.
+            # The bound method, since a checkpoint would hold the iterator itself.
+            self._read = iter(self._dataset.read_from(position)).__next__
+        element = self._read()
+        self._prepared = position + 1
+        self._position.assign(position + 1)
+        return element

@@ -1,4 +1,4 @@
-"""A language model's batches of any task: one row for inputs and targets."""
+"""Batches for language models: one row for inputs and targets."""
 
 import seqio
 import tensorflow as tf
@@ -11,19 +11,15 @@ from remixer_tf.layers.sparse_gate import DECIDING_SHARE, count_first
 class LanguageModelFeatureConverter(seqio.LMFeatureConverter):
     """Inputs and targets in one row, with loss on the targets.
 
-    Of a task with inputs it is `seqio.PrefixLMFeatureConverter`, of one of targets
-    alone `seqio.LMFeatureConverter`: `feature_lengths` says which. It is what
-    `DecoderOnly` reads unless a configuration names another. Under
-    `{"inputs": 3, "targets": 3}` the example `{"inputs": [7, 1], "targets": [9, 1]}`
-    becomes
+    It acts as `seqio.PrefixLMFeatureConverter` if `feature_lengths` has inputs, else as
+    `seqio.LMFeatureConverter`, and takes their options. `DecoderOnly` reads it by
+    default. Under `{"inputs": 3, "targets": 3}` the example
+    `{"inputs": [7, 1], "targets": [9, 1]}` becomes
 
         {"decoder_target_tokens": [7, 1, 9, 1, 0, 0],
          "decoder_input_tokens":  [0, 7, 1, 9, 1, 0],
          "decoder_loss_weights":  [0, 0, 1, 1, 0, 0],
          "decoder_causal_attention": [1, 1, 1, 0, 0, 0]}
-
-    Args:
-        options: of `seqio.FeatureConverter`, such as `pack`.
     """
 
     def __init__(self, **options):
@@ -45,19 +41,18 @@ class LanguageModelFeatureConverter(seqio.LMFeatureConverter):
 
 
 class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
-    """A language model's batches, without loss on the first positions of a row.
+    """`seqio.LMFeatureConverter` without loss on the first positions of a row.
 
-    As `seqio.LMFeatureConverter`, but `decoder_loss_weights` is 0 at the positions
-    p < ceil(first_share * T) of a row of T = `feature_lengths["targets"]` positions,
-    padding counted, whatever examples are packed into it. Under `first_share=0.2` and
+    `decoder_loss_weights` is 0 at the positions p < ceil(first_share * T) of a row of
+    T = `feature_lengths["targets"]` positions. Under `first_share=0.2` and
     `{"targets": 6}` the example `{"targets": [3, 9, 4, 1]}` becomes
 
         {"decoder_target_tokens": [3, 9, 4, 1, 0, 0],
          "decoder_input_tokens":  [0, 3, 9, 4, 0, 0],
          "decoder_loss_weights":  [0, 0, 1, 1, 0, 0]}
 
-    A model that routes by the first tokens predicts the others alone, and models are
-    compared on what all of them predict (sMLP, "partial prediction": the first 20%).
+    A model that routes by the first tokens predicts only the others, and models are
+    compared on the positions that all predict (sMLP, "partial prediction": 20%).
 
     Args:
         first_share: float in [0, 1).
@@ -89,7 +84,7 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
 def check_reads_inputs(task, feature_lengths, feature_converter):
     """Raises a ValueError if a language model would not read the inputs of a task.
 
-    Under `seqio.LMFeatureConverter` they are left out on purpose.
+    `seqio.LMFeatureConverter` leaves them out on purpose.
     """
     converter = feature_converter(pack=False)
     reads_both = isinstance(converter, LanguageModelFeatureConverter)

@@ -1,18 +1,14 @@
-"""Tasks that are registered when an unknown name is asked for: theirs is slow."""
+"""Tasks that are registered only when an unknown name is asked for, as that is slow."""
 
 _waiting = []
-
-
-def register_late(register):
-    """Has `register()` called when a name is asked for that is not known."""
-    _waiting.append(register)
+register_late = _waiting.append  # Takes a function that registers tasks.
 
 
 def register_waiting():
-    """Calls what `register_late` was given.
+    """Calls the functions of `register_late`; returns whether there were any.
 
     Raises:
-        ImportError: a library of theirs is not installed. They go on waiting.
+        ImportError: one of their libraries is not installed; they can be called again.
     """
     found = bool(_waiting)
     while _waiting:

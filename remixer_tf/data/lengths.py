@@ -18,27 +18,17 @@ _FIRST = 5  # over-long examples that are named
 
 
 class OverLength(NamedTuple):
-    """How many examples of a split are longer than `feature_lengths`.
-
-    Attributes:
-        examples: int, the examples counted.
-        over: int, those of them with a feature longer than its length, EOS included.
-        longest: dictionary of ints, the longest of each feature.
-        complete: bool, False if the count stopped at its limit.
-        first: tuple of str, the first few of those over, such as "line 3": by the
-            task's feature `line`, else as examples from 1.
-        handling: str, what becomes of those over: "trimmed" or "skipped".
-    """
+    """How many examples of a split are longer than `feature_lengths`."""
 
     task: str
     split: str
     feature_lengths: dict
-    examples: int
-    over: int
-    longest: dict
-    complete: bool
-    first: tuple = ()
-    handling: str = "trimmed"
+    examples: int  # counted
+    over: int  # with a feature longer than its length, EOS included
+    longest: dict  # feature -> int
+    complete: bool  # False if the count stopped at its limit
+    first: tuple = ()  # the first few over: "line 3" (the feature `line`), "example 3"
+    handling: str = "trimmed"  # or "skipped"
 
     def __str__(self):
         of = f"{self.examples:,}" if self.complete else f"the first {self.examples:,}"
@@ -56,27 +46,23 @@ def format_lengths(lengths):
 
 
 def count_over_length(task, split, feature_lengths, limit=None, shard_info=None):
-    """Counts the examples that are longer than `feature_lengths`, EOS included.
+    """Counts the examples that are longer than `feature_lengths`: an `OverLength`.
 
-    seqio trims such examples without a word. They are read in order. A preprocessor
-    that cannot work without lengths (T5's span corruption) gets `feature_lengths`; all
-    others see whole examples.
+    EOS counts. seqio trims such examples without a message. A preprocessor that cannot
+    work without lengths (T5's span corruption) gets `feature_lengths`; all others see
+    whole examples.
 
     Args:
-        task: a `seqio.Task` or `seqio.Mixture`; of a mixture all tasks are counted.
+        task: a `seqio.Task` or `seqio.Mixture`, whose tasks are all counted.
         split, feature_lengths, shard_info: see `train_dataset`.
         limit: int, how many examples of each task to count at most; None for all.
-
-    Returns:
-        an `OverLength`.
     """
     if isinstance(task, seqio.Mixture):
         options = split, feature_lengths, limit, shard_info
         tasks = [t for t in seqio.get_subtasks(task) if has_split(t, split)]
         return join_counts(task, [count_over_length(t, *options) for t in tasks])
     examples, over, complete, first = 0, 0, True, []
-    longest = dict.fromkeys(feature_lengths, 0)
-    limits = list(feature_lengths.values())
+    longest, limits = [0] * len(feature_lengths), list(feature_lengths.values())
     dataset = task.get_dataset(
         whole_lengths(task, feature_lengths),
         split=split,
@@ -88,23 +74,18 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
     place = "line" if "line" in dataset.element_spec else "example"
 
     def measure(index, example):
-        lengths = [tf.shape(example[name])[0] for name in feature_lengths]
-        return tf.stack(lengths), example.get("line", index)
+        return _lengths_of(example, feature_lengths), example.get("line", index)
 
     dataset = dataset.enumerate(1).map(measure).take(-1 if limit is None else limit + 1)
     for lengths, places in dataset.batch(1024).as_numpy_iterator():
         if limit is not None and examples + len(lengths) > limit:
-            complete = False
-            lengths = lengths[: limit - examples]
-            if not len(lengths):
-                break
+            complete, lengths = False, lengths[: limit - examples]
         examples += len(lengths)
         too_long = (lengths > limits).any(axis=1)
         over += int(too_long.sum())
         some = places[: len(lengths)][too_long][: _FIRST - len(first)]
         first += [f"{place} {number}" for number in some]
-        for name, length in zip(feature_lengths, lengths.max(axis=0), strict=True):
-            longest[name] = max(longest[name], int(length))
+        longest = [max(x) for x in zip(longest, *lengths.tolist(), strict=True)]
     if shard_info is not None and shard_info.num_shards > 1:
         split = f"{split}, part {shard_info.index + 1} of {shard_info.num_shards},"
     return OverLength(
@@ -113,7 +94,7 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
         dict(feature_lengths),
         examples,
         over,
-        longest,
+        dict(zip(feature_lengths, longest, strict=True)),
         complete,
         tuple(first),
     )
@@ -138,7 +119,7 @@ def join_counts(task, counts):
 
 
 def has_split(task, split):
-    """Whether the task or mixture has `split`; of TensorFlow Datasets, slices too."""
+    """Whether a task or mixture has `split`, which TFDS may read as a slice."""
     return any(
         split in splits_of(subtask) or _is_slice(subtask, split)
         for subtask in seqio.get_subtasks(task)
@@ -149,7 +130,7 @@ def splits_of(task):
     """Returns the splits of a `seqio.Task`.
 
     Raises:
-        FileNotFoundError: it reads a dataset of TensorFlow Datasets that is not there.
+        FileNotFoundError: its dataset of TensorFlow Datasets is missing.
     """
     source = task.source
     if not isinstance(source, seqio.TfdsDataSource) or source.splits:
@@ -176,19 +157,18 @@ def _is_slice(task, split):
 
 
 def whole_lengths(task, feature_lengths):
-    """Lengths to ask `task` for so that examples come whole: None where possible."""
+    """The lengths with which `task` gives whole examples: None where possible."""
     return feature_lengths if needs_lengths(task) else None
 
 
 def needs_lengths(task):
     """Whether `task` makes its examples for lengths, as span corruption does."""
-    for subtask in seqio.get_subtasks(task):
-        for preprocessor in subtask.preprocessors:
-            parameters = inspect.signature(preprocessor).parameters
-            argument = parameters.get("sequence_length")
-            if argument is not None and argument.default is inspect.Parameter.empty:
-                return True
-    return False
+    arguments = [
+        inspect.signature(preprocessor).parameters.get("sequence_length")
+        for subtask in seqio.get_subtasks(task)
+        for preprocessor in subtask.preprocessors
+    ]
+    return any(x is not None and x.default is x.empty for x in arguments)
 
 
 def check_feature_lengths(feature_lengths, feature_converter):
@@ -214,15 +194,15 @@ REMEDY = "Raise feature_lengths, or set LongExamples.handling to trim or skip."
 
 @dataclasses.dataclass(frozen=True)
 class LongExamples:
-    """What becomes of examples that are longer than the model reads, EOS included.
+    """How to handle examples that are longer than the model reads, EOS included.
 
     Attributes:
-        handling: str. "trim" cuts them as T5 does: whether EOS survives depends on the
-            task's last preprocessor, `append_eos_after_trim` keeps it and `append_eos`
-            loses it. "skip" leaves them out. "refuse" raises: at once if the count met
-            one, else when one arrives, see `data_errors`.
+        handling: str. "trim" cuts them as T5 does; EOS is kept if the task's last
+            preprocessor is `append_eos_after_trim`, and lost if it is `append_eos`.
+            "skip" leaves them out. "refuse" raises: at once if the count finds one,
+            else when one arrives, see `data_errors`.
         count_limit: int, how many examples of each task to count at the start; 0 does
-            not count. Under "skip" all are counted.
+            not count. "skip" counts all.
 
     Raises:
         ValueError: another handling, or "skip" without a count.
@@ -239,20 +219,20 @@ class LongExamples:
             )
         if self.handling == "skip" and not self.count_limit:
             raise UserError(
-                "LongExamples.handling = 'skip' tells how many examples it leaves out, "
-                "and count_limit=0 counts none. Set one of the two otherwise."
+                "LongExamples.handling = 'skip' reports how many examples it leaves "
+                "out, and count_limit=0 counts none. Set one of the two otherwise."
             )
 
     @property
     def examples_to_count(self):
-        """The limit of the count: None for all, and one shows that there are any."""
+        """The limit of the count: None for all; at least 1, to see if there is any."""
         return None if self.handling == "skip" else max(self.count_limit, 1)
 
     def report(self, count):
-        """Logs an `OverLength` and returns it; None if it was not asked for.
+        """Logs an `OverLength` and returns it; returns None if `count_limit` is 0.
 
         Raises:
-            ValueError: there are long examples and none may be, or nothing else.
+            ValueError: "refuse" and a long example, or "skip" and no other.
         """
         if not self.count_limit:
             return None
@@ -267,10 +247,14 @@ class LongExamples:
         return count
 
 
+def _lengths_of(example, names):
+    return tf.stack([tf.shape(example[name])[0] for name in names])
+
+
 def fits(example, feature_lengths):
     """Whether every feature is within its length, a scalar bool."""
-    lengths = [tf.shape(example[name])[0] for name in feature_lengths]
-    return tf.reduce_all(tf.stack(lengths) <= list(feature_lengths.values()))
+    lengths = _lengths_of(example, feature_lengths)
+    return tf.reduce_all(lengths <= list(feature_lengths.values()))
 
 
 def refuse_over_length(task, split, feature_lengths):
@@ -283,7 +267,7 @@ def refuse_over_length(task, split, feature_lengths):
     )
 
     def check(example):
-        lengths = [tf.shape(example[name])[0] for name in feature_lengths]
+        lengths = tf.unstack(_lengths_of(example, feature_lengths))
         message = tf.strings.format(text, lengths)
         with tf.control_dependencies(
             [fail_unless(fits(example, feature_lengths), message)]
@@ -301,7 +285,7 @@ class LengthBuckets:
             least as long as the one before in every feature. `feature_lengths` is the
             last bucket and need not be listed.
         feature_lengths: dictionary of ints.
-        feature_converter: a `seqio.FeatureConverter`, of the model's features.
+        feature_converter: a `seqio.FeatureConverter`, for the model's features.
 
     Raises:
         ValueError: a bucket has other features, or lengths that do not grow.

@@ -1,10 +1,9 @@
 """Masked language modelling: the masking, and batches of what is masked.
 
-The masking is a preprocessor of a task and not part of the feature converter, for
-seqio gives a preprocessor seeds, one an example, drawn from the run's seed. Since
-seqio repeats the data before it preprocesses, every epoch has new ones, and as their
-place in the stream is part of the iterator's checkpoint, a resumed run masks what the
-uninterrupted one would have masked. A converter knows no seed.
+The masking is a preprocessor. There seqio gives each example a seed, drawn from the
+run's; in a feature converter it does not. It repeats the data before it preprocesses,
+so every epoch has new seeds. Their place in the stream is part of the iterator's
+checkpoint, so a resumed run masks the same tokens.
 """
 
 import seqio
@@ -18,10 +17,10 @@ MASKED_PERCENT = 15
 
 
 def concat_and_split(dataset, sequence_length, *, feature="targets", room=0):
-    """A preprocessor: documents on end, cut into pieces of the feature's length.
+    """A preprocessor: joins documents and cuts them to the feature's length.
 
-    Of dictionaries with int32 `[n]` under `feature` it makes `{feature: int32 [length -
-    room]}`; the last is shorter. `room` is for what comes before the tokens.
+    Dictionaries with int32 `[n]` under `feature` become `{feature: int32 [length -
+    room]}`; the last is shorter. `room` is kept for ids put before the tokens.
     """
     tokens = dataset.map(lambda example: example[feature])
     pieces = tokens.rebatch(sequence_length[feature] - room)
@@ -31,17 +30,16 @@ def concat_and_split(dataset, sequence_length, *, feature="targets", room=0):
 def mask_tokens(dataset, sequence_length, output_features):
     """A preprocessor: BERT's masking of 15% of the tokens (section 3.1, Task 1).
 
-    Of n tokens that are not special (padding, EOS, unknown, the vocabulary's extra
-    ids), floor(0.15 n) are chosen, at least one. Of the chosen, 80% become the mask
-    token, 10% another token at random, 10% stay. [CLS] comes in front. Under a
-    vocabulary whose [CLS] is 98 and mask 99, one example could become
+    Special tokens are padding, EOS, unknown and the vocabulary's extra ids. From the n
+    others floor(0.15 n) are chosen, at least one. 80% of these become the mask token,
+    10% a random token, 10% stay. [CLS] comes first, and both features are cut at the
+    length of the inputs. If [CLS] is 98 and the mask 99, one example could become
 
         {"targets": [7, 8, 9, 10, 11, 12, 13]}
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 13],
          "targets": [-1, -1, -1, 9, -1, -1, -1, -1]}
 
-    (Not 0, which is padding to seqio's packing.) Both features are cut at the length of
-    the inputs.
+    -1, since 0 is padding to seqio's packing.
 
     Raises:
         ValueError: the vocabulary has no ids for mask and [CLS].
@@ -53,19 +51,14 @@ def mask_tokens(dataset, sequence_length, output_features):
         tokens = example["targets"][: sequence_length["inputs"] - 1]
         length = tf.shape(tokens)
         ordinary = (tokens >= special.first_ordinary) & (tokens < special.end_ordinary)
-        count = tf.reduce_sum(tf.cast(ordinary, tf.int32))
+        count = tf.math.count_nonzero(ordinary, dtype=tf.int32)
         chosen_count = tf.minimum(count, tf.maximum(count * MASKED_PERCENT // 100, 1))
         order = tf.random.stateless_uniform(length, seeds[0])
         order = tf.argsort(tf.where(ordinary, order, 2.0))  # special ids come last
         chosen = tf.argsort(order) < chosen_count
         fate = tf.random.stateless_uniform(length, seeds[1])
-        random = tf.random.stateless_uniform(
-            length,
-            seeds[2],
-            minval=special.first_ordinary,
-            maxval=special.end_ordinary,
-            dtype=tf.int32,
-        )
+        ids = special.first_ordinary, special.end_ordinary
+        random = tf.random.stateless_uniform(length, seeds[2], *ids, dtype=tf.int32)
         corrupt = tf.where(fate < 0.8, special.mask, random)
         inputs = tf.where(chosen & (fate < 0.9), corrupt, tokens)
         targets = tf.where(chosen, tokens, -1)
@@ -80,8 +73,8 @@ def mask_tokens(dataset, sequence_length, output_features):
 class MaskedLMFeatureConverter(seqio.FeatureConverter):
     """Batches of `mask_tokens` for an `EncoderOnly` with a `MaskedLMHead`.
 
-    The number of predictions is static, floor(0.15 length) (76 at 512): the
-    head computes no other logits. An example of length 14:
+    The number of predictions is static, floor(0.15 length), 76 at 512: the head
+    computes no other logits. An example of length 14:
 
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 99, 14, 15, 16, 17, 18, 19],
          "targets": [-1, -1, -1, 9, -1, -1, -1, 13, -1, -1, -1, -1, -1, -1]}
@@ -91,19 +84,18 @@ class MaskedLMFeatureConverter(seqio.FeatureConverter):
          "encoder_target_tokens": [9, 13],
          "encoder_loss_weights": [1, 1]}
 
-    Where fewer are masked, positions, targets and weights end in 0. Packed examples
-    have `encoder_{segment_ids,positions}` too; of a row of many tiny ones, each with
-    the one prediction it has at least, predictions over the number are left out.
+    If fewer tokens are masked, positions, targets and weights end in 0. Packed examples
+    also have `encoder_{segment_ids,positions}`. A row of many tiny examples, each with
+    at least one prediction, loses the predictions over the number.
     """
 
     TASK_FEATURES = dict.fromkeys(("inputs", "targets"), INT32)
-    MODEL_FEATURES = dict.fromkeys(
-        (
-            *("encoder_input_tokens", "masked_positions"),
-            *("encoder_target_tokens", "encoder_loss_weights"),
-        ),
-        INT32,
-    )
+    MODEL_FEATURES = {
+        "encoder_input_tokens": INT32,
+        "masked_positions": INT32,
+        "encoder_target_tokens": INT32,
+        "encoder_loss_weights": INT32,
+    }
     PACKING_FEATURE_DTYPES = {
         "encoder_segment_ids": tf.int32,
         "encoder_positions": tf.int32,

@@ -1,8 +1,8 @@
 """From a registered task to training batches, with seqio and tf.data.
 
 seqio reads, tokenizes, mixes, shards, shuffles and converts; this file adds length
-buckets, the count of over-long examples and the axis of steps. An example: under
-`feature_lengths={"inputs": 5, "targets": 4}` a task's
+buckets, the count of over-long examples and the axis of steps. Under
+`feature_lengths={"inputs": 5, "targets": 4}` a task's example
 
     {"inputs": [7, 8, 1], "targets": [3, 9, 1]}
 
@@ -15,6 +15,7 @@ becomes, in a batch of one and one step per call,
 """
 
 import dataclasses
+import functools
 import inspect
 
 import seqio
@@ -41,23 +42,18 @@ from remixer_tf.layers.checks import check_integers, check_paths
 
 
 def get_task(name, vocabulary=None, cache_dir=None, without=()):
-    """Returns a registered task or mixture, with another vocabulary if one is given.
+    """Returns a registered task or mixture, perhaps changed; the registered one stays.
 
     Args:
         name: str, or a `seqio.Task` or `seqio.Mixture`.
-        vocabulary: a `seqio.Vocabulary` that takes the place of every text feature's;
-            None keeps the task's own.
-        cache_dir: None, or the folder that `python -m remixer_tf cache` wrote, which is
-            read in place of the tasks' sources.
-        without: names of tasks of the mixture to leave out, such as those whose files
-            are not there.
-
-    Returns:
-        a `seqio.Task` or `seqio.Mixture`. The registered one is left as it is.
+        vocabulary: a `seqio.Vocabulary` for every text feature; None keeps the task's.
+        cache_dir: None, or a folder of `python -m remixer_tf cache`, which is read in
+            place of the tasks' sources.
+        without: names of tasks to leave out of a mixture.
 
     Raises:
-        ValueError: nothing is registered under `name`, `without` names no task of it
-            or all, or the cache is of another vocabulary.
+        ValueError: nothing is registered under `name`, `without` has other names or
+            all, or the cache has another vocabulary.
         FileNotFoundError: there is no cache of the task.
     """
     task = _registered(name) if isinstance(name, str) else name
@@ -70,31 +66,24 @@ def get_task(name, vocabulary=None, cache_dir=None, without=()):
         task = _replace_vocabulary(task, vocabulary)
     if cache_dir is not None:
         check_paths(cache_dir=cache_dir)
-
-        def cached(subtask):
-            left_out = subtask.name in without
-            return subtask if left_out else cached_task(subtask, cache_dir)
-
-        task = _change_tasks(task, cached)
+        task = _change_tasks(
+            task, lambda x: x if x.name in without else cached_task(x, cache_dir)
+        )
     return _leave_out(task, without) if without else task
 
 
 def allowed_answers(strings, task, vocabulary=None):
-    """Encodes the strings that a search may answer with: its argument `allowed`.
+    """Encodes a search's argument `allowed`, the answers that it may give.
 
-    Args:
-        strings: list of str, such as the labels of a classification task.
-        task, vocabulary: see `get_task`; the strings are answers of its targets.
-
-    Returns:
-        list of lists of int, token ids without EOS.
+    `strings` is a list of str, such as the labels of a classification task. Returns
+    lists of int, ids of the targets' vocabulary without EOS. See `get_task`.
     """
     encode = get_task(task, vocabulary).output_features["targets"].vocabulary.encode
     return [list(encode(string)) for string in strings]
 
 
 def _registered(name):
-    """The task or mixture of a name; those that are registered late come last."""
+    """The task or mixture of a name; unknown names register the late tasks."""
     registries = seqio.TaskRegistry, seqio.MixtureRegistry
     without_t5 = ""
     if not any(name in registry.names() for registry in registries):
@@ -120,12 +109,12 @@ def _leave_out(mixture, without):
             f"{', '.join(names)}. Received: without={without!r}"
         )
 
-    def rate(task):
-        # By its name, as it may have been changed since.
-        (own,) = (subtask for subtask in mixture.tasks if subtask.name == task.name)
-        return mixture.get_rate(own)
+    own = {subtask.name: subtask for subtask in mixture.tasks}
 
-    tasks = [subtask for subtask in mixture.tasks if subtask.name not in without]
+    def rate(task):  # By its name, as the task may have been changed since.
+        return mixture.get_rate(own[task.name])
+
+    tasks = [subtask for name, subtask in own.items() if name not in without]
     return seqio.Mixture(mixture.name, tasks, rate, sample_fn=mixture._sample_fn)
 
 
@@ -148,12 +137,12 @@ def _replace_vocabulary(task, vocabulary):
 
 
 def _change_tasks(task, change):
-    """Applies `change` to a task, or to every task of a mixture; returns the same.
+    """Returns a task, or a mixture with all its tasks, changed by `change`.
 
     A mixture keeps its sub-mixtures, so that its rates stay seqio's. Rates that count
     examples ask the changed task, which knows their number if it is cached.
     """
-    changed = {}  # A task may stand in a mixture and in its sub-mixtures: it is one.
+    changed = {}  # By name, since several sub-mixtures may share a task.
 
     def copy(provider):
         if provider.name not in changed:
@@ -176,15 +165,15 @@ class Batching:
     """How examples become batches.
 
     Attributes:
-        batch_size: int, examples (packed rows, when packing) per step, on all hosts
-            together. The same for every bucket.
+        batch_size: int, examples or packed rows per step, on all hosts together, in
+            every bucket.
         shuffle: bool.
-        pack: bool, several short examples share a row, told apart by
+        pack: bool, whether short examples share a row, with
             `{encoder,decoder}_{segment_ids,positions}`.
         length_buckets: None, or a list of dictionaries like `feature_lengths`, from
-            short to long. An example goes to the first bucket that holds all of its
-            features; the last bucket is `feature_lengths`. A bucket gives an element
-            once it has collected `steps_per_call * batch_size` examples.
+            short to long; `feature_lengths` is the last. An example goes to the first
+            bucket that holds all of its features. A bucket gives an element once it has
+            `steps_per_call * batch_size` examples.
         feature_converter: a `seqio.FeatureConverter` class.
     """
 
@@ -195,7 +184,7 @@ class Batching:
     feature_converter: type = seqio.EncDecFeatureConverter
 
     def host_batch_size(self, num_hosts):
-        """Returns the examples of a host per step; raises a ValueError if none fits."""
+        """Returns a host's examples per step; raises a ValueError if none fits."""
         check_integers(batch_size=self.batch_size)
         if self.batch_size % num_hosts:
             raise UserError(
@@ -212,7 +201,7 @@ class Batching:
         if self.pack and self.length_buckets:
             raise UserError(
                 "Packing fills every row to feature_lengths, so length_buckets have no "
-                "use beside pack=True. Set one of the two."
+                "use with pack=True. Set one of the two."
             )
         return self.batch_size // num_hosts
 
@@ -230,11 +219,10 @@ def train_dataset(
 ):
     """Endless batches of a task's split.
 
-    Two datasets with equal arguments give equal batches, and an iterator can be saved
-    in `tf.train.Checkpoint(iterator=...)` at any point and then gives the batches that
-    were still to come. (A source that calls Python while it reads, as
-    `tf.data.Dataset.from_generator` does, cannot be saved.) seqio's shuffle buffer
-    runs across epochs; its size is the task's `shuffle_buffer_size`.
+    Equal arguments give equal batches. An iterator saved at any point in
+    `tf.train.Checkpoint(iterator=...)` continues with the next batch. A source that
+    calls Python while it reads, as `from_generator`, cannot be saved. The shuffle
+    buffer, of the task's `shuffle_buffer_size`, runs across epochs.
 
     Args:
         task: a registered name, or what `get_task` returns.
@@ -242,24 +230,24 @@ def train_dataset(
         batching: a `Batching`.
         long_examples: a `LongExamples`; None for its defaults.
         split: str.
-        seed: int, of shuffling, mixing and random preprocessing.
+        seed: int, for shuffling, mixing and random preprocessing.
         steps_per_call: int, the leading axis. The steps of an element share a bucket.
-        shard_info: None, or a `seqio.ShardInfo`: the part of the examples and of the
-            batch that this host reads.
+        shard_info: None, or a `seqio.ShardInfo`: this host's part of the examples and
+            of the batch.
 
     Returns:
         a `tf.data.Dataset` of dictionaries of int32
-        `[steps_per_call, batch_size / num_shards, length]`. Shapes are static, but with
-        buckets the lengths are known only in each element. Its attribute `over_length`
-        is the `OverLength` that was counted, or None; its attributes `vocabularies` and
-        `caches` are what `describe_vocabularies` and `describe_caches` give.
+        `[steps_per_call, batch_size / num_shards, length]`. Shapes are static, except
+        for the lengths of buckets. It has the attributes `over_length` (an `OverLength`
+        or None), `vocabularies` and `caches` (see `describe_vocabularies` and
+        `describe_caches`).
 
     Raises:
-        ValueError: an unknown split or a split without examples; packing together
-            with buckets; an over-long example under "refuse"; no other under "skip"; a
-            batch that does not divide among the hosts, or buckets with several hosts.
-        FileNotFoundError: what a task reads is not there; of a mixture all such tasks
-            are named.
+        ValueError: an unknown split or a split without examples; packing with buckets;
+            an over-long example under "refuse"; no other under "skip"; a batch that
+            does not divide among the hosts, or buckets with several hosts.
+        FileNotFoundError: a task's data are missing; the error lists all such tasks of
+            a mixture.
     """
     task = get_task(task)
     check_feature_lengths(feature_lengths, batching.feature_converter)
@@ -272,7 +260,8 @@ def train_dataset(
     )
     over_length = long_examples.report(count)
     trim = long_examples.handling == "trim"
-    dataset = _change_tasks(task, _for_training(feature_lengths)).get_dataset(
+    for_training = functools.partial(_keep_features, names=list(feature_lengths))
+    dataset = _change_tasks(task, for_training).get_dataset(
         feature_lengths if trim else whole_lengths(task, feature_lengths),
         split=split,
         shuffle=batching.shuffle,
@@ -287,25 +276,20 @@ def train_dataset(
     elif not trim:
         dataset = dataset.map(refuse_over_length(task, split, feature_lengths))
     dataset = _batch(dataset, feature_lengths, batching, batch_size, steps_per_call)
-    dataset = dataset.with_options(_options()).prefetch(2)
+    options = tf.data.Options()
+    options.deterministic = True
+    # Tokenizers count as stateful ops, though their state never changes.
+    ignore = tf.data.experimental.ExternalStatePolicy.IGNORE
+    options.experimental_external_state_policy = ignore
+    dataset = dataset.with_options(options).prefetch(2)
     dataset.over_length = over_length
     dataset.vocabularies = describe_vocabularies(task)
     dataset.caches = describe_caches(task, split)
     return dataset
 
 
-def _options():
-    options = tf.data.Options()
-    options.deterministic = True
-    # Tokenizers count as stateful ops, though their state never changes.
-    options.experimental_external_state_policy = (
-        tf.data.experimental.ExternalStatePolicy.IGNORE
-    )
-    return options
-
-
 def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
-    """Converts examples, and batches them twice: to batches, and to steps of a call."""
+    """Converts examples, batches them, and batches the steps of a call."""
     converter = batching.feature_converter(pack=batching.pack)
     dataset = converter(dataset, feature_lengths)
 
@@ -325,24 +309,21 @@ def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
     )
 
 
-def _for_training(names):
-    """Returns a change to a task: its examples lose what no model reads.
+def _keep_features(task, names):
+    """The task without other features, which would fill the shuffle buffer.
 
-    Texts and the like would fill the shuffle buffer, which every checkpoint holds.
+    Every checkpoint holds the buffer.
     """
 
     def keep(dataset):
         return dataset.map(lambda example: {name: example[name] for name in names})
 
-    def change(task):
-        task = with_seed(task)
-        return task.replace(preprocessors=[*task.preprocessors, keep])
-
-    return change
+    task = with_seed(task)
+    return task.replace(preprocessors=[*task.preprocessors, keep])
 
 
 def with_seed(task):
-    """A task that `get_dataset` takes a seed for, whatever its source."""
+    """The task, whose `get_dataset` accepts a seed with any source."""
     source = task.source
     if isinstance(source, seqio.FunctionDataSource):
         source = _FunctionSource(source._dataset_fn, splits=source.splits)
@@ -350,10 +331,9 @@ def with_seed(task):
 
 
 class _FunctionSource(seqio.FunctionDataSource):
-    """A function source that may lack a `seed` argument: then it does not shuffle.
+    """A source whose function may lack an argument `seed`: then it does not shuffle.
 
-    seqio refuses such a function: without the iterator in checkpoints it would repeat
-        data.
+    seqio refuses such functions, since its checkpoints lack the iterator.
     """
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **unused):
@@ -363,7 +343,7 @@ class _FunctionSource(seqio.FunctionDataSource):
 
 
 def check_split(task, split):
-    """Raises a ValueError unless `task` has `split`; it tells the nearest names."""
+    """Raises a ValueError, with the nearest names, unless `task` has `split`."""
     if has_split(task, split):
         return
     names = sorted({name for t in seqio.get_subtasks(task) for name in splits_of(t)})
@@ -383,7 +363,7 @@ def check_split(task, split):
 def _count_examples(task, split, feature_lengths, limit, shard_info):
     """Counts long examples, see `count_over_length`, and checks that there are any.
 
-    Each task must give an example: `repeat` would not end. One look serves both.
+    A task without examples would let `repeat` run forever.
     """
     counts, missing = [], {}
     for subtask in seqio.get_subtasks(task):

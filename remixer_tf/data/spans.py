@@ -16,36 +16,33 @@ def span_windows(
 
         [CLS] question [SEP] piece of the context [SEP]    token types 0 ... 0 1 ... 1
 
-    A piece starts every `stride` tokens, or where the last one ended if that is nearer,
-    until one reaches the end. Targets are the positions of the first answer's first and
-    last token; of a window without the whole answer both are 0, that of [CLS]. In
-    bytes, with a length of 9 and a stride of 2, the answer "cd" to "q?" in "ab cd"
-    gives
+    A piece starts every `stride` tokens, or where the last one ended if that is nearer.
+    Targets are the positions of the first answer's first and last token, or 0 and 0,
+    that of [CLS], if the window lacks a part of the answer. In bytes, with a length of
+    9 and a stride of 2, the answer "cd" to "q?" in "ab cd" gives
 
         [CLS] q ? [SEP] a b _ c [SEP]    targets [0, 0]
         [CLS] q ? [SEP] _ c d [SEP]      targets [5, 6]
 
     Args:
-        dataset: of TFDS' SQuAD: strings "id", "question", "context" and "answers", a
-            dictionary of strings `[k]` "text" and int32 `[k]` "answer_start", in
-            characters. Without an answer k is 0.
+        dataset: examples as in TFDS' SQuAD: strings "id", "question", "context", and
+            "answers", a dictionary of strings `[k]` "text" and int32 `[k]`
+            "answer_start", in characters. Without an answer k is 0.
         sequence_length: dictionary of ints with the length of "inputs".
         output_features: dictionary of `seqio.Feature`.
         max_question_length: int, tokens; longer questions lose their end.
         stride: int, tokens.
 
     Returns:
-        a `tf.data.Dataset` of windows: "inputs" and "token_types" int32 `[n]`,
-        "targets" int32 `[2]`; "answerable" int32 `[n]`, 0 outside of the context, 2
-        where this is the token's window of maximum context (the most tokens on its
-        poorer side), so that an answer may start there, else 1; what `cut_span` reads,
-        "offsets" int32 `[n, 2]` (the bytes of the context that a token stands for; -1
-        outside of it) and "context"; "id" and "answers", strings `[k]`; and the texts
-        of question and target.
+        a `tf.data.Dataset` of windows: "inputs" and "token_types", int32 `[n]`;
+        "targets", int32 `[2]`; "answerable", int32 `[n]`, 0 outside of the context, 2
+        where an answer may start since this is the token's window of maximum context
+        (the most tokens on its poorer side), else 1; "offsets", int32 `[n, 2]`, bytes
+        of "context", -1 outside of it; "id", "answers" `[k]` and the texts.
 
     Raises:
-        ValueError: the vocabulary has no ids for [CLS] and [SEP] or does not tell where
-            its tokens stand, or the length leaves no room for the context.
+        ValueError: the vocabulary has no ids for [CLS] and [SEP] or gives no offsets of
+            its tokens, or the length leaves no room for the context.
     """
     vocabulary = output_features["inputs"].vocabulary
     special = special_ids(vocabulary)
@@ -71,7 +68,7 @@ def span_windows(
 
 
 def _with_answer(vocabulary, example):
-    """Tokenizes the context: where its tokens and those of the first answer stand."""
+    """Tokenizes the context, and finds the tokens of the first answer in it."""
     context, answers = example["context"], example["answers"]
     tokens, offsets = _tokenize(vocabulary, context)
     start, end, text = _first_answer(context, answers, example["id"])
@@ -80,8 +77,8 @@ def _with_answer(vocabulary, example):
         "offsets": offsets,
         # SentencePiece gives a word the space before it, so a token counts from
         # where it ends and up to where it starts.
-        "first": _count(offsets[:, 1] <= start),
-        "last": _count(offsets[:, 0] < end) - 1,
+        "first": tf.math.count_nonzero(offsets[:, 1] <= start, dtype=tf.int32),
+        "last": tf.math.count_nonzero(offsets[:, 0] < end, dtype=tf.int32) - 1,
         "answer": text,
         "kept": {
             "context": context,
@@ -93,7 +90,7 @@ def _with_answer(vocabulary, example):
 
 
 def _cut(example, sep, length, stride):
-    """Cuts what `_with_answer` gives into windows, each behind the head."""
+    """Cuts the result of `_with_answer` into windows, each after the head."""
     head = example["head"]
     before = tf.size(head)
     room = length - before - 1
@@ -139,30 +136,24 @@ def cut_span(example, span):
 
 
 class SpanFeatureConverter(ClassifierFeatureConverter):
-    """`ClassifierFeatureConverter` with "answerable" beside it, for `best_span`.
+    """`ClassifierFeatureConverter` with "answerable", for `best_span`.
 
-    Windows of `span_windows` become batches for an `EncoderOnly` with a `SpanHead`; the
-    two targets, the positions of the first and the last token, are "labels".
+    `span_windows` becomes batches for an `EncoderOnly` with a `SpanHead`; the two
+    targets, the positions of the first and the last token, are "labels".
     """
 
-    TASK_FEATURES = ClassifierFeatureConverter.TASK_FEATURES | {"answerable": INT32}
-    MODEL_FEATURES = ClassifierFeatureConverter.MODEL_FEATURES | {"answerable": INT32}
-
-    def _convert(self, features):
-        return super()._convert(features) | {"answerable": features["answerable"]}
-
-    def get_model_feature_lengths(self, task_feature_lengths):
-        lengths = super().get_model_feature_lengths(task_feature_lengths)
-        return lengths | {"answerable": task_feature_lengths["answerable"]}
+    SOURCES = ClassifierFeatureConverter.SOURCES | {"answerable": "answerable"}
+    TASK_FEATURES = dict.fromkeys(SOURCES.values(), INT32)
+    MODEL_FEATURES = dict.fromkeys(SOURCES, INT32)
 
 
 def _windows_of_most_context(number, starts, room):
-    """BERT's maximum context: for each token the window where most is next to it.
+    """BERT's maximum context: for each token the window with most tokens around it.
 
-    What counts is what stands to the left or to the right of it, whichever is less, and
-    a hundredth of the window's length; of equals the first. All are int32: `number`
-    tokens, the `starts` of windows, and the `room` of each, but of the last, which may
-    be shorter.
+    A window's score is the number of tokens to the left or to the right, whichever is
+    less, and a hundredth of its length; the first of equal ones is taken. All are
+    int32: `number` tokens, the `starts` of windows, and the `room` of each; the last
+    may be shorter.
     """
     starts = starts[:, None]
     lengths = tf.minimum(room, number - starts)
@@ -174,7 +165,7 @@ def _windows_of_most_context(number, starts, room):
 
 
 def _tokenize(vocabulary, text):
-    """Returns tokens int32 [n] and int32 [n, 2], the bytes from, up to each of them."""
+    """Returns tokens int32 [n] and int32 [n, 2], where they start and end, in bytes."""
     if isinstance(vocabulary, seqio.ByteVocabulary):
         tokens = vocabulary.encode_tf(text)
         starts = tf.range(tf.size(tokens))
@@ -196,7 +187,7 @@ def _check_offsets(vocabulary):
 
 
 def _first_answer(context, answers, name):
-    """Returns the bytes from, up to the first answer, and it, without outer spaces.
+    """Returns start and end of the first answer in bytes, and its text, stripped.
 
     Without an answer they are 0, 0 and "".
     """
@@ -218,7 +209,3 @@ def _first_answer(context, answers, name):
     without_left = tf.strings.regex_replace(text, r"^\s+", "")
     start += tf.strings.length(text) - tf.strings.length(without_left)
     return start, start + tf.strings.length(bare), bare
-
-
-def _count(condition):
-    return tf.reduce_sum(tf.cast(condition, tf.int32))

@@ -1,13 +1,13 @@
 """Vocabularies: bytes, or the pieces of a SentencePiece model."""
 
 import hashlib
-import os
 from typing import NamedTuple
 
 import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
+from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.checks import check_paths
 
@@ -15,23 +15,19 @@ from remixer_tf.layers.checks import check_paths
 def byte_vocabulary(extra_ids=0):
     """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file.
 
-    Args:
-        extra_ids: int, sentinels added after the bytes, see `sentencepiece_vocabulary`.
+    `extra_ids` sentinels follow the bytes, see `sentencepiece_vocabulary`.
     """
     return seqio.ByteVocabulary(extra_ids)
 
 
 def sentencepiece_vocabulary(path, extra_ids=0):
-    """The pieces of a SentencePiece model, checked as soon as it is asked for.
+    """A `seqio.SentencePieceVocabulary`, checked at once.
 
     Args:
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
             EOS 1, unknown 2. `python -m remixer_tf train_vocabulary` makes such files.
-        extra_ids: int, sentinels added after the pieces, for span corruption: T5 has
-            100; an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
-
-    Returns:
-        a `seqio.SentencePieceVocabulary`.
+        extra_ids: int, sentinels added after the pieces: 100 for T5's span corruption;
+            an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -48,8 +44,8 @@ def sentencepiece_vocabulary(path, extra_ids=0):
                 "path in the run's operative_config.gin."
             )
         raise MissingFileError(
-            f"There is no vocabulary file {path!r}.{_models_near(path)} To make one "
-            "from a task's text: python -m remixer_tf train_vocabulary "
+            f"There is no vocabulary file {path!r}.{files_near(path, '*.model')} To "
+            "make one from a task's text: python -m remixer_tf train_vocabulary "
             f"--task=TASK --vocab_size=SIZE --output={path}"
         )
     vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
@@ -92,12 +88,12 @@ def vocabulary_size(task):
 
 
 def describe_vocabularies(task):
-    """What tells the vocabularies of a task's (or mixture's) text apart from others.
+    """Identifies the vocabularies of a task's (or mixture's) text.
 
     Returns:
-        dictionary feature -> {"kind", "size", "extra_ids"}, with "sha256" and "file" of
-        a SentencePiece model. The file is there to be named: a copy is no other
-        vocabulary. Features that are not text are left out.
+        dictionary feature -> {"kind", "size", "extra_ids"}; a vocabulary of pieces also
+        has "sha256" and "file", which only serves messages. Features that are not text
+        are left out.
     """
     vocabularies = {}
     for name, feature in task.output_features.items():
@@ -109,8 +105,8 @@ def describe_vocabularies(task):
             "size": vocabulary.vocab_size,
             "extra_ids": vocabulary.extra_ids,
         }
-        if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-            path = vocabulary.sentencepiece_model_file
+        path = getattr(vocabulary, "sentencepiece_model_file", None)
+        if path := path or getattr(vocabulary, "file", None):
             with tf.io.gfile.GFile(path, "rb") as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
             vocabularies[name] |= {"sha256": digest, "file": path}
@@ -118,21 +114,13 @@ def describe_vocabularies(task):
 
 
 class SpecialIds(NamedTuple):
-    """Ids with a meaning of their own, and the range of all others.
+    """Special ids of an encoder, and the range of ordinary ids."""
 
-    Attributes:
-        mask: int, stands for a masked token: `<extra_id_0>`.
-        cls: int, [CLS], stands before a sequence: `<extra_id_1>`.
-        sep: int, [SEP], ends a text of several: `<extra_id_2>`.
-        first_ordinary, end_ordinary: ints; ids from the first up to, not including,
-            the second are neither padding, EOS, unknown nor extra ids.
-    """
-
-    mask: int
-    cls: int
-    sep: int
-    first_ordinary: int
-    end_ordinary: int
+    mask: int  # replaces a masked token: `<extra_id_0>`
+    cls: int  # [CLS], starts a sequence: `<extra_id_1>`
+    sep: int  # [SEP], ends each of several texts: `<extra_id_2>`
+    first_ordinary: int  # after padding, EOS and unknown
+    end_ordinary: int  # the first of the extra ids
 
 
 def special_ids(vocabulary):
@@ -141,6 +129,8 @@ def special_ids(vocabulary):
     Raises:
         ValueError: it has fewer than three extra ids.
     """
+    if hasattr(vocabulary, "special_ids"):  # WordPiece has its own
+        return vocabulary.special_ids()
     extra = vocabulary.extra_ids
     if extra < 3:
         raise UserError(
@@ -151,12 +141,3 @@ def special_ids(vocabulary):
         )
     last = vocabulary.vocab_size - 1
     return SpecialIds(last, last - 1, last - 2, 3, vocabulary.vocab_size - extra)
-
-
-def _models_near(path):
-    """A sentence that names the models in the folder where `path` was expected."""
-    folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
-    if not tf.io.gfile.isdir(folder):
-        return f" There is no folder {folder!r} either."
-    models = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".model")]
-    return f" In its folder: {', '.join(sorted(models))}." if models else ""

@@ -18,20 +18,17 @@ from remixer_tf.errors import StorageError, UserError
 MODEL_TYPES = ("unigram", "bpe", "word")
 SPECIAL_PIECES = 3
 
-_folder = None  # in which `trained_vocabulary` writes; None for where it is told
+_folder = None  # where `trained_vocabulary` writes instead of its `path`
 
 
 def read_texts(task, split="train", features=("inputs", "targets"), num_examples=None):
-    """Reads the texts of a task or mixture as they are before tokenization.
+    """Reads the texts of a task or mixture before tokenization, a list of str.
 
     Args:
         task: a registered name.
         split: str.
-        features: names of the features whose text is wanted.
+        features: names of features, whose texts follow each other.
         num_examples: int, only the first of each task; None or 0 for all.
-
-    Returns:
-        list of str, the features of an example one after another.
 
     Raises:
         ValueError: the task or split is unknown, keeps no such text or is empty.
@@ -41,7 +38,7 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
     def keep_texts(example):
         return [example[f"{name}{suffix}"] for name in features]
 
-    # Bytes need no file, where the task's own vocabulary may be one to download.
+    # Bytes need no file; the task's own vocabulary may have to be downloaded.
     for subtask in seqio.get_subtasks(get_task(task, byte_vocabulary())):
         check_split(subtask, split)
         dataset = subtask.get_dataset(None, split=split, shuffle=False)
@@ -65,23 +62,20 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
 def train_vocabulary(
     texts, output, vocab_size=None, model_type="unigram", character_coverage=1.0
 ):
-    """Trains a SentencePiece model and writes it to a file.
+    """Trains a SentencePiece model; returns its `seqio.SentencePieceVocabulary`.
 
     Args:
         texts: list of str.
         output: str, the path of the file. Missing folders are made.
         vocab_size: int, the number of pieces with pad, EOS and unknown; for "word"
-            None takes every word there is.
-        model_type: "unigram" (as T5's), "bpe", or "word": what stands between spaces.
+            None takes every word.
+        model_type: "unigram" (as T5's), "bpe", or "word", split at spaces.
         character_coverage: float in [0.98, 1], the share of all characters that get a
-            piece; the rarest of the others become unknown. Not for "word".
-
-    Returns:
-        the `seqio.SentencePieceVocabulary` that was written.
+            piece; the rarest become unknown. Not for "word".
 
     Raises:
         ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
-            large for these texts; then the message says how many would do.
+            large for these texts; then the message has a size that fits.
         OSError: the file cannot be written.
     """
     vocab_size, options = _size(texts, vocab_size, model_type)
@@ -98,8 +92,8 @@ def train_vocabulary(
             eos_id=1,
             unk_id=2,
             bos_id=-1,
-            # By default a longer text would be left out without a word. 10 is the
-            # least that SentencePiece takes.
+            # By default a longer text would be left out without a message. 10 is the
+            # least that SentencePiece accepts.
             max_sentence_length=max(10, *(len(text.encode()) + 1 for text in texts)),
             minloglevel=1,
             **options,
@@ -116,7 +110,7 @@ def train_vocabulary(
 
 
 def _size(texts, vocab_size, model_type):
-    """Returns the number of pieces to ask for, and options; checks both arguments."""
+    """Checks both arguments; returns the number of pieces to request, and options."""
     if model_type not in MODEL_TYPES:
         raise UserError(
             f"model_type must be one of {', '.join(MODEL_TYPES)}. "
@@ -146,7 +140,7 @@ def _size(texts, vocab_size, model_type):
 
 
 def _check_output(output):
-    """Raises if a file cannot be written, before training takes its time."""
+    """Raises before training if the file cannot be written."""
     if os.path.isdir(output):
         raise UserError(f"output must be a file. Received the folder {output!r}.")
     there = os.path.dirname(os.path.abspath(output))
@@ -159,17 +153,14 @@ def _check_output(output):
 def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_ids=0):
     """The vocabulary of a file, which is trained on a task's text if it is missing.
 
-    A file that is there is taken as it is: delete it to train another one. What reads
-    a run trains none.
+    An existing file is not changed: delete it to train another one. Commands that read
+    a run train none.
 
     Args:
-        task: what `get_task` takes; the text is that of its split "train".
+        task: see `get_task`; its split "train" has the text.
         path: str, the SentencePiece model.
         vocab_size, model_type: see `train_vocabulary`.
-        extra_ids: int, see `sentencepiece_vocabulary`. They come after `vocab_size`.
-
-    Returns:
-        a `seqio.SentencePieceVocabulary`.
+        extra_ids: int, added to `vocab_size`, see `sentencepiece_vocabulary`.
 
     Raises:
         ValueError: see `read_texts`, `train_vocabulary` and `sentencepiece_vocabulary`.
@@ -191,7 +182,7 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
 
 @contextlib.contextmanager
 def vocabularies_for_a_while():
-    """Has `trained_vocabulary` keep what it trains no longer than this block."""
+    """In this block `trained_vocabulary` writes into a temporary folder."""
     global _folder
     with tempfile.TemporaryDirectory() as _folder:
         try:
@@ -201,7 +192,7 @@ def vocabularies_for_a_while():
 
 
 def _explain(error, vocab_size, model_type):
-    """SentencePiece's message about a size, in words that say what to do."""
+    """SentencePiece's message about a size, with the size to set."""
     if largest := re.search(r"too high.* value <= (\d+)", str(error)):
         return (
             f"vocab_size={vocab_size} is more than this text gives a {model_type} "

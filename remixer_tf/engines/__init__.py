@@ -1,1 +1,1 @@
-"""What runs a model: one folder an engine, on TensorFlow or on JAX."""
+"""Engines run models: one folder for TensorFlow, one for JAX."""

@@ -1,4 +1,4 @@
-"""The engine of the library that Keras runs on: the one place that chooses."""
+"""Chooses the engine of Keras' backend."""
 
 import functools
 
@@ -10,17 +10,14 @@ from remixer_tf.errors import UserError
 
 
 def backend_engine(tensorflow=TensorFlowEngine, jax=JaxEngine):
-    """Makes the engine of Keras' backend, which the variable KERAS_BACKEND names.
+    """Makes the `Engine` of Keras' backend, which KERAS_BACKEND names.
 
     Args:
-        tensorflow, jax: factories of an `Engine`, of which the backend's is called.
-            What configures the other one is not read.
-
-    Returns:
-        an `Engine`.
+        tensorflow, jax: factories of an `Engine`. Settings of the engine that does not
+            run are ignored.
 
     Raises:
-        ValueError: the backend is another.
+        ValueError: there is no engine for the backend.
     """
     engines = {"tensorflow": tensorflow, "jax": jax}
     backend = keras.backend.backend()
@@ -33,14 +30,7 @@ def backend_engine(tensorflow=TensorFlowEngine, jax=JaxEngine):
 
 
 def engine_of(model):
-    """Makes the engine that runs a model which was made without one, on one device.
-
-    Args:
-        model: a built `keras.Model`.
-
-    Returns:
-        an `Engine`. On TensorFlow it leaves XLA out.
-    """
+    """Makes an `Engine` for a built `keras.Model`, on one device and without XLA."""
     engine = backend_engine(functools.partial(TensorFlowEngine, jit_compile=False))
     engine.model = model
     return engine

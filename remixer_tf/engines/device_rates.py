@@ -1,4 +1,4 @@
-"""How fast devices multiply matrices: as stated by their makers, and as measured."""
+"""The rates at which devices multiply matrices: from data sheets, and measured."""
 
 import functools
 import re
@@ -7,9 +7,9 @@ import time
 import numpy as np
 from keras import ops
 
-# FLOP/s of dense products of 16-bit floats, by the first words of a device's name as
-# TensorFlow and JAX give it; of a TPU v2 or v3 for each of a chip's two cores. Source:
-# the makers' data sheets.
+# FLOP/s of dense products of 16-bit floats, by the first words of a device's name in
+# TensorFlow and JAX. A TPU v2 or v3 has two cores; the rate is that of one. Source: the
+# makers' data sheets.
 PEAKS = {
     "Tesla V100": 125e12,
     "Tesla T4": 65e12,
@@ -47,11 +47,11 @@ def peak_rate(kind, dtype):
 
 
 @functools.cache
-def matmul_rate(dtype, accelerator, seconds=0.5):
+def matmul_rate(dtype, accelerator, seconds=0.2):
     """Measures the FLOP/s of square products on one device, once in a process.
 
-    The best of as many chains of products as fit in the seconds. On an accelerator they
-    are long: starting small products would take longer than computing them.
+    It returns the best rate of the chains of products that fit in the seconds. Chains
+    are long on an accelerator: small products take longer to start than to compute.
     """
     size, chain = (8192, 16) if accelerator else (1024, 1)
     a = np.random.default_rng(0).standard_normal((size, size), "float32")

@@ -1,11 +1,13 @@
-"""What the loop asks of the library that runs a model."""
+"""The interface between the training loop and the library that runs a model."""
 
 import abc
 import contextlib
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
+import seqio
 
 from remixer_tf.checkpoints.reading import (
     LEARNING_RATE,
@@ -15,11 +17,33 @@ from remixer_tf.checkpoints.reading import (
 from remixer_tf.errors import UserError
 
 
-class Cost(NamedTuple):
-    """What a step takes, on data of given shapes.
+class Host(NamedTuple):
+    """One of the processes that train together.
 
     Attributes:
-        flops: int, of this host's matrix products in one step.
+        index: int. Host 0 writes the files that all share.
+        count: int, the number of hosts.
+        barrier: a function that returns when all hosts have called it.
+        shard_info: `seqio.ShardInfo`, the part of the data that this host reads. Others
+            may read the same part.
+        saves_position: bool, whether this host writes the position in its part.
+        gather: a function of an int. It returns the list of all hosts' ints, in the
+            order of their indices. All hosts call it.
+    """
+
+    index: int = 0
+    count: int = 1
+    barrier: Callable = lambda: None
+    shard_info: seqio.ShardInfo = seqio.ShardInfo(0, 1)
+    saves_position: bool = True
+    gather: Callable = lambda number: [number]
+
+
+class Cost(NamedTuple):
+    """The cost of a step on data of given shapes.
+
+    Attributes:
+        flops: int, this host's matrix products in one step.
         bytes: int, an estimate of a replica's memory: variables, slots, gradients, and
             the largest sum of the tensors alive at once.
     """
@@ -29,7 +53,7 @@ class Cost(NamedTuple):
 
 
 def check_rows(rows, replicas, micro_batches=1):
-    """Raises ValueError unless replicas of so many micro-batches divide the rows."""
+    """Raises ValueError unless replicas and micro-batches divide the rows evenly."""
     parts = replicas * micro_batches
     if rows % parts:
         raise UserError(
@@ -40,14 +64,14 @@ def check_rows(rows, replicas, micro_batches=1):
 
 
 class Engine(abc.ABC):
-    """Builds a model and runs its steps, on one way of distributing them.
+    """Builds a model and runs its steps on the devices.
 
-    All that depends on the library (TensorFlow, JAX) and its devices is here. The state
-    of a run is in the Keras variables of `model` and `optimizer`.
+    An engine holds all code that depends on the library (TensorFlow, JAX) and its
+    devices. The Keras variables of `model` and `optimizer` hold the state of a run.
 
     Attributes:
-        host: the `Host` that this process is.
-        num_replicas: int, the parts that a batch is computed in, on all hosts.
+        host: this process, a `Host`.
+        num_replicas: int, the parts of a batch that devices of all hosts compute.
         model: the built `keras.Model`.
         optimizer: the built `keras.optimizers.Optimizer`.
         checkpoint_format: str, see `Checkpoints`.
@@ -57,7 +81,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def build(self, model, optimizer, dtype_policy, objective=None):
-        """Makes model and optimizer where they will run.
+        """Makes model and optimizer on the devices.
 
         Args:
             model, optimizer: factories, as `train` takes them.
@@ -76,30 +100,33 @@ class Engine(abc.ABC):
     def step(self, superbatch, stop=False):
         """Runs several optimizer steps.
 
-        The objective of a step is
+        A global batch is computed in P parts (replicas and micro-batches). The
+        objective of a step is
 
             J = sum_p objective_p / sum_p weight_p + sum_i c_i (sum_p auxiliary_ip) / P
 
-        over the P parts (replicas and micro-batches) that the global batch is computed
-        in. The layers report the auxiliary losses, and statistics, which are such means
-        too. A step whose loss or gradient is not finite, or whose batch has no weight,
-        changes neither weights nor slots.
+        Layers report auxiliary losses and statistics; statistics are means over the
+        parts too. If the loss or a gradient is not finite, or the batch has no weight,
+        the step changes neither weights nor slots.
 
         Args:
-            superbatch: dictionary of tensors [steps, batch, ...], this host's part,
-                with targets as `targets_and_weights` finds them.
+            superbatch: dictionary of tensors [steps, batch, ...], this host's part.
+                `targets_and_weights` finds its targets.
             stop: bool, whether this host wants all hosts to stop.
 
         Returns:
-            dictionary of float32 scalars, each a sum over the steps, for
-            `metrics.summarize_steps`: those of `Objective.loss_fn`; 'weight', of the
-            targets;
-            'auxiliary_loss', sum_i above, and 'auxiliary/NAME', each loss before its
-            c_i; 'statistics/NAME', of which some are vectors; 'gradient_norm' (global,
-            before clipping); 'learning_rate'; 'tokens' (inputs and targets that are not
-            padding); 'steps'; 'updates' (steps that changed the weights; the sums above
-            leave the others out); 'skipped' (steps that were not finite); and 'stop'
-            (over 0 if a host wants to stop).
+            dictionary of float32 sums over the steps and all hosts, for
+            `summaries.summarize_steps`. All are scalars, except some statistics.
+
+            - The sums of `Objective.loss_fn`, and 'weight', that of the targets.
+            - 'auxiliary_loss', sum_i above.
+            - 'auxiliary/NAME', each loss before its c_i, and 'statistics/NAME'.
+            - 'gradient_norm', global and before clipping, and 'learning_rate'.
+            - 'tokens', inputs and targets that are not padding.
+            - 'steps', and 'updates', the steps that changed the weights. The sums above
+              leave the other steps out.
+            - 'skipped', steps that were not finite.
+            - 'stop', over 0 if a host wants to stop.
 
         Raises:
             ValueError: the batch does not divide among the replicas.
@@ -110,30 +137,31 @@ class Engine(abc.ABC):
         """Compiles a function of a batch that calls the model, for evaluation.
 
         Args:
-            function: takes a dictionary of tensors [rows, ...], and returns a structure
-                of tensors that have a leading axis too.
-            any_rows: bool, whether the number of rows is unknown while tracing, as in
-                `TextToText`: one graph then serves batches of all sizes, and rounds
-                alike.
+            function: takes a dictionary of tensors [rows, ...] and returns a structure
+                of tensors with a leading axis.
+            any_rows: bool, whether the number of rows is unknown while tracing. One
+                graph then serves batches of all sizes and rounds alike, as in
+                `TextToText`.
 
         Returns:
-            a function of such a batch that computes with the weights of the moment. It
-            returns the structure with NumPy arrays, the replicas' rows one after the
-            other. All hosts call it with the same batches, and get all results.
+            a function of a batch that computes with the model's current weights. It
+            returns the structure with NumPy arrays, the replicas' rows in order. All
+            hosts call it with the same batches and receive all results. It raises a
+            ValueError if the rows do not divide among the replicas.
         """
 
     @contextlib.contextmanager
     def whole_model(self):
-        """Yields the model with all of its weights on this host, to be run eagerly.
+        """Yields the model with all its weights on this host, to run it eagerly.
 
-        All hosts enter it. One of them may use the model alone.
+        All hosts enter it. Then one of them may use the model alone.
         """
         yield self.model
 
     def variables(self):
         """Returns {"model" or "optimizer": {path: `keras.Variable`}}, for checkpoints.
 
-        The learning rate is left out: it is as configured, whatever it was before.
+        The learning rate is left out: the configuration sets it.
 
         Raises:
             ValueError: two variables share a path.
@@ -147,7 +175,7 @@ class Engine(abc.ABC):
     def values(self):
         """Returns `variables` as arrays that TensorFlow can read on this host.
 
-        All hosts call it. They are valid until the next step.
+        All hosts call it. The arrays are valid until the next step.
         """
         return {
             group: {
@@ -158,10 +186,7 @@ class Engine(abc.ABC):
         }
 
     def to_numpy(self, variable):
-        """Returns what a `keras.Variable` holds, of which this host may have a part.
-
-        All hosts call it.
-        """
+        """Returns the whole value of a `keras.Variable`. All hosts call it."""
         return keras.ops.convert_to_numpy(variable)
 
     @abc.abstractmethod
@@ -182,14 +207,14 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def devices(self):
-        """Returns what this host runs on, such as "2 GPU(s)", and how, "XLA on"."""
+        """Returns this host's devices as text, such as "2 GPU(s), XLA on"."""
 
     @abc.abstractmethod
     def memory(self):
-        """Returns {name: gigabytes}, the most that each device has used, if known."""
+        """Returns {name: gigabytes}, the peak memory of each device, if known."""
 
     def memory_limit(self):
-        """Returns the bytes that this host's replicas share; None if unknown."""
+        """Returns the bytes of memory that this host's replicas share, or None."""
         try:
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         except (ValueError, OSError):

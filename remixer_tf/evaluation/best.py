@@ -11,10 +11,10 @@ class Best:
     """Finds the best step among the results of a run's evaluations.
 
     Args:
-        metric: str, such as "mini_cogs/dev/exact_match" or "mini_cogs/dev/loss"; after
-            the name of an evaluation that has one, "name/mini_cogs/dev/loss".
+        metric: str, such as "mini_cogs/dev/loss". If the evaluation has a name, it
+            comes first: "name/mini_cogs/dev/loss".
         mode: "max" or "min".
-        patience: int, training stops after so many evaluations without a better one;
+        patience: int, training stops after so many evaluations without a better one.
             None does not stop it.
 
     Raises:
@@ -29,10 +29,7 @@ class Best:
         self._patience = patience
 
     def check(self, evaluations):
-        """Raises a ValueError, before a run starts, if no evaluation gives the metric.
-
-        Their data is read.
-        """
+        """Raises a ValueError if no evaluation gives the metric; reads their data."""
         names = set()
         for evaluation in evaluations:
             names |= evaluation.metric_names(self.metric)
@@ -45,19 +42,19 @@ class Best:
             )
 
     def find(self, model_dir, evaluations, model, step, bindings=None):
-        """Reads the results of these evaluations that have the key of now.
+        """Finds the best of the known results of these evaluations.
 
-        A value that is not a number is never best. It counts as an evaluation that was
-        no better. What a run that was killed has found after `step` does not count.
+        NaN is never best, but counts for the patience. Results after `step`, of a run
+        that was killed, are ignored.
 
         Args:
             model_dir, model, bindings: see `Evaluation.results`.
             evaluations: list of `Evaluation`s.
-            step: int, of the weights of now.
+            step: int, of the present weights.
 
         Returns:
-            (step, value, stop): of the best evaluation so far, None if there is none,
-            and whether the last `patience` evaluations were no better.
+            (step, value, stop), the first two None without a result. `stop` is whether
+            the last `patience` evaluations were no better.
         """
         values = {}
         for evaluation in evaluations:
@@ -68,7 +65,7 @@ class Best:
         numbers = {step: v for step, v in values.items() if not math.isnan(v)}
         if not numbers:
             return None, None, False
-        # Of equals, the first.
+        # The first of equal ones.
         step = max(numbers, key=lambda step: (self._sign * numbers[step], -step))
         since = sum(other > step for other in values)
         stop = self._patience is not None and since >= self._patience

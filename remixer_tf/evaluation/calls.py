@@ -1,56 +1,47 @@
 """Calling a compiled function on batches of examples."""
 
 import numpy as np
-import rich.console
 import rich.progress
 import tensorflow as tf
 
+from remixer_tf import console
 from remixer_tf.data.eval_batches import batch_examples
 from remixer_tf.models.padding import depends_on_padding
 
 
 def call_on_examples(function, examples, codec, *, description, **options):
-    """Calls a function on batches of examples, next to a progress bar.
+    """Calls a function on batches of examples, and shows a progress bar.
 
     Args:
-        function: takes a batch, a dictionary of tensors [rows, ...], and returns a
-            structure of NumPy arrays [rows, ...] of the same shapes for all batches.
+        function: takes a dictionary of tensors [rows, ...]. Returns a structure of
+            NumPy arrays [rows, ...], of the same shapes for all batches.
         examples, codec, options: see `batch_examples`.
         description: str, of the progress bar.
 
     Returns:
         the structure, with arrays [num_examples, ...] in the order of the examples.
     """
-    results = None
-    hidden = not rich.console.Console().is_terminal
+    places, results = [], []
     for batch in rich.progress.track(
         batch_examples(examples, codec, **options),
         description,
         transient=True,
-        disable=hidden,
+        disable=not console.draws(),
     ):
-        index = batch.pop("example_index").numpy()
-        real = index >= 0
-        new = function(batch)
-        if results is None:
-            results = tf.nest.map_structure(
-                lambda x: np.zeros([len(examples), *x.shape[1:]], x.dtype), new
-            )
-        for whole, part in zip(
-            tf.nest.flatten(results), tf.nest.flatten(new), strict=True
-        ):
-            whole[index[real]] = part[real]
-    return results
+        places.append(batch.pop("example_index").numpy())
+        results.append(function(batch))
+    # Rows that fill up the last batch have the place -1.
+    order = np.argsort(np.concatenate(places), kind="stable")[-len(examples) :]
+    return tf.nest.map_structure(lambda *x: np.concatenate(x)[order], *results)
 
 
 def padded_lengths(model, feature_lengths):
-    """The lengths that rows may be padded to without another answer than `infer`'s.
+    """Returns lengths that rows may be padded to, with the answers of `infer`.
 
-    Inference pads to `feature_lengths`. Quarters of them save time, and give the same
-    where padding is masked and float32 rounds. Otherwise there is one length: a model
-    that sees its padding would see less of it than in training; and in bfloat16 a sum
-    over fewer zeros may round to another number, and of two tokens that are about as
-    likely the other one be written. The length of targets, which are not read, stays.
+    Inference pads to `feature_lengths`. Quarters of them save time. They give the same
+    answers in float32, if the model masks its padding. In bfloat16 a sum over fewer
+    zeros may round differently, and change the likeliest token. Targets are not read,
+    so their length stays.
     """
     writes_in_bfloat16 = (
         hasattr(model, "decode_step") and model.compute_dtype != "float32"

@@ -1,8 +1,6 @@
 """Decoding a task's splits, and scoring them with the task's own seqio metrics.
 
-`seqio.Evaluator` takes registered names only, so it cannot score a task whose
-vocabulary was replaced. The task's metric objects and seqio's TensorBoard logger are
-used directly.
+`seqio.Evaluator` takes only registered names, not a task with another vocabulary.
 """
 
 import math
@@ -14,7 +12,7 @@ from seqio.metrics import ModelOutputType
 
 from remixer_tf.data.codec import ragged
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.evaluation.evaluation import TextEvaluation, function_name
+from remixer_tf.evaluation.base import TextEvaluation, function_name
 from remixer_tf.evaluation.results import print_table, write_result
 from remixer_tf.evaluation.task_metrics import list_predictions
 from remixer_tf.layers.checks import check_integers
@@ -23,24 +21,21 @@ from remixer_tf.layers.checks import check_integers
 class DecodedEvaluation(TextEvaluation):
     """The task's own metrics of decoded answers: `<task>/<split>/<metric>`.
 
-    Longer inputs than `feature_lengths` are counted, reported and trimmed; targets are
-    compared whole. A split that was asked for and has no labels gets predictions only.
+    Inputs that are longer than `feature_lengths` are counted, reported and trimmed.
+    Targets are compared whole. A requested split without labels has predictions only.
 
     Args:
-        task, run, feature_lengths, batch_size, splits, max_examples, feature_converter:
-            see `TextEvaluation`.
         max_decode_length: int, tokens decoded at most; None for the targets' length.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
-        tables: list of what `remixer_tf.tasks.result_tables` makes: their averages are
-            metrics of the mixture, `<mixture>/<split>/<table>_average`.
-        period, name: see `Evaluation`.
+        tables: list of `ResultTable`s, see `remixer_tf.tasks.result_tables`. Their
+            averages are metrics of the mixture, `<mixture>/<split>/<table>_average`.
 
-    Raises:
-        ValueError: what `TextEvaluation` raises.
+    Other arguments and errors: see `TextEvaluation`.
     """
 
     kind = "metrics"
-    decodes = True
+    remedy = "their inputs are trimmed"
+    decodes = True  # see `check_own_layers`
     any_rows = True  # Inference's graph, for inference's answers.
 
     def __init__(
@@ -49,9 +44,10 @@ class DecodedEvaluation(TextEvaluation):
         max_decode_length=None,
         decode_fn=greedy_decode,
         tables=(),
+        feature_converter=seqio.EncDecFeatureConverter,
         **kwargs,
     ):
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, feature_converter=feature_converter, **kwargs)
         if max_decode_length is None:
             max_decode_length = self.feature_lengths["targets"]
         check_integers(max_decode_length=max_decode_length)
@@ -79,7 +75,6 @@ class DecodedEvaluation(TextEvaluation):
         return results + averages
 
     def run(self, model_dir, engine, step, **kwargs):
-        """Evaluates, see `Evaluation`; the averages of the tables are results too."""
         results = super().run(model_dir, engine, step, **kwargs)
         of_tasks = [result for splits in results.values() for result in splits.values()]
         for average in self._averages(of_tasks):
@@ -92,7 +87,7 @@ class DecodedEvaluation(TextEvaluation):
         return results
 
     def _averages(self, results):
-        """What the tables average, as results of the mixture."""
+        """Returns the averages of the tables, as results of the mixture."""
         averages = []
         for step, split in dict.fromkeys((r["step"], r["split"]) for r in results):
             metrics = {
@@ -117,9 +112,7 @@ class DecodedEvaluation(TextEvaluation):
         return lambda batch: self.decode_fn(model, batch, self.max_decode_length)
 
     def predict(self, part, model, function):
-        facts, decoded, seconds = self.predict_examples(
-            part, model, function, "their inputs are trimmed"
-        )
+        facts, decoded, seconds = self.predict_examples(part, model, function)
         facts["decoded_tokens"] = int(np.count_nonzero(decoded.tokens))
         facts["decoding_seconds"] = seconds
         return facts, DecodedExamples(decoded.tokens, decoded.scores)
@@ -145,7 +138,7 @@ class DecodedExamples(NamedTuple):
     scores: np.ndarray
 
     def outputs(self):
-        """What metrics of predictions take, see `compute_metrics`."""
+        """Returns the input of metrics of predictions, see `compute_metrics`."""
         return {
             ModelOutputType.PREDICTION: self.tokens,
             ModelOutputType.PREDICTION_WITH_AUX: (self.tokens, {"scores": self.scores}),

@@ -9,38 +9,30 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.errors import UserError
-from remixer_tf.training.checks import check_writable
+from remixer_tf.training.run_folder import check_writable
 
 _POLL_SECONDS = 10
 
 
-def evaluate(
-    run,
-    model_dir,
-    evaluations,
-    *,
-    step=None,
-    bindings=None,
-    force=False,
-):
+def evaluate(run, model_dir, evaluations, *, step=None, bindings=None, force=False):
     """Runs evaluations on checkpoints of a run, except those with a known result.
 
     Args:
         run: a `Run`. The replicas of its engine share each batch.
         model_dir: folder of the run.
         evaluations: list of `Evaluation`s.
-        step: int, the step of the checkpoint; None for the newest, "best" for the one
-            that training found best, "each" for each one, as it appears, until
-            training has ended. Several hosts need a number.
+        step: int, the step of the checkpoint. None means the newest, "best" the one
+            that training found best, and "each" all of them, as they appear, until
+            training has ended. Several hosts need an int.
         bindings, force: see `Evaluation.run`.
 
     Returns:
-        a list with what each evaluation's `run` returned for the last step.
+        list of what each evaluation's `run` returned for the last step.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
         OSError: results cannot be written.
-        ValueError: the checkpoint is of another model or vocabulary, several hosts
+        ValueError: the checkpoint fits another model or vocabulary, several hosts
             would each choose a step, or what the evaluations raise.
     """
     for evaluation in evaluations:
@@ -53,7 +45,7 @@ def evaluate(
         )
     if engine.host.index == 0 and tf.io.gfile.isdir(model_dir):
         check_writable(model_dir)
-    # Several processes begin with the same weights, as they share them.
+    # Processes share their weights, so they begin with the same ones.
     keras.utils.set_random_seed(0)
     engine.build_model(run.model, run.dtype_policy)
     results, directory = None, reading.checkpoint_directory(model_dir)
@@ -72,7 +64,7 @@ def evaluate(
             for evaluation in evaluations
         ]
     engine.host.barrier()
-    if results is None:  # none came, which restoring the newest says
+    if results is None:  # There was no checkpoint: restoring one says so.
         reading.restore_model(model_dir, engine.model)
     return results
 
@@ -82,7 +74,7 @@ def wait_for_each(model_dir):
     directory = reading.checkpoint_directory(model_dir)
     seen = set()
     while True:
-        # In this order: what is saved before the summary is listed after it.
+        # Read in this order: a checkpoint is saved before the summary.
         ended = tf.io.gfile.exists(os.path.join(model_dir, "train_summary.json"))
         steps = [s for s in reading.available_steps(directory) if s not in seen]
         for step in steps:

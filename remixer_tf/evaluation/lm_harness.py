@@ -2,7 +2,6 @@
 
 import collections
 import operator
-from typing import NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -14,7 +13,6 @@ from remixer_tf.layers.checks import check_integers
 from remixer_tf.serving.text_scorer import quarters
 
 try:
-    from lm_eval import utils
     from lm_eval.api.model import LM
     from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 except ModuleNotFoundError as error:
@@ -32,18 +30,16 @@ _NO_CHAT = (
 class HarnessModel(LM):
     """A model of a run, to be evaluated by lm-evaluation-harness.
 
-    An encoder-decoder reads contexts, as its task's inputs, and writes continuations,
-    as targets without EOS; so does a language model whose task has inputs. A language
-    model of running text reads both as one text.
+    Contexts are inputs of the task, and continuations are targets without EOS. A
+    language model of running text reads both as one text.
 
-    Contexts that are too long lose their beginning, as the harness has it and training
-    does not (`Codec`'s `trim="start"`), and a warning counts them. What the model
-    cannot do as asked is an error.
+    Contexts that are too long lose their beginning, as in the harness but not in
+    training (`Codec`'s `trim="start"`). A warning counts them. A request that the model
+    cannot honour is an error.
 
     Args:
-        scorer: a `TextScorer`, which has the model, its vocabularies and its lengths.
-        batch_size: int, the requests answered together. It changes the speed, not the
-            results.
+        scorer: a `TextScorer` of the model.
+        batch_size: int, the requests answered together. It changes only the speed.
 
     Raises:
         ValueError: `batch_size` is not positive.
@@ -60,11 +56,11 @@ class HarnessModel(LM):
         self._batch_size = batch_size
 
     def loglikelihood(self, requests, disable_tqdm=False):
-        """Scores continuations of contexts, the harness's `Instance`s of two str.
+        """Scores continuations of contexts, `Instance`s of two str.
 
         Returns:
-            list of (float, bool), the log-likelihood, and whether greedy decoding would
-            write the continuation.
+            list of (float, bool), the log-likelihood, and whether greedy decoding gives
+            the continuation.
 
         Raises:
             ValueError: a continuation is longer than the model reads.
@@ -77,11 +73,11 @@ class HarnessModel(LM):
         return results
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
-        """Scores whole texts, of any length: each token once. Returns a list of float.
+        """Scores each token of texts of any length once. Returns a list of float.
 
-        A language model reads in one go what it can, and later parts with what is
-        before them in view, as the harness cuts them. An encoder-decoder writes parts
-        of the length of its targets, each after empty inputs (EOS).
+        A language model reads the harness's windows, which begin with scored tokens. An
+        encoder-decoder scores parts of the length of its targets, each after empty
+        inputs (EOS).
         """
         windows = [self._windows(*request.args) for request in requests]
         owners = [i for i, pairs in enumerate(windows) for _ in pairs]
@@ -93,16 +89,16 @@ class HarnessModel(LM):
         return results
 
     def generate_until(self, requests, disable_tqdm=False):
-        """Goes on from contexts, greedily, or with samples where a request says so.
+        """Continues contexts greedily, or with samples if a request asks for them.
 
-        A request that is repeated draws another sample each time. They are the same
-        each time that a task is run.
+        A repeated request draws different samples. A task draws the same ones in each
+        of its runs.
 
         Args:
-            requests: list of the harness's `Instance`s of (context, dictionary), of
-                which `until`, `max_gen_toks`, `do_sample`, `temperature`, `top_k` and
-                `top_p` are honoured. Without `max_gen_toks` answers are as long as the
-                task's targets, or half of what a model of running text reads.
+            requests: list of `Instance`s of (context, dictionary). Its keys may be
+                `until`, `max_gen_toks`, `do_sample`, `temperature`, `top_k` and
+                `top_p`. The default of `max_gen_toks` is the length of the targets, or
+                half of the row of a model of running text.
 
         Returns:
             list of str, up to the first of the strings of `until`.
@@ -114,8 +110,8 @@ class HarnessModel(LM):
         for i, (context, arguments) in enumerate(request.args for request in requests):
             groups[self._search(arguments)][context].append(i)
         results = [None] * len(requests)
-        for search, places in groups.items():
-            for context, texts in self._generate(search, places):
+        for (max_length, sampling), places in groups.items():
+            for context, texts in self._generate(places, max_length, sampling):
                 for i, text in zip(places[context], texts, strict=True):
                     arguments = requests[i].args
                     until = normalize_gen_kwargs(arguments[1])["until"]
@@ -125,32 +121,25 @@ class HarnessModel(LM):
 
     @property
     def tokenizer_name(self):
-        """There is no chat template: raises a ValueError."""
         raise UserError(_NO_CHAT)
 
     def apply_chat_template(self, chat_history, add_generation_prompt=True):
-        """There is no chat template: raises a ValueError."""
         raise UserError(_NO_CHAT)
 
     def chat_template(self, chat_template=False):
-        """Returns "", there is none; raises a ValueError where one is asked for."""
         if chat_template:
             raise UserError(_NO_CHAT)
         return ""
 
     def _encode_context(self, context):
-        """The ids of a context as the model was trained to read it."""
+        """Returns the ids of a context; an encoder needs at least one to attend to."""
         ids = self._codec.ids("inputs", context)
-        return ids if self._codec.running_text else ids or self._empty_inputs()
-
-    def _empty_inputs(self):
-        """What stands for no context: an encoder needs a token to attend to."""
-        if self._codec.one_row:
-            return []
+        if ids or self._codec.one_row:
+            return ids
         return [self._codec.vocabulary("inputs").eos_id]
 
     def _encode_pair(self, context, continuation):
-        """A context and a continuation as ids; spaces between go to the latter."""
+        """Returns the ids of both; spaces between them belong to the continuation."""
         read = context.rstrip()
         continuation = context[len(read) :] + continuation
         context_ids = self._encode_context(read)
@@ -160,7 +149,7 @@ class HarnessModel(LM):
         return context_ids, whole[len(context_ids) :]
 
     def _cut(self, pairs):
-        """Takes from contexts what does not fit; a continuation must."""
+        """Cuts the beginning of contexts; continuations must fit."""
         lengths, one_row = dict(self._codec.lengths), self._codec.one_row
         most = self._codec.row_length if one_row else lengths["targets"]
         longest = max((len(targets) for _, targets in pairs), default=0)
@@ -178,18 +167,15 @@ class HarnessModel(LM):
         return list(zip(contexts, [targets for _, targets in pairs], strict=True))
 
     def _windows(self, text):
-        """A text in parts that are scored one by one, a list of (inputs, targets)."""
+        """Returns the parts of a text, a list of (inputs, targets)."""
+        if self._codec.one_row:
+            # The windows of the harness: each begins with the last scored token.
+            stride = self._codec.row_length - 1
+            return self._scorer.windows(text, stride) if text else []
         ids = self._codec.ids("targets", text, eos=False)
-        if not self._codec.one_row:
-            length = self._codec.lengths["targets"]
-            empty = self._encode_context("")
-            starts = range(0, len(ids), length)
-            return [(empty, ids[start : start + length]) for start in starts]
-        windows = utils.get_rolling_token_windows(
-            ids, prefix_token=0, max_seq_len=self._codec.row_length, context_len=2
-        )
-        # Every row starts with a token of the model's own, in place of the first.
-        return [(a[1:], b) for a, b in map(utils.make_disjoint_window, windows)]
+        length, empty = self._codec.lengths["targets"], self._encode_context("")
+        starts = range(0, len(ids), length)
+        return [(empty, ids[start : start + length]) for start in starts]
 
     def _score(self, pairs):
         """Yields (index, (sum, greedy)) of each pair, the longest first."""
@@ -199,7 +185,7 @@ class HarnessModel(LM):
             yield i, (total, greedy)
 
     def _search(self, arguments):
-        """What a request's arguments ask for, as a `_Search`."""
+        """Returns a request's tokens at most, and `Sampling`, None for greedy."""
         lengths, one_row = self._codec.lengths, self._codec.one_row
         longest = lengths["targets"] // (2 if self._codec.running_text else 1)
         given = normalize_gen_kwargs(arguments, default_max_gen_toks=longest)
@@ -218,34 +204,37 @@ class HarnessModel(LM):
                 f"Received: {max_length}. Set it in the task's generation_kwargs, or "
                 "in gen_kwargs."
             )
-        if not given["do_sample"]:
-            return _Search(max_length)
-        names = ("temperature", "top_k", "top_p")
-        options = {name: given[name] for name in names if name in given}
-        return _Search(max_length, Sampling(**options))
+        names = {"temperature", "top_k", "top_p"} & given.keys()
+        sampling = Sampling(**{name: given[name] for name in names})
+        draws = given["do_sample"] and sampling.temperature > 0
+        return max_length, sampling if draws else None
 
-    def _generate(self, search, places):
-        """Yields (context, texts) of each key of a dictionary, as many as its values.
-
-        The longest contexts come first.
-        """
-        scorer, codec = self._scorer, self._codec
-        room = codec.row_length - search.max_length
+    def _generate(self, places, max_length, sampling):
+        """Yields (context, one text for each of its places), longest contexts first."""
+        model, codec = self._scorer.model, self._codec
+        room = codec.row_length - max_length
         room = room if codec.one_row else codec.lengths["inputs"]
         rows = [self._encode_context(context) for context in places]
         rows = zip(places, _keep_ends(rows, [room] * len(rows)), strict=True)
         rows = sorted(rows, key=lambda row: -len(row[1]))
-        number = max(map(len, places.values())) if search.draws else 1
+        number = max(map(len, places.values())) if sampling else 1
         eos_id = codec.vocabulary("targets").eos_id
-        decode = tf.function(
-            search.decoder(scorer.model, eos_id, number), autograph=False
-        )
+
+        @tf.function(autograph=False)
+        def decode(tokens):
+            batch = {"encoder_input_tokens": tokens}
+            if not sampling:
+                return greedy_decode(model, batch, max_length, eos_id).tokens
+            options = {"sampling": sampling, "num_samples": number, "eos_id": eos_id}
+            decoded = sample(model, batch, max_length, **options)
+            return (decoded.answers or decoded).tokens
+
         for start in range(0, len(rows), self._batch_size):
             some = rows[start : start + self._batch_size]
             length = quarters(len(some[0][1]), room) if codec.one_row else room
             fill = [some[-1]] * (self._batch_size - len(some))
             tokens = decode(pad(ragged([row for _, row in some + fill]), length))
-            texts = codec.decode(tf.reshape(tokens, [-1, search.max_length]))
+            texts = codec.decode(tf.reshape(tokens, [-1, max_length]))
             texts = tf.reshape(texts, [-1, number]).numpy()
             for (context, _), answers in zip(some, texts[: len(some)], strict=True):
                 answers = [text.decode("utf-8", "replace") for text in answers]
@@ -253,33 +242,8 @@ class HarnessModel(LM):
                 yield context, answers[:count] if number > 1 else answers * count
 
 
-class _Search(NamedTuple):
-    """How to go on from a context: greedily, unless it draws."""
-
-    max_length: int
-    sampling: Sampling | None = None
-
-    @property
-    def draws(self):
-        return self.sampling is not None and self.sampling.temperature > 0
-
-    def decoder(self, model, eos_id, number):
-        """Returns a function from tokens `[batch, length]` to `[batch * number, n]`."""
-
-        def decode(tokens):
-            batch = {"encoder_input_tokens": tokens}
-            if not self.draws:
-                return greedy_decode(model, batch, self.max_length, eos_id).tokens
-            *_, answers = decoded = sample(
-                model, batch, **self._asdict(), num_samples=number, eos_id=eos_id
-            )
-            return answers.tokens if answers else decoded.tokens
-
-        return decode
-
-
 def _keep_ends(rows, lengths):
-    """Cuts the beginnings of rows that are longer, and says of how many."""
+    """Cuts the beginnings of rows that are too long, and logs how many."""
     cut = [row[max(len(row) - n, 0) :] for row, n in zip(rows, lengths, strict=True)]
     over = sum(map(operator.ne, rows, cut))
     if over:

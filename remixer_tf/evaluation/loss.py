@@ -1,38 +1,33 @@
 """Loss and accuracy with the targets given, of text and of images."""
 
-from remixer_tf.data.eval_batches import batch_examples, converter_for
+from remixer_tf.data.eval_batches import batch_examples
 from remixer_tf.data.images import eval_images, hash_images
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.evaluation import (
-    Evaluation,
-    TextEvaluation,
-    function_name,
-)
+from remixer_tf.evaluation.base import Evaluation, TextEvaluation, function_name
 from remixer_tf.evaluation.results import metrics_by_name
 from remixer_tf.models.batches import scorable, targets_and_weights
-from remixer_tf.objectives import losses, metrics
+from remixer_tf.objectives import losses
+from remixer_tf.objectives.summaries import summarize
 
 
 class _Loss(Evaluation):
-    """What loss evaluations share: the sums of `losses.cross_entropy` over batches."""
+    """An evaluation by sums of `losses.cross_entropy` over batches."""
 
     kind = "loss"
     names = ("loss", "accuracy")  # of the metrics
 
     def batch_function(self, model):
-        """Returns the sums of a batch, each `[1]`, so that replicas' can be joined."""
-
         def sums(batch):
             batch = scorable(batch, model)
             logits = model(batch, training=False)
             values = losses.cross_entropy(logits, *targets_and_weights(batch))
+            # With an axis, along which the sums of replicas are joined.
             return {name: value[None] for name, value in values.items()}
 
         return sums
 
     def metrics(self, part, predictions):
-        """Returns those of `names`; `predictions` are sums over all batches."""
-        values = metrics.summarize(predictions)
+        values = summarize(predictions)
         return {name: float(values[name]) for name in self.names}
 
     def metric_names(self, wanted=""):
@@ -52,22 +47,14 @@ class _Loss(Evaluation):
 class LossEvaluation(_Loss, TextEvaluation):
     """Loss and accuracy per target token: `<task>/<split>/{loss,accuracy,...}`.
 
-    Args:
-        task, run, feature_lengths, batch_size, splits, max_examples: see
-            `TextEvaluation`. Longer inputs and targets are counted, reported and
-            trimmed.
-        feature_converter: a `seqio.FeatureConverter` class; None for the model's own,
-            see `converter_for`.
-        period, name: see `Evaluation`.
-
-    Raises:
-        ValueError: what `TextEvaluation` raises.
+    Inputs and targets that are longer than `feature_lengths` are counted, reported and
+    trimmed. Arguments and errors: see `TextEvaluation`.
     """
 
     names = ("loss", "accuracy", "perplexity")
 
-    def __init__(self, *args, feature_converter=None, **kwargs):
-        super().__init__(*args, feature_converter=feature_converter, **kwargs)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self._batches = {}
 
     def check(self, model_dir, others=()):
@@ -83,12 +70,12 @@ class LossEvaluation(_Loss, TextEvaluation):
 
     def predict(self, part, model, function):
         if part not in self._batches:
-            split = self._splits[part]
-            codec = split.codec(self.feature_converter or converter_for(model))
             self._batches[part] = batch_examples(
-                split.examples, codec, batch_size=self.batch_size
+                self._splits[part].examples,
+                self.codec(part, model),
+                batch_size=self.batch_size,
             )
-        over_length = self.count_over_length(part, "they are trimmed")
+        over_length = self.count_over_length(part)
         facts, sums = self._sums(self._batches[part], function, "target_tokens")
         return {**facts, "over_length": over_length}, sums
 

@@ -1,14 +1,13 @@
 """Results of evaluation: files in the folder of a run, TensorBoard, a table.
 
-eval/<task>/<split>/<step>/predictions.jsonl   what was decoded, a line an example
-eval/<task>/<split>/<step>/metrics.json        metrics of these predictions
-eval/<task>/<split>/<step>/scores.jsonl        the likelihood of each target
-eval/<task>/<split>/<step>/score.json          metrics of these scores
-eval/<task>/<split>/<step>/loss.json           loss with the targets given
-tensorboard/train/eval_<task>_<split>          numbers, and the first examples
+- eval/<task>/<split>/<step>/predictions.jsonl: a line for each decoded example
+- eval/<task>/<split>/<step>/metrics.json: metrics of these predictions
+- eval/<task>/<split>/<step>/scores.jsonl: the likelihood of each target
+- eval/<task>/<split>/<step>/score.json: metrics of these scores
+- eval/<task>/<split>/<step>/loss.json: loss with the targets given
+- tensorboard/train/eval_<task>_<split>: numbers, and the first examples
 
-Those of an evaluation with a name lie in eval/<name>/<task>/..., and in
-tensorboard/train/eval_<name>_<task>_<split>.
+An evaluation with a name writes to eval/<name>/<task> and eval_<name>_<task>_<split>.
 """
 
 import contextlib
@@ -21,25 +20,26 @@ import rich.table
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf import console
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import StorageError
-from remixer_tf.training.metrics_file import append_metrics
+from remixer_tf.training.run_files import append_metrics
 
 _SHOWN_EXAMPLES = 5
 
 
 def write_examples(model_dir, result, records, name, columns):
-    """Writes what a result says of each example, a line of JSON each.
+    """Writes a line of JSON for each example of a result.
 
     Args:
         model_dir: folder of the run.
         result: dictionary with evaluation, task, split and step.
         records: iterable of dictionaries.
         name: str, of the file.
-        columns: the keys of those values that the table shows.
+        columns: the keys that the returned table shows.
 
     Returns:
-        str, the first of them as a table in Markdown.
+        str, the first records as a table in Markdown.
 
     Raises:
         OSError: the file cannot be written.
@@ -58,9 +58,8 @@ def write_examples(model_dir, result, records, name, columns):
 def write_result(model_dir, kind, result, examples=None):
     """Writes a result as <kind>.json, to TensorBoard and to metrics.jsonl.
 
-    A result is a dictionary with evaluation, task, split, step and metrics, of the kind
-    "metrics" (decoded), "loss" or "score"; `examples` is what `write_examples`
-    returned.
+    A result is a dictionary with evaluation, task, split, step and metrics. Its kind is
+    "metrics" (decoded), "loss" or "score". `examples` comes from `write_examples`.
 
     Raises:
         OSError: a file cannot be written.
@@ -75,25 +74,26 @@ def write_result(model_dir, kind, result, examples=None):
                 tf.summary.text("eval/examples", examples)
         writer.flush()
         append_metrics(model_dir, result["step"], metrics_by_name(result))
-        write_json(os.path.join(folder, f"{kind}.json"), result)  # Last: it is done.
+        # Last, since it says that all is there.
+        write_json(os.path.join(folder, f"{kind}.json"), result)
 
 
 def write_json(path, value):
-    """Writes a file that is never seen half written."""
+    """Writes a file that readers never see half written."""
     write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 @functools.cache
 def _summary_writer(model_dir, name):
-    """One file of events for all results that a process writes under a name."""
-    # Below train, which has the hyperparameters: TensorBoard puts them side by side.
+    """Returns the one writer of a process for this name."""
+    # Below train, so that TensorBoard shows the run's hyperparameters next to it.
     folder = os.path.join(model_dir, "tensorboard", "train", name.replace("/", "_"))
     return tf.summary.create_file_writer(folder)
 
 
 @contextlib.contextmanager
 def _writing(model_dir, result):
-    """Makes the folder of a result; an error of the file system is one message."""
+    """Makes the folder of a result. Errors of the file system are one message."""
     folder = _result_folder(model_dir, result)
     try:
         tf.io.gfile.makedirs(folder)
@@ -107,8 +107,8 @@ def _writing(model_dir, result):
 
 
 def read_results(model_dir, kind="metrics"):
-    """Returns the results of a kind that are in the folder of a run, as a list."""
-    # Not by a pattern: folders may have its characters in their names.
+    """Returns the list of results of a kind in the folder of a run."""
+    # Not by a glob pattern: names of folders may have its characters.
     walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
     folders = sorted(folder for folder, _, names in walk if f"{kind}.json" in names)
     paths = (os.path.join(folder, f"{kind}.json") for folder in folders)
@@ -116,13 +116,13 @@ def read_results(model_dir, kind="metrics"):
 
 
 def read_result(model_dir, kind, identity):
-    """Returns the result with this evaluation, task, split and step, None for none."""
+    """Returns the result with this evaluation, task, split and step, or None."""
     path = os.path.join(_result_folder(model_dir, identity), f"{kind}.json")
     return _read_result(model_dir, path) if tf.io.gfile.exists(path) else None
 
 
 def read_records(model_dir, result, name="predictions.jsonl"):
-    """Returns what `write_examples` wrote of each example, a list of dictionaries.
+    """Returns the records that `write_examples` wrote, a list of dictionaries.
 
     Raises:
         OSError: the file is missing or damaged.
@@ -139,9 +139,9 @@ def read_records(model_dir, result, name="predictions.jsonl"):
 
 
 def _read_result(model_dir, path):
-    """Returns the result of a file; one that is damaged is reported and is None.
+    """Returns the result of a file. A damaged file is logged and gives None.
 
-    Its names tell where it lies. Others, of a stranger, would lead out of the run.
+    Its names must be those of its folder: others could lead out of the run.
     """
     with tf.io.gfile.GFile(path) as file:
         text = file.read()
@@ -159,13 +159,13 @@ def _read_result(model_dir, path):
 
 
 def result_names(result):
-    """The names that tell a result from others of its kind and step, a list."""
+    """Returns the list of evaluation (if named), task and split of a result."""
     names = (result.get("evaluation"), result["task"], result["split"])
     return [name for name in names if name]
 
 
 def metrics_by_name(result):
-    """{"name/task/split/metric": value} of a result, as `Best` names them."""
+    """Returns {"name/task/split/metric": value} of a result, see `Best`."""
     return {
         "/".join([*result_names(result), metric]): value
         for metric, value in result["metrics"].items()
@@ -178,6 +178,11 @@ def _result_folder(model_dir, result):
 
 def print_table(name, step, results):
     """Prints the splits of a task, {split: result}, next to each other."""
+    if console.is_json():
+        for split, result in results.items():
+            fields = {**result["metrics"], "step": step, "task": name, "split": split}
+            console.say(f"{name} {split} at step {step}", "result", **fields)
+        return
     table = rich.table.Table("metric", title=f"{name} at step {step}")
     for split in results:
         table.add_column(split, justify="right")

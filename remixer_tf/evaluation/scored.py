@@ -5,9 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from seqio.metrics import ModelOutputType
 
-from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.decoding import score
-from remixer_tf.evaluation.evaluation import TextEvaluation
+from remixer_tf.evaluation.base import TextEvaluation
 from remixer_tf.evaluation.task_metrics import metrics_of, text_of
 
 
@@ -15,29 +14,16 @@ class ScoredEvaluation(TextEvaluation):
     """A task's metrics of the log-likelihood of its targets: `<task>/<split>/<metric>`.
 
     These are the task's metrics of (targets, scores), such as T5's
-    `rank_classification`; a score is the sum of the log-probabilities of an example's
-    target tokens, EOS included if the task appends it. Encoder-decoders and language
-    models are scored alike. Longer inputs and targets than `feature_lengths` are
-    counted, reported and trimmed.
-
-    Args:
-        task, run, feature_lengths, batch_size, splits, max_examples: see
-            `TextEvaluation`. A language model reads rows of inputs and targets
-            together.
-        feature_converter: a `seqio.FeatureConverter` class; None for the one that fits
-            the model, see `converter_for`.
-        period, name: see `Evaluation`.
-
-    Raises:
-        ValueError: what `TextEvaluation` raises.
+    `rank_classification`. A score is the sum of the log-probabilities of an example's
+    target tokens, EOS included if the task appends it. Inputs and targets that are
+    longer than `feature_lengths` are counted, reported and trimmed. Arguments and
+    errors: see `TextEvaluation`.
     """
 
     kind = "score"
+    remedy = "they are trimmed, and scored by what is left"
     examples_file = "scores.jsonl"
     columns = ("input", "target", "score")
-
-    def __init__(self, *args, feature_converter=None, **kwargs):
-        super().__init__(*args, feature_converter=feature_converter, **kwargs)
 
     def check(self, model_dir, others=()):
         super().check(model_dir, others)
@@ -45,8 +31,6 @@ class ScoredEvaluation(TextEvaluation):
             metrics_of(task, [ModelOutputType.SCORE])
 
     def batch_function(self, model):
-        """Returns the scores of a batch, but those of single tokens."""
-
         def scores(batch):
             scores = score(model, batch)
             return ScoredExamples(scores.sums, scores.num_tokens, scores.greedy)
@@ -54,18 +38,23 @@ class ScoredEvaluation(TextEvaluation):
         return scores
 
     def predict(self, part, model, function):
-        remedy = "they are trimmed, and scored by what is left"
-        facts, scored, _ = self.predict_examples(
-            part, model, function, remedy, converter_for(model)
-        )
+        facts, scored, _ = self.predict_examples(part, model, function)
         return {**facts, "target_tokens": int(scored.num_tokens.sum())}, scored
 
     def records(self, part, predictions):
         split = self._splits[part]
-        return _list_scores(split.task, split.examples, predictions)
+        for example, total, tokens, greedy in zip(
+            split.examples, *predictions, strict=True
+        ):
+            yield {
+                "input": text_of(split.task, example, "inputs"),
+                "target": text_of(split.task, example, "targets"),
+                "score": float(total),
+                "tokens": int(tokens),
+                "greedy": bool(greedy),
+            }
 
     def trial(self, examples):
-        """Returns equal scores, see `TextEvaluation`."""
         zeros = np.zeros(len(examples))
         return ScoredExamples(zeros.astype("float32"), zeros.astype(int), zeros > 0)
 
@@ -78,17 +67,5 @@ class ScoredExamples(NamedTuple):
     greedy: np.ndarray
 
     def outputs(self):
-        """What metrics of scores take, see `compute_metrics`."""
+        """Returns the input of metrics of scores, see `compute_metrics`."""
         return {ModelOutputType.SCORE: self.sums}
-
-
-def _list_scores(task, examples, scored):
-    """Yields what `scores.jsonl` says about each example."""
-    for example, total, tokens, greedy in zip(examples, *scored, strict=True):
-        yield {
-            "input": text_of(task, example, "inputs"),
-            "target": text_of(task, example, "targets"),
-            "score": float(total),
-            "tokens": int(tokens),
-            "greedy": bool(greedy),
-        }

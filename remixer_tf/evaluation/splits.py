@@ -1,4 +1,4 @@
-"""The splits that evaluations read: those asked for, else those that have labels."""
+"""The splits that evaluations read."""
 
 import functools
 import hashlib
@@ -7,22 +7,19 @@ import numpy as np
 import seqio
 from absl import logging
 
-from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.errors import UserError
 
-_FIRST = 16  # examples that tell of what kind all are
-# What T5's tasks write for the label -1 of a test set, STS-B's and that of plain text.
+_FIRST = 16  # examples that show the kind of all
+# T5's tasks write these for the label -1 of a test set, STS-B's and plain text's.
 _NO_LABEL = (b"<unk>", b"-1.0", b"-1")
 
 
 def data_of(run, task=None, feature_lengths=None):
-    """Returns a task (or mixture) and lengths: those given, else those of a run.
+    """Returns a task or mixture, with a run's vocabulary, and lengths.
 
-    A task that is given gets the run's vocabulary, if the run has one. Without a run,
-    None, both must be given.
+    The run's own are the defaults. Without a run, None, both must be given.
     """
     if run is None:
         if task is None or feature_lengths is None:
@@ -33,13 +30,13 @@ def data_of(run, task=None, feature_lengths=None):
 
 
 def default_splits(task):
-    """Returns the splits of a task or mixture that are not for training, a list."""
+    """Returns the list of splits of a task or mixture that are not for training."""
     names = (name for subtask in seqio.get_subtasks(task) for name in subtask.splits)
     return list(dict.fromkeys(n for n in names if not n.startswith("train")))
 
 
 class TaskSplit:
-    """A split of a task. Each property is read once, when it is asked for.
+    """A split of a task. Each property is read once, when it is needed.
 
     Args:
         task: a `seqio.Task`.
@@ -47,13 +44,11 @@ class TaskSplit:
         feature_lengths, max_examples: see `read_examples`.
 
     Attributes:
-        missing: the FileNotFoundError that says why it cannot be read, which is logged;
-            None if it can.
+        missing: the FileNotFoundError if it cannot be read, which is logged, or None.
         first: its first examples, see `read_examples`.
         has_labels: bool, see `have_labels`.
         examples: its examples, `max_examples` at most.
         hash: str, of all features of these examples.
-        over_length: the `OverLength` of these examples; of very many, of the first.
     """
 
     def __init__(self, task, split, feature_lengths, max_examples=None):
@@ -97,22 +92,12 @@ class TaskSplit:
                 digest.update(data)
         return digest.hexdigest()[:16]
 
-    @functools.cached_property
-    def over_length(self):
-        limits = self._feature_lengths, self._max_examples or 100_000
-        return count_over_length(self.task, self.split, *limits)
-
-    def codec(self, feature_converter):
-        """Returns the `Codec` for batches of its examples."""
-        return Codec(self.task, self._feature_lengths, feature_converter)
-
 
 def have_labels(examples):
-    """Whether there is anything to score in examples: one of the targets is a label.
+    """Returns whether one of the targets is a label, and not -1 or `<unk>`.
 
-    Judged by the data, since names do not tell: SuperGLUE's diagnostics have labels in
-    their test sets, COGS has them in `gen`, and GLUE's test sets have none. Without
-    labels every example has the label -1 or the targets `<unk>`.
+    A split's name does not say: test sets of SuperGLUE's diagnostics have labels, and
+    GLUE's have none.
     """
     return not all(map(_is_unlabelled, examples))
 

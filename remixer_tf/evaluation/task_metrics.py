@@ -1,4 +1,4 @@
-"""A task's own metrics of examples, and what is written of each example."""
+"""A task's own metrics of examples, and a record of each example."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from seqio.metrics import CollectingMetric, ModelOutputType
 
 from remixer_tf.errors import UserError
 
-# DecodedEvaluation gives the first two, ScoredEvaluation the last.
+# Outputs of DecodedEvaluation (the first two) and ScoredEvaluation.
 EVALUATED = {
     ModelOutputType.PREDICTION,
     ModelOutputType.PREDICTION_WITH_AUX,
@@ -17,12 +17,12 @@ EVALUATED = {
 
 
 def compute_metrics(task, examples, outputs):
-    """Applies the task's metrics of these kinds of outputs; it may have others.
+    """Applies the task's metrics of these kinds of outputs.
 
     Args:
         task: a `seqio.Task`.
         examples: list from `read_examples`.
-        outputs: dictionary of `seqio.metrics.ModelOutputType` to what the model gave.
+        outputs: dictionary of `seqio.metrics.ModelOutputType` to the model's outputs.
 
     Returns:
         dictionary of floats (or str). The parts of a nested name are joined by "/".
@@ -53,8 +53,7 @@ def metrics_of(task, kinds):
     """Returns the metrics of a task that take one of these `ModelOutputType`s.
 
     Raises:
-        ValueError: all metrics are of other kinds, or some of a kind that no evaluation
-            gives.
+        ValueError: no metric takes one, or a metric takes one that no evaluation gives.
     """
     metrics = list(task.metric_objs)
     needed = {metric.model_output_type for metric in metrics}
@@ -96,7 +95,7 @@ def _flatten(values, prefix=""):
 
 
 def text_of(task, example, feature):
-    """Returns the text of an example's feature, "" if there is none."""
+    """Returns the text of an example's feature, or ""."""
     value = example.get(f"{feature}_pretokenized")
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
@@ -107,17 +106,20 @@ def text_of(task, example, feature):
 
 
 def list_predictions(task, examples, decoded):
-    """Yields what `predictions.jsonl` says about each example, a dictionary.
+    """Yields the dictionaries of predictions.jsonl.
 
-    Its values are str, but for `idx`: the number that a benchmark gives the example, or
-    a dictionary of several. Examples are from `read_examples`, decoded
-    `DecodedExamples`.
+    Their `idx` is the benchmark's number of the example, or a dictionary of several.
+
+    Args:
+        task: a `seqio.Task`.
+        examples: list from `read_examples`.
+        decoded: their `DecodedExamples`.
     """
     vocabulary = task.output_features["targets"].vocabulary
     for example, tokens in zip(examples, decoded.tokens, strict=True):
         target = text_of(task, example, "targets")
         prediction = vocabulary.decode(tokens.tolist())
-        if not isinstance(prediction, str):  # the task knows what the numbers mean
+        if not isinstance(prediction, str):  # The task knows the meaning of numbers.
             prediction = task.postprocess_fn(
                 prediction, example=example, is_target=False
             )

@@ -395,10 +395,11 @@ def get_activation(name):
 
 
 class Dense(keras.layers.Dense):
-    """`act(X W + b)`: Keras' layer, by `project`."""
+    """`act(X W + b)`: Keras' layer, on JAX by `project`."""
 
     def call(self, inputs):
-        y = project(inputs, self.kernel)
+        matmul = project if keras.backend.backend() == "jax" else ops.matmul
+        y = matmul(inputs, self.kernel)
         if self.bias is not None:
             y = ops.add(y, self.bias)
         return y if self.activation is None else self.activation(y)

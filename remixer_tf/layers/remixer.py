@@ -159,7 +159,7 @@ class RemixerBlock(Sublayer):
             self.gate = self._gate("gate", hidden_shape)
 
     def call(self, x, context, training=False):
-        x_prime = self._hidden(x)
+        x_prime = self.act(self.wi_0(x)) * self.wi_1(x)  # GELU(X W_1) * (X W_2)
         x_s = self.mixing(x_prime, context=context, training=training)  # softmax(H) X'
         return self._output(x_prime, x_s, training)
 
@@ -167,18 +167,14 @@ class RemixerBlock(Sublayer):
         return self.mixing.init_cache(batch_size, max_length, context)
 
     def decode_step(self, x, cache, context, state):
-        x_prime = self._hidden(x)
+        x_prime = self.act(self.wi_0(x)) * self.wi_1(x)
         x_s, cache = self.mixing.decode_step(x_prime, cache, context, state)
         return self._output(x_prime, x_s), cache
 
     def prefill(self, x, cache, context, state):
-        x_prime = self._hidden(x)
+        x_prime = self.act(self.wi_0(x)) * self.wi_1(x)
         x_s, cache = self.mixing.prefill(x_prime, cache, context, state)
         return self._output(x_prime, x_s), cache
-
-    def _hidden(self, x):
-        """`X' = GELU(X W_1) * (X W_2)`."""
-        return self.act(self.wi_0(x)) * self.wi_1(x)
 
     def _output(self, x_prime, x_s, training=False):
         """`Y = X_C W_3 + X'`, or `(X_C + X') W_3`."""

@@ -54,12 +54,16 @@ class MaskedLMHead(Head):
         mlm_transform: bool, BERT's transformation before the product,
             `h = LayerNorm(gelu(x W + c))` with W d_model x d_model. The parameter
             counts of the gMLP paper leave no room for it.
+        norm_epsilon: float, of its LayerNorm.
     """
 
-    def __init__(self, bias_size=None, mlm_transform=False, **kwargs):
+    def __init__(
+        self, bias_size=None, mlm_transform=False, norm_epsilon=1e-6, **kwargs
+    ):
         super().__init__(**kwargs)
         self.bias_size = bias_size
         self.mlm_transform = mlm_transform
+        self.norm_epsilon = norm_epsilon
         self.act = get_activation("gelu_exact")
         self.logits = TiedLogits(name="logits")
 
@@ -67,7 +71,7 @@ class MaskedLMHead(Head):
         d_model = input_shape[-1]
         if self.mlm_transform:
             self.transform = _dense("transform", d_model, d_model)
-            self.norm = LayerNorm(name="norm", dtype="float32")
+            self.norm = LayerNorm(self.norm_epsilon, name="norm", dtype="float32")
             self.norm.build(input_shape)
         if self.bias_size is not None:
             self.bias = self.add_weight(

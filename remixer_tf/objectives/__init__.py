@@ -1,1 +1,1 @@
-"""What training minimises and what it counts: losses, and metrics from sums."""
+"""The objective of training: losses, and means from sums."""

@@ -13,22 +13,17 @@ from remixer_tf.models.batches import targets_and_weights
 class CrossEntropy(keras.losses.Loss):
     """The objective of T5's training: cross entropy and z-loss, see `cross_entropy`.
 
-    A loss of Keras too: `model.compile(optimizer, loss=CrossEntropy(z_loss=1e-4))`.
+    The trainer calls it with logits `[batch, targets, classes]` and a batch, whose
+    targets and weights `targets_and_weights` finds. It returns the sums of
+    `cross_entropy`, and "objective", the one to minimise.
+
+    Keras calls it with targets, logits and weights (None for ones), in
+    `model.compile(optimizer, loss=CrossEntropy(z_loss=1e-4))`. Then it returns the
+    objective divided by the sum of the weights, a float32 scalar.
 
     Args:
         z_loss: float >= 0, coefficient of log(Z)^2; T5 trains with 1e-4.
         label_smoothing: float in [0, 1), mass taken from the target class.
-
-    Call arguments, of the trainer:
-        logits: what the model returns, [batch, targets, classes].
-        batch: dictionary of tensors, with targets and weights as `targets_and_weights`
-            finds them.
-
-    Returns of a call:
-        the sums of `cross_entropy`, and "objective", the one to minimise.
-
-    Called by Keras with targets, logits and weights (None for ones), it returns the
-    objective divided by the sum of the weights, a float32 scalar.
     """
 
     def __init__(self, z_loss=0.0, label_smoothing=0.0):
@@ -60,13 +55,11 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
         q_v           = eps u_v + (1 - eps) p_v
         z-loss        = z_loss * log(Z)^2
 
-    where p is 1 at the target and 0 elsewhere, or what the targets give for each class,
-    as mixup does.
-
-    The smoothed mass is spread over all of these classes, the target included, and the
-    entropy of q is not subtracted, as in Mesh TensorFlow's `transformer.py`. (T5X
-    spreads eps / (V - 1) over the others and subtracts the entropy: the gradients
-    are the same when its eps is ours times (V - 1) / V, the values are not.)
+    p is 1 at the target and 0 elsewhere, or the targets' share of each class, as of
+    mixup. As in Mesh TensorFlow's `transformer.py`, smoothing includes the target, and
+    the entropy of q is not subtracted. T5X spreads eps / (V - 1) over the other classes
+    and subtracts the entropy. Its gradients are the same when its eps is ours times
+    (V - 1) / V; its values are not.
 
     Everything is computed in float32, whatever the dtype of the logits. Divide the sums
     by the sum of weights of the whole batch (all replicas and micro-batches). T5's
@@ -76,7 +69,7 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     Args:
         logits: float [batch, length, vocab_size] (any leading axes), finite.
         targets: int [batch, length], each in [0, vocab_size), also where the weight is
-            0; or float [batch, length, vocab_size], p, each summing to 1.
+            0. Or p, float [batch, length, vocab_size], each summing to 1.
         weights: int, bool or float [batch, length]; 0 on positions that do not count.
         z_loss: float >= 0; T5 trains with 1e-4 and evaluates with 0.
         label_smoothing: float in [0, 1).
@@ -85,9 +78,9 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
         A dictionary of float32 scalars, sums over all positions:
             "loss": weighted cross entropy, without z-loss.
             "z_loss": weighted z-loss.
-            "correct": weighted count of positions whose largest logit is the target's
-                (of equal logits the first is the largest, as in argmax; of float
-                targets the largest p is the target).
+            "correct": weighted count of positions whose largest logit is the target's.
+                The first of equal logits counts as the largest, as in argmax. With
+                float targets, the class of the largest p is the target.
             "weight": sum of the weights.
 
     Raises:
@@ -97,98 +90,44 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     _check(logits, targets, weights, z_loss, label_smoothing)
     logits = ops.cast(logits, "float32")
     weights = ops.cast(weights, "float32")
+    # log(Z) by the largest logit; its own part of the gradient is zero.
+    largest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
+    shifted = logits - largest
+    log_total = ops.log(ops.sum(ops.exp(shifted), axis=-1))
     if len(targets.shape) == len(logits.shape):
-        losses, log_z = _soft_cross_entropy_and_log_z(logits, targets, label_smoothing)
+        at_target = ops.sum(ops.cast(targets, "float32") * shifted, axis=-1)
         targets = ops.cast(ops.argmax(targets, axis=-1), "int32")
     else:
         targets = ops.cast(targets, "int32")
-        losses, log_z = _cross_entropy_and_log_z(logits, targets, label_smoothing)
-    correct = ops.cast(is_argmax(ops.stop_gradient(logits), targets), "float32")
+        is_target = ops.equal(ops.arange(logits.shape[-1]), targets[..., None])
+        at_target = ops.sum(ops.where(is_target, shifted, 0.0), axis=-1)
+    if label_smoothing:
+        real = ops.cast(logits > 0.5 * MASKED, "float32")
+        # A row of padding alone has no class, and no weight.
+        uniform = real / ops.maximum(ops.sum(real, axis=-1, keepdims=True), 1.0)
+        mean = ops.sum(ops.stop_gradient(uniform) * shifted, axis=-1)
+        at_target = (1.0 - label_smoothing) * at_target + label_smoothing * mean
+    losses = log_total - at_target
+    log_z = log_total + largest[..., 0]
+    correct = is_argmax(ops.stop_gradient(logits), targets)
     return {
         "loss": ops.sum(weights * losses),
         "z_loss": z_loss * ops.sum(weights * ops.square(log_z)),
-        "correct": ops.sum(weights * correct),
+        "correct": ops.sum(weights * ops.cast(correct, "float32")),
         "weight": ops.sum(weights),
     }
 
 
-def _cross_entropy_and_log_z(logits, targets, label_smoothing):
-    """Returns two float32 [batch, length].
-
-    On TensorFlow the gradient is written out: softmax * (dL + dlogZ) - q * dL, where dL
-    and dlogZ are the incoming gradients. That takes one exp and no one-hot, and on a
-    CPU about half the time of differentiating a gather and a logsumexp.
-    """
-    vocab_size = logits.shape[-1]
-    if keras.backend.backend() == "jax":  # XLA takes no less by hand.
-        log_p = ops.log_softmax(logits)
-        losses = -ops.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
-        losses *= 1.0 - label_smoothing
-        if label_smoothing:
-            uniform = ops.stop_gradient(_uniform(logits))
-            losses -= label_smoothing * ops.sum(uniform * log_p, axis=-1)
-        return losses, ops.logsumexp(logits, axis=-1)
-
-    @ops.custom_gradient
-    def stacked(logits, targets):
-        largest = ops.max(logits, axis=-1, keepdims=True)
-        shifted = logits - largest
-        exps = ops.exp(shifted)
-        total = ops.sum(exps, axis=-1, keepdims=True)
-        target_logits = ops.take_along_axis(shifted, targets[..., None], axis=-1)
-        log_total = ops.log(total)
-        losses = log_total - (1.0 - label_smoothing) * target_logits
-        if label_smoothing:
-            smoothed = label_smoothing * _uniform(logits)
-            losses = losses - ops.sum(smoothed * shifted, axis=-1, keepdims=True)
-
-        def gradient(upstream):
-            d_losses, d_log_z = upstream[..., :1], upstream[..., 1:]
-            is_target = ops.equal(_ids(vocab_size), targets[..., None])
-            expected = ops.where(is_target, (1.0 - label_smoothing) * d_losses, 0.0)
-            if label_smoothing:
-                expected = expected + smoothed * d_losses
-            d_logits = exps * ((d_losses + d_log_z) / total) - expected
-            return d_logits, None
-
-        return ops.concatenate([losses, log_total + largest], axis=-1), gradient
-
-    both = stacked(logits, targets)
-    return both[..., 0], both[..., 1]
-
-
-def _soft_cross_entropy_and_log_z(logits, targets, label_smoothing):
-    """Returns two float32 [batch, length], for targets that give each class a share."""
-    targets = ops.cast(targets, "float32")
-    wanted = (1.0 - label_smoothing) * targets
-    if label_smoothing:
-        wanted = wanted + label_smoothing * _uniform(logits)
-    losses = -ops.sum(wanted * ops.log_softmax(logits), axis=-1)
-    return losses, ops.logsumexp(logits, axis=-1)
-
-
-def _uniform(logits):
-    """The uniform distribution over the classes that are not masked, float32."""
-    real = ops.cast(logits > 0.5 * MASKED, "float32")
-    # A row of padding alone has no class, and no weight.
-    return real / ops.maximum(ops.sum(real, axis=-1, keepdims=True), 1.0)
-
-
 def is_argmax(logits, targets):
-    """Whether the target's logit is the largest, bool `[...]`.
+    """Returns argmax(logits) == targets, bool `[...]`, faster than by an argmax.
 
-    argmax(logits) == targets, in a third of the time of ops.argmax or less, for logits
-    `[..., vocab_size]` and targets `[...]`.
+    logits are `[..., vocab_size]`, targets int32 `[...]`.
     """
     targets = targets[..., None]
     target_logits = ops.take_along_axis(logits, targets, axis=-1)
-    is_before = ops.less(_ids(logits.shape[-1]), targets)
+    is_before = ops.less(ops.arange(logits.shape[-1], dtype="int32"), targets)
     less, not_more = logits < target_logits, logits <= target_logits
     return ops.all(ops.where(is_before, less, not_more), axis=-1)
-
-
-def _ids(vocab_size):
-    return ops.arange(vocab_size, dtype="int32")
 
 
 def _check(logits, targets, weights, z_loss, label_smoothing):

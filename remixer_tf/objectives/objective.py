@@ -1,4 +1,4 @@
-"""What a train step differentiates: the objective of a batch, or of a part of it."""
+"""The objective that a train step differentiates, of a batch or of a part of it."""
 
 import contextlib
 import dataclasses
@@ -15,18 +15,18 @@ from remixer_tf.objectives.losses import CrossEntropy
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a step minimises, and how it computes the gradient.
+    """The quantity that a step minimises, and the way to its gradient.
 
     Attributes:
-        loss_fn: a function `loss_fn(model_outputs, batch)` that returns a dictionary of
-            float32 scalars, sums over the batch: "objective", to be minimised after its
-            division by the weight of the batch's targets, and others to be logged.
+        loss_fn: a function `loss_fn(model_outputs, batch)`. It returns a dictionary of
+            float32 scalars, sums over the batch. "objective", divided by the weight of
+            the batch's targets, is minimised; the others are logged.
         auxiliary_loss_weights: dictionary {name: c_i}, see `weighted_sum`; None for {}.
         micro_batches: int, the parts that a replica's batch is computed in, one after
             the other, to save memory. Loss and gradient are the same, up to rounding.
         clip_norm: float, the largest global norm of a gradient; None does not clip.
-        max_skipped_steps: int, how many steps whose loss or gradient is not finite a
-            process of a run may skip. One more ends it.
+        max_skipped_steps: int, the steps that a process of a run may skip because their
+            loss or gradient is not finite. One more ends the run.
 
     Raises:
         ValueError: a number is out of its range.
@@ -44,12 +44,13 @@ class Objective:
         if self.clip_norm is not None:
             check_numbers(clip_norm=self.clip_norm)
 
-    def of_part(self, model, batch, weight, share):
+    def of_part(self, outputs, batch, reported, weight, share):
         """Computes a part's share of the objective; the parts' shares add up to it.
 
         Args:
-            model: a built `keras.Model`, called in training.
+            outputs: what the model returned in training.
             batch: dictionary of tensors, the part.
+            reported: what `reports` yielded around the model's call.
             weight: float32 scalar, the weight of the targets of all parts.
             share: float, one over the number of parts.
 
@@ -58,8 +59,7 @@ class Objective:
             vectors: those of `loss_fn`, "auxiliary_loss", "auxiliary/NAME" and
             "statistics/NAME", see `Engine.step`.
         """
-        with reports(model) as (auxiliary, statistics):
-            outputs = model(batch, training=True)
+        auxiliary, statistics = reported
         sums = self.loss_fn(outputs, batch)
         objective = ops.divide_no_nan(sums["objective"], weight)
         if auxiliary or self.auxiliary_loss_weights:
@@ -79,18 +79,17 @@ class Objective:
 def reports(model):
     """Collects what the layers of a model report while it is called in training.
 
-    What a layer sowed, see `layers.sowing`, is called "<path of the layer>/<name>". Of
-    a layer that is called several times the losses are added up, and of each statistic
-    the mean is taken. There are two more kinds of losses:
-      "<path of the variable>/regularizer" where they are Keras' regularizers;
-      "add_loss", the sum of all that was given to Keras' `add_loss`, without a name.
+    A sowed value, see `layers.sowing`, is called "<path of the layer>/<name>". If a
+    layer is called several times, its losses are added, and its statistics averaged.
+    There are two more kinds of losses: "<path of the variable>/regularizer" for Keras'
+    regularizers, and "add_loss" for the sum of all that was given to Keras' `add_loss`.
 
     Args:
         model: a built `keras.Model`, called once inside of the block.
 
     Yields:
-        (losses, statistics): dictionaries, whole after the block, of float32 scalars,
-        and of float32 scalars and vectors.
+        (losses, statistics): dictionaries of float32 scalars, and of float32 scalars
+        and vectors, complete after the block.
 
     Raises:
         ValueError: a statistic is neither a scalar nor a vector.
@@ -124,12 +123,12 @@ def reports(model):
 
 
 def weighted_sum(losses, weights):
-    """Adds auxiliary losses up.
+    """Returns the weighted sum of auxiliary losses.
 
     Args:
         losses: dictionary of scalars, from `reports`.
         weights: dictionary of floats by regular expression. The first expression that
-            matches a part of a loss' name gives its weight; other losses weigh 1.
+            matches a part of a loss' name gives its weight; other losses have weight 1.
 
     Returns:
         float32 scalar.
@@ -147,7 +146,7 @@ def weighted_sum(losses, weights):
     total = ops.zeros((), "float32")
     for name, loss in losses.items():
         weight = next((w for p, w in weights.items() if re.search(p, name)), 1.0)
-        if weight:  # What weighs nothing is logged alone.
+        if weight:  # A loss of weight 0 is only logged.
             total = total + weight * loss
     return total
 
@@ -157,9 +156,9 @@ def unused_variables(paths):
     hint = ""
     if any("position_bias/" in path for path in paths):
         hint = (
-            " Self-attention alone reads a position bias: a stack without it is given "
-            "none by `TransformerStack.position_bias = None`, or "
-            "`encoder/TransformerStack.position_bias = None` of one stack."
+            " Only self-attention reads a position bias. For a stack without it set "
+            "`TransformerStack.position_bias = None`, or for one stack "
+            "`encoder/TransformerStack.position_bias = None`."
         )
     more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return UserError(

@@ -1,8 +1,7 @@
 """Adafactor as T5 trained with it, and learning-rate schedules.
 
-Keras' own optimizers and schedules (`keras.optimizers.AdamW` and the rest) stand
-beside these. Every gradient has to be dense before any of them sees it: see
-`remixer_tf.engines.tensorflow.step`.
+Keras' own optimizers and schedules (`keras.optimizers.AdamW` and the rest) serve as
+well. Gradients are made dense first, see `remixer_tf.engines.tensorflow.step`.
 """
 
 from remixer_tf.optimizers.adafactor import Adafactor

@@ -1,16 +1,18 @@
 """Adafactor with the semantics of Mesh TensorFlow, with which T5 was trained."""
 
-import math
-import numbers
-
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import axes_of, make_named
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.optimizers.options import check_range
 
 _DTYPE = "float32"  # of the slots and of every intermediate result
+_EPSILON_1 = 1e-30  # keeps the second moment positive
+_OPTIONS = (
+    *("beta_1", "decay_exponent", "step_offset", "clipping_threshold", "epsilon_2"),
+    *("min_dim_size_to_factor", "multiply_by_parameter_scale"),
+)
 
 
 @keras.saving.register_keras_serializable(package="remixer_tf")
@@ -20,7 +22,7 @@ class Adafactor(keras.optimizers.Optimizer):
     With t = max(iterations - step_offset, 0), which is 0 at the first update:
 
         beta_2 = 1 - (t + 1)^-decay_exponent
-        S      = G^2 + epsilon_1
+        S      = G^2 + 1e-30
         R      = beta_2 R + (1 - beta_2) mean(S, largest axis)
         C      = beta_2 C + (1 - beta_2) mean(S, second largest axis)
         U      = G / sqrt(R C / mean(R, second largest axis))
@@ -28,19 +30,17 @@ class Adafactor(keras.optimizers.Optimizer):
         D      = learning_rate * max(epsilon_2, RMS(X)) * U
         X      = X - D,  or with beta_1:  M = beta_1 M + (1 - beta_1) D;  X = X - M
 
-    Second moments are factored over the two largest axes of a variable when both
-    have at least `min_dim_size_to_factor` entries (of equal axes, the first counts
-    as the larger), the other axes being a batch of matrices. A smaller variable
-    keeps its full second moment V = beta_2 V + (1 - beta_2) S, and U = G / sqrt(V).
-    The state of a factored [n, m] matrix has n + m entries. A kernel kept as
+    Second moments are factored over the two largest axes of a variable if both have at
+    least `min_dim_size_to_factor` entries; of equal axes, the first counts as the
+    larger. The other axes are a batch of matrices. A smaller variable keeps its full
+    second moment V = beta_2 V + (1 - beta_2) S, and U = G / sqrt(V). The state of a
+    factored [n, m] matrix has n + m entries. A kernel of shape
     [d_model, num_heads, d_kv] with d_kv < 128 is therefore not factored.
 
-    `keras.optimizers.Adafactor` is another algorithm: it keeps a full velocity,
-    caps the learning rate at 1 / sqrt(step) and factors the last two axes whatever
-    their size.
+    `keras.optimizers.Adafactor` is another algorithm: it keeps a full velocity, caps
+    the learning rate at 1 / sqrt(step) and factors the last two axes of any size.
 
-    Slots and arithmetic are float32 whatever the dtype of the variables, and no slot
-    is read after it was assigned.
+    Slots and arithmetic are float32, whatever the dtype of the variables.
 
     Source: Shazeer and Stern 2018, "Adafactor", Algorithms 4 to 6 and section 8;
     Mesh TensorFlow, `optimize.py`.
@@ -53,7 +53,6 @@ class Adafactor(keras.optimizers.Optimizer):
         step_offset: the value of `iterations` at which fine-tuning started, so that the
             second moment starts anew there; earlier steps count as step 0.
         clipping_threshold: the largest RMS of an update, or None.
-        epsilon_1: added to the squared gradient.
         epsilon_2: the least parameter scale, so that zeros can be left.
         min_dim_size_to_factor: see above. 128 as in T5; a huge value factors nothing.
         multiply_by_parameter_scale: whether updates are relative to RMS(X). If not,
@@ -73,7 +72,6 @@ class Adafactor(keras.optimizers.Optimizer):
         decay_exponent=0.8,
         step_offset=0,
         clipping_threshold=1.0,
-        epsilon_1=1e-30,
         epsilon_2=1e-3,
         min_dim_size_to_factor=128,
         multiply_by_parameter_scale=True,
@@ -83,18 +81,15 @@ class Adafactor(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
         check_integers(0, step_offset=step_offset)
         check_integers(min_dim_size_to_factor=min_dim_size_to_factor)
-        _check("beta_1", beta_1, "in [0, 1)", lambda x: 0 <= x < 1)
-        _check("decay_exponent", decay_exponent, "in (0, 1]", lambda x: 0 < x <= 1)
-        _check("epsilon_1", epsilon_1, "> 0", lambda x: x > 0)
-        _check("epsilon_2", epsilon_2, "> 0", lambda x: x > 0)
-        if clipping_threshold is not None:
-            needs = "> 0 or None"
-            _check("clipping_threshold", clipping_threshold, needs, lambda x: x > 0)
+        check_range("beta_1", beta_1, "in [0, 1)", lambda x: 0 <= x < 1)
+        check_range("decay_exponent", decay_exponent, "in (0, 1]", lambda x: 0 < x <= 1)
+        check_range("epsilon_2", epsilon_2, "> 0", lambda x: x > 0)
+        clip = 1 if clipping_threshold is None else clipping_threshold
+        check_range("clipping_threshold", clip, "> 0 or None", lambda x: x > 0)
         self.beta_1 = beta_1
         self.decay_exponent = decay_exponent
         self.step_offset = step_offset
         self.clipping_threshold = clipping_threshold
-        self.epsilon_1 = epsilon_1
         self.epsilon_2 = epsilon_2
         self.min_dim_size_to_factor = min_dim_size_to_factor
         self.multiply_by_parameter_scale = multiply_by_parameter_scale
@@ -105,34 +100,29 @@ class Adafactor(keras.optimizers.Optimizer):
         slots = {"first_moment": every} if self.beta_1 else {}
         factored_axes = self._factored_axes(shape)
         if factored_axes is None:
-            return {**slots, "second_moment": every}
-        largest, second = factored_axes
-        return {
-            **slots,
-            "second_moment_row": _without(every, largest),
-            "second_moment_column": _without(every, second),
-        }
+            return slots | {"second_moment": every}
+        for name, axis in zip(("row", "column"), factored_axes, strict=True):
+            slots[f"second_moment_{name}"] = (*every[:axis], *every[axis + 1 :])
+        return slots
 
     def build(self, variables):
         """Makes every slot; under a strategy, call it inside `strategy.scope()`."""
         if self.built:
             return
         super().build(variables)
-        self._slots = []
-        for variable in variables:
-            shape, names = variable.shape, axes_of(variable)
-            self._slots.append(
-                {
-                    slot: make_named(
-                        self.add_variable,
-                        tuple(names[axis] for axis in axes),
-                        tuple(shape[axis] for axis in axes),
-                        dtype=_DTYPE,
-                        name=f"{variable.path.replace('/', '_')}_{slot}",
-                    )
-                    for slot, axes in self.slot_axes(shape).items()
-                }
-            )
+        self._slots = [
+            {
+                slot: make_named(
+                    self.add_variable,
+                    tuple(axes_of(variable)[axis] for axis in axes),
+                    tuple(variable.shape[axis] for axis in axes),
+                    dtype=_DTYPE,
+                    name=f"{variable.path.replace('/', '_')}_{slot}",
+                )
+                for slot, axes in self.slot_axes(variable.shape).items()
+            }
+            for variable in variables
+        ]
 
     def apply(self, grads, trainable_variables=None):
         """Updates the variables, see Keras; sparse gradients are made dense.
@@ -160,21 +150,13 @@ class Adafactor(keras.optimizers.Optimizer):
 
     def get_config(self):
         """Returns the constructor's arguments, all of them serializable."""
-        names = (
-            *("beta_1", "decay_exponent", "step_offset", "clipping_threshold"),
-            *("epsilon_1", "epsilon_2", "min_dim_size_to_factor"),
-            "multiply_by_parameter_scale",
-        )
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
+        return super().get_config() | {name: getattr(self, name) for name in _OPTIONS}
 
     def _inverse_root_second_moment(self, gradient, slots):
         """Updates the second moment; returns a factor, broadcastable to gradient."""
         step = ops.cast(ops.maximum(self.iterations - self.step_offset, 0), _DTYPE)
         decay = 1.0 - ops.power(step + 1.0, -self.decay_exponent)
-        squared = ops.square(gradient) + self.epsilon_1
+        squared = ops.square(gradient) + _EPSILON_1
         factored_axes = self._factored_axes(gradient.shape)
         if factored_axes is None:
             return ops.rsqrt(self._average(slots["second_moment"], squared, decay))
@@ -211,13 +193,3 @@ def _dense(gradient):
 
 def _rms(x):
     return ops.sqrt(ops.mean(ops.square(x)))
-
-
-def _without(axes, axis):
-    return axes[:axis] + axes[axis + 1 :]
-
-
-def _check(name, value, expected, is_valid):
-    number = isinstance(value, numbers.Real) and math.isfinite(value)
-    if not number or not is_valid(value):
-        raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")

@@ -1,10 +1,14 @@
-"""Options of Keras' optimizers that no train step here honours."""
+"""Checks of an optimizer's arguments and options."""
+
+import math
+import numbers
 
 import keras
 
 from remixer_tf.errors import UserError
 
-# The value that asks for nothing, and what there is instead.
+# Options of Keras' optimizers that no train step here honours: the value that asks for
+# nothing, and what there is instead.
 _OPTIONS = {
     "gradient_accumulation_steps": (None, "Objective.micro_batches saves memory"),
     "loss_scale_factor": (None, "losses are not scaled, and bfloat16 needs no scale"),
@@ -12,11 +16,18 @@ _OPTIONS = {
 }
 
 
-def check_optimizer(optimizer):
-    """Checks that an optimizer asks for nothing that a train step leaves out.
+def check_range(name, value, expected, is_valid):
+    """Raises a UserError unless `value` is a finite number that `is_valid` accepts."""
+    number = isinstance(value, numbers.Real) and math.isfinite(value)
+    if not number or not is_valid(value):
+        raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
 
-    Keras' own trainer scales losses, averages weights and counts updates; with another
-    one, such options change the result or do nothing.
+
+def check_optimizer(optimizer):
+    """Checks that an optimizer has no option that a train step here ignores.
+
+    Keras' own trainer scales losses, averages weights and counts updates. With another
+    trainer such options change the result or do nothing.
 
     Args:
         optimizer: a `keras.optimizers.Optimizer`.

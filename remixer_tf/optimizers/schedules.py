@@ -8,27 +8,32 @@ ValueError for an argument outside its range.
 """
 
 import math
-import numbers
 
 import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.optimizers.options import check_range
 
 _register = keras.saving.register_keras_serializable(package="remixer_tf")
 
 
 class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Keeps the arguments that all schedules share, checked."""
+    """Checks and keeps the arguments of a schedule: numbers of steps, and rates."""
 
-    _arguments = ()  # of the constructor, kept under the same names
-
-    def __init__(self, warmup_steps, step_offset, least_warmup_steps=0):
-        check_integers(least_warmup_steps, warmup_steps=warmup_steps)
-        check_integers(0, step_offset=step_offset)
-        self.warmup_steps = int(warmup_steps)
-        self.step_offset = int(step_offset)
+    def __init__(self, least_warmup_steps=0, **arguments):
+        self._names = tuple(arguments)
+        for name, value in arguments.items():
+            if name in ("warmup_steps", "total_steps", "step_offset"):
+                least = least_warmup_steps if name == "warmup_steps" else 0
+                check_integers(least, **{name: value})
+                value = int(value)
+            elif name == "end_learning_rate":
+                check_range(name, value, "a number >= 0", lambda x: x >= 0)
+            else:
+                check_range(name, value, "a number > 0", lambda x: x > 0)
+            setattr(self, name, value)
 
     def __call__(self, step):
         """Returns the learning rate at this step, a float32 scalar."""
@@ -37,7 +42,7 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         """Returns the constructor's arguments."""
-        return {name: getattr(self, name) for name in self._arguments}
+        return {name: getattr(self, name) for name in self._names}
 
     def _warmup(self, step):
         if self.warmup_steps == 0:
@@ -58,11 +63,13 @@ class TruncatedRsqrt(_Schedule):
         step_offset: see the module.
     """
 
-    _arguments = ("warmup_steps", "multiplier", "step_offset")
-
     def __init__(self, warmup_steps=10_000, multiplier=1.0, step_offset=0):
-        super().__init__(warmup_steps, step_offset, least_warmup_steps=1)
-        self.multiplier = _rate("multiplier", multiplier)
+        super().__init__(
+            least_warmup_steps=1,
+            warmup_steps=warmup_steps,
+            multiplier=multiplier,
+            step_offset=step_offset,
+        )
 
     def _value(self, step):
         return self.multiplier * ops.rsqrt(ops.maximum(step, self.warmup_steps))
@@ -92,11 +99,12 @@ class WarmupConstant(_Schedule):
         step_offset: see the module.
     """
 
-    _arguments = ("learning_rate", "warmup_steps", "step_offset")
-
     def __init__(self, learning_rate=1e-3, warmup_steps=0, step_offset=0):
-        super().__init__(warmup_steps, step_offset)
-        self.learning_rate = _rate("learning_rate", learning_rate)
+        super().__init__(
+            learning_rate=learning_rate,
+            warmup_steps=warmup_steps,
+            step_offset=step_offset,
+        )
 
     def _value(self, step):
         return self.learning_rate * self._warmup(step)
@@ -106,8 +114,8 @@ class WarmupConstant(_Schedule):
 class WarmupLinearDecay(_Schedule):
     """Linear warm-up to the peak, then a straight line down.
 
-    As transformers' `get_linear_schedule_with_warmup`. BERT's code ramps up alike, but
-    its line starts at step 0, so that the rate after the warm-up is below the peak.
+    As transformers' `get_linear_schedule_with_warmup`. BERT's code has the same ramp,
+    but its line starts at step 0, so that the rate after the warm-up is below the peak.
 
     With p = clip((t - warmup_steps) / (total_steps - warmup_steps), 0, 1):
     min(1, t / warmup_steps) * (end + (learning_rate - end) * (1 - p)).
@@ -115,19 +123,11 @@ class WarmupLinearDecay(_Schedule):
     Args:
         learning_rate: positive float, the peak.
         total_steps: integer > warmup_steps, counted from the start (or from
-            `step_offset`), warm-up included. The end rate holds from then on.
+            `step_offset`), warm-up included. After it the rate stays at the end's.
         warmup_steps: integer >= 0; 0 is no warm-up.
         end_learning_rate: float in [0, learning_rate].
         step_offset: see the module.
     """
-
-    _arguments = (
-        "learning_rate",
-        "total_steps",
-        "warmup_steps",
-        "end_learning_rate",
-        "step_offset",
-    )
 
     def __init__(
         self,
@@ -137,18 +137,20 @@ class WarmupLinearDecay(_Schedule):
         end_learning_rate=0.0,
         step_offset=0,
     ):
-        super().__init__(warmup_steps, step_offset)
-        self.learning_rate = _rate("learning_rate", learning_rate)
-        check_integers(total_steps=total_steps)
-        self.total_steps = int(total_steps)
-        if self.total_steps <= self.warmup_steps:
+        super().__init__(
+            learning_rate=learning_rate,
+            total_steps=total_steps,
+            warmup_steps=warmup_steps,
+            end_learning_rate=end_learning_rate,
+            step_offset=step_offset,
+        )
+        if total_steps <= warmup_steps:
             raise UserError(
                 "total_steps must be more than warmup_steps, between which the rate "
                 f"falls. Received: total_steps={total_steps}, "
                 f"warmup_steps={warmup_steps}. Train for longer, or warm up for less."
             )
-        self.end_learning_rate = _rate("end_learning_rate", end_learning_rate, True)
-        if self.end_learning_rate > self.learning_rate:
+        if end_learning_rate > learning_rate:
             raise UserError(
                 "end_learning_rate must not exceed learning_rate. Received: "
                 f"end_learning_rate={end_learning_rate}, learning_rate={learning_rate}"
@@ -176,13 +178,3 @@ class WarmupCosineDecay(WarmupLinearDecay):
 
     def _remainder(self, progress):
         return 0.5 * (1.0 + ops.cos(math.pi * progress))
-
-
-def _rate(name, value, zero_allowed=False):
-    valid = isinstance(value, numbers.Real) and math.isfinite(value)
-    if not valid or value < 0 or (value == 0 and not zero_allowed):
-        raise UserError(
-            f"{name} must be a number {'>=' if zero_allowed else '>'} 0. "
-            f"Received: {name}={value!r}"
-        )
-    return float(value)

@@ -1,4 +1,4 @@
-"""A model's graph as a file of another runtime, which is run before it is kept."""
+"""A model's graph as a file of LiteRT or ONNX, compared with TensorFlow's answers."""
 
 import importlib
 import json
@@ -18,7 +18,7 @@ MAX_BYTES = 2**31  # of either format's file
 
 
 def check_runtime(name):
-    """Raises ImportError if what a runtime of `RUNTIMES` needs is not installed."""
+    """Raises ImportError if the extra of a runtime of `RUNTIMES` is not installed."""
     runtime = RUNTIMES[name]
     try:
         for module in runtime.MODULES:
@@ -33,22 +33,21 @@ def check_runtime(name):
 def export_tokens(graph, task, name, folder):
     """Writes the search of a model, from ids to ids, as a file of another runtime.
 
-    Beside it: the vocabularies' files, and `model.json`, which tells names, types and
-    shapes (null: any) of what goes in and comes out, and what the ids mean.
+    The folder also has the files of the vocabularies and `model.json`: the names, types
+    and shapes (null: any) of inputs and outputs, and the meaning of ids.
 
     Args:
         graph: a `TokenGraph` of a model in float32, with weights in float32.
-        task: the `seqio.Task` or `seqio.Mixture` whose ids these are.
+        task: the `seqio.Task` or `seqio.Mixture` of the model.
         name: str, one of `RUNTIMES`.
-        folder: str, which appears when the file has been run in its runtime, with the
-            same answers as TensorFlow's.
+        folder: str. It appears when the runtime has given TensorFlow's answers.
 
     Raises:
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
+        FileExistsError: the folder exists.
+        OSError: the folder cannot be written.
         ImportError: see `check_runtime`.
-        ValueError: the model cannot decode, an operation that the format lacks, weights
-            that are too large for it, or answers that are others than TensorFlow's.
+        ValueError: the model cannot decode, the format lacks an operation, the weights
+            are too large for it, or its answers differ from TensorFlow's.
     """
     check_runtime(name)
     check_absent(folder)
@@ -92,10 +91,7 @@ def export_tokens(graph, task, name, folder):
 
 
 def example_tokens(length, vocab_size):
-    """Returns rows of random ids, int32 `[rows, length]`.
-
-    The rows have from one id to as many as they hold; the rest is padding.
-    """
+    """Returns random ids, int32 `[rows, length]`: rows of one id, up to full ones."""
     lengths = sorted({1, min(2, length), (length + 1) // 2, max(length - 1, 1), length})
     ids = np.random.default_rng(0).integers(2, vocab_size, [len(lengths), length])
     return np.where(np.arange(length) < np.array(lengths)[:, None], ids, 0).astype(
@@ -104,19 +100,16 @@ def example_tokens(length, vocab_size):
 
 
 def compare(runtime, path, function, examples):
-    """Checks that a file answers as the graph does that it was made of.
-
-    Integers are equal, and other numbers to 0.1%. Rows are given one at a time, and
-    where the file takes any number of them also all at once.
+    """Checks that a file answers as its graph does, row by row and all at once.
 
     Args:
         runtime: one of the values of `RUNTIMES`.
         path: str, of the file.
-        function: the `tf.function` of one argument.
+        function: the graph, a `tf.function` of one argument.
         examples: `[rows, ..]`, its input.
 
     Raises:
-        ValueError: they differ; the message says where.
+        ValueError: integers differ, or other numbers by more than 0.1%.
     """
     (spec,) = function.input_signature
     batches = [examples[row : row + 1] for row in range(len(examples))]
@@ -153,7 +146,7 @@ def _first_difference(expected, received):
 
 
 def _describe_graph(runtime, function):
-    """The part of `model.json` on names, types and shapes."""
+    """Returns the names, types and shapes of `model.json`."""
     outputs = function.get_concrete_function().structured_outputs
     (spec,) = function.input_signature
 

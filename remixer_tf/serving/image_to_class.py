@@ -1,9 +1,9 @@
-"""A trained image classifier from images to classes, preprocessing included."""
+"""A trained image classifier with its preprocessing, from images to classes."""
 
 import tensorflow as tf
 
-from remixer_tf.data.image_files import count_pixels, decode_image
-from remixer_tf.data.seeds import Seeds
+from remixer_tf.data.augmentation import Seeds
+from remixer_tf.data.image_sources import count_pixels, decode_image
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.text_encoder import class_answers
@@ -13,12 +13,7 @@ MAX_PIXELS = 2**24
 
 
 def image_to_class(run, model_dir, transforms, *, step=None, weights="float32"):
-    """Restores a checkpoint of a run as an `ImageToClass`.
-
-    Args:
-        run: a `Run` of an `ImageClassifier`.
-        model_dir, step: see `Run.restore`, which also says what is raised.
-        transforms, weights: see `ImageToClass`.
+    """Restores a checkpoint of a run, see `Run.restore` and `ImageToClass`.
 
     Returns:
         the `ImageToClass`, and the checkpoint's step, an int.
@@ -32,9 +27,9 @@ class ImageToClass(tf.Module):
 
     Args:
         model: a built and restored `ImageClassifier`.
-        transforms: list of functions, those of evaluation, see
-            `remixer_tf.data.augmentation`: they resize, crop and normalize.
-        weights: str, the type they are stored in, see `StoredWeights`.
+        transforms: list of functions that resize, crop and normalize as evaluation
+            does, see `remixer_tf.data.augmentation`.
+        weights: str, the stored type, see `StoredWeights`.
     """
 
     def __init__(self, model, transforms, weights="float32"):
@@ -53,12 +48,11 @@ class ImageToClass(tf.Module):
         self._prepare = prepare
 
     def signatures(self):
-        """Returns the `Signatures` of an export, with evaluation's transforms.
+        """Returns the `Signatures` of an export.
 
-        - `classify`, also the default: `images`, uint8 `[batch, height, width, 3]`, of
-          any size;
-        - `classify_bytes`: `image_bytes`, string `[batch]`, JPEG or PNG, of sizes that
-          may differ, each of at most `MAX_PIXELS` pixels.
+        - `classify`, also the default: `images`, uint8 `[batch, height, width, 3]`.
+        - `classify_bytes`: `image_bytes`, string `[batch]`, JPEG or PNG files of at
+          most `MAX_PIXELS` pixels.
 
         Both return `probabilities`, float32 `[batch, classes]`, and `class_ids`, int32
         `[batch]`, the likeliest.

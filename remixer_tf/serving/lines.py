@@ -1,4 +1,4 @@
-"""Answering or scoring lines of a file, of standard input, or of a terminal."""
+"""Lines of a file, of standard input or of a terminal: answered or scored."""
 
 import contextlib
 import io
@@ -9,6 +9,7 @@ import sys
 
 import tensorflow as tf
 
+from remixer_tf import console
 from remixer_tf.checkpoints.whole_folder import temporary_name
 from remixer_tf.errors import StorageError, UserError
 
@@ -16,14 +17,13 @@ from remixer_tf.errors import StorageError, UserError
 def answer_lines(model, lines, output, batch_size, scores=False):
     """Writes the answer to each line, in order.
 
-    Several answers to a question have a line each, one after the other; lines are empty
-    where a search found fewer. A line break in an answer is written as `\\n` or `\\r`,
-    so that lines stay aligned. Lines that the model could not read whole are reported
-    on standard error.
+    Several answers to a question have a line each. A line is empty where a search found
+    fewer. Line breaks in an answer are written as `\\n` or `\\r`. Standard error
+    reports how many lines were trimmed.
 
     Args:
         model: a `TextToText`.
-        lines: iterable of bytes; a line break at their end is not part of the question.
+        lines: iterable of bytes. A line break at their end is removed.
         output: a binary file.
         batch_size: int.
         scores: bool, whether to write a tab and the score after each answer.
@@ -48,10 +48,10 @@ def answer_lines(model, lines, output, batch_size, scores=False):
 
 
 def read_pairs(scorer, lines):
-    """Yields the ids of lines of inputs, a tab and targets; see `TextScorer.encode`.
+    """Yields the ids of lines (bytes) of inputs, a tab and targets, as two lists.
 
     Raises:
-        ValueError: a line, bytes, has no tab.
+        ValueError: a line has no tab.
     """
     for number, line in enumerate(lines, start=1):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -67,8 +67,8 @@ def read_pairs(scorer, lines):
 def write_scores(scores, output):
     """Writes a line for each score: the sum, the number of tokens, 1 if greedy, else 0.
 
-    The scores are what `TextScorer.score` yields. Pairs that the model could not read
-    whole are reported on standard error.
+    The scores are what `TextScorer.score` yields. Standard error reports how many pairs
+    were cut.
     """
     total, over = 0, 0
     for value, num_tokens, greedy, cut in scores:
@@ -80,15 +80,12 @@ def write_scores(scores, output):
 
 
 def _warn(over, total, what):
-    message = f"warning: {over:,} of {total:,} lines are longer than {what}."
-    print(message, file=sys.stderr)
+    message = f"{over:,} of {total:,} lines are longer than {what}."
+    console.say(message, "warning", sys.stderr)
 
 
 def write_perplexity(scores, num_bytes, output):
-    """Writes a line: log-likelihood, tokens, perplexity of a token, bits per byte.
-
-    The scores are what `TextScorer.score` yields for all parts of a text.
-    """
+    """Writes log-likelihood, tokens, perplexity and bits per byte of a text."""
     sums, counts, *_ = zip(*scores, strict=True)
     loss, tokens = -math.fsum(sums), sum(counts)
     mean = loss / max(tokens, 1)
@@ -98,11 +95,7 @@ def write_perplexity(scores, num_bytes, output):
 
 
 def open_input(path):
-    """Opens a file to read bytes from; "-" is standard input.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Opens a file of bytes, "-" for standard input. An OSError names the file."""
     if path == "-":
         return contextlib.nullcontext(sys.stdin.buffer)
     try:
@@ -115,17 +108,13 @@ def open_input(path):
 def open_output(path):
     """Opens a file to write bytes to; "-" is standard output.
 
-    The file appears when the block ends without an error. Until then, and if it ends
-    with one, a file that was there stays as it is. Half written files of killed
-    processes are removed.
-
-    Raises:
-        OSError: it cannot be written.
+    The file appears when the block ends without an error. Otherwise a file that was
+    there stays as it is. An OSError names the file.
     """
     if path == "-":
         try:
             yield sys.stdout.buffer
-        except BrokenPipeError:  # the reader has seen enough, as `head` has
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     path = os.path.realpath(path)
@@ -148,7 +137,7 @@ def open_output(path):
 
 @contextlib.contextmanager
 def open_text_output(path):
-    """As `open_output`, for text: it is written when the block ends."""
+    """Opens a file as `open_output` does, for text that is written at the end."""
     with open_output(path) as output:
         text = io.StringIO()
         yield text
@@ -156,7 +145,7 @@ def open_text_output(path):
 
 
 class _NamedFile(io.FileIO):
-    """A file to write to at a path, whose errors call it `name`."""
+    """A file to write to; its errors call it `name`."""
 
     def __init__(self, path, name):
         super().__init__(path, "w")

@@ -17,7 +17,7 @@ CALL = {"signature": SIGNATURE}  # for model.json, with names and shapes
 
 
 def convert(module, function, path):
-    """Writes a graph as a LiteRT file; the converter is TensorFlow's.
+    """Writes a graph as a LiteRT file, by TensorFlow's converter.
 
     Args:
         module: a `tf.Module` that holds the variables.
@@ -25,7 +25,7 @@ def convert(module, function, path):
         path: str, of the file.
 
     Raises:
-        ValueError: LiteRT lacks an operation; the message names it.
+        ValueError: LiteRT lacks an operation, which the message names.
     """
     with tempfile.TemporaryDirectory() as folder:
         # from_concrete_functions() writes files that do not run, or give NaN.
@@ -45,7 +45,7 @@ def convert(module, function, path):
 
 
 def load(path):
-    """Opens a file in LiteRT: a function of arrays by name, to a dictionary of them."""
+    """Returns a file's function, from arrays by name to a dictionary of arrays."""
     from ai_edge_litert.interpreter import Interpreter
 
     return Interpreter(model_path=path).get_signature_runner(SIGNATURE)

@@ -16,16 +16,12 @@ CALL = {"opset": OPSET}  # for model.json, with names and shapes
 
 
 def convert(module, function, path):
-    """Writes a graph as an ONNX file.
-
-    Arguments and errors are those of `litert.convert`, but shapes need not be fixed.
-    `module` is ignored: the variables come with the function.
-    """
+    """Writes a graph as an ONNX file, see `litert.convert`; any axes."""
     import onnx
     import tf2onnx
 
     _register_erfc()
-    # It writes operations that it does not know as they are, and logs an error.
+    # It copies unknown operations and logs an error.
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
     model, _ = tf2onnx.convert.from_function(
         function, input_signature=function.input_signature, opset=OPSET
@@ -36,7 +32,7 @@ def convert(module, function, path):
 
 
 def load(path):
-    """Opens a file in ONNX Runtime: a function of arrays by name, to a dictionary."""
+    """Returns a file's function, from arrays by name to a dictionary of arrays."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -49,7 +45,7 @@ def load(path):
 
 
 def _unknown_operations(onnx, graph):
-    """The types of nodes, bodies of loops included, that are not ONNX's: a set."""
+    """Returns the set of types of nodes, in loops too, that ONNX lacks."""
     unknown = set()
     for node in graph.node:
         if not onnx.defs.has(node.op_type, OPSET, node.domain):
@@ -61,7 +57,7 @@ def _unknown_operations(onnx, graph):
 
 
 def _register_erfc():
-    """Tells tf2onnx to write Erfc, of the exact gelu, as 1 - Erf."""
+    """Makes tf2onnx write Erfc, of the exact gelu, as 1 - Erf."""
     from tf2onnx import utils
     from tf2onnx.handler import tf_op
 

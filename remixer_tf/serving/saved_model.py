@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.serving.batching import batch_calls
-from remixer_tf.serving.limits import MAX_ROWS, limit_requests
-from remixer_tf.serving.warm_up import import_messages, write_warm_up
+from remixer_tf.errors import MissingLibraryError
+from remixer_tf.serving.requests import MAX_ROWS, batch_calls, limit_requests
 
 
 class Signatures(NamedTuple):
@@ -18,11 +17,12 @@ class Signatures(NamedTuple):
     Attributes:
         functions: dictionary of names to `tf.function`s with an `input_signature`. Each
             returns a dictionary of tensors with the leading axis `batch`.
-        missing: dictionary of names that other models have to why this one has not.
-        resources: list of `tf.Module`s, whose variables and tokenizers they use.
-        example: bytes, what a warm-up request holds where a string is asked for.
+        missing: dictionary of names to reasons. This model lacks these signatures.
+        resources: list of `tf.Module`s. The functions use their variables and
+            tokenizers.
+        example: bytes, the strings of warm-up requests.
         files: list of str, assets.
-        num_ids: int, how many ids an int32 input may have; None if there is none.
+        num_ids: int, int32 inputs are ids below it; None without such inputs.
     """
 
     functions: dict
@@ -34,48 +34,40 @@ class Signatures(NamedTuple):
 
 
 def export(
-    model,
-    directory,
-    number,
-    configuration,
-    batch_sizes=(),
-    warm_up=False,
-    max_rows=MAX_ROWS,
+    model, path, configuration, batch_sizes=(), warm_up=False, max_rows=MAX_ROWS
 ):
-    """Writes a model as the SavedModel `<directory>/<number>`.
+    """Writes a model as a SavedModel.
 
-    TensorFlow Serving serves the highest number of a folder, so exports are numbered
-    by step. The folder appears under its number when it is whole. Its assets are the
-    vocabulary's file, if it has one, and the configuration: operative_config.gin.
+    Its assets are the files of the vocabularies and operative_config.gin.
 
     Args:
-        model: a `TextToText`, `TextEncoder` or `ImageToClass`: a `tf.Module` that has
-            `signatures()`, which gives its `Signatures`.
-        directory: folder of numbered exports, made if it is missing.
-        number: int.
+        model: a `TextToText`, `TextEncoder` or `ImageToClass`: its `signatures()` are
+            the `Signatures` to export.
+        path: str, folder of the SavedModel. It appears when it is whole. TensorFlow
+            Serving needs an int as its last part, and serves the highest.
         configuration: str, gin text.
         batch_sizes: list of ints, see `batch_calls`. Empty: each call by itself.
-        warm_up: bool, whether to add requests, see `write_warm_up`.
+        warm_up: bool, whether to add a request of each batch size for each signature.
+            TensorFlow Serving answers them first, since first answers are slow.
         max_rows: int, see `limit_requests`.
 
     Returns:
-        str, the path of the SavedModel, and the `Signatures` that it has.
+        the `Signatures` of the SavedModel.
 
     Raises:
-        FileExistsError: there is an export of that number.
+        FileExistsError: the folder exists.
         OSError: the folder cannot be written.
-        ImportError: what `write_warm_up` needs is not installed.
+        ImportError: warm-up requests need tensorflow-serving-api.
         ValueError: what `batch_calls` raises.
     """
     if warm_up:
         import_messages()
-    path = os.path.join(directory, str(number))
     check_absent(path)
     signatures = model.signatures()
     functions = signatures.functions
     if batch_sizes:
         functions = {n: batch_calls(f, batch_sizes) for n, f in functions.items()}
-    # Outermost: a request that is refused does not fail those computed with it.
+    # Outermost: a refused request does not fail those computed with it.
     functions = {
         name: limit_requests(function, max_rows, signatures.num_ids)
         for name, function in functions.items()
@@ -92,9 +84,43 @@ def export(
         ]
         tf.saved_model.save(root, place, functions)
         if warm_up:
-            sizes = batch_sizes or [1]
-            write_warm_up(place, functions, signatures.example, sizes)
-    return path, signatures._replace(functions=functions)
+            _write_warm_up(place, functions, signatures.example, batch_sizes or [1])
+    return signatures._replace(functions=functions)
+
+
+def _write_warm_up(folder, functions, text, batch_sizes):
+    """Writes assets.extra/tf_serving_warmup_requests: strings of `text`, and zeros."""
+    predict_pb2, log_pb2 = import_messages()
+    path = os.path.join(folder, "assets.extra", "tf_serving_warmup_requests")
+    tf.io.gfile.makedirs(os.path.dirname(path))
+    with tf.io.TFRecordWriter(path) as writer:
+        for name, function in functions.items():
+            for size in batch_sizes:
+                request = predict_pb2.PredictRequest()
+                request.model_spec.name = "default"
+                request.model_spec.signature_name = name
+                for spec in function.input_signature:
+                    # Axes of any length have 32.
+                    shape = [size, *(n or 32 for n in spec.shape[1:])]
+                    zero = tf.zeros([], spec.dtype)
+                    value = tf.fill(shape, text if spec.dtype == tf.string else zero)
+                    request.inputs[spec.name].CopyFrom(tf.make_tensor_proto(value))
+                log = log_pb2.PredictionLog(
+                    predict_log=log_pb2.PredictLog(request=request)
+                )
+                writer.write(log.SerializeToString())
+
+
+def import_messages():
+    """Returns TensorFlow Serving's modules of requests and of logs."""
+    try:
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    except ImportError as error:
+        raise MissingLibraryError(
+            "Warm-up requests need tensorflow-serving-api. Install it: "
+            "pip install 'remixer_tf[serving]'"
+        ) from error
+    return predict_pb2, prediction_log_pb2
 
 
 def size_on_disk(folder):
@@ -114,9 +140,9 @@ def describe_signatures(signatures):
         tensors = [("in", spec.name, spec) for spec in function.input_signature]
         tensors += [("out", key, spec) for key, spec in sorted(outputs.items())]
         for direction, tensor, spec in tensors:
-            shape = ", ".join("any" if n is None else str(n) for n in spec.shape[1:])
-            shape = f"[batch{', ' if shape else ''}{shape}]"
-            rows.append((name, direction, tensor, f"{spec.dtype.name} {shape}"))
+            sizes = ["any" if n is None else str(n) for n in spec.shape[1:]]
+            shape = ", ".join(["batch", *sizes])
+            rows.append((name, direction, tensor, f"{spec.dtype.name} [{shape}]"))
             name = ""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""A model's weights as an export stores them: in float32, or in half the size."""
+"""A model's weights as an export stores them: float32 or half the size."""
 
 import contextlib
 
@@ -11,11 +11,10 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 class StoredWeights(tf.Module):
-    """Holds a model's weights, for what `tf.saved_model.save` writes.
+    """Holds the weights that `tf.saved_model.save` writes.
 
-    The model is no attribute, since Keras would save it a second time in its own way.
-    Weights of half the size are copies, cast back whenever they are read; the file
-    does not have the model's own then. Integers stay as they are.
+    Weights of half the size are copies, cast back whenever they are read. Integers keep
+    their type. The model is no attribute, or Keras would save it too.
 
     Args:
         model: a built `keras.Model`.
@@ -37,11 +36,11 @@ class StoredWeights(tf.Module):
 
     @property
     def num_bytes(self):
-        """int, what the weights take in the file."""
+        """The bytes of the weights in the file, an int."""
         return sum(v.dtype.size * v.shape.num_elements() for v in self._variables)
 
     def reading(self):
-        """A context in which the model reads these weights: where a graph is traced."""
+        """Returns a context for tracing: in it the model reads these weights."""
         copies = [
             (weight, tf.cast(variable, weight.dtype))
             for weight, variable in self._pairs()
@@ -53,7 +52,7 @@ class StoredWeights(tf.Module):
 
 
 def _store(weight, dtype):
-    """The `tf.Variable` that holds a weight in this type."""
+    """Returns a `tf.Variable` with a weight in this type."""
     if dtype == "float32" or not tf.as_dtype(weight.dtype).is_floating:
         return weight.value
     value = tf.cast(weight.value, dtype)

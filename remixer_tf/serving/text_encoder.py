@@ -12,7 +12,7 @@ from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 
 
-def text_encoder(run, model_dir, *, step=None, weights="float32"):
+def text_encoder(run, model_dir, *, step=None, weights="float32", cls=True):
     """Restores a checkpoint of a run as a `TextEncoder`.
 
     Arguments and errors are those of `Run.restore` and `TextEncoder`.
@@ -22,14 +22,14 @@ def text_encoder(run, model_dir, *, step=None, weights="float32"):
     """
     engine, step = run.restore(model_dir, step)
     task, length = run.get_task(), run.feature_lengths["inputs"]
-    return TextEncoder(engine.model, task, length, weights), step
+    return TextEncoder(engine.model, task, length, weights, cls), step
 
 
 class TextEncoder(tf.Module):
     """Says the class of a text, or of a pair of texts, and gives its vector.
 
-    A text is read as in training: `[CLS] inputs`, or for tasks of `join_texts` BERT's
-    form of one or two texts, where an empty second text is none. What is too long is
+    A text is read as in training: `[CLS] inputs`. Tasks of `join_texts` have BERT's
+    form of one or two texts, where an empty second text counts as none. Long texts are
     cut.
 
     Args:
@@ -37,12 +37,14 @@ class TextEncoder(tf.Module):
         task: a `seqio.Task` or `seqio.Mixture` with the feature inputs.
         input_length: int, the tokens that the model reads.
         weights: str, the type they are stored in, see `StoredWeights`.
+        cls: bool, whether [CLS] stands before a text. If not, it is read as T5 reads
+            it: the text and EOS, as its task has them.
 
     Raises:
         ValueError: the model is no encoder, or the task's vocabulary has no [CLS].
     """
 
-    def __init__(self, model, task, input_length, weights="float32"):
+    def __init__(self, model, task, input_length, weights="float32", cls=True):
         super().__init__(name="text_encoder")
         if not isinstance(model, EncoderOnly):
             raise UserError(
@@ -52,7 +54,7 @@ class TextEncoder(tf.Module):
         self.weights = StoredWeights(model, weights)
         self.codec = Codec(task, {"inputs": input_length})
         features = task.output_features
-        self._special = special_ids(features["inputs"].vocabulary)
+        self._special = special_ids(features["inputs"].vocabulary) if cls else None
         self._joins = "token_types" in features
         self._pairs = "inputs_b" in features
         self._model = lambda batch: model(batch, training=False)
@@ -64,14 +66,14 @@ class TextEncoder(tf.Module):
     def signatures(self):
         """Returns the `Signatures` of an export.
 
-        All take `inputs` and, if the task has pairs, `inputs_b`, strings `[batch]`, and
-        return `trimmed`, bool `[batch]`, whether they were too long.
+        All take strings `[batch]`: `inputs`, and `inputs_b` if the task has pairs. All
+        return `trimmed`, bool `[batch]`, whether texts were cut.
 
-        - `classify`, also the default: `probabilities`, float32 `[batch, classes]`;
-          `class_ids`, int32 `[batch]`, the likeliest; and `outputs`, string `[batch]`,
-          its name, if the task names classes.
+        - `classify`, also the default: `probabilities`, float32 `[batch, classes]`.
+          `class_ids`, int32 `[batch]`, are the likeliest classes. `outputs`, string
+          `[batch]`, are their names, if the task has names.
         - `embed`: `embeddings`, float32 `[batch, d_model]`, the mean of the encoder's
-          output over the tokens that are there.
+          output over real tokens.
         """
         classify, embed = self._function(self._classify), self._function(self._embed)
         functions = {"serving_default": embed, "embed": embed}
@@ -84,28 +86,36 @@ class TextEncoder(tf.Module):
         return Signatures(functions, missing, resources, files=self.codec.files)
 
     def _function(self, compute):
-        """A `tf.function` of strings that computes from the model's batch."""
+        """Returns a `tf.function` of strings; `compute` takes the model's batch."""
         names = ["inputs", "inputs_b"] if self._pairs else ["inputs"]
         strings = [tf.TensorSpec([None], tf.string, name=name) for name in names]
 
         @tf.function(input_signature=strings, autograph=False)
         def function(*texts):
-            tokens, types, trimmed = tf.map_fn(
-                self._read,
-                texts,
-                fn_output_signature=(
-                    tf.TensorSpec([self.input_length], tf.int32),
-                    tf.TensorSpec([self.input_length], tf.int32),
-                    tf.TensorSpec([], tf.bool),
-                ),
-            )
-            batch = {"encoder_input_tokens": tokens, "encoder_token_types": types}
+            if self._special is None:
+                tokens, trimmed = self.codec.read("inputs", texts[0])
+                batch = {"encoder_input_tokens": tokens}
+            else:
+                batch, trimmed = self._read(texts)
             with self.weights.reading():
                 return {**compute(batch), "trimmed": trimmed}
 
         return function
 
     def _read(self, texts):
+        """The model's batch of texts, with [CLS], and whether each was cut."""
+        tokens, types, trimmed = tf.map_fn(
+            self._read_one,
+            texts,
+            fn_output_signature=(
+                tf.TensorSpec([self.input_length], tf.int32),
+                tf.TensorSpec([self.input_length], tf.int32),
+                tf.TensorSpec([], tf.bool),
+            ),
+        )
+        return {"encoder_input_tokens": tokens, "encoder_token_types": types}, trimmed
+
+    def _read_one(self, texts):
         """One example's ids and token types, padded, and whether it was cut."""
         length, special = self.input_length, self._special
         first, *rest = (
@@ -141,7 +151,7 @@ class TextEncoder(tf.Module):
 
 
 def class_answers(logits):
-    """Probabilities and the likeliest class of logits float32 `[batch, classes]`."""
+    """Returns probabilities and likeliest classes of logits `[batch, classes]`."""
     return {
         "probabilities": tf.nn.softmax(logits),
         "class_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),

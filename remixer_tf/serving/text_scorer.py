@@ -17,9 +17,7 @@ from remixer_tf.errors import UserError
 
 
 def text_scorer(run, model_dir, *, step=None):
-    """Restores a checkpoint of a run as a `TextScorer`.
-
-    Arguments and errors are those of `Run.restore` and `TextScorer`.
+    """Restores a checkpoint of a run, see `Run.restore`.
 
     Returns:
         the `TextScorer`, and the checkpoint's step, an int.
@@ -30,16 +28,14 @@ def text_scorer(run, model_dir, *, step=None):
 
 
 class TextScorer:
-    """Scores targets, given inputs: see `remixer_tf.decoding.score`.
-
-    `Codec` says what the model reads of them.
+    """Scores targets, given inputs, see `remixer_tf.decoding.score` and `Codec`.
 
     Args:
         model: a built and restored `EncoderDecoder` or `DecoderOnly`.
         task: a `seqio.Task` or `seqio.Mixture`.
         feature_lengths: dictionary of ints.
-        engine: the built `Engine` that has the model, whose replicas share each batch;
-            None for one device.
+        engine: the `Engine` of the model. Its replicas share each batch. None for one
+            device.
 
     Attributes:
         model: the model.
@@ -70,23 +66,20 @@ class TextScorer:
         self._pairs = tf.function(codec.pairs, input_signature=[ids, ids])
 
     def keeping_ends(self):
-        """Returns the same scorer, but inputs that are too long keep their end.
-
-        In a language model's row they take all the room that targets leave.
-        """
+        """Returns a scorer that cuts the beginning of inputs, see `Codec`."""
         other, codec = copy.copy(self), self.codec
         other._set_codec(Codec(self._task, codec.lengths, codec.converter, "start"))
         return other
 
     def encode(self, inputs, targets):
-        """Turns two texts, bytes, into their ids: two lists of int, not trimmed."""
+        """Returns the ids of two texts, bytes, as two lists of int, not trimmed."""
         return self.codec.ids("inputs", inputs), self.codec.ids("targets", targets)
 
     def read(self, split):
         """Returns the (inputs, targets) of a split of the task, pairs of lists of int.
 
-        A mixture's come one task after the other, which is logged. Texts that are too
-        long are counted and logged.
+        The tasks of a mixture follow each other. The log says where, and counts texts
+        that are too long.
 
         Raises:
             ValueError: an unknown split, or a split without examples.
@@ -102,7 +95,7 @@ class TextScorer:
             examples = read_examples(task, split, lengths)
             inputs = [example.get("inputs", ()) for example in examples]
             targets = ragged([example["targets"] for example in examples])
-            # By the rule of the task, which another one of the mixture may not have.
+            # Tasks of a mixture may trim differently.
             codec = Codec(task, lengths, self.codec.converter)
             targets = codec.trim("targets", targets)[0].to_list()
             if task is not self._task:
@@ -112,14 +105,10 @@ class TextScorer:
         return pairs
 
     def windows(self, text, stride):
-        """Cuts a text into targets of `stride` tokens, each with what comes before it.
+        """Cuts a text, bytes, into targets of `stride` tokens after the tokens before.
 
-        Together they are as long as the model reads. The first targets are that long by
-        themselves, so that each token is a target once.
-
-        Args:
-            text: bytes.
-            stride: int.
+        Inputs and targets together are as long as the model reads. The first targets
+        have that length, so that each token is a target once.
 
         Returns:
             list of (inputs, targets), lists of int.
@@ -147,11 +136,11 @@ class TextScorer:
 
         Args:
             pairs: iterable of (inputs, targets), lists of int.
-            batch_size: int, which the engine's replicas divide.
+            batch_size: int, a multiple of the engine's replicas.
 
         Yields:
-            float, int, bool as `remixer_tf.decoding.Scores` has them, and a bool,
-            whether the model could not read the pair whole.
+            float, int, bool, see `remixer_tf.decoding.Scores`, and whether the pair was
+            trimmed.
 
         Raises:
             ValueError: the replicas do not divide `batch_size`.
@@ -170,9 +159,6 @@ class TextScorer:
 
 
 def quarters(longest, length):
-    """So many quarters of a length as hold the longest row, at least one: an int.
-
-    A graph is then traced for four lengths, and short rows do not wait for the longest.
-    """
+    """Rounds the longest row up to quarters of a length: four lengths to trace."""
     quarter = -(-length // 4)
     return min(length, quarter * max(1, -(-longest // quarter)))

@@ -1,7 +1,6 @@
-"""A trained model from strings to strings, tokenizer included.
+"""A trained model with its tokenizer, from strings to strings.
 
-`infer` calls a `TextToText` and `export` saves one, so that both give the same answers.
-Evaluation's predictions are these too.
+`infer` calls a `TextToText` and `export` saves one, so both give the same answers.
 """
 
 import functools
@@ -36,15 +35,14 @@ def text_to_text(
     """Restores a checkpoint of a run as a `TextToText`.
 
     Args:
-        run: a `Run` of text. Only TensorFlow's engine on one device gives what can be
-            exported.
+        run: a `Run` of text. Exports need TensorFlow's engine on one device.
         model_dir, step: see `Run.restore`.
-        max_decode_length: int, tokens decoded at most; None for the targets' length.
-            Where a task has targets alone, as raw text, prompt and answer share that
-            length, half of it each unless this says otherwise.
+        max_decode_length: int, tokens decoded at most; None for the targets' length. If
+            a task has targets alone, prompt and answer share that length, and the
+            answer's default is half of it.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         skip_special_tokens: bool, whether answers leave out <extra_id_0> and its kin.
-        weights: str, the type that an export stores them in, see `StoredWeights`.
+        weights: str, the type that an export stores, see `StoredWeights`.
         jit_compile: see `TokenGraph`. An export keeps it.
 
     Returns:
@@ -72,7 +70,7 @@ def text_to_text(
 
 
 def _lengths(task, feature_lengths, max_decode_length):
-    """The tokens of a prompt and of an answer, at most."""
+    """Returns the most tokens of a prompt and of an answer."""
     if max_decode_length is not None:
         check_integers(max_decode_length=max_decode_length)
     length = feature_lengths["targets"]
@@ -90,25 +88,22 @@ def _lengths(task, feature_lengths, max_decode_length):
 class TextToText(tf.Module):
     """Answers strings with strings; `signatures` are what an export writes.
 
-    A string becomes what training makes of a task's `inputs`, see `Codec`: ids, EOS if
-    the feature has it, padding up to the inputs' length; a longer one is trimmed. Where
-    a task has targets alone, as raw text, the string is the beginning of a text to go
-    on with, and a longer one loses its beginning.
+    A string is read as `inputs` of the task, see `Codec`. If the task has targets
+    alone, the model continues the string.
 
     Args:
         model: a built and restored model that `decode_fn` can decode with.
-        task: a `seqio.Task` or `seqio.Mixture` with the feature targets, and inputs if
-            it is not of a language model.
+        task: a `seqio.Task` or `seqio.Mixture` with targets. A language model's may
+            have no inputs.
         feature_lengths: dictionary of ints, as in training.
         max_decode_length, skip_special_tokens: see `text_to_text`.
         graph: `decode_fn`, `weights`, `jit_compile` of the attribute `tokens`, see
             `TokenGraph`.
 
-    A call takes `inputs`, string `[batch]`. It returns a dictionary with `outputs`,
-    string `[batch]`; `scores`, float32 `[batch]`, the log-probability of the answer's
-    tokens; and `trimmed`, bool `[batch]`, whether the model could not read the input
-    whole. Where `decode_fn` gives several answers, also `all_outputs` and `all_scores`,
-    `[batch, answers]`.
+    A call takes `inputs`, string `[batch]`. It returns a dictionary: `outputs`, string
+    `[batch]`, `scores`, float32 `[batch]`, the log-probability of the answer's tokens,
+    and `trimmed`, bool `[batch]`, whether the input was too long. A `decode_fn` with
+    several answers adds `all_outputs` and `all_scores`, `[batch, answers]`.
 
     Raises:
         ValueError: the task has no targets, or `max_decode_length` leaves no room for a
@@ -148,7 +143,7 @@ class TextToText(tf.Module):
         return self._write(self.tokens.decode(tokens), trimmed)
 
     def _write(self, decoded, trimmed):
-        """Returns the answers of a call from a `Decoded` of tensors."""
+        """Returns a call's answers from a `Decoded` of tensors."""
         answers = {
             "outputs": self.write(decoded.tokens),
             "scores": decoded.scores,
@@ -163,26 +158,19 @@ class TextToText(tf.Module):
         return answers
 
     def read(self, texts):
-        """Returns the ids that the model reads of strings `[batch]`.
-
-        Returns:
-            int32 `[batch, length of the inputs]`, and bool `[batch]`, whether it is
-            not all.
-        """
+        """Returns ids of strings `[batch]`, int32 `[batch, length]`, and if trimmed."""
         return self.codec.read("inputs", texts, self.tokens.input_length)
 
     def signatures(self):
         """Returns the `Signatures` of an export.
 
         - `serving_default`: a call. Its answers are UTF-8, as TensorFlow Serving's REST
-          interface needs them: seqio's decoding drops bytes that are not.
-        - `score`: of `inputs` and `targets`, strings `[batch]`, the `scores`, float32
-          `[batch]`, the log-likelihood of the targets given the inputs; `num_tokens`,
-          int32 `[batch]`, how many tokens these are; `greedy`, bool `[batch]`, see
-          `remixer_tf.decoding.Scores`; `trimmed`, bool `[batch]`, whether the model
-          could not read both whole; and `token_scores`, float32 `[batch, length]`, of
-          each target token, `tokens`, int32 of the same shape. Both are 0 where a row
-          has none.
+          interface needs them: seqio's decoding drops other bytes.
+        - `score` takes `inputs` and `targets`, strings `[batch]`. It returns, each
+          `[batch]`, `scores`, float32, the log-likelihood of the targets given the
+          inputs, `num_tokens`, int32, `greedy`, bool (see `Scores`), and `trimmed`,
+          bool. Its `token_scores`, float32, and `tokens`, int32, `[batch, length]`,
+          have each target token, and 0 after the last.
         - `predict_tokens`: see `TokenGraph.function`.
         """
         model = self._model()
@@ -234,8 +222,7 @@ class TextToText(tf.Module):
 class TextThroughArrays(TextToText):
     """A `TextToText` whose model runs on JAX, or on several devices of its `engine`.
 
-    The same tokenizers read and write around it. No graph holds both, so that it has no
-    signatures to export, and no weights of half the size.
+    No graph holds model and tokenizers, so there is no export.
     """
 
     def __init__(self, engine, model, task, *, weights="float32", **options):
@@ -251,7 +238,7 @@ class TextThroughArrays(TextToText):
     def __call__(self, inputs):
         tokens, trimmed = self.read(inputs)
         rows = len(tokens)
-        # The replicas share the rows: the last one is repeated until they can.
+        # The last row is repeated until the replicas can share the rows.
         fill = [(0, -rows % self._replicas), (0, 0)]
         tokens = np.pad(tokens, fill, mode="edge" if rows else "constant")
         decoded = self._decode({"encoder_input_tokens": tokens})
@@ -259,7 +246,6 @@ class TextThroughArrays(TextToText):
         return self._write(tensors, trimmed)
 
     def signatures(self):
-        """Raises a ValueError."""
         raise UserError(
             "An export is a graph of TensorFlow's on one device. Unset KERAS_BACKEND "
             "and choose one device to write it: the checkpoint is the same."

@@ -1,4 +1,4 @@
-"""A trained model from ids to ids: the graph that every export is built on."""
+"""A trained model from ids to ids, the graph in every export of text."""
 
 import tensorflow as tf
 
@@ -8,25 +8,22 @@ from remixer_tf.serving.stored_weights import StoredWeights
 
 
 class TokenGraph(tf.Module):
-    """Decodes ids, the whole search with its cache in one graph.
+    """Decodes ids: the whole search with its cache in one graph.
 
-    `tf.saved_model.save(graph, folder, {"predict_tokens": graph.function()})` saves it.
-    No operation in it is of tensorflow-text.
+    `tf.saved_model.save(graph, folder, {"predict_tokens": graph.function()})` saves it,
+    without operations of tensorflow-text.
 
     Args:
         model: a built and restored model that `decode_fn` can decode with.
         input_length: int, the ids that the model reads.
         max_decode_length: int, ids decoded at most.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
-        weights: str, the type they are stored in, see `StoredWeights`.
-        jit_compile: whether XLA compiles the search, anew for each number of rows; None
-            for on GPUs.
+        weights: str, the stored type, see `StoredWeights`, which also raises.
+        jit_compile: bool, whether XLA compiles the search. It does so for each number
+            of rows. None means on GPUs.
 
     Attributes:
         search: function of a batch, the `decode_fn` of the model.
-
-    Raises:
-        ValueError: what `StoredWeights` raises.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class TokenGraph(tf.Module):
         self._start = lambda batch: model.start_decoding(batch, max_decode_length)
 
     def cannot_decode(self):
-        """Why the model cannot decode step by step, a str; "" if it can."""
+        """Returns why the model cannot decode step by step, a str; "" if it can."""
         try:
             self._start({"encoder_input_tokens": tf.zeros([1, 2], tf.int32)})
         except ValueError as error:
@@ -56,26 +53,26 @@ class TokenGraph(tf.Module):
         return ""
 
     def decode(self, tokens):
-        """Decodes int32 `[batch, input_length]`, padded with 0: a `Decoded`."""
+        """Decodes int32 `[batch, input_length]`, padded with 0, to a `Decoded`."""
         decode = self.search
         if self.jit_compile:
-            # A new one for each trace: it reads what the graph around it has cast.
+            # A new one for each trace: it reads weights that the graph has cast.
             decode = tf.function(decode, jit_compile=True, autograph=False)
         with self.weights.reading():
             return decode({"encoder_input_tokens": tokens})
 
     def function(self, batch_size=None):
-        """Returns the graph, which is traced when it is first called or saved.
+        """Returns the graph, traced when it is first called or saved.
 
         Args:
             batch_size: int; None for any.
 
         Returns:
             a `tf.function` of `inputs`, int32 `[batch, input_length]`, padded with 0.
-            It returns a dictionary of `outputs`, int32 `[batch, max_decode_length]`, 0
-            after EOS, and `scores`, float32 `[batch]`; where `decode_fn` gives several
-            answers also `all_outputs`, `[batch, answers, max_decode_length]`, and
-            `all_scores`, `[batch, answers]`. What they are: see `Decoded`.
+            It returns a dictionary, see `Decoded`: `outputs`, int32 `[batch,
+            max_decode_length]`, 0 after EOS, and `scores`, float32 `[batch]`. A
+            `decode_fn` with several answers adds `all_outputs`, `[batch, answers,
+            max_decode_length]`, and `all_scores`, `[batch, answers]`.
         """
         shape = [batch_size, self.input_length]
 

@@ -1,24 +1,111 @@
-"""What a run does between steps, one class a duty.
+"""Hooks: the duties of a run between steps, a class each.
 
 After each call of the engine, the loop calls `after_call(step, batch, metrics)` of each
-hook in turn. `step` is the last step taken, `batch` the superbatch that was read, and
-`metrics` what `Engine.step` returned, sums over the call's steps. Reading one of them
-waits for the device. `SkippedSteps`, `Totals`, `Progress` and `Logging` are hooks too.
+hook in turn. `step` is the last step taken, `batch` the superbatch that was read.
+`metrics` are the sums that `Engine.step` returned; reading one waits for the device.
+`Totals`, `Logging` and `Progress` are hooks too.
 """
 
 import dataclasses
+import io
+import os
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
 from remixer_tf.checkpoints.reading import checkpoint_path, hash_checkpoint
-from remixer_tf.training.run_lock import RunLock
+from remixer_tf.engines.engine import Host
+from remixer_tf.errors import NotFiniteError
+from remixer_tf.models.batches import targets_and_weights
+from remixer_tf.training.logs import Totals
+from remixer_tf.training.run_folder import RunLock
 from remixer_tf.training.session import Session
-from remixer_tf.training.skipped_steps import SkippedSteps
-from remixer_tf.training.totals import Totals
+
+
+class SkippedSteps:
+    """Counts steps that were skipped as not finite, and ends the run after too many.
+
+    It reads a call's result while the next call runs, so that the host does not wait
+    for the device. The result is a sum over all hosts, so all count alike and end after
+    the same step. The batch of such a step is kept in `nonfinite-<step>`.
+
+    Args:
+        model_dir: folder of the run.
+        max_skipped: int, how many steps may be skipped after a start.
+        configuration: str, the operative gin, kept with the batch.
+        host: this `Host`, which writes its part of the batch.
+
+    Attributes:
+        count: int, the skipped steps since the start.
+        stop: bool, whether a host asked to stop in the results that were read.
+    """
+
+    def __init__(self, model_dir, max_skipped=0, configuration="", host=None):
+        self.count = 0
+        self.stop = False
+        self._model_dir = model_dir
+        self._max_skipped = max_skipped
+        self._configuration = configuration
+        self._host = host or Host()
+        self._last = None
+
+    def after_call(self, step, batch, metrics):
+        """Reads the result of the call before. Raises as `flush` does."""
+        self.flush()
+        self._last = step, batch, metrics
+
+    def flush(self):
+        """Reads the result of the last call.
+
+        Raises:
+            FloatingPointError: more than `max_skipped` steps were not finite.
+        """
+        if self._last is None:
+            return
+        (step, batch, metrics), self._last = self._last, None
+        self.stop |= float(metrics["stop"]) > 0
+        skipped = round(float(metrics["skipped"]))
+        if not skipped:
+            return
+        self.count += skipped
+        first = step - targets_and_weights(batch)[0].shape[0] + 1
+        steps = f"step {step}" if first == step else f"steps {first} to {step}"
+        folder = os.path.join(self._model_dir, f"nonfinite-{step}")
+        tf.io.gfile.makedirs(folder)
+        self._write(folder, batch)
+        text = (
+            f"Loss or gradient was not finite in {skipped} of {steps}, "
+            f"{self.count} in this run. Such steps change no weights. The batch is "
+            f"in {folder}."
+        )
+        if self.count > self._max_skipped:
+            raise NotFiniteError(
+                f"{text} No more than {self._max_skipped} are allowed "
+                "(max_skipped_steps). The last checkpoint is good. Try a smaller "
+                "learning rate, more warm-up, clip_norm, or float32."
+            )
+        logging.warning("%s", text)
+
+    def _write(self, folder, batch):
+        shard = self._host.shard_info
+        if self._host.saves_position:  # The other hosts have the same rows.
+            content = io.BytesIO()
+            arrays = {key: value.numpy() for key, value in batch.items()}
+            np.savez_compressed(content, **arrays)
+            name = f"batch-{shard.index}-of-{shard.num_shards}.npz"
+            with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as file:
+                file.write(content.getvalue())
+        if self._host.index == 0:
+            path = os.path.join(folder, "operative_config.gin")
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write(self._configuration)
 
 
 @dataclasses.dataclass
 class Evaluating:
-    """Runs the evaluations that are due, finds the best step, may stop early.
+    """Runs evaluations, finds the best step, and may end training early.
 
     Attributes:
         session: the `Session`.
@@ -33,36 +120,32 @@ class Evaluating:
     stops_early: bool = False
 
     def check(self):
-        """Raises ValueError if one of them could not run."""
+        """Raises ValueError if an evaluation could not run."""
         for evaluation in self.evaluations:
             evaluation.check(self.session.model_dir, self.evaluations)
 
     def due(self, step):
-        """Returns the evaluations that are due at a step, a list. At the last, all."""
+        """Returns the list of evaluations to run at a step: all at the last step."""
         due = self.session.schedule.due
         return [e for e in self.evaluations if step and due(step, e.period)]
 
     def after_call(self, step, batch, metrics):
-        """A signal during an evaluation ends the run at once: all is saved."""
+        # A signal during an evaluation ends the run at once: everything is saved.
         if self.due(step):
             with self.session.signal.let_through(), self.session.speed.paused():
                 self.run(step)
 
     def run(self, step, resumed=False):
-        """Runs what is due on the weights of now, which are of `step`.
+        """Runs the evaluations of a step. All hosts call it, and host 0 writes.
 
-        All hosts call it: each may hold a part of the weights. The first writes.
-
-        Args:
-            step: int.
-            resumed: bool, whether the step was restored, so that there may be results.
+        `resumed` says that the step was restored, so there may be results already.
         """
         session, due = self.session, self.due(step)
         engine, checkpoints = session.engine, session.checkpoints
         model_dir, bindings = session.model_dir, session.launch.evaluation_bindings
 
         def checkpoint():
-            # It is written while the model evaluates. One host may ask alone.
+            # It is written while the model evaluates. One host may call this alone.
             checkpoints.join()
             checkpoints.check()
             return hash_checkpoint(checkpoint_path(checkpoints.directory, step))
@@ -90,7 +173,7 @@ class Evaluating:
 
 @dataclasses.dataclass
 class OwnFolder:
-    """Ends the run if its folder cannot be written or another run took it over."""
+    """Ends the run if its folder cannot be written, or another run took it over."""
 
     session: Session
     lock: RunLock
@@ -116,7 +199,7 @@ class Saving:
             self.save(step)
 
     def save(self, step):
-        """Saves the current state, unless a step of it was not finite."""
+        """Saves the current state. Raises if too many steps were not finite."""
         with self.session.speed.paused():
             self.skipped.flush()
             self.session.checkpoints.save(step, self.totals.summary(step))
@@ -131,7 +214,7 @@ class Stopping:
     saving: Saving
 
     def after_call(self, step, batch, metrics):
-        # Several processes agree by a number that goes along with a call.
+        # Several processes agree: `stop` is a sum over all of them.
         signal = self.session.signal
         if self.skipped.stop or (signal.alone and signal.received):
             self.saving.save(step)

@@ -10,17 +10,20 @@ from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.layers.checks import check_factories
 from remixer_tf.objectives.objective import Objective
-from remixer_tf.training.checks import check_evaluations, folder_of_run
-from remixer_tf.training.hooks import Evaluating, OwnFolder, Saving, Stopping
+from remixer_tf.training.hooks import (
+    Evaluating,
+    OwnFolder,
+    Saving,
+    SkippedSteps,
+    Stopping,
+)
+from remixer_tf.training.logs import Logging, Totals
 from remixer_tf.training.progress import Speed
-from remixer_tf.training.run_lock import RunLock
-from remixer_tf.training.run_log import Logging
+from remixer_tf.training.run_folder import RunLock, folder_of_run
 from remixer_tf.training.session import Session
 from remixer_tf.training.settings import Checkpointing
-from remixer_tf.training.skipped_steps import SkippedSteps
 from remixer_tf.training.stop_signal import StopSignal
 from remixer_tf.training.timed_batches import TimedBatches
-from remixer_tf.training.totals import Totals
 
 
 def train(
@@ -33,44 +36,44 @@ def train(
     objective=None,
     evaluations=(),
 ):
-    """Trains a model, continuing from the newest checkpoint in the folder of the run.
+    """Trains a model, or resumes from the newest checkpoint in the run's folder.
 
-    That may be one of step 0, with the weights that `remixer_tf import_weights` put
-    there. Writes below the folder: checkpoints/<step>, tensorboard/train,
+    `remixer_tf import_weights` writes a checkpoint of step 0 with weights to start
+    from. Training writes to the folder: checkpoints/<step>, tensorboard/train,
     metrics.jsonl, eval, best.json, and train_summary.json at the end.
 
     Args:
-        run: a `Run`, whose model, precision, seed and engine count.
-        launch: a `Launch`: the folder, and how the program was started.
-        dataset: a factory: `dataset(seed=, steps_per_call=, shard_info=)` is an endless
-            `tf.data.Dataset` of dicts of [steps_per_call, batch, ...], as the model and
-            `targets_and_weights` read them; `batch` is this host's part of the global
-            batch.
+        run: a `Run`. Its model, precision, seed and engine count.
+        launch: a `Launch`, the folder and how the program was started.
+        dataset: a factory. `dataset(seed=, steps_per_call=, shard_info=)` returns an
+            endless `tf.data.Dataset` of dictionaries of [steps_per_call, batch, ...].
+            `batch` is this host's part of the global batch. The model and
+            `targets_and_weights` read them.
         optimizer: a factory of a `keras.optimizers.Optimizer`.
         schedule: a `Schedule`.
-        checkpointing: a `Checkpointing`, None for its defaults.
-        objective: an `Objective`, None for its defaults.
+        checkpointing: a `Checkpointing`; None for its defaults.
+        objective: an `Objective`; None for its defaults.
         evaluations: list of `LossEvaluation`, `DecodedEvaluation`, `ImageEvaluation`
             and `Pictures`.
 
     Returns:
-        dict, the contents of train_summary.json, or None if there was nothing to do.
+        dictionary, the contents of train_summary.json; None if no steps are left.
 
     Raises:
-        ValueError: an argument does not fit, the checkpoint is of another model, or the
-            model lacks a token id of the vocabulary or a class of the data.
+        ValueError: an argument does not fit, the checkpoint was written by another
+            model, or the model lacks a token id or class of the data.
         FloatingPointError: more losses or gradients than allowed are not finite.
-        OSError: a checkpoint could not be written, none could be read, or another run
-            lives in the folder.
+        OSError: a checkpoint could not be written or read, or another run lives in the
+            folder.
         SystemExit: SIGTERM came. Everything is saved. The exit code is
             `stop_signal.PREEMPTED`.
-        KeyboardInterrupt: Ctrl-C, or SIGINT, came. Everything is saved.
+        KeyboardInterrupt: SIGINT (Ctrl-C) came. Everything is saved.
     """
     start_time = time.perf_counter()
     checkpointing = checkpointing or Checkpointing()
     objective = objective or Objective()
     check_factories(model=run.model, optimizer=optimizer, dataset=dataset)
-    check_evaluations(evaluations, schedule, checkpointing.best)
+    schedule.check_evaluations(evaluations, checkpointing.best)
     with _opened(run, launch) as (engine, signal, lock, undo):
         keras.utils.set_random_seed(run.seed)
         data = dataset(
@@ -102,7 +105,7 @@ def train(
 
 
 def _take_steps(session, evaluating, skipped, totals, logging, lock):
-    """Takes the steps that are left, and returns the summary."""
+    """Takes the remaining steps, and returns the summary."""
     engine, schedule, step = session.engine, session.schedule, session.step
     session.speed = Speed()
     saving = Saving(session, evaluating, totals, skipped)
@@ -132,7 +135,7 @@ def _take_steps(session, evaluating, skipped, totals, logging, lock):
 
 @contextmanager
 def _opened(run, launch):
-    """Yields engine, signal and lock of a run, and what undoes a start that fails."""
+    """Yields a run's engine, signal, lock, and a stack that undoes a failed start."""
     writes, model_dir = not launch.dry_run, launch.model_dir
     if writes:
         remove_abandoned(os.path.dirname(os.path.abspath(model_dir)))

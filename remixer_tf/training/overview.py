@@ -1,4 +1,4 @@
-"""What will run, on one screen before the first step."""
+"""One screen about a run, shown before the first step."""
 
 import math
 
@@ -8,7 +8,7 @@ from remixer_tf.models.batches import (
     throughput_unit,
 )
 
-# What a model reads, by what the screen calls it.
+# The screen's names of what a model reads.
 _READ = {
     "images": "images",
     "inputs": "encoder_input_tokens",
@@ -22,7 +22,7 @@ def overview(engine, batches, cost, dtype_policy):
     Args:
         engine: the built `Engine`.
         batches: the run's `TimedBatches`. Their data may have `over_length`, an
-            `OverLength`, and `caches`, a str that says what is read from caches.
+            `OverLength`, and `caches`, a str that names the caches.
         cost: the `Cost` of a step on the first superbatch.
         dtype_policy: str.
     """

@@ -1,21 +1,22 @@
-"""How a run tells how it goes: a progress bar or log lines, and its speed."""
+"""The progress bar or log lines of a run, and its speed."""
 
 import collections
 import contextlib
-import sys
 import time
+
+from remixer_tf import console
 
 
 class Progress:
-    """A bar with loss, steps/s, tokens/s (or images/s) and time left; plain lines else.
+    """A progress bar with loss, steps/s, tokens/s (or images/s), time left; or lines.
 
     Use it as a context manager around the training loop.
 
     Args:
         step: int, the step at which the loop starts.
         train_steps: int, the step at which it ends.
-        silent: whether to show nothing, as all hosts but one do.
-        interactive: whether to draw a bar; None for when stdout is a terminal.
+        silent: bool, whether to show nothing. Only one host shows its progress.
+        interactive: bool, whether to draw a bar. None draws one in a terminal.
     """
 
     def __init__(self, step, train_steps, silent=False, interactive=None):
@@ -24,7 +25,7 @@ class Progress:
         self._bar = None
         if silent:
             return
-        if sys.stdout.isatty() if interactive is None else interactive:
+        if console.draws() if interactive is None else interactive:
             self._bar = _make_bar()
             self._task = self._bar.add_task("", total=train_steps, completed=step)
 
@@ -39,7 +40,7 @@ class Progress:
 
     @contextlib.contextmanager
     def paused(self):
-        """Takes the bar away while something else is shown."""
+        """Removes the bar while something else is shown."""
         if self._bar:
             self._bar.stop()
         yield
@@ -53,18 +54,18 @@ class Progress:
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
-            print(text, flush=True)
+            console.say(text)
 
     def after_call(self, step, batch, metrics):
-        """Moves the bar to `step`, as a hook."""
+        """Moves the bar to `step`."""
         if self._bar:
             self._bar.update(self._task, completed=step)
 
     def report(self, step, values):
-        """Shows the values of a log period, a dict of floats.
+        """Shows the values of a log period, a dictionary of floats.
 
-        These are learning_rate, and if known loss (else objective), accuracy,
-        auxiliary_loss, steps_per_second, tokens_per_second or images_per_second.
+        It shows learning_rate, and those it finds of loss (or objective), accuracy,
+        auxiliary_loss, steps_per_second, tokens_per_second and images_per_second.
         """
         loss = "loss" if "loss" in values else "objective"
         text = "  ".join(
@@ -84,11 +85,12 @@ class Progress:
         if "steps_per_second" in values:
             seconds = (self._train_steps - step) / values["steps_per_second"]
             text += f"  {format_seconds(seconds)} left"
-        print(f"step {step}/{self._train_steps}  {text}", flush=True)
+        fields = {**values, "step": step, "train_steps": self._train_steps}
+        console.say(f"step {step}/{self._train_steps}  {text}", **fields)
 
 
 class Speed:
-    """Rates per second, with pauses (compilation, saving) left out."""
+    """Rates per second, without pauses for compilation, saving and evaluation."""
 
     def __init__(self):
         self._lap = collections.Counter()  # steps, read, flops, waited, seconds
@@ -96,16 +98,16 @@ class Speed:
         self._start = time.perf_counter()
 
     def count(self, **amounts):
-        """Adds to steps, flops, waited (seconds for data), read (tokens or images)."""
+        """Adds to steps, flops, waited (seconds for data) or read (tokens, images)."""
         self._lap.update(amounts)
 
     def skip(self, seconds, read=0.0):
-        """Leaves out `seconds`, and the tokens or images that were read in them."""
+        """Leaves out `seconds`, and the tokens or images read in them."""
         self.count(seconds=-seconds, read=-read)
 
     @contextlib.contextmanager
     def paused(self):
-        """Leaves out the seconds that a block takes."""
+        """Leaves out the seconds of a block."""
         start = time.perf_counter()
         yield
         self.skip(time.perf_counter() - start)
@@ -114,12 +116,12 @@ class Speed:
         """Ends a period.
 
         Args:
-            unit: str, what is read, "tokens" or "images".
+            unit: str, "tokens" or "images".
 
         Returns:
-            dict of steps_per_second, tokens_per_second (or images_per_second),
-            flops_per_second and input_wait, the share of time spent waiting for data;
-            empty if all was skipped.
+            dictionary of steps_per_second, tokens_per_second (or images_per_second),
+            flops_per_second and input_wait, the share of time spent waiting for data.
+            It is empty if all was skipped.
         """
         now = time.perf_counter()
         self.count(seconds=now - self._start)
@@ -147,7 +149,7 @@ def _rates(lap, unit):
 
 
 def format_seconds(seconds):
-    """Returns for instance '1:02:03'."""
+    """Returns hours, minutes and seconds, such as '1:02:03'."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""What the loop and its hooks share, and what a run does before its first step."""
+"""The state that the loop and its hooks share, and the work before the first step."""
 
 import dataclasses
 
@@ -9,29 +9,32 @@ from remixer_tf.checkpoints.vocabularies import (
 )
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.engines.engine import Engine
-from remixer_tf.training.changes import write_configuration
-from remixer_tf.training.checks import check_no_results, check_vocabulary_size
-from remixer_tf.training.layer_checks import check_own_layers
-from remixer_tf.training.metrics_file import remove_metrics_after
 from remixer_tf.training.overview import overview
+from remixer_tf.training.own_layers import check_own_layers
 from remixer_tf.training.progress import Progress, format_seconds
+from remixer_tf.training.run_files import (
+    remove_metrics_after,
+    remove_summary,
+    write_configuration,
+    write_summary,
+)
+from remixer_tf.training.run_folder import check_no_results
 from remixer_tf.training.settings import Launch, Schedule
 from remixer_tf.training.stop_signal import StopSignal
-from remixer_tf.training.timed_batches import TimedBatches
-from remixer_tf.training.totals import remove_summary, write_summary
+from remixer_tf.training.timed_batches import TimedBatches, check_vocabulary_size
 
 
 @dataclasses.dataclass
 class Session:
-    """A run while a process trains it. The methods are called once each, in order.
+    """A run in this process. `train` calls each method once, in their order here.
 
     Attributes:
-        launch, schedule: what the run is told.
+        launch, schedule: the run's `Launch` and `Schedule`.
         engine: the built `Engine`.
-        batches, checkpoints, signal: the run's.
-        step: int, the step that the run continues from, once it is restored.
-        progress: the `Progress`, once it is restored.
-        speed: the `Speed`, once the loop has begun.
+        batches, checkpoints, signal: `TimedBatches`, `Checkpoints`, `StopSignal`.
+        step: int, the step that the run continues from. `restore` sets it.
+        progress: the `Progress`. `restore` sets it.
+        speed: the `Speed`. The loop sets it.
     """
 
     launch: Launch
@@ -46,9 +49,9 @@ class Session:
         self._writes = self.engine.host.index == 0 and not self.launch.dry_run
 
     def restore(self, checkpointing, undo):
-        """Sets the weights: the run's own, else initial ones, else new ones.
+        """Sets the weights: from the run's checkpoint, else initial, else new ones.
 
-        `undo`, an `ExitStack`, removes vocabularies of a run if its start fails.
+        `undo`, an `ExitStack`, removes the run's vocabularies if the start fails.
         """
         host, model = self.engine.host, self.engine.model
         restart_data_at = checkpointing.restart_data_at
@@ -75,7 +78,7 @@ class Session:
         host.barrier()
 
     def nothing_to_do(self, evaluating):
-        """Runs evaluations that a kill left out. Returns whether no steps are left."""
+        """Runs evaluations that a kill cut off. Returns whether no steps are left."""
         evaluating.check()
         if self._writes:
             remove_metrics_after(self.model_dir, self.step)
@@ -83,7 +86,7 @@ class Session:
             evaluating.run(self.step, resumed=True)
         if self.step < self.schedule.train_steps and not evaluating.stops_early:
             return False
-        if self._writes:  # A kill after the last step left it out.
+        if self._writes:  # After a kill it may be missing.
             summary = {"steps": self.step, **self.checkpoints.summary}
             write_summary(self.model_dir, summary, replace=False)
         stopped, more = ", stopped early", "patience"
@@ -96,9 +99,9 @@ class Session:
         return True
 
     def check_layers(self, evaluating):
-        """Reads the first batch, and tries layers of a user's own.
+        """Reads the first batch, and tests a user's own layers.
 
-        They are asked for steps of decoding if an evaluation of the run decodes.
+        They have to decode if an evaluation of the run decodes.
         """
         batch = self.batches.read_first()
         if self.launch.layer_checks:
@@ -106,7 +109,7 @@ class Session:
             check_own_layers(self.engine.model, batch, decodes)
 
     def describe(self, cost, dtype_policy):
-        """Says what will run, and from where."""
+        """Shows what will run, and where it starts."""
         text = overview(self.engine, self.batches, cost, dtype_policy)
         self.progress.message(text)
         self.progress.message(self._origin)
@@ -116,7 +119,7 @@ class Session:
     def write_configuration(self):
         """Writes operative_config.gin. Returns its text, and the hyperparameters."""
         if self._writes:
-            remove_summary(self.model_dir)  # It would say that the run has ended.
+            remove_summary(self.model_dir)  # It means that the run has ended.
         configuration = self.launch.configuration
         text, hyperparameters = configuration() if configuration else ("", {})
         if text and self._writes:
@@ -126,7 +129,7 @@ class Session:
         return text, hyperparameters
 
     def finish(self, step, summary, stopped_early):
-        """Writes the summary after the last step, and says that the run has ended."""
+        """Writes the summary after the last step, and reports the end."""
         if self._writes:
             write_summary(self.model_dir, summary)
         self.progress.message(

@@ -1,4 +1,4 @@
-"""What a run is told: gin sets `Schedule` and `Checkpointing`, a program the rest."""
+"""The settings of training: gin sets `Schedule` and `Checkpointing`."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from remixer_tf.layers.checks import check_integers
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """How many steps a run takes, and after which of them it logs and saves.
+    """The number of training steps, and the periods of logging and saving.
 
     Attributes:
         train_steps: the step at which training ends, counted from the run's start.
         steps_per_call: steps in one call of the engine. It divides `train_steps` and
-            all periods, those of evaluations too.
+            all periods, also those of evaluations.
         log_period: steps between log lines and TensorBoard scalars.
-        checkpoint_period: steps between checkpoints; the last step is always saved.
+        checkpoint_period: steps between checkpoints. The last step is always saved.
         examples_per_epoch: int, to log epochs; None logs none.
 
     Raises:
@@ -46,28 +46,46 @@ class Schedule:
                     "steps_per_call: change one of the two."
                 )
 
+    def check_evaluations(self, evaluations, best):
+        """Raises ValueError unless evaluations fit the schedule and a `Best` or None.
+
+        They have to be a list, and to give the best step's metric.
+        """
+        if not isinstance(evaluations, (list, tuple)) or not all(
+            hasattr(evaluation, "period") for evaluation in evaluations
+        ):
+            raise UserError(
+                "evaluations must be a list (in gin: [@LossEvaluation(), ...], each "
+                f"with its brackets). Received: evaluations={evaluations!r}"
+            )
+        if best is not None:
+            best.check(evaluations)
+        for i, evaluation in enumerate(evaluations):
+            self.check_periods(**{f"period of evaluation {i}": evaluation.period})
+
     def due(self, step, period):
-        """Whether a step ends a period. The last step ends all of them."""
+        """Whether a step ends a period. The last step ends all periods."""
         return step % period == 0 or step == self.train_steps
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpointing:
-    """Which checkpoints stay, and what a run starts from.
+    """The checkpoints that stay, and the state that a run starts from.
 
     Attributes:
-        keep: how many of the newest checkpoints stay.
-        keep_period: checkpoints of steps that it divides stay for good; None for none.
-        best: a `Best`: that checkpoint stays, and training may stop early; None for
+        keep: int, how many of the newest checkpoints stay.
+        keep_period: int. Checkpoints of its multiples stay for good. None for none.
+        best: a `Best`. The best checkpoint stays, and training may stop early. None for
             none.
-        initial: a function `initial(model)` that sets weights when the run starts from
-            scratch, such as `InitialCheckpoint`; None for none.
-        restart_data_at: the step of a checkpoint after which the data starts anew, to
-            continue with another task, batch size or lengths: weights, optimizer and
-            step stay. Checkpoints of other steps continue exactly, as do all with None.
+        initial: a function `initial(model)` that sets the weights of a new run, such as
+            `InitialCheckpoint`; None for none.
+        restart_data_at: int, the step of a checkpoint that continues with weights,
+            optimizer and step, and starts the data anew. This allows another task,
+            batch size or lengths. Other checkpoints continue exactly, and with None
+            all do.
 
     Raises:
-        ValueError: a value is not of these kinds.
+        ValueError: a value has the wrong type or range.
     """
 
     keep: int = 3
@@ -88,20 +106,18 @@ class Checkpointing:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """Where and how a program starts a run.
+    """The folder of a run, and how a program starts it.
 
     Attributes:
-        model_dir: folder of the run, made if it is missing. All hosts share it.
-        configuration: a function called when everything is built, that returns the
-            operative gin as text, and a dictionary of numbers and strings as
-            hyperparameters for TensorBoard; None for nothing. The text becomes
-            operative_config.gin, see `write_configuration`.
-        evaluation_bindings: dictionary of str, the bindings of gin that can change an
-            evaluation's result: one made with others does not count; None for none.
-        dry_run: whether to return before the first step, with one batch read and
-            nothing written.
-        layer_checks: whether to try layers that are not of this package, see
-            `check_own_layers`.
+        model_dir: folder of the run, made if missing. All hosts share it.
+        configuration: a function, called when everything is built; None for none. It
+            returns the operative gin as text for operative_config.gin, and a dictionary
+            of numbers and strings as hyperparameters for TensorBoard.
+        evaluation_bindings: dictionary of str, the gin bindings that can change an
+            evaluation's result. Results made with others do not count. None for none.
+        dry_run: bool, whether to return before the first step. One batch is read and
+            nothing is written.
+        layer_checks: bool, whether to test a user's own layers, see `check_own_layers`.
     """
 
     model_dir: str

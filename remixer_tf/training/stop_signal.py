@@ -1,22 +1,24 @@
-"""Ending a run by a signal, with nothing lost."""
+"""Ends a run after a signal, without losing steps."""
 
 import contextlib
 import signal
 import threading
+
+from remixer_tf import console
 
 _KEPT = "nothing is lost. The same command goes on."
 PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
 
 
 class StopSignal:
-    """Ends a run at SIGTERM, which takes a machine away, and at SIGINT (Ctrl-C).
+    """Ends a run at SIGTERM, as from a preempted machine, and at SIGINT (Ctrl-C).
 
-    It ends at once, except where steps would be lost: there the loop saves first. Use
-    it as a context manager around the run.
+    The run ends at once if no steps are lost. Otherwise the loop saves first. Use it as
+    a context manager around the run.
 
     Attributes:
-        alone: bool, whether no other process trains with this one.
-        received: the number of the signal, or None.
+        alone: bool, whether this process trains without others.
+        received: int, the signal's number, or None.
     """
 
     def __init__(self, alone=True):
@@ -27,7 +29,7 @@ class StopSignal:
         self._message = None
 
     def __enter__(self):
-        # Else the program handles signals itself.
+        # Python allows handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._note)
@@ -37,11 +39,11 @@ class StopSignal:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if self._message:
-            print(self._message, flush=True)
+            console.say(self._message)
 
     @contextlib.contextmanager
     def held(self):
-        """Notes signals in this block. Its end is where nothing is left to save."""
+        """Only notes signals inside the block, whose steps are not saved yet."""
         self._held = True
         try:
             yield
@@ -50,7 +52,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def let_through(self):
-        """Ends the run at once in this block of a `held` one, if it is `alone`."""
+        """Inside a `held` block: a signal ends the run at once, if it is `alone`."""
         if not self.alone:
             yield
             return
@@ -63,7 +65,7 @@ class StopSignal:
             self._held = True
 
     def leave(self, what):
-        """Raises KeyboardInterrupt after SIGINT, else SystemExit; `what` is saved."""
+        """Raises KeyboardInterrupt after SIGINT, else SystemExit, with a message."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(f"Ctrl-C: {what}")
         self._message = f"SIGTERM: {what}"

@@ -1,8 +1,10 @@
-"""The batches that a run reads."""
+"""The batches that a run reads, and whether the model has ids for them."""
 
 import time
 
-from remixer_tf.training.checks import check_ids
+import numpy as np
+
+from remixer_tf.errors import UserError
 
 
 class TimedBatches:
@@ -10,14 +12,15 @@ class TimedBatches:
 
     Args:
         data: a `tf.data.Dataset` of superbatches, see `train`.
-        engine: the run's `Engine`, against whose model `check_ids` checks batches.
+        engine: the run's `Engine`. `check_ids` compares batches with its model.
 
     Attributes:
-        data, iterator: the data, and their iterator.
-        first: the first superbatch, once `read_first` was called.
+        data, iterator: the data and their iterator.
+        first: the first superbatch. `read_first` sets it.
         start: float, `time.perf_counter` before the last batch was read.
-        waited: float, the seconds that reading it took.
-        new_shapes: bool, whether no batch before had its shapes: the engine compiles.
+        waited: float, the seconds that reading the last batch took.
+        new_shapes: bool, whether the last batch is the first one of its shapes, so that
+            the engine compiles.
     """
 
     def __init__(self, data, engine):
@@ -28,7 +31,7 @@ class TimedBatches:
         self._shapes = set()
 
     def read_first(self):
-        """Returns the first superbatch, checked. It is still the first one yielded."""
+        """Returns the first superbatch, checked. It is still yielded first."""
         self.first = next(self.iterator)
         check_ids(self.first, self._engine.model)
         return self.first
@@ -46,3 +49,36 @@ class TimedBatches:
             check_ids(batch, self._engine.model)
             self._shapes.add(shapes)
         return batch
+
+
+def check_vocabulary_size(vocabularies, model):
+    """Raises ValueError if the model has fewer ids than a run's vocabularies.
+
+    `describe_vocabularies` makes `vocabularies`.
+    """
+    limit = getattr(model, "vocab_size", None)
+    for feature, vocabulary in vocabularies.items():
+        if limit is not None and vocabulary["size"] > limit:
+            raise UserError(
+                f"The vocabulary of {feature} has {vocabulary['size']} ids, and the "
+                f"model's vocab_size is {limit}. Set VOCAB_SIZE to "
+                f"{-(-vocabulary['size'] // 128) * 128}: all ids, rounded up to a "
+                "multiple of 128."
+            )
+
+
+def check_ids(superbatch, model):
+    """Raises ValueError if the model lacks a token id or class of the data."""
+    for key, value in superbatch.items():
+        if key.endswith("_tokens"):
+            what, size = "token id", "vocab_size"
+        elif key == "labels" and value.dtype.is_integer:
+            what, size = "class", "num_classes"
+        else:
+            continue
+        limit, largest = getattr(model, size, None), int(np.max(value))
+        if limit is not None and largest >= limit:
+            raise UserError(
+                f"The data holds the {what} {largest}, but the model's {size} is "
+                f"{limit}. Set {size.upper()} to {largest + 1} at least."
+            )

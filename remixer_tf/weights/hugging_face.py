@@ -1,30 +1,33 @@
-"""Reads Hugging Face's T5, T5.1.1 and FLAN-T5."""
+"""Reads the folders that transformers writes: T5, its relatives, and BERT."""
 
 import os
 
 import numpy as np
 
 from remixer_tf.errors import UserError
-from remixer_tf.weights.generation import read_generation
-from remixer_tf.weights.names import HUGGING_FACE_T5, same
+from remixer_tf.weights.bert import read_bert
+from remixer_tf.weights.generation import Generation, read_generation
+from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
-from remixer_tf.weights.source import Source
+from remixer_tf.weights.source import BYTES, Source
 from remixer_tf.weights.t5 import T5
-from remixer_tf.weights.values import integer, real, short, word
+from remixer_tf.weights.values import check_fields, integer, real, short, word
 
-ARCHITECTURES = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
-# Hugging Face's names of activations, and ours. "gated-gelu" alone is the tanh form.
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu_exact",
-    "gelu_new": "gelu",
-    "silu": "silu",
-    "swish": "silu",
-}
+_WITH_DECODER = (
+    "T5ForConditionalGeneration",
+    "T5WithLMHeadModel",
+    "MT5ForConditionalGeneration",
+    "UMT5ForConditionalGeneration",
+)
+_ENCODERS = ("T5EncoderModel", "MT5EncoderModel", "UMT5EncoderModel")
+# Extra ids where tokenizer_config.json names none. mT5's are pieces of its vocabulary.
+_EXTRA_IDS = {"t5": 100, "mt5": 0, "umt5": 300}
+_BYTE_EXTRA_IDS = 125
 _PROJECTIONS = (*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS))
 _CONVERTING = (
     "Where its origin is trusted, transformers converts it: "
-    "T5ForConditionalGeneration.from_pretrained(FOLDER).save_pretrained(NEW)."
+    "AutoModel.from_pretrained(FOLDER).save_pretrained(NEW), with the class that "
+    "config.json names in place of AutoModel."
 )
 _EMBEDDINGS = (
     "shared.weight",
@@ -34,39 +37,32 @@ _EMBEDDINGS = (
 _UNUSED_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
-def read_hugging_face_t5(folder):
+def read_hugging_face(folder):
     """Reads a folder that transformers wrote as a `Source`: config.json, safetensors.
+
+    It holds a T5, T5.1.1, FLAN-T5, ByT5, mT5 or umT5, the encoder of one, or a BERT.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: it is of another kind of model.
+        ValueError: the model is another one, or a value is out of range. The message
+            names the field.
     """
     config = read_json(os.path.join(folder, "config.json"))
-    _check_kind(config)
+    kind = word(config, "model_type", None, (*_EXTRA_IDS, "bert"))
+    if kind == "bert":
+        return read_bert(folder, config, _CONVERTING)
+    encoder_only = _architecture(config) in _ENCODERS
+    check_fields(config, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
     files = SafetensorsFolder(folder, _CONVERTING)
     shapes = dict(files.shapes)
-    skipped = {_UNUSED_BIAS: "transformers does not use it either"}
-
-    copies = [name for name in _EMBEDDINGS if name in shapes]
-    if not copies:
-        raise UserError(f"There is no {_EMBEDDINGS[0]} in {folder}, the embedding.")
-    embedding, *copies = copies
-    if "lm_head.weight" in shapes:
-        copies.append("lm_head.weight")
-    table = files.read(embedding)
-    equal = {name for name in copies if np.array_equal(files.read(name), table, True)}
-    for name in copies:
-        if name in equal:
-            skipped[name] = f"equal to {embedding}"
-        elif name != "lm_head.weight":
-            raise UserError(
-                f"{name} differs from {embedding}. The encoder and the decoder of a T5 "
-                "share one embedding here."
-            )
-    tied = not copies or copies[-1] != "lm_head.weight" or "lm_head.weight" in equal
-    model = t5_of_config(config, tied)
+    embedding, copies = _embedding(folder, files)
+    skipped = {name: f"equal to {embedding}" for name in copies}
+    skipped[_UNUSED_BIAS] = "transformers does not use it either"
+    tied = "lm_head.weight" not in shapes or "lm_head.weight" in copies
+    model = t5_of_config(config, tied, encoder_only)
     model.check_fits(shapes)
-    scaled = _scales_logits(config)
+    # transformers never scales mT5's logits.
+    scaled = kind != "mt5" and _scales_logits(config)
     # Here tied logits are scaled, and others not. Tied ones without scale get a matrix.
     logits = "lm_head.weight"
     if tied and not scaled:
@@ -82,50 +78,68 @@ def read_hugging_face_t5(folder):
         read_json(os.path.join(folder, name), optional=True)
         for name in ("tokenizer_config.json", "generation_config.json")
     )
+    reads_bytes = "ByT5Tokenizer" in (
+        tokenizer.get("tokenizer_class"),
+        config.get("tokenizer_class"),
+    )
+    extra_ids = integer(tokenizer, "extra_ids", _EXTRA_IDS[kind], low=0)
+    if reads_bytes:  # transformers 5 writes 0
+        extra_ids = integer(tokenizer, "extra_ids", 0, low=0) or _BYTE_EXTRA_IDS
     return Source(
-        "Hugging Face T5",
+        f"Hugging Face {kind.replace('t5', 'T5')}{' encoder' * encoder_only}",
         *model.architecture(),
         rows,
         shapes,
         files.read,
         skipped,
-        vocabulary if os.path.exists(vocabulary) else None,
-        integer(tokenizer, "extra_ids", 100, low=0),
-        read_generation(generation),
+        vocabulary if os.path.exists(vocabulary) and not reads_bytes else None,
+        extra_ids,
+        Generation() if encoder_only else read_generation(generation),
+        **({"run": BYTES} if reads_bytes else {}),
     )
 
 
-def _check_kind(config):
-    """Raises ValueError unless it is T5's, as an encoder-decoder."""
-    kind = config.get("model_type")
-    if kind != "t5":
+def _architecture(config):
+    """The one class that config.json names, or None.
+
+    Raises:
+        ValueError: it is none of a T5.
+    """
+    names = config.get("architectures") or [None]
+    known = (*_WITH_DECODER, *_ENCODERS)
+    if type(names) is not list or len(names) != 1 or names[0] not in (None, *known):
         raise UserError(
-            f"config.json is of a {short(kind)} model. Of Hugging Face's formats only "
-            "T5's, 't5', has the layers of a model here."
-            + (
-                " (BERT normalises after each sublayer, the encoders here before it.)"
-                if kind == "bert"
-                else ""
-            )
+            f"architectures in config.json must be one of {', '.join(known)}. "
+            f"Received: {short(names)}"
         )
-    architectures = config.get("architectures") or []
-    if not isinstance(architectures, list) or any(
-        name not in ARCHITECTURES for name in architectures
-    ):
-        raise UserError(
-            f"config.json is of {short(architectures)}. Expected: "
-            f"{' or '.join(ARCHITECTURES)}."
-        )
-    expected = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
-    for name, value in expected.items():
-        if config.get(name, value) != value:
+    return names[0]
+
+
+def _embedding(folder, files):
+    """The name of the embedding, and the arrays that are equal to it.
+
+    Raises:
+        ValueError: there is none, or the encoder and the decoder have different ones.
+    """
+    copies = [name for name in _EMBEDDINGS if name in files.shapes]
+    if not copies:
+        raise UserError(f"There is no {_EMBEDDINGS[0]} in {folder}, the embedding.")
+    embedding, *copies = copies
+    table, equal = files.read(embedding), []
+    for name in (*copies, "lm_head.weight"):
+        if name not in files.shapes:
+            continue
+        if np.array_equal(files.read(name), table, True):
+            equal.append(name)
+        elif name != "lm_head.weight":
             raise UserError(
-                f"{name} must be {value}, as in T5. config.json has "
-                f"{short(config[name])}."
+                f"{name} differs from {embedding}. The encoder and the decoder of a T5 "
+                "share one embedding here."
             )
+    return embedding, equal
 
 
-def t5_of_config(config, tied):
+def t5_of_config(config, tied, encoder_only=False):
     """The `T5` that config.json describes; `tied`: the embedding makes its logits.
 
     Raises:
@@ -137,17 +151,29 @@ def t5_of_config(config, tied):
         name = "gelu_new"
     layers = integer(config, "num_layers")
     sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads")
+    decoder_layers = integer(config, "num_decoder_layers", layers)
+    buckets = {
+        "num_buckets": integer(config, "relative_attention_num_buckets", 32),
+        "max_distance": integer(config, "relative_attention_max_distance", 128),
+    }
+    own_biases = config["model_type"] == "umt5"
+    if own_biases and tuple(buckets.values()) != (32, 128):
+        raise UserError(
+            "relative_attention_num_buckets must be 32 and "
+            "relative_attention_max_distance 128 in a umt5, whose layers have biases "
+            f"of their own. Received: {buckets}"
+        )
     return T5(
         **{name: integer(config, name) for name in sizes},
         num_encoder_layers=layers,
-        num_decoder_layers=integer(config, "num_decoder_layers", layers),
+        num_decoder_layers=0 if encoder_only else decoder_layers,
         gated=gated,
         activation=ACTIVATIONS[name],
         tied_logits=tied,
-        num_buckets=integer(config, "relative_attention_num_buckets", 32),
-        max_distance=integer(config, "relative_attention_max_distance", 128),
+        **buckets,
         epsilon=real(config, "layer_norm_epsilon", 1e-6),
         dropout_rate=real(config, "dropout_rate", 0.1),
+        own_biases=own_biases,
     )
 
 

@@ -9,6 +9,15 @@ import re
 
 import numpy as np
 
+# Hugging Face's names of activations, and ours. "gated-gelu" alone is the tanh form.
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu_exact",
+    "gelu_new": "gelu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
 
 def same(array):
     """The array as it is."""
@@ -64,13 +73,21 @@ def _projection(sublayer):
     return r"\2" if sublayer == "feed_forward" else r"\3"
 
 
-HUGGING_FACE_T5 = _t5(
-    "shared.weight",
-    "lm_head.weight",
-    r"\1.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-    r"\1.final_layer_norm.weight",
-    _hugging_face,
-    np.transpose,
+HUGGING_FACE_T5 = (
+    *_t5(
+        "shared.weight",
+        "lm_head.weight",
+        r"\1.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        r"\1.final_layer_norm.weight",
+        _hugging_face,
+        np.transpose,
+    ),
+    (  # umT5
+        r"(encoder|decoder)/layer_(\d+)_self_attention/self_attention/position_bias"
+        "/rel_embedding",
+        r"\1.block.\2.layer.0.SelfAttention.relative_attention_bias.weight",
+        np.transpose,
+    ),
 )
 
 T5X = _t5(
@@ -122,27 +139,66 @@ _TIMM = (
 )
 
 
-def _timm_dense(ours, theirs):
+def _dense(ours, theirs):
     return (
         (f"{ours}/kernel", f"{theirs}.weight", np.transpose),
         (f"{ours}/bias", f"{theirs}.bias", same),
     )
 
 
-def _timm_norm(ours, theirs):
+def _norm(ours, theirs):
     return (
         (f"{ours}/gamma", f"{theirs}.weight", same),
         (f"{ours}/beta", f"{theirs}.bias", same),
     )
 
 
+_ATTENTION = r"encoder/layer_(\d+)_self_attention"
+_FEED_FORWARD = r"encoder/layer_(\d+)_feed_forward"
+
+
+def bert_rows(prefix):
+    """The table of Hugging Face's BERT; names of its encoder begin with `prefix`."""
+    layer = rf"{prefix}encoder.layer.\1"
+    embeddings = {
+        "token_embedding": "word",
+        "type_embedding": "token_type",
+        "encoder/positions": "position",
+    }
+    return (
+        *(
+            (f"{ours}/embeddings", f"{prefix}embeddings.{name}_embeddings.weight", same)
+            for ours, name in embeddings.items()
+        ),
+        *_norm("encoder/input_norm", f"{prefix}embeddings.LayerNorm"),
+        *(
+            row
+            for name in ("query", "key", "value")
+            for row in _dense(
+                f"{_ATTENTION}/self_attention/{name}", f"{layer}.attention.self.{name}"
+            )
+        ),
+        *_dense(f"{_ATTENTION}/self_attention/out", f"{layer}.attention.output.dense"),
+        *_norm(f"{_ATTENTION}/norm", f"{layer}.attention.output.LayerNorm"),
+        *_dense(f"{_FEED_FORWARD}/feed_forward/wi", f"{layer}.intermediate.dense"),
+        *_dense(f"{_FEED_FORWARD}/feed_forward/wo", f"{layer}.output.dense"),
+        *_norm(f"{_FEED_FORWARD}/norm", f"{layer}.output.LayerNorm"),
+        *_dense("head/transform", "cls.predictions.transform.dense"),
+        *_norm("head/norm", "cls.predictions.transform.LayerNorm"),
+        ("head/bias", "cls.predictions.bias", same),
+        *_dense("head/pooler", f"{prefix}pooler.dense"),
+        *_dense("head/classifier", "classifier"),
+        *_dense("head/span", "qa_outputs"),
+    )
+
+
 _GMLP = r"stack/layer_(\d+)_gmlp"
 TIMM_GMLP = (
     *_TIMM,
-    *_timm_norm(f"{_GMLP}/norm", r"blocks.\1.norm"),
-    *_timm_dense(f"{_GMLP}/gmlp/wi", r"blocks.\1.mlp_channels.fc1"),
-    *_timm_dense(f"{_GMLP}/gmlp/wo", r"blocks.\1.mlp_channels.fc2"),
-    *_timm_norm(f"{_GMLP}/gmlp/gating/norm", r"blocks.\1.mlp_channels.gate.norm"),
+    *_norm(f"{_GMLP}/norm", r"blocks.\1.norm"),
+    *_dense(f"{_GMLP}/gmlp/wi", r"blocks.\1.mlp_channels.fc1"),
+    *_dense(f"{_GMLP}/gmlp/wo", r"blocks.\1.mlp_channels.fc2"),
+    *_norm(f"{_GMLP}/gmlp/gating/norm", r"blocks.\1.mlp_channels.gate.norm"),
     (
         f"{_GMLP}/gmlp/gating/mixing/mixing_matrix",  # [1, target, source]
         r"blocks.\1.mlp_channels.gate.proj.weight",
@@ -159,14 +215,14 @@ _TOKENS = r"stack/layer_(\d+)_token_mixing"
 _CHANNELS = r"stack/layer_(\d+)_feed_forward"
 TIMM_MIXER = (
     *_TIMM,
-    *_timm_norm(f"{_TOKENS}/norm", r"blocks.\1.norm1"),
+    *_norm(f"{_TOKENS}/norm", r"blocks.\1.norm1"),
     (f"{_TOKENS}/token_mixing/wi", r"blocks.\1.mlp_tokens.fc1.weight", same),
     (f"{_TOKENS}/token_mixing/wi_bias", r"blocks.\1.mlp_tokens.fc1.bias", _column),
     (f"{_TOKENS}/token_mixing/wo", r"blocks.\1.mlp_tokens.fc2.weight", same),
     (f"{_TOKENS}/token_mixing/wo_bias", r"blocks.\1.mlp_tokens.fc2.bias", _column),
-    *_timm_norm(f"{_CHANNELS}/norm", r"blocks.\1.norm2"),
-    *_timm_dense(f"{_CHANNELS}/feed_forward/wi", r"blocks.\1.mlp_channels.fc1"),
-    *_timm_dense(f"{_CHANNELS}/feed_forward/wo", r"blocks.\1.mlp_channels.fc2"),
+    *_norm(f"{_CHANNELS}/norm", r"blocks.\1.norm2"),
+    *_dense(f"{_CHANNELS}/feed_forward/wi", r"blocks.\1.mlp_channels.fc1"),
+    *_dense(f"{_CHANNELS}/feed_forward/wo", r"blocks.\1.mlp_channels.fc2"),
 )
 
 

@@ -6,43 +6,52 @@ from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabulari
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.errors import ExistingFileError, UserError
+from remixer_tf.weights.source import BYTES, ENCODER, TEXT
 from remixer_tf.weights.values import gin_text
 
 
 def run_gin(source, vocabulary=None):
     """Returns the gin text of a run that starts from a `Source`.
 
-    `vocabulary` is the path of a SentencePiece model, None for the one next to the
+    `vocabulary` is the path of its vocabulary's file, None for the one next to the
     weights.
     """
-    run = "imagenet" if source.extra_ids is None else "imported"
-    text = (
-        f"include {source.architecture!r}\n{gin_text(source.bindings)}"
-        f"include 'runs/{run}.gin'\n"
-    )
-    path = vocabulary or source.vocabulary
-    if path and source.extra_ids is not None:
+    text = "".join(f"include {file!r}\n" for file in source.architecture)
+    if source.run is None:
+        return text
+    text += f"{gin_text(source.bindings)}include {source.run!r}\n"
+    if source.run in (TEXT, BYTES):
+        text += gin_text({"EXTRA_IDS": source.extra_ids})
+    if path := vocabulary or source.vocabulary:
         file = os.path.abspath(os.path.expanduser(path))
-        text += gin_text({"VOCABULARY_FILE": file, "EXTRA_IDS": source.extra_ids})
+        text += gin_text({"VOCABULARY_FILE": file})
     if source.generation.file:
         text += f"include {source.generation.file!r}\n"
     return text + gin_text(source.generation.bindings)
 
 
 def check_vocabulary_named(source, vocabulary, bindings):
-    """Raises ValueError unless weights of a text model come with a vocabulary.
+    """Raises ValueError if weights need a vocabulary's file and have none.
+
+    Models of bytes or images and exported runs need none, and take none.
 
     Args:
         source: a `Source`.
-        vocabulary: path of a SentencePiece model, or None.
+        vocabulary: path of a vocabulary's file, or None.
         bindings: list of str, of gin.
     """
     given = any(binding.startswith("VOCABULARY") for binding in bindings)
-    if source.extra_ids is not None and not (vocabulary or source.vocabulary or given):
+    if source.run not in (TEXT, ENCODER):
+        if vocabulary:
+            raise UserError(
+                f"a {source.format} needs no vocabulary's file. Leave --vocabulary out."
+            )
+    elif not (vocabulary or source.vocabulary or given):
         raise UserError(
             "no vocabulary came with these weights. Name their SentencePiece model "
-            "(of T5's own: sentencepiece.model or spiece.model) with "
-            "--vocabulary=FILE; in Python with bindings=[\"VOCABULARY_FILE = 'FILE'\"]."
+            "(of T5's own: sentencepiece.model or spiece.model), of a BERT its "
+            "vocab.txt, with --vocabulary=FILE; in Python with "
+            "bindings=[\"VOCABULARY_FILE = 'FILE'\"]."
         )
 
 
@@ -56,19 +65,18 @@ def check_vocabulary_fits(vocabularies, vocab_size):
             raise UserError(
                 f"The vocabulary of {feature} has {vocabulary['size']} ids, "
                 f"{vocabulary['extra_ids']} of them extra ids, and the weights have "
-                f"{vocab_size}. Name the one they were trained with: "
+                f"{vocab_size}. Name the one of their training: "
                 "--vocabulary=FILE, and --gin.EXTRA_IDS=N where it has not T5's 100."
             )
 
 
 def check_new(model_dir):
-    """Raises FileExistsError if there is something in the folder."""
+    """Raises FileExistsError unless the folder is missing or empty."""
     if os.path.exists(model_dir) and (
         not os.path.isdir(model_dir) or os.listdir(model_dir)
     ):
         raise ExistingFileError(
-            f"{model_dir} is not empty. Set --model_dir to a new folder: what is there "
-            "would be mixed with the imported run."
+            f"{model_dir} is not empty. Set --model_dir to a new folder."
         )
 
 
@@ -76,14 +84,14 @@ def write_run(model_dir, model, configuration, vocabularies):
     """Writes a run that has taken no step. The folder appears whole, or not at all.
 
     Args:
-        model_dir: str, of a folder that is empty or not there.
+        model_dir: str, a folder that is missing or empty.
         model: a built `keras.Model` with the weights.
         configuration: str, gin text.
         vocabularies: what `describe_vocabularies` returns; {} for a model of images.
 
     Raises:
-        FileExistsError: there is something in the folder.
-        OSError: it cannot be written.
+        FileExistsError: the folder is not empty.
+        OSError: the folder cannot be written.
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:

@@ -4,14 +4,15 @@ import json
 import os
 
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, StorageError, UserError
 from remixer_tf.weights.values import short
 
-_NAME = "model.safetensors"
-_INDEX = f"{_NAME}.index.json"
-# Files of these kinds are never read: they may run code, or are another library's.
-_PICKLE = "a pickle, which runs whatever code it holds when it is read"
+WEIGHTS = "model.safetensors"
+_INDEX = f"{WEIGHTS}.index.json"
+# Files of these kinds are never read: some run code, others need another library.
+_PICKLE = "a pickle, and reading it runs the code in it"
 _REFUSED = {
     **dict.fromkeys((".bin", ".pt", ".pth"), _PICKLE),
     ".h5": "in TensorFlow's HDF5 form",
@@ -30,8 +31,8 @@ class SafetensorsFolder:
         converting: str, how to make safetensors of another form, for a message.
 
     Raises:
-        FileNotFoundError: there are no safetensors, or a shard is missing.
-        ValueError: a file is not what safetensors writes, or the index is wrong.
+        FileNotFoundError: model.safetensors or a shard is missing.
+        ValueError: a file is damaged, or the index is wrong.
     """
 
     def __init__(self, folder, converting):
@@ -43,8 +44,8 @@ class SafetensorsFolder:
             ):
                 raise UserError(f"{_INDEX} has no weight_map from arrays to files.")
             shards = sorted(set(weight_map.values()))
-        elif _NAME in names:
-            weight_map, shards = None, [_NAME]
+        elif WEIGHTS in names:
+            weight_map, shards = None, [WEIGHTS]
         else:
             raise MissingFileError(_no_weights(folder, names, converting))
         self._files, self.shapes = {}, {}
@@ -67,7 +68,7 @@ class SafetensorsFolder:
         if weight_map is not None and weight_map.keys() != self.shapes.keys():
             wrong = sorted(weight_map.keys() ^ self.shapes.keys())
             raise UserError(
-                f"{_INDEX} and the files beside it disagree about {', '.join(wrong)}."
+                f"{_INDEX} and the files next to it differ in {', '.join(wrong)}."
             )
 
     def read(self, name):
@@ -75,12 +76,26 @@ class SafetensorsFolder:
         return self._files[name].get_tensor(name)
 
 
+def write_safetensors(path, arrays):
+    """Writes {name: array}; arrays must be contiguous, others would be written wrong.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    try:
+        save_file(
+            arrays, path, {"format": "pt"}
+        )  # the only one that transformers reads
+    except SafetensorError as error:  # of the disk too
+        raise StorageError(str(error)) from error
+
+
 def read_json(path, optional=False):
     """Returns the content of a JSON file, a dictionary.
 
     Raises:
-        FileNotFoundError: it is not there. If it is optional, {} is returned instead.
-        ValueError: it holds no JSON object.
+        FileNotFoundError: the file is missing. If it is optional, {} is returned.
+        ValueError: the file holds no JSON object.
     """
     if optional and not os.path.exists(path):
         return {}
@@ -96,7 +111,7 @@ def read_json(path, optional=False):
 
 def _no_weights(folder, names, converting):
     """The message for a folder without safetensors."""
-    message = f"There is no {_NAME} in {folder}."
+    message = f"There is no {WEIGHTS} in {folder}."
     for name in names:
         if why := _REFUSED.get(os.path.splitext(name)[1]):
             return f"{message} It has {name}, which is {why}. {converting}"

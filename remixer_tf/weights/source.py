@@ -1,16 +1,23 @@
-"""Published weights as one kind of thing, whatever their format, and taking them."""
+"""Published weights of any format as a `Source`, and setting a model from one."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from remixer_tf.checkpoints.reading import named_variables
+from remixer_tf.checkpoints.reading import is_random_state, named_variables
 from remixer_tf.errors import UserError
+from remixer_tf.models.build import build_model, declare
 from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
 
 _SHOWN = 10
+# gin files of runs that start from published weights, see `Source.run`.
+TEXT = "runs/imported.gin"
+BYTES = "runs/imported_bytes.gin"
+IMAGES = "runs/imagenet.gin"
+ENCODER = "runs/imported_encoder.gin"
 
 
 class Source(NamedTuple):
@@ -18,28 +25,49 @@ class Source(NamedTuple):
 
     Attributes:
         format: str, such as "Hugging Face T5".
-        architecture: str, the gin file of the model: one of this package's.
+        architecture: tuple of str, this package's gin files of the model.
         bindings: {name: value} of its sizes and choices, see `values.gin_text`.
         rows: the table of names, see `weights.names`.
-        shapes: {name: shape} of all arrays that are there.
+        shapes: {name: shape} of all arrays.
         read: a function from a name to the array.
         skipped: {name: reason} of arrays that no variable needs.
-        vocabulary: path of the SentencePiece model that came with them, or None.
-        extra_ids: int, the sentinels after the vocabulary's pieces; None for models
-            that read no text.
-        generation: a `Generation`, how the published model is asked.
+        vocabulary: path of the vocabulary's file next to the weights, or None.
+        extra_ids: int, the sentinels after the vocabulary's pieces.
+        generation: a `Generation`, the search of the published model.
+        run: str, the gin file of its run. TEXT and ENCODER need a vocabulary's file,
+            BYTES and IMAGES none. None: `architecture` is the whole configuration.
     """
 
     format: str
-    architecture: str
+    architecture: tuple
     bindings: dict
     rows: tuple
     shapes: dict
     read: Callable
     skipped: dict = {}
     vocabulary: str | None = None
-    extra_ids: int | None = 100
+    extra_ids: int = 100
     generation: Generation = Generation()
+    run: str | None = TEXT
+
+
+def check_size(kind, size, layers, shapes):
+    """Raises ValueError if arrays are far too few or too small for a model.
+
+    A model is built afterwards, and takes no more memory than about twice the arrays.
+    `match_variables` compares single arrays.
+
+    Args:
+        kind: str, the model's name, for the message.
+        size, layers: ints, the model's parameters and layers.
+        shapes: {name: shape}.
+    """
+    there = sum(math.prod(shape) for shape in shapes.values())
+    if size > 2 * there or layers > len(shapes):
+        raise UserError(
+            f"The configuration says that it is a {kind} of {size:,} parameters in "
+            f"{layers:,} layers. There are {len(shapes)} arrays of {there:,} numbers."
+        )
 
 
 def match_variables(variables, source):
@@ -80,10 +108,32 @@ def match_variables(variables, source):
     ]
     if lines:
         raise UserError(
-            f"These weights are not those of a {source.format} as this package knows "
-            "it. Arrays\n" + "\n".join(lines) + "\nNothing was written."
+            f"These weights are not a {source.format} as this package knows it. "
+            "Arrays\n" + "\n".join(lines) + "\nNothing was written."
         )
     return found
+
+
+def check_model(factory, source):
+    """Compares all names and shapes with a model's before it takes memory.
+
+    Args:
+        factory: the model's, see `build_model`.
+
+    Raises:
+        ValueError: what `match_variables` raises.
+    """
+    model = declare(lambda: build_model(factory, "float32"))
+    match_variables(model_variables(model), source)
+
+
+def model_variables(model):
+    """{path without the model's name: variable} of a built model, without dropout's."""
+    return {
+        path.partition("/")[2]: variable
+        for path, variable in named_variables(model.variables).items()
+        if not is_random_state(path)
+    }
 
 
 def take(model, source):
@@ -95,11 +145,9 @@ def take(model, source):
     Raises:
         ValueError: what `match_variables` raises.
     """
-    variables = {
-        path.partition("/")[2]: variable
-        for path, variable in named_variables(model.trainable_variables).items()
-    }
+    variables = model_variables(model)
     found = match_variables(variables, source)
     for path, (name, change) in found.items():
-        variables[path].assign(np.asarray(change(source.read(name)), np.float32))
+        value = np.asarray(change(source.read(name)))
+        variables[path].assign(value.astype(variables[path].dtype))
     return {path: name for path, (name, _) in found.items()}

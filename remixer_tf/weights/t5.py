@@ -2,12 +2,12 @@
 
 import ast
 import itertools
-import math
 import re
 from typing import NamedTuple
 
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import find_name
+from remixer_tf.weights.source import check_size
 from remixer_tf.weights.values import real, shape_of
 
 # Other libraries' names of activations, and ours (`get_activation`).
@@ -33,6 +33,9 @@ class T5(NamedTuple):
         num_buckets, max_distance: ints, see `RelativePositionBias`.
         epsilon: float, of the norms.
         dropout_rate: float.
+        own_biases: bool, whether each layer has a position bias of its own (umT5).
+
+    A `num_decoder_layers` of 0 is an encoder alone.
     """
 
     vocab_size: int
@@ -49,12 +52,16 @@ class T5(NamedTuple):
     max_distance: int = 128
     epsilon: float = 1e-6
     dropout_rate: float = 0.1
+    own_biases: bool = False
 
     def architecture(self):
-        """The gin file of the model, and the bindings of its sizes: a pair."""
+        """The gin files of the model, and the bindings of its sizes: a pair."""
         feed_forward = "GatedFeedForward" if self.gated else "FeedForward"
         sizes = (*self._fields[:7], "dropout_rate")
-        return f"architectures/{'t5_1_1' if self.gated else 't5_1_0'}.gin", {
+        files = ["t5_1_1" if self.gated else "t5_1_0"]
+        files += ["umt5"] * self.own_biases
+        files += ["t5_encoder"] * (not self.num_decoder_layers)
+        return tuple(f"architectures/{file}.gin" for file in files), {
             **{name.upper(): getattr(self, name) for name in sizes},
             "EncoderDecoder.tied_logits": self.tied_logits,
             f"{feed_forward}.activation": self.activation,
@@ -64,27 +71,14 @@ class T5(NamedTuple):
         }
 
     def check_fits(self, shapes):
-        """Raises ValueError if the arrays are far too few or too small for the model.
-
-        It bounds the memory of the model that is built by that of the arrays.
-        `match_variables` reports what is wrong with single arrays.
-
-        Args:
-            shapes: {name: shape}.
-        """
+        """Raises ValueError as `check_size` does for the arrays {name: shape}."""
         inner, layers = self.num_heads * self.d_kv, self.num_encoder_layers
         encoder = self.d_model * (4 * inner + (2 + self.gated) * self.d_ff)
         decoder = encoder + 4 * self.d_model * inner
-        bias = 2 * self.num_heads * self.num_buckets
+        bias = self.num_heads * self.num_buckets
         size = self.vocab_size * self.d_model + bias
         size += layers * encoder + self.num_decoder_layers * decoder
-        there = sum(math.prod(shape) for shape in shapes.values())
-        if size > 2 * there or layers + self.num_decoder_layers > len(shapes):
-            raise UserError(
-                f"This says that it is a T5 of {size:,} parameters in "
-                f"{layers + self.num_decoder_layers:,} layers, and has {len(shapes)} "
-                f"arrays of {there:,} numbers."
-            )
+        check_size("T5", size, layers + self.num_decoder_layers, shapes)
 
 
 def t5_from_shapes(shapes, rows, text):
@@ -93,11 +87,11 @@ def t5_from_shapes(shapes, rows, text):
     Args:
         shapes: {name: shape} of the published arrays.
         rows: their table, see `weights.names`.
-        text: str, the gin text that was published with them, which tells activations
-            and dropout. "" stands for T5's own: relu, or gelu in the gated layer.
+        text: str, the gin text that was published with them. It names activations and
+            dropout. Without it they are T5's: relu, or gelu in the gated layer; 0.1.
 
     Raises:
-        ValueError: these are not the weights of a T5, or text and shapes disagree.
+        ValueError: the weights are not a T5's, or text and shapes differ.
     """
 
     def shape(path, rank=2):
@@ -161,8 +155,8 @@ def published_activations(text):
     values = [_words(macros.get(value.removeprefix("%"), value)) for value in found]
     if any(value != values[0] for value in values):
         raise UserError(
-            f"The published gin text has several activations: {values}. The layers of "
-            "one T5 have the same here."
+            f"The published gin text has several activations: {values}. All layers of "
+            "a T5 have the same one here."
         )
     return values[0] if values else []
 

@@ -6,7 +6,7 @@ import os
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import TIMM_GMLP, TIMM_MIXER
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
-from remixer_tf.weights.source import Source
+from remixer_tf.weights.source import IMAGES, Source
 from remixer_tf.weights.values import real, reals, shape_of, word
 
 _CONVERTING = (
@@ -22,15 +22,15 @@ def read_timm(folder):
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: it is of another model.
+        ValueError: the model is another one, or a value is out of range.
     """
     config = read_json(os.path.join(folder, "config.json"))
     architecture = str(config.get("architecture"))
     is_gmlp = architecture.startswith("gmlp_")
     if not is_gmlp and not architecture.startswith("mixer_"):
         raise UserError(
-            f"config.json is of timm's {architecture}. Of timm's models those called "
-            "gmlp_* and mixer_* have a counterpart here."
+            f"architecture in config.json is timm's {architecture}. Expected: gmlp_* "
+            "or mixer_*."
         )
     files = SafetensorsFolder(folder, _CONVERTING)
     rows = TIMM_GMLP if is_gmlp else TIMM_MIXER
@@ -61,12 +61,12 @@ def read_timm(folder):
         bindings["D_TOKENS"] = shape(f"{first}.weight", 2)[0]
     return Source(
         f"timm {'gMLP' if is_gmlp else 'MLP-Mixer'}",
-        f"architectures/{'gmlp' if is_gmlp else 'mixer'}_vision.gin",
+        (f"architectures/{'gmlp' if is_gmlp else 'mixer'}_vision.gin",),
         bindings,
         rows,
         files.shapes,
         files.read,
-        extra_ids=None,
+        run=IMAGES,
     )
 
 

@@ -4,10 +4,17 @@ The files may be a stranger's. Gin text is made of checked values alone, by `gin
 """
 
 import os
+from typing import NamedTuple
 
 from remixer_tf.errors import UserError
 
 _MOST = 2**31 - 1
+
+
+class Reference(NamedTuple):
+    """A class that gin binds by its name, one of this package's words."""
+
+    name: str
 
 
 def integer(values, name, default=None, low=1, high=_MOST):
@@ -42,6 +49,16 @@ def word(values, name, default, known):
             f"{name} must be one of {', '.join(known)}. Received: {short(value)}"
         )
     return value
+
+
+def check_fields(values, **expected):
+    """Raises ValueError if a field is there and has another value than expected."""
+    for name, value in expected.items():
+        if values.get(name) not in (None, value):
+            raise UserError(
+                f"{name} must be {value}, as it is here. Received: "
+                f"{short(values[name])}"
+            )
 
 
 def reals(values, name, default):
@@ -113,6 +130,8 @@ def short(value):
 
 
 def _literal(value):
+    if type(value) is Reference:
+        return f"@{value.name}"
     if isinstance(value, tuple):
         return f"({''.join(_literal(x) + ', ' for x in value)})"
     if type(value) not in (bool, int, float, str):  # a subclass may write itself

@@ -11,7 +11,6 @@ import pytest
 from jax import numpy as jnp
 
 from remixer_tf.checkpoints.damage import DamagedError
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import (
     available_steps,
@@ -19,6 +18,7 @@ from remixer_tf.checkpoints.reading import (
     restore_model,
 )
 from remixer_tf.checkpoints.writing import Checkpoints
+from remixer_tf.engines.engine import Host
 from remixer_tf.engines.jax.engine import JaxEngine
 from tests.training import toy
 

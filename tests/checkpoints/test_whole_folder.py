@@ -5,8 +5,7 @@ import subprocess
 
 import pytest
 
-from remixer_tf.checkpoints.processes import machine
-from remixer_tf.checkpoints.whole_folder import whole_folder
+from remixer_tf.checkpoints.whole_folder import machine, whole_folder
 
 DAY = 24 * 3600
 

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import damage as damages
 from remixer_tf.checkpoints.damage import DamagedError
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import (
     available_steps,
     checkpoint_directory,
@@ -24,6 +23,7 @@ from remixer_tf.checkpoints.reading import (
 )
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.engines import engine
+from remixer_tf.engines.engine import Host
 from tests.training import toy
 
 

@@ -263,19 +263,12 @@ def test_a_users_file_may_set_what_nothing_reads_and_is_told(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_file_of_imports_alone_and_dynamic_registration(tmp_path, monkeypatch):
-    """In a file with gin's dynamic registration names are Python's."""
+def test_a_file_of_imports_alone(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "constant_parts.py").write_text("import gin\ngin.constant('c', 3)\n")
     (tmp_path / "imports.gin").write_text("import constant_parts\n")
-    (tmp_path / "dynamic.gin").write_text(
-        "from __gin__ import dynamic_registration\nimport fractions\n"
-        "fractions.Fraction.numerator = 3\n"
-    )
-    files = f"{tmp_path}/imports.gin,{tmp_path}/dynamic.gin"
-    parse(f"--gin_file={files}", "--gin.Run.seed=%c")
+    parse(f"--gin_file={tmp_path}/imports.gin", "--gin.Run.seed=%c")
     assert configuration.get_value("Run.seed") == 3
-    assert configuration.get_value("fractions.Fraction.numerator") == 3
     assert "import constant_parts\n" in configuration.configuration_str()
 
 
@@ -283,6 +276,9 @@ def test_a_required_value_may_be_set_by_its_long_name(tmp_path):
     (tmp_path / "a.gin").write_text("Run.seed = %gin.REQUIRED\n")
     parse(f"--gin_file={tmp_path}/a.gin", "--gin.remixer_tf.run.Run.seed=3")
     assert configuration.get_value("Run.seed") == 3
+    bindings = ["Run.seed=1", "remixer_tf.run.Run.seed=2", "Run.seed=4"]
+    parse(*(f"--gin.{binding}" for binding in bindings))
+    assert configuration.get_value("Run.seed") == 4
 
 
 def test_a_name_of_two_things():
@@ -312,7 +308,7 @@ def test_errors_in_files_name_file_and_line(tmp_path):
 
 def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     trained = []
-    called = "remixer_tf.configuration.training.call"
+    called = "remixer_tf.configuration.gin_files.call"
     monkeypatch.setattr(called, lambda *a, **k: trained.append(a))
     parse(f"--gin_file={MODEL},{RUN}", WORDS)
     written = configuration.configuration_str()

@@ -317,9 +317,10 @@ def test_layers_may_differ():
 
 
 def test_an_architecture_of_ones_own(tmp_path):
-    """The README's example: mixing in the lower half, attention in the upper."""
-    readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
-    (text,) = re.findall(r"```\n(include[^`]*\nLOWER = [^`]*)```", readme)
+    """The guide's example: mixing in the lower half, attention in the upper."""
+    root = pathlib.Path(__file__).parents[2]
+    guide = (root / "docs/guides/own_parts.md").read_text()
+    (text,) = re.findall(r"```gin\n(include[^`]*\nLOWER = [^`]*)```", guide)
     (tmp_path / "own.gin").write_text(text)
     tiny = ["D_MODEL = 12", "D_FF = 12", "VOCAB_SIZE = 40"]
     configuration.parse_gin([str(tmp_path / "own.gin")], tiny)

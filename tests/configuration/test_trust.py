@@ -15,7 +15,6 @@ REFUSED = {
     "a part of one": ("from os import path as keras", "imports os.path"),
     "t5's programs": ("import t5.scripts.dump_task", "imports t5.scripts.dump_task"),
     "a like name": ("import kerasy.layers", "--module_import=kerasy.layers"),
-    "dynamic registration": (DYNAMIC + CALL, "dynamic registration"),
     "a file beside it": ("include '{}'", "includes '.*more.gin'"),
     "a file of ours": ("include 'models/t5_1_1_tiny.gin'", "includes 'models/"),
     "in a block": ("train:\n  seed = 1\nimport evil_parts", "imports evil_parts"),
@@ -53,6 +52,14 @@ def test_what_a_strangers_configuration_may_not_do(tmp_path, marker, what):
     with pytest.raises(configuration.UserError, match=message) as error:
         read(run)
     assert "--trust" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_dynamic_registration_is_refused_everywhere(tmp_path, marker):
+    run = write_run(tmp_path, DYNAMIC + CALL)
+    file = f"--gin_file={tmp_path}/operative_config.gin"
+    for arguments in ([run], [run, "--trust"], [run, file]):
+        with pytest.raises(configuration.UserError, match="dynamic registration"):
+            read(*arguments)
 
 
 READERS = [

@@ -11,10 +11,10 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data import augmentation
+from remixer_tf.data.augmentation import Seeds
 from remixer_tf.data.failures import data_errors
 from remixer_tf.data.image_sources import ImageFolder, TfdsImages
 from remixer_tf.data.images import eval_images, image_dataset
-from remixer_tf.data.seeds import Seeds
 from tests.data.stress_iterators import live_shortly, take
 from tests.data.toy_images import (
     COLORS,

@@ -7,7 +7,7 @@ import seqio
 from remixer_tf.data.failures import data_errors
 from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
-from remixer_tf.tasks.squad_files import question_source, read_json
+from remixer_tf.tasks.squad import question_source, read_json
 from tests.tasks import squad_reference as reference
 
 CLS, SEP = 260, 259

@@ -15,7 +15,7 @@ from remixer_tf.data.vocabulary_training import (
     vocabularies_for_a_while,
 )
 from remixer_tf.errors import UserError
-from remixer_tf.tasks import mini_cogs_grammar
+from remixer_tf.tasks import mini_cogs
 
 TEXTS = ["the girl saw a dog", "the boy slept", "a girl slept near the tree"] * 5
 WORDS = {word for text in TEXTS for word in text.split()}
@@ -229,7 +229,7 @@ def test_words_of_mini_cogs_write_every_split(train_by_command, tmp_path):
     words = sentencepiece_vocabulary(path)
     assert f"{words.vocab_size} pieces, word" in out
     assert "inputs: 16760 texts" in out
-    splits = mini_cogs_grammar.generate()
+    splits = mini_cogs.generate()
     for split in ("dev", "test", "gen"):
         for example in splits[split]:
             for text in (example.sentence, example.logical_form):

@@ -38,7 +38,7 @@ from remixer_tf.decoding import greedy_decode
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.jax.processes import MissingProcessesError, meet
-from remixer_tf.evaluation.evaluation import Evaluation
+from remixer_tf.evaluation.base import Evaluation
 from remixer_tf.layers import HashRouter, MoE, SwitchRouter
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.objectives.losses import CrossEntropy

@@ -13,14 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
-from remixer_tf.engines.tensorflow.replicas import split_rows
 from remixer_tf.engines.tensorflow.step import TrainStep
-from remixer_tf.engines.tensorflow.strategy import get_strategy
+from remixer_tf.engines.tensorflow.strategy import get_strategy, split_rows
 from remixer_tf.layers import Dropout
 from remixer_tf.layers.dropout import replica
 from remixer_tf.objectives.losses import CrossEntropy
-from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.objectives.objective import Objective
+from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.serving.text_scorer import TextScorer
 from remixer_tf.serving.text_to_text import TextThroughArrays

@@ -7,7 +7,7 @@ import jax
 import pytest
 import seqio
 
-from remixer_tf.checkpoints.host import Host
+from remixer_tf.engines.engine import Host
 from remixer_tf.engines.jax.engine import make_mesh
 from remixer_tf.engines.jax.processes import connect, data_shards
 from remixer_tf.evaluation.evaluate import evaluate

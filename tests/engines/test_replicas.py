@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.engines.tensorflow.replicas import compile_on_replicas
-from remixer_tf.engines.tensorflow.strategy import get_strategy
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_batch, tiny_model
 
@@ -32,9 +31,7 @@ def test_bfloat16_is_decoded_as_inference_does():
         traced.append(batch["encoder_input_tokens"].shape)
         return greedy_decode(model, batch, 6, eos_id=-1)
 
-    evaluate = compile_on_replicas(
-        decode, get_strategy(), jit_compile=False, any_rows=True
-    )
+    evaluate = TensorFlowEngine(jit_compile=False).compile(decode, any_rows=True)
     found = evaluate(batch_of(ROWS))
     inputs = batch_of(ROWS)["encoder_input_tokens"]
 
@@ -55,9 +52,7 @@ def test_xla_compiles_it_for_each_size():
     def decode(batch):
         return greedy_decode(model, batch, 3, eos_id=-1)
 
-    evaluate = compile_on_replicas(
-        decode, get_strategy(), jit_compile=True, any_rows=True
-    )
+    evaluate = TensorFlowEngine(jit_compile=True).compile(decode, any_rows=True)
     for rows in (ROWS, 2):
         found, expected = evaluate(batch_of(rows)), decode(batch_of(rows))
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)

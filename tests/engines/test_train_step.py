@@ -9,8 +9,8 @@ from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.objectives.losses import CrossEntropy
-from remixer_tf.objectives.metrics import summarize_steps
 from remixer_tf.objectives.objective import Objective
+from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from tests.training import toy
 

@@ -17,14 +17,14 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import backend_context
 
 from remixer_tf import configuration
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.reading import hash_checkpoint
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.commands import run_command
+from remixer_tf.engines.engine import Host
 from remixer_tf.evaluation import evaluate as evaluate_module
+from remixer_tf.evaluation.base import Evaluation
 from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.evaluate import evaluate
-from remixer_tf.evaluation.evaluation import Evaluation
 from remixer_tf.evaluation.results import read_results
 from remixer_tf.run import Run
 from tests.data.toy_tasks import toy_task

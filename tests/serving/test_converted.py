@@ -178,7 +178,8 @@ def test_a_run(tiny_run):
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 @pytest.mark.parametrize("search", ["t5", "sampling"])
 def test_other_searches_are_refused(search, tiny_run):
-    arguments = ["--format=onnx", f"--gin_file=decoding/{search}.gin"]
+    files = f"{tiny_run}/operative_config.gin", f"decoding/{search}.gin"
+    arguments = ["--format=onnx", *(f"--gin_file={file}" for file in files)]
     name = {"t5": "beam_search", "sampling": "sample"}[search]
     with pytest.raises(configuration.UserError, match=f"other answers of {name}, or"):
         run_command("export", [f"--model_dir={tiny_run}", *arguments])

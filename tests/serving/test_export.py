@@ -13,6 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
 from remixer_tf.commands import run_command
+from remixer_tf.run import Run
 from remixer_tf.serving import saved_model
 from tests.serving.test_text_to_text import QUESTIONS
 
@@ -132,7 +133,7 @@ def test_signature_and_assets(exported, tiny_run):
 def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     content = sorted(os.listdir(exported))
     with monkeypatch.context() as early:
-        early.setattr(configuration, "call", None)  # Nothing is built before.
+        early.setattr(Run, "restore", None)  # Nothing is built before.
         with pytest.raises(FileExistsError, match="export/1 already") as error:
             run_command("export", [f"--model_dir={tiny_run}"])
     assert isinstance(error.value, configuration.UserError)
@@ -146,19 +147,19 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
     model, _ = restored(tiny_run)
     with pytest.raises(OSError, match="Cannot write .*export/2: No space") as error:
-        saved_model.export(model, str(tiny_run / "export"), 2, "")
+        saved_model.export(model, str(tiny_run / "export" / "2"), "")
     assert isinstance(error.value, configuration.UserError)
     assert os.listdir(tiny_run / "export") == ["1"]
 
 
 def test_weights_of_another_type_stand_beside(exported, tiny_run, monkeypatch):
-    def stop(model, directory, number, *args):
-        raise NotImplementedError(directory, number)
+    def stop(model, path, *args):
+        raise NotImplementedError(path)
 
     monkeypatch.setattr(saved_model, "export", stop)
     with pytest.raises(NotImplementedError) as error:
         run_command("export", [f"--model_dir={tiny_run}", "--weights=bfloat16"])
-    assert error.value.args == (str(tiny_run / "export_bfloat16"), 1)
+    assert error.value.args == (str(tiny_run / "export_bfloat16" / "1"),)
 
 
 def test_errors(tiny_run, tmp_path):
@@ -168,5 +169,5 @@ def test_errors(tiny_run, tmp_path):
     model, _ = restored(tiny_run)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Cannot write .*file/export/1") as error:
-        saved_model.export(model, str(tmp_path / "file" / "export"), 1, "")
+        saved_model.export(model, str(tmp_path / "file" / "export" / "1"), "")
     assert isinstance(error.value, configuration.UserError)

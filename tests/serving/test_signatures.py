@@ -24,7 +24,7 @@ from remixer_tf.models import (
     ImageClassifier,
     TransformerStack,
 )
-from remixer_tf.serving import batching, saved_model, warm_up
+from remixer_tf.serving import requests, saved_model
 from remixer_tf.serving.image_to_class import ImageToClass
 from remixer_tf.serving.text_encoder import TextEncoder
 from remixer_tf.serving.text_scorer import TextScorer
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
     """Those that wait for calls never end, and take 1% of a core each while they do."""
-    monkeypatch.setattr(batching, "THREADS", 1)
+    monkeypatch.setattr(requests, "THREADS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,8 @@ def asked(request, vocabulary, tmp_path_factory):
     answers = {k: v.numpy() for k, v in answer(strings(*QUESTIONS)).items()}
     tokens, _ = answer.read(strings(*QUESTIONS))
     folder = tmp_path_factory.mktemp(kind)
-    path, _ = saved_model.export(answer, str(folder), 1, "", warm_up=True)
+    path = str(folder / "1")
+    saved_model.export(answer, path, "", warm_up=True)
     return Asked(
         answer, answers, tokens, TextScorer(model, task, lengths), path, load(path)
     )
@@ -192,7 +193,7 @@ def reached(function):
 
 
 def test_warm_up_requests_are_answered(asked):
-    _, messages = warm_up.import_messages()
+    _, messages = saved_model.import_messages()
     file = os.path.join(asked.path, "assets.extra", "tf_serving_warmup_requests")
     seen = set()
     for record in tf.data.TFRecordDataset(file):
@@ -208,8 +209,8 @@ def test_warm_up_requests_are_answered(asked):
 @pytest.mark.parametrize("asked", ["lm"], indirect=True)
 def test_concurrent_calls_are_computed_together(asked, tmp_path):
     answer, loaded = asked.answer, asked.loaded
-    path, _ = saved_model.export(answer, str(tmp_path), 1, "", [1, 4])
-    batched = load(path)
+    saved_model.export(answer, str(tmp_path / "1"), "", [1, 4])
+    batched = load(str(tmp_path / "1"))
     questions = [*QUESTIONS[:4], b"the dog", b"a", b"cat cat"]
     alone = {
         "serving_default": loaded("serving_default", inputs=strings(*questions)),
@@ -240,7 +241,7 @@ def test_concurrent_calls_are_computed_together(asked, tmp_path):
         answers = batched("score", inputs=texts, targets=texts)
         assert answers["tokens"].shape == (size, *alone["score"]["tokens"].shape[1:])
     with pytest.raises(ValueError, match="greater than the one before.*\\[4, 1\\]"):
-        saved_model.export(answer, str(tmp_path), 2, "", [4, 1])
+        saved_model.export(answer, str(tmp_path / "2"), "", [4, 1])
     assert os.listdir(tmp_path) == ["1"]
 
 
@@ -251,7 +252,8 @@ def test_half_weights_are_half_on_disk(tmp_path):
         answer = TextToText(
             model, toy_task({}), feature_lengths=LENGTHS, weights=weights
         )
-        path, _ = saved_model.export(answer, str(tmp_path), number, "")
+        path = str(tmp_path / str(number))
+        saved_model.export(answer, path, "")
         file = os.path.join(path, "variables", "variables.data-00000-of-00001")
         sizes[weights] = os.path.getsize(file)
         inputs = {"inputs": strings(b"a", b"b"), "targets": strings(b"abc", b"de")}
@@ -270,7 +272,7 @@ def test_a_model_that_can_neither_decode_nor_score_is_refused(tmp_path):
     model.build()
     answer = TextToText(model, toy_task({}), feature_lengths=LENGTHS)
     with pytest.raises(ValueError, match="step by step.*cannot score whole texts"):
-        saved_model.export(answer, str(tmp_path), 1, "")
+        saved_model.export(answer, str(tmp_path / "1"), "")
     assert not list(tmp_path.iterdir())
 
 
@@ -293,9 +295,8 @@ def test_an_encoder_says_classes_and_gives_vectors(vocabulary, tmp_path):
     model.build()
     randomize(model)
     encoder = TextEncoder(model, task, 9)
-    path, signatures = saved_model.export(
-        encoder, str(tmp_path), 1, "", [2, 8], warm_up=True
-    )
+    path = str(tmp_path / "1")
+    signatures = saved_model.export(encoder, path, "", [2, 8], warm_up=True)
     loaded = load(path)
     assert loaded.names == {"serving_default", "classify", "embed"}
     texts = [b"", b"a cat", b"the dog", LONG, b"\xff"]
@@ -342,7 +343,8 @@ def test_an_image_classifier_takes_images_in(tmp_path):
     randomize(model)
     crop = functools.partial(resize_and_center_crop, image_size=16)
     classifier = ImageToClass(model, [crop, normalize])
-    path, _ = saved_model.export(classifier, str(tmp_path), 1, "", warm_up=True)
+    path = str(tmp_path / "1")
+    saved_model.export(classifier, path, "", warm_up=True)
     loaded = load(path)
     assert loaded.names == {"serving_default", "classify", "classify_bytes"}
     images = np.random.default_rng(0).integers(0, 256, (3, 20, 31, 3)).astype("uint8")
@@ -370,5 +372,5 @@ def test_an_image_classifier_takes_images_in(tmp_path):
 def test_without_the_extra_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
     with pytest.raises(ImportError, match=r"pip install 'remixer_tf\[serving\]'"):
-        saved_model.export(keras.Sequential(), str(tmp_path / "a"), 1, "", warm_up=True)
+        saved_model.export(keras.Sequential(), str(tmp_path / "a"), "", warm_up=True)
     assert not os.listdir(tmp_path)

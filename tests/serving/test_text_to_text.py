@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from remixer_tf import configuration
-from remixer_tf.checkpoints.processes import machine
+from remixer_tf.checkpoints.whole_folder import machine
 from remixer_tf.commands import run_command
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import Answers, Choice, Decoded, Search, decode

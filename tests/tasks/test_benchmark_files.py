@@ -14,14 +14,14 @@ from remixer_tf import configuration
 from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary
-from remixer_tf.tasks import benchmark_files, squad_files
-from remixer_tf.tasks.files_or_tfds import FilesOrTfds
+from remixer_tf.tasks import benchmark_files, squad
+from remixer_tf.tasks.folders import FilesOrTfds
 from tests.tasks.benchmark_layouts import write_glue, write_squad, write_super_glue
 
 FOLDERS = (
     benchmark_files.glue_folder,
     benchmark_files.super_glue_folder,
-    squad_files.data_folder,
+    squad.data_folder,
 )
 # For each set a task, a split, and its first example but for the ids of its texts.
 EXAMPLES = {
@@ -365,10 +365,10 @@ def test_missing_files_slices_and_squad_2(files, tmp_path):
     benchmark_files.super_glue_folder.set(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no BoolQ/train.jsonl or .*holds: no"):
         source.get_dataset("train")
-    squad = json.loads((files / "squad" / "dev-v1.1.json").read_text())
-    squad["data"][0]["paragraphs"][0]["qas"][0]["answers"] = []
-    (tmp_path / "dev-v2.0.json").write_text(json.dumps(squad))
-    squad_files.data_folder.set(str(tmp_path))
+    rows = json.loads((files / "squad" / "dev-v1.1.json").read_text())
+    rows["data"][0]["paragraphs"][0]["qas"][0]["answers"] = []
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps(rows))
+    squad.data_folder.set(str(tmp_path))
     with pytest.raises(ValueError, match="1 of the 1 questions.*squad_files_spans"):
         seqio.TaskRegistry.get("squad_v010_allanswers").source.get_dataset("validation")
 

@@ -10,8 +10,7 @@ from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.evaluation.scored import ScoredExamples
 from remixer_tf.evaluation.task_metrics import compute_metrics
-from remixer_tf.tasks.choice_files import COPA, HELLASWAG, RECORD
-from remixer_tf.tasks.choices import choices
+from remixer_tf.tasks.choices import COPA, HELLASWAG, RECORD, choices
 from tests.data.toy_tasks import train_dataset
 
 LONG = {"inputs": 512, "targets": 128}

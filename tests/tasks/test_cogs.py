@@ -1,14 +1,17 @@
+import functools
 import gzip
 import hashlib
+import http.server
 import os
 import pathlib
+import threading
 
 import numpy as np
 import pytest
 import seqio
 
-from remixer_tf.tasks import cogs, cogs_files
-from remixer_tf.tasks.metrics import TargetWithType
+from remixer_tf.tasks import cogs
+from remixer_tf.tasks.text_metrics import TargetWithType
 
 DEV = (
     "A wug ran .\twug ( x _ 1 ) AND run . agent ( x _ 2 , x _ 1 )\tin_distribution\n"
@@ -19,12 +22,12 @@ GEN = "A dax  sat .\tdax ( x _ 1 )\tcp_recursion\nBo sat .\tsit\tpassive_to_acti
 
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch, tmp_path):
-    """No folder is named, and nothing can be downloaded but from file://."""
+    """No folder is named."""
     monkeypatch.delenv("REMIXER_TF_COGS_DIR", raising=False)
     monkeypatch.delenv("REMIXER_TF_DATA", raising=False)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     yield
-    cogs_files.data_folder.set(None)
+    cogs.data_folder.set(None)
 
 
 @pytest.fixture
@@ -43,9 +46,7 @@ def read(split):
 
 
 def release_of_gen():
-    return cogs_files.describe_release(
-        cogs_files.read_bytes(cogs_files.find_file("gen"))
-    )
+    return cogs.describe_release(cogs.read_bytes(cogs.find_file("gen")))
 
 
 def byte_ids(text):
@@ -121,22 +122,22 @@ def test_task_scores_by_type_through_seqio(folder):
 def test_the_folder_is_found_in_this_order(tmp_path, monkeypatch):
     for name in ("data/cogs", "named", "set"):
         (tmp_path / name).mkdir(parents=True)
-    assert cogs_files.data_folder.find() == (None, None)
+    assert cogs.data_folder.find() == (None, None)
     monkeypatch.setenv("REMIXER_TF_DATA", str(tmp_path / "named"))
-    assert cogs_files.data_folder.find() == (None, None)
+    assert cogs.data_folder.find() == (None, None)
     monkeypatch.setenv("REMIXER_TF_DATA", str(tmp_path / "data"))
-    assert cogs_files.data_folder.find()[0] == str(tmp_path / "data/cogs")
+    assert cogs.data_folder.find()[0] == str(tmp_path / "data/cogs")
     monkeypatch.setenv("REMIXER_TF_COGS_DIR", str(tmp_path / "named"))
-    assert cogs_files.data_folder.find()[0] == str(tmp_path / "named")
-    cogs_files.data_folder.set(str(tmp_path / "set"))
-    assert cogs_files.data_folder.find()[0] == str(tmp_path / "set")
+    assert cogs.data_folder.find()[0] == str(tmp_path / "named")
+    cogs.data_folder.set(str(tmp_path / "set"))
+    assert cogs.data_folder.find()[0] == str(tmp_path / "set")
 
 
 def test_a_folder_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("REMIXER_TF_COGS_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError, match="REMIXER_TF_COGS_DIR.*nowhere"):
         read("dev")
-    cogs_files.data_folder.set(str(tmp_path / "elsewhere"))
+    cogs.data_folder.set(str(tmp_path / "elsewhere"))
     with pytest.raises(FileNotFoundError, match="cogs.directory.*elsewhere"):
         read("dev")
 
@@ -147,7 +148,7 @@ def test_the_folder_of_all_data_may_have_a_tilde_and_must_be_there(
     (tmp_path / "data/cogs").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("REMIXER_TF_DATA", "~/data")
-    assert cogs_files.data_folder.find()[0] == str(tmp_path / "data/cogs")
+    assert cogs.data_folder.find()[0] == str(tmp_path / "data/cogs")
     monkeypatch.setenv("REMIXER_TF_DATA", "~/nowhere")
     with pytest.raises(FileNotFoundError, match="REMIXER_TF_DATA.*nowhere"):
         read("dev")
@@ -180,7 +181,7 @@ def test_bad_files_name_the_file_and_line(folder, content, message):
 def test_every_row_is_kept():
     rows = [("a b", "c", "t"), ("d", "e", "t")]
     for data in (b"a b\tc\tt\nd\te\tt\n", b"a b\tc\tt\r\nd\te\tt"):
-        assert cogs_files.parse_rows(data, "f") == rows
+        assert cogs.parse_rows(data, "f") == rows
 
 
 def test_a_broken_gzip_file(folder):
@@ -193,39 +194,44 @@ def test_a_broken_gzip_file(folder):
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A folder that stands for the authors' repository, with DEV's checksum known."""
+    """A folder served as the authors' repository is, with DEV's checksum known."""
     server = tmp_path / "server"
     server.mkdir()
     (server / "dev.tsv").write_text(DEV)
     checksum = hashlib.sha256(DEV.encode()).hexdigest()
-    monkeypatch.setitem(cogs_files.CHECKSUMS, "dev", (len(DEV), checksum))
-    return server
+    monkeypatch.setitem(cogs.CHECKSUMS, "dev", checksum)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    handler = functools.partial(
+        http.server.SimpleHTTPRequestHandler, directory=str(server)
+    )
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{serving.server_port}/{{split}}.tsv"
+        monkeypatch.setattr(cogs.download, "__defaults__", (url,))
+        yield server
+        serving.shutdown()
 
 
 def test_download_checks_and_keeps_the_file(server):
-    url = f"file://{server}/{{split}}.tsv"
-    path = cogs_files.download("dev", url)
+    path = cogs.download("dev")
     assert pathlib.Path(path).read_text() == DEV
     assert path.startswith(os.environ["TFDS_DATA_DIR"])
     (server / "dev.tsv").unlink()
-    assert cogs_files.download("dev", url) == path
+    assert cogs.download("dev") == path
 
 
 def test_download_refuses_another_file(server):
     (server / "dev.tsv").write_text(DEV + "A row more .\tmore\tx\n")
     with pytest.raises(OSError, match="checksum") as error:
-        cogs_files.download("dev", f"file://{server}/{{split}}.tsv")
+        cogs.download("dev")
     assert "REMIXER_TF_COGS_DIR" in str(error.value)
 
 
-def test_without_folder_the_task_downloads_or_tells_both_ways(server, monkeypatch):
-    monkeypatch.setattr(
-        cogs_files.download, "__defaults__", (f"file://{server}/{{split}}.tsv",)
-    )
+def test_without_folder_the_task_downloads_or_tells_both_ways(server):
     assert len(read("dev")) == 2
     with pytest.raises(OSError) as error:
         read("train")
-    for text in ("train.tsv", "REMIXER_TF_COGS_DIR", "can be reached", str(server)):
+    for text in ("train.tsv", "REMIXER_TF_COGS_DIR", "can be reached", "404"):
         assert text in str(error.value)
 
 
@@ -253,7 +259,7 @@ def test_types_are_18_lexical_and_3_structural():
 class TestRealFiles:
     @pytest.fixture(autouse=True)
     def real_folder(self, no_folder, real_data_dir):
-        cogs_files.data_folder.set(str(real_data_dir / "cogs"))
+        cogs.data_folder.set(str(real_data_dir / "cogs"))
 
     @pytest.mark.parametrize(
         ("split", "count"),
@@ -266,14 +272,12 @@ class TestRealFiles:
 
     @pytest.mark.parametrize("split", ["train", "dev", "test"])
     def test_checksums_are_those_of_the_download(self, split):
-        data = cogs_files.read_bytes(cogs_files.find_file(split))
-        assert (len(data), hashlib.sha256(data).hexdigest()) == (
-            cogs_files.CHECKSUMS[split]
-        )
+        data = cogs.read_bytes(cogs.find_file(split))
+        assert hashlib.sha256(data).hexdigest() == cogs.CHECKSUMS[split]
 
     def test_gen_is_a_known_release_and_has_1000_of_each_type(self):
         assert release_of_gen()["release"] in ("2020", "2022-09-13")
-        types = [row[2] for row in cogs_files.read_split("gen")]
+        types = [row[2] for row in cogs.read_rows("gen")]
         assert {name: types.count(name) for name in set(types)} == (
             dict.fromkeys(cogs.GEN_TYPES, 1_000)
         )
@@ -282,8 +286,8 @@ class TestRealFiles:
         """The download's checksum of gen, derived from the original's rows."""
         if release_of_gen()["release"] != "2020":
             pytest.skip("the folder holds the corrected release already")
-        path = pathlib.Path(cogs_files.find_file("gen"))
-        lines = cogs_files.read_bytes(str(path)).decode().split("\n")
+        path = pathlib.Path(cogs.find_file("gen"))
+        lines = cogs.read_bytes(str(path)).decode().split("\n")
         changed = path.with_name("gen_2022_fix_lines.txt").read_text().split()
         assert len(changed) == 51
         for number in map(int, changed):
@@ -291,4 +295,4 @@ class TestRealFiles:
             head, tail = lines[number - 1].rsplit(" . agent (", 1)
             lines[number - 1] = f"{head} . theme ({tail}"
         data = "\n".join(lines).encode()
-        assert cogs_files.describe_release(data)["release"] == "2022-09-13"
+        assert cogs.describe_release(data)["release"] == "2022-09-13"

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import seqio
 
-from remixer_tf.tasks import cogs_files
+from remixer_tf.tasks import cogs
 from remixer_tf.tasks.cogs_forms import to_variable_free
 from tests.tasks.cogs_inverse import to_logical_form
 
@@ -81,16 +81,17 @@ def test_the_task(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_every_row_of_the_real_files(real_data_dir):
-    cogs_files.data_folder.set(str(real_data_dir / "cogs"))
+    cogs.data_folder.set(str(real_data_dir / "cogs"))
     try:
-        rows = [r for split in cogs_files.SPLITS for r in cogs_files.read_split(split)]
+        rows = [r for split in cogs.SPLITS for r in cogs.read_rows(split)]
     finally:
-        cogs_files.data_folder.set(None)
+        cogs.data_folder.set(None)
     assert len(rows) == 51_155
     forms = set()
     for sentence, logical_form, _ in rows:
         form = to_variable_free(logical_form)
         assert "x _" not in form
+        sentence = sentence.removeprefix("cogs: ")
         assert to_logical_form(form, sentence) == logical_form, sentence
         forms.add(form)
     assert len(forms) > 40_000

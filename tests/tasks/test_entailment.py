@@ -14,7 +14,7 @@ from remixer_tf import configuration
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.evaluation.loss import LossEvaluation
-from remixer_tf.tasks import entailment, hans
+from remixer_tf.tasks import entailment
 
 CONJNLI = (
     '\ufeffPremise\tHypothesis\tLabel\nA and "B".\tB.\tentailment\nC.\tÖ.\tneutral\n'
@@ -38,7 +38,7 @@ FOLDERS = (
     entailment.anli_folder,
     entailment.art_folder,
     entailment.conjnli_folder,
-    hans.data_folder,
+    entailment.hans_folder,
     entailment.snli_folder,
 )
 
@@ -178,7 +178,8 @@ def test_hans(folder):
     said = [task.postprocess_fn(word) for word in words]
     assert said == [0, 1, 1, 1, -1]
     (metric,) = task.metric_fns
-    other = [hans.Target(0, "subsequence"), hans.Target(0, "constituent")]
+    heuristics = ("subsequence", "constituent")
+    other = [entailment.HansTarget(0, heuristic) for heuristic in heuristics]
     assert metric([of, of, of, *other], said) == {
         "accuracy": 40.0,
         "accuracy/entailed/constituent": 0.0,
@@ -237,7 +238,7 @@ def test_accuracy():
         ("conj_dev.tsv", "a\tb\n", "no column premise or .* It has: a, b"),
         ("conj_dev.tsv", CONJNLI + "c\td\tyes\n", "line 4: Label 'yes' is none of ent"),
         ("conj_dev.tsv", CONJNLI + "c\td\n", "line 4: wrong column count"),
-        ("dev.jsonl", "{}\n{}\n", "Line 1 of .*KeyError"),
+        ("dev.jsonl", "{}\n{}\n", "Line 1 of .*JSON object with obs1"),
         ("dev.jsonl", "{}\n", "dev-labels.lst has 2 lines, and .* has 1"),
         ("dev-labels.lst", "3\n1\n", "Line 1 of .*and 1 or 2"),
     ],

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import seqio
 
-from remixer_tf.tasks import mini_cogs_grammar as grammar
-from remixer_tf.tasks.mini_cogs_grammar import GEN_KINDS
+from remixer_tf.tasks import mini_cogs as grammar
+from remixer_tf.tasks.mini_cogs import GEN_KINDS
 
 ROLES = {"agent", "patient", "goal", "content"}
 # Results in the documentation hold for these sentences and those between them.

@@ -8,7 +8,7 @@ import seqio
 
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
-from remixer_tf.tasks import benchmark_files, squad, squad_files
+from remixer_tf.tasks import benchmark_files, squad
 from tests.data.toy_tasks import train_dataset
 
 # (task, split): the file, and the rows that its publishers tell. Of some the folder has
@@ -95,10 +95,10 @@ OTHERS = {
 def folders(real_data_dir, monkeypatch):
     monkeypatch.setenv("REMIXER_TF_DATA", str(real_data_dir))
     benchmark_files.glue_folder.set(str(real_data_dir))
-    squad_files.data_folder.set(str(real_data_dir / "squad"))
+    squad.data_folder.set(str(real_data_dir / "squad"))
     yield real_data_dir
     benchmark_files.glue_folder.set(None)
-    squad_files.data_folder.set(None)
+    squad.data_folder.set(None)
 
 
 def task_of(name, folder):
@@ -106,9 +106,7 @@ def task_of(name, folder):
         return get_task(name)
     # A part of SQuAD 1.1 under another name, as T5's task reads it.
     path = str(folder / "squad" / "xquad.en.json")
-    source = squad.question_source(
-        lambda split: squad_files.read_json(path), ["validation"]
-    )
+    source = squad.question_source(lambda split: squad.read_json(path), ["validation"])
     return get_task("squad_v010_allanswers").replace(name="xquad", source=source)
 
 

@@ -20,10 +20,12 @@ from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.spans import SpanFeatureConverter
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
 from remixer_tf.decoding import best_span
+from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.decoded import DecodedExamples
 from remixer_tf.evaluation.task_metrics import compute_metrics
-from remixer_tf.tasks import squad, squad_files
+from remixer_tf.serving.span_answers import SpanAnswerer
+from remixer_tf.tasks import squad
 from remixer_tf.tasks.squad import Question
 from tests.tasks import squad_reference as reference
 
@@ -197,6 +199,24 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
         text = context[span[0] : span[1] + 1].strip() if span else ""
         questions.append((text, no_answer, [a["text"] for a in row["answers"]]))
     bound = np.inf if threshold is None else threshold
+    answer = SpanAnswerer(
+        engine_of(model),
+        task,
+        LENGTHS,
+        functools.partial(
+            best_span,
+            max_span_length=longest,
+            num_best=num_best,
+            null_threshold=threshold,
+        ),
+    )
+    answers = answer([(row["question"], row["context"]) for row in rows])
+    assert [a.text for a in answers] == [
+        "" if no_answer > bound else text for text, no_answer, _ in questions
+    ]
+    assert [a.no_answer for a in answers] == pytest.approx(
+        [no_answer for _, no_answer, _ in questions], abs=1e-3
+    )
     expected = reference.scores(questions, bound)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)
     if threshold is None:
@@ -204,6 +224,16 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
         return
     at_best = reference.scores(questions, found["best_f1_threshold"] + 1e-5)
     assert at_best["f1"] == pytest.approx(found["best_f1"], abs=1e-3)
+
+
+def test_answers_of_windows_and_of_other_tasks(toy):
+    model, pairs = RandomLogits(), [("who?", ""), ("who?", "Ann")]
+    answer = SpanAnswerer(engine_of(model), toy, LENGTHS)
+    assert answer([]) == []
+    none, some = answer(pairs)
+    assert none.text == "" and some.text in "Ann" and some.text
+    with pytest.raises(ValueError, match="answers of mini_cogs are no spans"):
+        SpanAnswerer(engine_of(model), get_task("mini_cogs"), LENGTHS)
 
 
 def test_tfds_gives_what_the_files_give():
@@ -225,12 +255,12 @@ def test_tfds_gives_what_the_files_give():
 def test_files_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("REMIXER_TF_SQUAD_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"one file train\*\.json .*none"):
-        squad_files.read_split("train")
+        squad.read_split("train")
     (tmp_path / "train-v2.0.json").write_text(as_json(ROWS))
     with gzip.open(tmp_path / "dev-v1.1.json.gz", "wt") as file:
         file.write(as_json(ROWS[:2]))
-    assert squad_files.read_split("validation") == ROWS[:2]
-    assert sorted(squad_files.read_split("train"), key=lambda r: r["id"]) == ROWS
+    assert squad.read_split("validation") == ROWS[:2]
+    assert sorted(squad.read_split("train"), key=lambda r: r["id"]) == ROWS
     examples = read_examples(
         get_task("squad_files_spans"),
         "validation",
@@ -239,10 +269,10 @@ def test_files_of_a_folder(tmp_path, monkeypatch):
     assert [e["targets_pretokenized"] for e in examples] == [b"Ann", "Köln".encode()]
     (tmp_path / "train-v1.1.json").write_text(as_json(ROWS))
     with pytest.raises(FileNotFoundError, match="train-v1.1.json, train-v2.0.json"):
-        squad_files.read_split("train")
+        squad.read_split("train")
     monkeypatch.delenv("REMIXER_TF_SQUAD_DIR")
     with pytest.raises(FileNotFoundError, match="squad_files.directory"):
-        squad_files.read_split("train")
+        squad.read_split("train")
 
 
 def test_gin_names_the_folder(tmp_path):
@@ -253,30 +283,30 @@ def test_gin_names_the_folder(tmp_path):
         configuration.parse_gin(files, [*bindings, "VOCABULARY_FILE = 'a.model'"])
         reference = gin.query_parameter("DecodedEvaluation.decode_fn")
         assert reference.selector == "best_span"
-        assert squad_files.read_split("validation") == ROWS
+        assert squad.read_split("validation") == ROWS
     finally:
         gin.clear_config()
-        squad_files.data_folder.set(None)
+        squad.data_folder.set(None)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"data": [{"paragraphs": 1}]}'])
 def test_a_file_of_another_format(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match="a.json is not of SQuAD's format"):
-        squad_files.read_json(str(tmp_path / "a.json"))
+        squad.read_json(str(tmp_path / "a.json"))
 
 
 def test_an_id_names_one_question(tmp_path):
     (tmp_path / "a.json").write_text(as_json([ROWS[0], ROWS[0]]))
     with pytest.raises(ValueError, match="an id must name one question"):
-        squad_files.read_json(str(tmp_path / "a.json"))
+        squad.read_json(str(tmp_path / "a.json"))
 
 
 @pytest.mark.real_data
 def test_the_target_spans_of_xquad_score_well(real_data_dir, toy):
     """T5's pieces hold more than some answers, mostly what the scores leave out."""
     path = str(real_data_dir / "squad" / "xquad.en.json")
-    source = squad.question_source(lambda split: squad_files.read_json(path), ["dev"])
+    source = squad.question_source(lambda split: squad.read_json(path), ["dev"])
     task = get_task(
         toy.replace(source=source),
         sentencepiece_vocabulary(

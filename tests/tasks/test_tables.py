@@ -13,8 +13,9 @@ from remixer_tf import configuration
 from remixer_tf.data.epochs import examples_per_epoch
 from remixer_tf.data.lengths import LongExamples
 from remixer_tf.data.pipeline import Batching, train_dataset
-from remixer_tf.tasks import metrics, tables
+from remixer_tf.tasks import tables
 from remixer_tf.tasks.table_files import read_table
+from remixer_tf.tasks.text_metrics import METRICS
 
 TEMPLATES = {"inputs": "{{cb}} {hypothesis}, {premise}?", "targets": "{label}"}
 CSV = 'premise,hypothesis,label\n"a ""b"", c",d,yes\ne,"f\ng",no\n'
@@ -399,6 +400,6 @@ def test_metrics_by_name():
     task = table_task({"dev": "a.tsv"}, "{0}", "{1}", metrics=list(direct))
     results = [metric(targets, predictions) for metric in task.metric_fns]
     assert results[0]["accuracy"] == 25.0
-    assert sorted(metrics.METRICS) == sorted(direct)
+    assert sorted(METRICS) == sorted(direct)
     for name, result in zip(direct, results, strict=True):
         assert result == direct[name], name

@@ -1,4 +1,4 @@
-"""Parts of a user's own, which a gin file names: see the README."""
+"""Parts of a user's own, which a gin file names: see docs/guides/own_parts.md."""
 
 import gin
 import keras

@@ -3,12 +3,25 @@
 import numpy as np
 
 
-def made_up_weights(seed=0, *, gated=True, tied=False, vocab_size=384, dtype="float32"):
-    """A tiny T5 under Hugging Face's names: 2 + 1 layers, 2 heads of 3, d_model 8."""
+def made_up_weights(
+    seed=0,
+    *,
+    gated=True,
+    tied=False,
+    vocab_size=384,
+    dtype="float32",
+    own_biases=False,
+    layers=(2, 1),
+):
+    """A tiny T5 under Hugging Face's names: 2 + 1 layers, 2 heads of 3, d_model 8.
+
+    `own_biases`: each layer has a position bias, as umT5's. Without layers in the
+    decoder it is an encoder alone.
+    """
     rng = np.random.default_rng(seed)
     d_model, inner, d_ff, heads = 8, 6, 10, 2
     weights = {"shared.weight": rng.normal(size=(vocab_size, d_model))}
-    if not tied:
+    if not tied and layers[1]:
         weights["lm_head.weight"] = rng.normal(size=(vocab_size, d_model))
 
     def matrix(name, rows, columns):
@@ -17,13 +30,15 @@ def made_up_weights(seed=0, *, gated=True, tied=False, vocab_size=384, dtype="fl
     def norm(name):
         weights[f"{name}.weight"] = 1 + 0.3 * rng.normal(size=d_model)
 
-    for stack, layers in (("encoder", 2), ("decoder", 1)):
+    for stack, number in zip(("encoder", "decoder"), layers, strict=True):
+        if not number:
+            continue
         kinds = ["SelfAttention", "EncDecAttention", "DenseReluDense"]
         if stack == "encoder":
             kinds.remove("EncDecAttention")
-        for block in range(layers):
-            for number, kind in enumerate(kinds):
-                layer = f"{stack}.block.{block}.layer.{number}"
+        for block in range(number):
+            for place, kind in enumerate(kinds):
+                layer = f"{stack}.block.{block}.layer.{place}"
                 norm(f"{layer}.layer_norm")
                 if kind == "DenseReluDense":
                     for name in ("wi_0", "wi_1") if gated else ("wi",):
@@ -33,22 +48,25 @@ def made_up_weights(seed=0, *, gated=True, tied=False, vocab_size=384, dtype="fl
                 for name in "qkv":
                     matrix(f"{layer}.{kind}.{name}", inner, d_model)
                 matrix(f"{layer}.{kind}.o", d_model, inner)
-        bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
-        weights[f"{bias}.weight"] = rng.normal(size=(32, heads))
+            if own_biases or block == 0:
+                bias = f"{stack}.block.{block}.layer.0.SelfAttention"
+                bias = f"{bias}.relative_attention_bias.weight"
+                weights[bias] = rng.normal(size=(32, heads))
         norm(f"{stack}.final_layer_norm")
     return {name: x.astype(dtype) for name, x in weights.items()}
 
 
 def logits(weights, inputs, targets, *, scaled=False, heads=2):
-    """The logits of target tokens.
+    """The logits of target tokens, or without targets the encoder's output.
 
     Args:
         weights: as `made_up_weights` gives.
-        inputs, targets: int `[batch, length]`; 0 is padding of the inputs.
+        inputs, targets: int `[batch, length]`; 0 is padding of the inputs. `targets`
+            may be None.
         scaled: bool, whether the decoder's output is scaled by d_model ** -0.5.
 
     Returns:
-        float64 `[batch, targets, vocab_size]`.
+        float64 `[batch, targets, vocab_size]`, or `[batch, inputs, d_model]`.
     """
     w = {name: np.asarray(x, "float64") for name, x in weights.items()}
     table = w["shared.weight"]
@@ -79,17 +97,21 @@ def logits(weights, inputs, targets, *, scaled=False, heads=2):
             hidden = g * (x @ w[f"{name}.wi_1.weight"].T)
         return hidden @ w[f"{name}.wo.weight"].T
 
-    def bias(stack, length):
-        name = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    def bias(stack, block, length):
+        name = "layer.0.SelfAttention.relative_attention_bias.weight"
+        if (own := f"{stack}.block.{block}.{name}") in w:
+            name = own
+        else:
+            name = f"{stack}.block.0.{name}"
         offsets = np.arange(length)[None] - np.arange(length)[:, None]
         bucket = np.vectorize(lambda n: _bucket(int(n), stack == "encoder"))
         return w[name][bucket(offsets)].transpose(2, 0, 1)[None]
 
     def run(stack, x, allowed, encoded=None):
-        own = bias(stack, x.shape[1])
         block = 0
         while f"{stack}.block.{block}.layer.0.layer_norm.weight" in w:
             layer = f"{stack}.block.{block}.layer"
+            own = bias(stack, block, x.shape[1])
             y = norm(f"{layer}.0.layer_norm", x)
             x = x + attend(f"{layer}.0.SelfAttention", y, y, allowed, own)
             last = 1
@@ -103,6 +125,8 @@ def logits(weights, inputs, targets, *, scaled=False, heads=2):
         return norm(f"{stack}.final_layer_norm", x)
 
     encoded = run("encoder", table[inputs], real)
+    if targets is None:
+        return encoded
     length = targets.shape[1]
     before = np.pad(targets, [(0, 0), (1, 0)])[:, :-1]
     causal = np.tril(np.ones((length, length), bool))

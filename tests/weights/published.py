@@ -28,8 +28,12 @@ def write_hugging_face(folder, weights, shards=1, **config):
     """Writes config.json and safetensors; `config` adds to what all have."""
     folder.mkdir(parents=True, exist_ok=True)
     gated = any(".wi_0." in name for name in weights)
+    decoder = any(name.startswith("decoder") for name in weights)
+    kind = config.get("model_type", "t5").upper()
     config = {
-        "architectures": ["T5ForConditionalGeneration"],
+        "architectures": [
+            f"{kind}ForConditionalGeneration" if decoder else f"{kind}EncoderModel"
+        ],
         "model_type": "t5",
         "feed_forward_proj": "gated-gelu" if gated else "relu",
         **SIZES,

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from remixer_tf import configuration
+from remixer_tf import configuration, loading
+from remixer_tf.decoding import greedy_decode
 from remixer_tf.models.build import build_model
-from remixer_tf.weights import formats, run
+from remixer_tf.weights import formats
+from remixer_tf.weights import run as import_run
 from remixer_tf.weights.source import take
 from remixer_tf.weights.t5 import published_activations
 from remixer_tf.weights.values import gin_text
@@ -32,7 +34,7 @@ def imported(path, tmp_path):
     """The model of published weights."""
     source = formats.read_source(str(path))
     file = tmp_path / "imported.gin"
-    file.write_text(run.run_gin(source))
+    file.write_text(import_run.run_gin(source))
     configuration.parse_gin([str(file)], [], complete=False)
     model = build_model(configuration.get_value("Run.model"), "float32")
     take(model, source)
@@ -65,6 +67,62 @@ def test_hugging_face(tmp_path, name, config, gated, tied, scaled):
         tmp_path, weights | copies, shards=2 if "shards" in name else 1, **config
     )
     check_logits(imported(tmp_path, tmp_path), weights, scaled=scaled)
+
+
+@pytest.mark.parametrize(
+    "kind, config",
+    [
+        _slow("mt5", {"tie_word_embeddings": True}),  # written so, and never scaled
+        ("umt5", published.NEW),
+    ],
+)
+def test_relatives_of_t5(tmp_path, kind, config):
+    weights = numpy_t5.made_up_weights(own_biases=kind == "umt5")
+    published.write_hugging_face(tmp_path, weights, model_type=kind, **config)
+    model = imported(tmp_path, tmp_path)
+    check_logits(model, weights)
+    batch = {"encoder_input_tokens": INPUTS}
+    tokens = np.array(greedy_decode(model, batch, 6).tokens)
+    expected = numpy_t5.logits(weights, INPUTS, tokens).argmax(-1)
+    ended = np.cumsum(tokens == 1, axis=1) - (tokens == 1) > 0
+    np.testing.assert_array_equal(tokens, np.where(ended, 0, expected))
+
+
+@pytest.mark.parametrize("kind", ["t5", _slow("umt5")])
+def test_an_encoder_alone(tmp_path, kind):
+    weights = numpy_t5.made_up_weights(own_biases=kind == "umt5", layers=(2, 0))
+    published.write_hugging_face(tmp_path, weights, model_type=kind)
+    model = imported(tmp_path, tmp_path)
+    encoded, _ = model.encode({"encoder_input_tokens": INPUTS})
+    expected = numpy_t5.logits(weights, INPUTS, None)
+    real = INPUTS != 0
+    np.testing.assert_allclose(np.array(encoded)[real], expected[real], atol=2e-5)
+
+
+def test_byt5_needs_no_vocabulary(tmp_path):
+    """bytes b are ids b + 3, as ByT5 was trained; EOS is 1."""
+    weights = numpy_t5.made_up_weights(layers=(3, 1))
+    config = {"num_layers": 3, "tokenizer_class": "ByT5Tokenizer"}
+    published.write_hugging_face(tmp_path, weights, **published.NEW, **config)
+    # As transformers 5 writes it.
+    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 0}')
+    run = loading.load(tmp_path)
+    assert run.get_task().output_features["inputs"].vocabulary.vocab_size == 384
+    targets = np.array([[*b"a\xc3\xa9"]]) + 3
+    targets = np.append(targets, [[1]], axis=1)
+    inputs = np.array([[*"né".encode(), 1 - 3]]) + 3
+    logits = numpy_t5.logits(weights, inputs, targets)
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = np.take_along_axis(logits, targets[..., None], 2).sum()
+    np.testing.assert_allclose(run.score("né", "aé"), expected, atol=1e-4)
+    encoder = numpy_t5.made_up_weights(layers=(3, 0))
+    published.write_hugging_face(tmp_path, encoder, **published.NEW, **config)
+    received = loading.load(tmp_path).embed("né")
+    expected = numpy_t5.logits(encoder, inputs, None)[0].mean(0)
+    np.testing.assert_allclose(received, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="needs no vocabulary's file"):
+        source = formats.read_source(str(tmp_path))
+        import_run.check_vocabulary_named(source, "FILE", [])
 
 
 @pytest.mark.slow
@@ -239,8 +297,12 @@ def test_other_models_and_files_are_refused(tmp_path):
         published.write_hugging_face(folder, weights, **config)
         return _error(folder, tmp_path)
 
-    assert "BERT normalises after" in error(model_type="bert")
-    assert "of ['T5EncoderModel']" in error(architectures=["T5EncoderModel"])
+    message = error(model_type="llama")
+    assert "model_type must be one of t5, mt5, umt5" in message and "'llama'" in message
+    message = error(architectures=["T5ForTokenClassification"])
+    assert "architectures in config.json must be one of T5ForCond" in message
+    message = error(model_type="umt5", relative_attention_num_buckets=16)
+    assert "relative_attention_num_buckets must be 32" in message
     assert "Received: 'gated-elu'" in error(feed_forward_proj="gated-elu")
     assert "decoder_start_token_id must be 0" in error(decoder_start_token_id=3)
     published.write_hugging_face(folder, weights)

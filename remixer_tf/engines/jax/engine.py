@@ -9,9 +9,8 @@ import numpy as np
 import tensorflow as tf
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
-from remixer_tf.engines.engine import Cost, Engine, check_rows
+from remixer_tf.engines.engine import Cost, Engine, Host, check_rows
 from remixer_tf.engines.jax.flops import product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
@@ -24,32 +23,32 @@ from remixer_tf.models.build import build_model
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
 if keras.backend.backend() == "jax":
-    # TensorFlow reads the data, and would take the memory of all GPUs. Here, since it
-    # can be told only before it starts.
+    # TensorFlow reads the data, and would take the memory of all GPUs. This works only
+    # before TensorFlow starts.
     tf.config.set_visible_devices([], "GPU")
 
 
 class JaxEngine(Engine):
     """Runs a model by JAX, several steps in one program on a mesh of devices.
 
-    Mesh and rules change no results except by rounding: a batch is the global one, and
-    dropout's masks are the same.
+    Mesh and rules change results by rounding only: a batch is the global one, and
+    dropout's masks stay the same.
 
     Args:
-        mesh_shape, layout_rules: str, see `Layout`. With "" one device has all.
-        compilation_cache_dir: folder in which compiled programs are kept for later
-            runs; None for JAX_COMPILATION_CACHE_DIR of the environment, if it is set.
-        checkpoint_format: 'tensorflow', for which each host gathers the whole state and
-            the first writes, or 'orbax', for which each device's part is written from
-            where it is. Both are read on any mesh and either engine.
-        distributed: dictionary of what `connect` takes, of several processes that train
-            together; None for this process alone.
+        mesh_shape, layout_rules: str, see `Layout`. "" runs on one device.
+        compilation_cache_dir: folder that keeps compiled programs for later runs. None
+            takes the environment's JAX_COMPILATION_CACHE_DIR, if set.
+        checkpoint_format: 'tensorflow' or 'orbax'. Both are read on any mesh and by
+            either engine. With 'tensorflow' each host gathers the whole state and host
+            0 writes. With 'orbax' each device's part is written where it is.
+        distributed: dictionary, the arguments of `connect` for several processes that
+            train together; None for this process alone.
         barrier_seconds: how long a process waits for the others at checkpoints and
             evaluations.
 
     Raises:
-        ValueError: Keras runs on another library, there are fewer devices than the mesh
-            has, an unknown format, or what `Layout`, `connect` and `data_shards` raise.
+        ValueError: Keras runs on another library, the mesh has more devices than there
+            are, the format is unknown, or see `Layout`, `connect` and `data_shards`.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class JaxEngine(Engine):
         )
 
     def build_model(self, model, dtype_policy):
-        # Each variable is split when it is made: no device ever holds all of them.
+        # Each variable is split when it is made: no device holds them all.
         with placed(self._of_new):
             self.model = build_model(model, dtype_policy)
 
@@ -123,11 +122,11 @@ class JaxEngine(Engine):
         state, sums = program(*self._arguments(superbatch, stop))
         variables = self._train_step.variables()
         jax.tree.map(lambda variable, value: variable.assign(value), variables, state)
-        # This process's own, with which it can reckon alone.
+        # This process's copy, with which it can compute alone.
         return jax.tree.map(lambda value: value.addressable_data(0), sums)
 
     def _arguments(self, superbatch, stop=False):
-        """What the program takes, on the devices."""
+        """The program's arguments, on the devices."""
         state = jax.tree.map(lambda v: v.value, self._train_step.variables())
         stop = np.full(self._mesh.local_mesh.size, stop, "float32")
         of_parts = jax.make_array_from_process_local_data
@@ -139,45 +138,45 @@ class JaxEngine(Engine):
         )
 
     def _sharding(self, *axes):
-        """How the devices share an array whose dimensions are split over these axes."""
+        """The sharding of an array whose dimensions are split over these axes."""
         return NamedSharding(self._mesh, PartitionSpec(*axes))
 
     def _of_batch(self, leading_axes=0):
-        """How the devices share a batch, its rows after so many axes."""
+        """The sharding of a batch, whose rows follow some leading axes."""
         rows = self._layout.batch_axes or None
         return self._sharding(*[None] * leading_axes, rows)
 
     def _of_new(self, variable):
-        """How they share a variable of the model that Keras is making."""
+        """The sharding of a model's variable that Keras is making."""
         try:
             axes = self._layout.partition(variable)
-        except ValueError:  # Told when the model is whole, and its heads are known.
+        except ValueError:  # `partitions` raises it when the heads are known.
             axes = ()
         return self._sharding(*axes)
 
     def _of_variables(self):
-        """How they share the model's variables, {path: sharding}."""
+        """Returns {path: sharding} of the model's variables."""
         partitions = self._layout.partitions(self.model)
         return {path: self._sharding(*axes) for path, axes in partitions.items()}
 
     def _shared_tensors(self):
-        """How they share what layers compute, {expression of its path: sharding}.
+        """Returns {expression of a path: sharding} of tensors that layers compute.
 
-        Where a rule splits weights over the batch's axis too (fully sharded
-        parameters), the compiler gathers the weights then, and not the batch.
+        If a rule splits weights over the batch's axis too (fully sharded parameters),
+        the compiler then gathers the weights and not the batch.
         """
         if self._mesh.size == 1:
             return {}
         batch, experts = self._layout.batch_axes, self._layout.axis("experts")
         others = tuple(axis for axis in batch if axis != experts)
         return {
-            # Of a stack's sublayers.
+            # The outputs of a stack's sublayers.
             r".*/layer_\d+_[^/]+/output": self._of_batch(),
-            # Of mixtures of experts: [groups, ..], then [experts, rows of groups, ..].
+            # Mixtures of experts: [groups, ..], then [experts, rows of groups, ..].
             ".*/groups": self._of_batch(),
             ".*/rows_of_groups": self._of_batch(1),
             ".*/rows_of_experts": self._sharding(experts, others or None),
-            # Of gMLP's projection: [d_model, 2, half of d_ff].
+            # gMLP's projection: [d_model, 2, half of d_ff].
             ".*/halves": self._sharding(None, None, self._layout.axis("d_ff")),
         }
 
@@ -189,12 +188,8 @@ class JaxEngine(Engine):
             rows *= self.host.shard_info.num_shards
             parts = self._train_step.objective.micro_batches
             check_rows(rows, self.num_replicas, parts)
-
-            def train_steps(*arguments):  # The program's name, in profiles.
-                return self._train_step(*arguments)
-
             program = jax.jit(
-                train_steps,
+                self._train_step.train_steps,
                 donate_argnums=0,
                 out_shardings=(self._of_state, self._everywhere),
             )
@@ -222,8 +217,7 @@ class JaxEngine(Engine):
             nonlocal most
             rows = len(next(iter(batch.values())))
             check_rows(rows, self.num_replicas)
-            # Fewer rows than before are filled up: shapes are static here, and each
-            # is compiled anew.
+            # Shapes are static: padding fewer rows spares compiling another program.
             most = max(most, rows) if any_rows else rows
             batch = {
                 key: np.pad(x, [(0, most - rows)] + [(0, 0)] * (np.ndim(x) - 1))
@@ -292,15 +286,15 @@ class JaxEngine(Engine):
 
 
 class MissingDevicesError(UserError):
-    """A mesh has more devices than there are."""
+    """The mesh has more devices than there are."""
 
 
 def make_mesh(axes, there):
-    """Returns the mesh of axes {name: size} of the first devices.
+    """Returns the mesh of axes {name: size} over the first devices.
 
     Raises:
         MissingDevicesError: there are too few devices.
-        ValueError: they are of several processes, and it would not take all.
+        ValueError: several processes have devices, and the mesh leaves some out.
     """
     needed = math.prod(axes.values())
     processes = {device.process_index for device in there}

@@ -6,9 +6,10 @@ from jax.extend import core
 
 
 def product_flops(jaxpr):
-    """FLOPs of the matrix products and convolutions of a jaxpr: 2 a multiply-add.
+    """Returns the FLOPs of a jaxpr's matrix products and convolutions.
 
-    The body of a scan counts as often as it runs, that of another loop once.
+    A multiply-add counts 2. A scan's body counts as often as it runs, another loop's
+    body once.
     """
     total = 0
     for equation in jaxpr.eqns:

@@ -12,33 +12,33 @@ from remixer_tf.layers.axes import DIMENSIONS, axes_of
 
 
 class Layout:
-    """A mesh of devices, and the rules by which tensors are split over it.
+    """A mesh of devices, and the rules that split tensors over it.
 
-    Names and numbers stand apart by ":", pairs by any of " ,.;". A dimension without a
-    rule, or with a rule to an axis that the mesh does not have, is whole on every
-    device. "batch" alone may have several rules: it is split over all their axes.
+    ":" separates a name from its size or axis; any of " ,.;" separates pairs. Each
+    device holds the whole of a dimension that has no rule, or whose axis the mesh does
+    not have. Only "batch" may have several rules: it is split over all their axes.
 
-    With "d_model:data", where "batch:data" too, every device keeps a part of each
-    matrix (ZeRO's third stage). The compiler gathers the matrices where they are used
-    only if the outputs of blocks are held to `batch_axes`, as the engine does;
-    otherwise it splits the products instead, and the data parallelism is gone.
+    With "d_model:data" and "batch:data" every device keeps a part of each matrix
+    (ZeRO's third stage). The engine holds the outputs of blocks to `batch_axes`, so
+    that the compiler gathers the matrices for each product. Otherwise it would split
+    the products, and lose the data parallelism.
 
     Args:
-        mesh_shape: str, sizes of the mesh's axes, such as "data:4,model:2"; "" is one
+        mesh_shape: str, sizes of the mesh's axes, such as "data:4,model:2". "" is one
             device.
-        layout_rules: str, such as "batch:data,d_ff:model,heads:model,vocab:model".
-            The names of dimensions are those of `remixer_tf.layers.axes.DIMENSIONS`.
+        layout_rules: str, such as "batch:data,d_ff:model,heads:model,vocab:model", with
+            the dimensions of `remixer_tf.layers.axes.DIMENSIONS`.
 
     Attributes:
-        axes: dictionary of ints, the mesh's axes in their order, and their sizes.
-        num_devices: int, their product.
-        batch_axes: tuple of str, the axes that a batch is split over.
-        num_batch_parts: int, the product of their sizes.
+        axes: dictionary {axis: size} of ints, in the mesh's order.
+        num_devices: int, the product of the sizes.
+        batch_axes: tuple of str, the axes that split a batch.
+        num_batch_parts: int, the product of the sizes of `batch_axes`.
 
     Raises:
-        ValueError: malformed text, an axis or a rule told twice, a size that is no
-            positive integer, a dimension that does not exist, or an axis of several
-            devices that splits nothing.
+        ValueError: malformed text, a repeated axis or rule, a size that is no positive
+            integer, an unknown dimension, or an axis of several devices that splits
+            nothing.
     """
 
     def __init__(self, mesh_shape="", layout_rules=""):
@@ -73,7 +73,7 @@ class Layout:
         self._check_used({*self.batch_axes, *self._axis_of.values()}, received)
 
     def _check_used(self, used, more):
-        """Raises ValueError if an axis of several devices is not one of those used."""
+        """Raises ValueError if an axis of several devices is not in `used`."""
         for axis, size in self.axes.items():
             if size > 1 and axis not in used:
                 raise UserError(
@@ -87,15 +87,15 @@ class Layout:
         return self._axis_of.get(dimension)
 
     def partition(self, variable, num_heads=None):
-        """Says over which mesh axis each dimension of a variable is split.
+        """Returns the mesh axis, or None, that splits each dimension of a variable.
 
         Args:
             variable: a `keras.Variable`, whose dimensions `axes_of` names.
-            num_heads: int, of the attention whose variable it is: of `[d_model,
-                num_heads * d_kv]` whole heads are split. None where there is none.
+            num_heads: int, the heads in a dimension `num_heads * d_kv`, which are kept
+                whole; None if the variable has none.
 
         Returns:
-            tuple of str, an axis or None for each dimension.
+            tuple of str and None.
 
         Raises:
             ValueError: an axis does not divide a dimension, or would split two of them.
@@ -142,14 +142,10 @@ class Layout:
         return partitions
 
     def slot_partition(self, model):
-        """Says how an optimizer's variables are split: as the model's that they serve.
+        """Returns the `partition` of an optimizer's variables, as a function of one.
 
-        A slot of another shape than its variable is split by names of its own, as
-        `Adafactor` gives its rows and columns (`make_named`).
-
-        Returns:
-            a function of one of the optimizer's variables, or of one that is being
-            made. It returns a tuple, see `partition`.
+        A slot is split as its variable. If their shapes differ, the slot has names of
+        its own, as the rows and columns of `Adafactor` (`make_named`).
 
         Raises:
             ValueError: see `partition`.
@@ -162,7 +158,7 @@ class Layout:
 
         def of_slot(slot):
             name = slot.path.rpartition("/")[2]
-            # The longest: "..._wi_0_momentum" is of "..._wi_0" and not of "..._wi".
+            # "..._wi_0_momentum" belongs to "..._wi_0" and not to "..._wi".
             own = [owner for owner in owners if name.startswith(f"{owner}_")]
             owner = owners[max(own, key=len)] if own else None
             if owner is not None and tuple(slot.shape) == tuple(owner.shape):

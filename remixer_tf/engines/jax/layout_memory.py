@@ -1,4 +1,4 @@
-"""What a device of a mesh holds of a run, counted before anything is made."""
+"""The memory that a run takes on each device of a mesh, before it is made."""
 
 import math
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from remixer_tf.models.build import build_model, declare
 
 
 class DeviceMemory(NamedTuple):
-    """Bytes on each device; activations, which a compiled program tells, come on top.
+    """Bytes on each device, without activations.
 
     Attributes:
-        weights: int, of all variables of the model.
-        gradients: int, of the trainable ones, when all of them are known.
-        optimizer: int, of the optimizer's variables.
+        weights: int, the model's variables.
+        gradients: int, all gradients at once.
+        optimizer: int, the optimizer's variables.
     """
 
     weights: int
@@ -29,9 +29,7 @@ class DeviceMemory(NamedTuple):
 
 
 def device_memory(layout, model, optimizer):
-    """Returns the `DeviceMemory` of a built model and optimizer.
-
-    Their variables need no values.
+    """Returns the `DeviceMemory` of a built or declared model and optimizer.
 
     Raises:
         ValueError: the layout does not fit, see `Layout.partitions`.
@@ -52,7 +50,7 @@ def device_memory(layout, model, optimizer):
 def declare_run(model, optimizer, dtype_policy):
     """Builds a model and its optimizer, with variables that have no values.
 
-    The arguments are factories and a dtype policy, as `Engine.build` takes them.
+    See `Engine.build` for the arguments.
     """
     if keras.backend.backend() == "tensorflow":
         with tf.Graph().as_default():  # Variables of a graph have no memory.

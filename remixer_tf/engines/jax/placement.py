@@ -1,4 +1,4 @@
-"""How the devices of a mesh share variables and tensors: what Keras asks on JAX."""
+"""Tells Keras on JAX how the devices of a mesh share variables and tensors."""
 
 import contextlib
 import math
@@ -10,25 +10,22 @@ from jax.sharding import PartitionSpec
 
 
 def placed(sharding):
-    """Has Keras make variables on the devices that will have them.
+    """Returns a context in which Keras makes variables on their own devices.
 
-    Keras computes a large one in parts, for which it wants an `Initializer` and no
-    function. The numbers are those of one device, except the last bit of a large one.
+    Their values are those of one device, but for the last bit of large variables. Keras
+    initialises these in parts, for which it needs an `Initializer` and not a function.
 
     Args:
         sharding: a function of a `keras.Variable` that has a path and a shape, and no
             value yet. It returns a `jax.sharding.NamedSharding`.
-
-    Returns:
-        a context manager.
     """
     return _distributed(_Variables(sharding))
 
 
 def shared(shardings):
-    """Returns a context in which devices share tensors that a program is traced with.
+    """Returns a context in which tracing a program shares tensors among the devices.
 
-    Of {expression of a tensor's path: sharding}; {} for no distribution.
+    `shardings` is {expression of a tensor's path: sharding}; {} shares none.
     """
     return _distributed(_Tensors(shardings) if shardings else None)
 
@@ -44,7 +41,7 @@ def _distributed(distribution):
 
 
 class _Variables:
-    """Says to Keras how new variables are shared."""
+    """The distribution of new variables, for Keras."""
 
     def __init__(self, sharding):
         self.get_variable_layout = sharding
@@ -54,7 +51,7 @@ class _Variables:
 
 
 class _Tensors:
-    """Says to Keras how tensors are shared."""
+    """The distribution of tensors, for Keras."""
 
     def __init__(self, shardings):
         self._shardings = shardings
@@ -66,11 +63,11 @@ class _Tensors:
         return None
 
     def over_experts(self, path, function, tokens, weights):
-        """What `remixer_tf.layers.sharing.over_experts` asks of a layer's path.
+        """Computes experts on their devices, for `remixer_tf.layers.sharing`.
 
-        Where experts and batch are split over the same axis, the devices along it send
-        each other their tokens, and add up what comes back (GShard, section 3.3, with
-        all tokens in place of a capacity). No weights move.
+        If one axis splits experts and batch, the devices along it exchange their tokens
+        and add up the results. No weights move. Source: GShard, section 3.3, here with
+        all tokens in place of a capacity.
         """
         groups = self.get_tensor_layout(f"{path}/groups")
         batch = (*groups.spec, None)[0] or ()

@@ -11,30 +11,28 @@ from absl import logging
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from remixer_tf.checkpoints.host import Host
 from remixer_tf.checkpoints.sharded import spread
+from remixer_tf.engines.engine import Host
 from remixer_tf.errors import StorageError, UserError
 
 _SHUTDOWN_SECONDS = 60
-_ANSWER_SECONDS = 10
 
-# Each has a name, which all processes count alike.
-_barriers, _gathers = itertools.count(), itertools.count()
+_barriers = itertools.count()  # All processes count alike, for the barriers' names.
 
 
 class MissingProcessesError(StorageError):
-    """Processes did not come in time."""
+    """Processes did not reach a barrier in time."""
 
 
 def connect(initialization_timeout=300, **options):
     """Connects this process with the others, before JAX looks for its devices.
 
-    A process that is connected stays so. If one is missing after the time limit, JAX
-    0.10.2 ends the others by SIGABRT and names none: each logs that it waits.
+    If a process is missing after the time limit, JAX 0.10.2 ends the others by SIGABRT
+    without naming it. So each process logs that it waits.
 
     Args:
         initialization_timeout, options: see `jax.distributed.initialize`. It finds
-            address, number and index itself where Slurm, Open MPI, Kubernetes or Cloud
+            address, number and index by itself if Slurm, Open MPI, Kubernetes or Cloud
             TPU started the processes.
 
     Raises:
@@ -42,9 +40,9 @@ def connect(initialization_timeout=300, **options):
     """
     if jax.distributed.is_initialized():
         return
-    # SIGTERM is for `StopSignal`.
+    # `StopSignal` handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
-    # A process that ends by an error keeps the others waiting for so long.
+    # After an error the other processes wait for this long.
     options = {"shutdown_timeout_seconds": _SHUTDOWN_SECONDS, **options}
     logging.warning(
         "process %s of %s waits up to %s s for the others at %s. Then JAX ends it "
@@ -69,15 +67,12 @@ def connect(initialization_timeout=300, **options):
 
 
 def meet(seconds):
-    """Returns when all processes have called it as often.
-
-    Args:
-        seconds: float, how long one waits for the others.
+    """Returns when all processes have called it, a barrier.
 
     Raises:
-        MissingProcessesError: not all have called it in time.
+        MissingProcessesError: a process did not call it within `seconds`.
     """
-    # JAX has no public barrier with a time limit; Orbax takes this one too.
+    # JAX has no public barrier with a time limit. Orbax takes this one too.
     client = distributed.global_state.client
     name = f"remixer_tf {next(_barriers)}"
     try:
@@ -95,19 +90,13 @@ def meet(seconds):
 
 
 def gather_numbers(number, barrier):
-    """Returns the ints of all processes, which wait at `barrier`; see `Host.gather`."""
-    client = distributed.global_state.client
-    name = f"remixer_tf gather {next(_gathers)}"
-    client.key_value_set(f"{name}/{jax.process_index()}", str(number))
+    """Returns the ints of all processes, see `Host.gather`, after a barrier."""
     barrier()
-    return [
-        int(client.blocking_key_value_get(f"{name}/{i}", _ANSWER_SECONDS * 1000))
-        for i in range(jax.process_count())
-    ]
+    return multihost_utils.process_allgather(np.int32(number)).tolist()
 
 
 def this_host(sharding, num_parts, barrier_seconds):
-    """Returns the `Host` that this process is; see `data_shards` and `meet`."""
+    """Returns this process as a `Host`; see `data_shards` and `meet`."""
     shards = data_shards(sharding, num_parts)
     index = jax.process_index()
     first = min(p for p, shard in shards.items() if shard == shards[index])
@@ -123,13 +112,13 @@ def this_host(sharding, num_parts, barrier_seconds):
 
 
 def data_shards(sharding, num_parts):
-    """Says which part of the data each process reads: that of its devices.
+    """Returns the part of the data that each process reads, that of its devices.
 
-    Processes whose devices have the same rows of a batch read the same.
+    Processes whose devices have the same rows of a batch read the same part.
 
     Args:
         sharding: `NamedSharding` of a batch's rows.
-        num_parts: int, in how many parts it splits them.
+        num_parts: int, the parts that it splits them into.
 
     Returns:
         {process index: `seqio.ShardInfo`}.
@@ -157,15 +146,10 @@ def data_shards(sharding, num_parts):
 
 
 def put(values, shardings):
-    """Puts arrays on the devices of all processes, each of which has all of them.
+    """Puts a structure of arrays on the devices of all processes.
 
-    Args:
-        values: structure of arrays: those of JAX that several processes share already,
-            and others, whole and the same in every process.
-        shardings: the same structure of shardings.
-
-    Returns:
-        the structure of `jax.Array`s.
+    Every process passes the same whole arrays. `jax.Array`s that processes share stay
+    as they are. `shardings` has the same structure.
     """
     if jax.process_count() > 1:
         values = jax.tree.map(spread, values, shardings)
@@ -173,10 +157,7 @@ def put(values, shardings):
 
 
 def gather(array):
-    """Returns a `jax.Array`, of which other processes may hold parts, as NumPy's.
-
-    All processes call it.
-    """
+    """Returns a whole `jax.Array` as NumPy's. All processes call it."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     return multihost_utils.process_allgather(array, tiled=True)

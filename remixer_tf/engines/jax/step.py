@@ -12,15 +12,15 @@ from remixer_tf.models.batches import (
     scorable,
     targets_and_weights,
 )
-from remixer_tf.objectives.objective import Objective, unused_variables
+from remixer_tf.objectives.objective import Objective, reports, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
 
 
 class State(NamedTuple):
-    """What a step changes, lists of arrays in the order of Keras' variables.
+    """Lists of arrays that a step changes, in the order of Keras' variables.
 
     Attributes:
-        trainable, non_trainable: the model's. Random states are of the latter.
+        trainable, non_trainable: the model's. Random states are non-trainable.
         optimizer: slots and the count of iterations.
     """
 
@@ -32,25 +32,16 @@ class State(NamedTuple):
 class JaxTrainStep:
     """Several optimizer steps as a function of a state, to be compiled as a whole.
 
-    Objective, clipping, micro-batches, skipped steps and sums are those of
-    `Engine.step`, of the global batch on any number of devices: its parts are the
-    micro-batches alone. A step that is skipped moves the states of random generators
-    on, as on TensorFlow, and nothing else.
+    See `Engine.step` for objective, skipped steps and sums. They count the global
+    batch, on any number of devices. Its parts are the micro-batches. A step that is
+    skipped changes the states of random generators only, as on TensorFlow.
 
     Args:
         model: a built `keras.Model`.
-        optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet.
+        optimizer: a `keras.optimizers.Optimizer`. It is built here if necessary.
         objective: the `Objective`; None for its defaults.
-        constrain: a function of a micro-batch, a dictionary of arrays [rows, ...], that
-            says how devices share it; None where one has all.
-
-    Call arguments:
-        state: `State`.
-        superbatch: dictionary of arrays [steps, batch, ...].
-        stop: float32 array [devices], over 0 where a host wants all to stop.
-
-    Returns of a call:
-        the new `State`, and the dictionary of sums.
+        constrain: a function that constrains how devices share a micro-batch, a
+            dictionary of arrays [rows, ...]; None for one device.
     """
 
     def __init__(self, model, optimizer, objective=None, constrain=None):
@@ -69,7 +60,17 @@ class JaxTrainStep:
             self._optimizer.variables,
         )
 
-    def __call__(self, state, superbatch, stop):
+    def train_steps(self, state, superbatch, stop):
+        """Takes a step for each index of the leading axis.
+
+        Args:
+            state: `State`.
+            superbatch: dictionary of arrays [steps, batch, ...].
+            stop: float32 array [devices], over 0 if a host wants all to stop.
+
+        Returns:
+            the new `State`, and the dictionary of sums.
+        """
         state, sums = lax.scan(self._step, State(*state), superbatch)
         sums = {key: jnp.sum(value, axis=0) for key, value in sums.items()}
         return state, {**sums, "stop": jnp.sum(stop)}
@@ -82,7 +83,10 @@ class JaxTrainStep:
         slots = zip(self._optimizer.variables, state.optimizer, strict=True)
         with keras.StatelessScope(slots):
             learning_rate = jnp.asarray(self._optimizer.learning_rate, "float32")
-        sums, gradients, non_trainable = self._accumulate(state, batch, weight)
+        compute = self._part if self.objective.micro_batches == 1 else self._parts
+        sums, gradients, non_trainable = compute(
+            state.trainable, state.non_trainable, batch, weight
+        )
         norm = global_norm(gradients)
         if (most := self.objective.clip_norm) is not None:
             scale = most / jnp.maximum(norm, most)
@@ -115,10 +119,8 @@ class JaxTrainStep:
         )
         return state, sums
 
-    def _accumulate(self, state, batch, weight):
-        """Returns sums and gradients of all micro-batches, and the random states."""
-        if self.objective.micro_batches == 1:
-            return self._part(state.trainable, state.non_trainable, batch, weight)
+    def _parts(self, trainable, non_trainable, batch, weight):
+        """Returns what `_part` does, added up over the micro-batches."""
         parts = {
             key: value.reshape(self.objective.micro_batches, -1, *value.shape[1:])
             for key, value in batch.items()
@@ -128,13 +130,12 @@ class JaxTrainStep:
             totals, non_trainable = carry
             part = self._constrain(part)
             sums, gradients, non_trainable = self._part(
-                state.trainable, non_trainable, part, weight
+                trainable, non_trainable, part, weight
             )
             totals = jax.tree.map(jnp.add, totals, gradients)
             return (totals, non_trainable), sums
 
-        zeros = [jnp.zeros_like(value) for value in state.trainable]
-        carry = zeros, state.non_trainable
+        carry = [jnp.zeros_like(value) for value in trainable], non_trainable
         (gradients, non_trainable), sums = lax.scan(add, carry, parts)
         sums = {key: jnp.sum(value, axis=0) for key, value in sums.items()}
         return sums, gradients, non_trainable
@@ -153,8 +154,12 @@ class JaxTrainStep:
                 *zip(variables.non_trainable, non_trainable, strict=True),
             ]
             with keras.StatelessScope(mapping, collect_losses=True) as scope:
+                with reports(self._model) as reported:
+                    outputs = self._model(batch, training=True)
                 share = 1.0 / self.objective.micro_batches
-                value, sums = self.objective.of_part(self._model, batch, weight, share)
+                value, sums = self.objective.of_part(
+                    outputs, batch, reported, weight, share
+                )
             states = [scope.get_current_value(v) for v in variables.non_trainable]
             return value, (sums, states)
 
@@ -172,9 +177,9 @@ def global_norm(arrays):
 
 
 def _note(value, reached, name):
-    """The value; while a gradient is traced, notes the name if one reaches it.
+    """Returns the value, and adds the name to `reached` if a gradient reaches it.
 
-    jax.grad gives zeros where there is none.
+    jax.grad gives zeros if none does.
     """
 
     @jax.custom_vjp

@@ -1,18 +1,24 @@
 """The engine on TensorFlow: `tf.distribute` around a `tf.function`."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
-from remixer_tf.engines.engine import Cost, Engine
+from remixer_tf.engines.engine import Cost, Engine, check_rows
 from remixer_tf.engines.tensorflow.flops import (
     matmul_flops,
     peak_bytes,
     variable_bytes,
 )
-from remixer_tf.engines.tensorflow.replicas import compile_on_replicas
 from remixer_tf.engines.tensorflow.step import TrainStep
-from remixer_tf.engines.tensorflow.strategy import get_host, get_strategy, uses_xla
+from remixer_tf.engines.tensorflow.strategy import (
+    get_host,
+    get_strategy,
+    local_replicas,
+    split_rows,
+    uses_xla,
+)
 from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
@@ -23,12 +29,12 @@ class TensorFlowEngine(Engine):
 
     Args:
         strategy: str, see `get_strategy`.
-        jit_compile: whether XLA compiles forward and backward, and what evaluations
-            compute; None for on GPUs. (A TPU compiles whatever it is given.)
+        jit_compile: bool, whether XLA compiles forward and backward passes and
+            evaluations. None compiles on GPUs. TPUs always compile.
 
     Raises:
-        ValueError: Keras runs on another library.
-        ValueError, OSError: see `get_strategy`.
+        ValueError: Keras runs on another library, or see `get_strategy`.
+        OSError: see `get_strategy`.
     """
 
     def __init__(self, strategy="single", jit_compile=None):
@@ -42,6 +48,7 @@ class TensorFlowEngine(Engine):
         self._jit_compile = uses_xla(jit_compile)
         self.host = get_host(self._strategy)
         self.num_replicas = self._strategy.num_replicas_in_sync
+        self._replicas = local_replicas(self._strategy)
         self._costs = {}
 
     def build(self, model, optimizer, dtype_policy, objective=None):
@@ -65,9 +72,33 @@ class TensorFlowEngine(Engine):
         return self._train_step(superbatch, stop=stop)
 
     def compile(self, function, any_rows=False):
-        return compile_on_replicas(
-            function, self._strategy, self._jit_compile, any_rows
+        compiled = tf.function(function, jit_compile=self._jit_compile, autograph=False)
+        strategy = self._strategy
+
+        def compute(batch):
+            if not any_rows:
+                return compiled(batch)
+            specs = {
+                name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
+                for name, x in batch.items()
+            }
+            return compiled.get_concrete_function(specs)(batch)
+
+        # One of several hosts may call it alone: replicas share nothing here.
+        on_replicas = tf.function(
+            lambda batch: strategy.run(compute, (batch,)), autograph=False
         )
+        run = compute if self._replicas == 1 else on_replicas
+
+        def call(batch):
+            check_rows(next(iter(batch.values())).shape[0], self._replicas)
+            results = run(split_rows(batch, strategy))
+            return tf.nest.map_structure(
+                lambda *parts: np.concatenate([part.numpy() for part in parts]),
+                *strategy.experimental_local_results(results),
+            )
+
+        return call
 
     def parameter_norm(self):
         variables = [variable.value for variable in self.model.trainable_variables]
@@ -82,7 +113,7 @@ class TensorFlowEngine(Engine):
             steps = targets_and_weights(superbatch)[0].shape[0]
             variables = [*self.model.variables, *self.optimizer.variables]
             gradients = variable_bytes(self.model.trainable_variables)
-            alive = peak_bytes(function) / (self.num_replicas // self.host.count)
+            alive = peak_bytes(function) / self._replicas
             self._costs[shapes] = Cost(
                 flops=matmul_flops(function) // steps,
                 bytes=variable_bytes(variables) + gradients + alive,
@@ -102,7 +133,7 @@ class TensorFlowEngine(Engine):
 
     def _devices_of_host(self):
         gpus = len(tf.config.list_physical_devices("GPU"))
-        return min(self.num_replicas // self.host.count, max(gpus, 1))
+        return min(self._replicas, max(gpus, 1))
 
     def devices(self):
         devices = tf.config.list_logical_devices("GPU") or [
@@ -122,5 +153,5 @@ class TensorFlowEngine(Engine):
 
     def memory_limit(self):
         if tf.config.list_physical_devices("GPU"):
-            return None  # TensorFlow does not tell what a GPU has.
+            return None  # TensorFlow does not report a GPU's memory.
         return super().memory_limit()

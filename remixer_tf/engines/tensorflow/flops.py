@@ -10,9 +10,9 @@ class OpFlops(NamedTuple):
     """FLOPs of one operation of a traced function.
 
     Attributes:
-        name: str, the operation's; inside a called function it follows the caller's.
-        matmul: int, of a matrix product or convolution: 2 for each multiply-add.
-        rest: int, of other arithmetic on floats, see `op_flops`.
+        name: str. In a called function, the caller's name comes first.
+        matmul: int, FLOPs of a matrix product or convolution: 2 for each multiply-add.
+        rest: int, FLOPs of other arithmetic on floats, see `op_flops`.
     """
 
     name: str
@@ -29,7 +29,7 @@ def op_flops(concrete_function):
     numbers, there or back, counts 2.5 n log2 n. The body of a loop counts as often as
     its maximum says, and once if that is unknown. Unknown shapes count nothing.
     """
-    return list(_graph_flops(concrete_function.graph, ""))
+    return list(_op_flops(concrete_function, ""))
 
 
 def matmul_flops(concrete_function):
@@ -37,22 +37,27 @@ def matmul_flops(concrete_function):
     return sum(op.matmul for op in op_flops(concrete_function))
 
 
-def _graph_flops(graph, prefix):
-    for op in graph.get_operations():
+def _op_flops(function, prefix):
+    for op in function.graph.get_operations():
         matmul = _matmul_flops(op)
         rest = 0 if matmul else _rest_flops(op)
         if matmul or rest:
             yield OpFlops(prefix + op.name, matmul, rest)
         times = _iterations(op)
-        for attribute in op.op_def.attr:
-            if attribute.type == "func":
-                function = graph._get_function(op.get_attr(attribute.name).name)
-                for inner in _graph_flops(function.graph, f"{prefix}{op.name}/"):
-                    yield OpFlops(inner.name, times * inner.matmul, times * inner.rest)
+        for called in _called(op):
+            for inner in _op_flops(called, f"{prefix}{op.name}/"):
+                yield OpFlops(inner.name, times * inner.matmul, times * inner.rest)
+
+
+def _called(op):
+    """The functions that an operation calls."""
+    for attribute in op.op_def.attr:
+        if attribute.type == "func":
+            yield op.graph._get_function(op.get_attr(attribute.name).name)
 
 
 def _iterations(op):
-    """How often a loop runs at most; 1 if that is unknown, or no loop."""
+    """The most turns of a loop; 1 if that is unknown or it is no loop."""
     if op.type not in ("While", "StatelessWhile"):
         return 1
     maximum = tf.get_static_value(op.inputs[1])  # -1 for none
@@ -106,17 +111,13 @@ def _rest_flops(op):
 
 
 def peak_bytes(concrete_function):
-    """Bytes of the tensors alive at once, at most, if the ops ran in their order.
+    """The most bytes of tensors alive at once, if the ops run in their order.
 
-    A called function counts with its own peak while it runs; a loop's body once.
-    Variables are handles and do not count. Shapes that are unknown count as 0.
+    A called function adds its own peak while it runs, and so does one turn of a loop.
+    Variables are handles and do not count. Unknown shapes count as 0.
     """
-    return _graph_peak(concrete_function.graph)
-
-
-def _graph_peak(graph):
-    operations = graph.get_operations()
-    outputs = {tensor.ref() for tensor in graph.outputs}
+    operations = concrete_function.graph.get_operations()
+    outputs = {tensor.ref() for tensor in concrete_function.graph.outputs}
     last_use = {}
     for i, op in enumerate(operations):
         for tensor in op.inputs:
@@ -127,11 +128,7 @@ def _graph_peak(graph):
             dying.setdefault(i, []).append(ref.deref())
     alive = peak = 0
     for i, op in enumerate(operations):
-        inner = 0
-        for attribute in op.op_def.attr:
-            if attribute.type == "func":
-                function = graph._get_function(op.get_attr(attribute.name).name)
-                inner = max(inner, _graph_peak(function.graph))
+        inner = max(map(peak_bytes, _called(op)), default=0)
         if op.type not in _WITHOUT_MEMORY:
             alive += sum(_bytes(t) for t in op.outputs if t.ref() in last_use)
             peak = max(peak, alive + inner)

@@ -5,9 +5,9 @@ import contextlib
 import tensorflow as tf
 
 from remixer_tf.engines.engine import check_rows
-from remixer_tf.engines.tensorflow.replicas import split_rows
 from remixer_tf.engines.tensorflow.strategy import (
-    get_host,
+    local_replicas,
+    split_rows,
     take_reduced_gradients,
     uses_xla,
 )
@@ -17,7 +17,7 @@ from remixer_tf.models.batches import (
     scorable,
     targets_and_weights,
 )
-from remixer_tf.objectives.objective import Objective, unused_variables
+from remixer_tf.objectives.objective import Objective, reports, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
 
 # Sums that the loss, the auxiliary losses and the statistics do not bring.
@@ -30,25 +30,24 @@ _SCALARS = (
 class TrainStep:
     """Several optimizer steps in one `tf.function` call, on any strategy.
 
-    `Engine.step` says what a call takes, computes and returns. Replica r of R takes the
-    rows r * batch / R ... (r + 1) * batch / R of a host's batch, so that one and R
-    replicas compute the same numbers. Only forward and backward run under XLA: a
-    strategy's collectives and the update of mirrored variables cannot be compiled with
-    them. Gradients are made dense before the optimizer sees them, since Keras'
-    optimizers square each slice of a sparse gradient, and not their sum. They are
-    clipped after the all-reduce, by their norm as one device would have it.
+    See `Engine.step` for the arguments and returns of a call. Replica r of R takes the
+    rows r * batch / R ... (r + 1) * batch / R of a host's batch, so one replica and R
+    replicas compute the same numbers. XLA compiles forward and backward passes only: it
+    cannot compile a strategy's collectives and the update of mirrored variables.
+    Gradients become dense before the update, since Keras' optimizers square each slice
+    of a sparse gradient and not the slices' sum. Clipping follows the all-reduce.
 
     Args:
-        model: a built `keras.Model`, `model(batch, training=True)` giving what
-            `loss_fn` takes.
-        optimizer: a `keras.optimizers.Optimizer`; it is built here if it is not yet,
-            and its `apply` no longer adds up the gradients of replicas.
-        strategy: the strategy under whose scope both were made.
+        model: a built `keras.Model`.
+        optimizer: a `keras.optimizers.Optimizer`. It is built here if necessary. Its
+            `apply` no longer adds up the gradients of replicas.
+        strategy: the strategy in whose scope both were made.
         objective: the `Objective`; None for its defaults.
-        jit_compile: whether XLA compiles forward and backward; None for on GPUs.
+        jit_compile: bool, whether XLA compiles forward and backward passes. None
+            compiles on GPUs.
 
     Attributes:
-        run_steps: the `tf.function` that a call runs, of what `arguments` returns.
+        run_steps: the `tf.function` that a call runs on what `arguments` returns.
     """
 
     def __init__(self, model, optimizer, strategy, objective=None, jit_compile=None):
@@ -59,13 +58,13 @@ class TrainStep:
         self._objective = objective or Objective()
         self._micro_batches = self._objective.micro_batches
         self._num_replicas = strategy.num_replicas_in_sync
-        self._local_replicas = self._num_replicas // get_host(strategy).count
-        self.jit_compile = uses_xla(jit_compile)
         self._gradients = tf.function(
-            self._forward_backward, jit_compile=self.jit_compile, autograph=False
+            self._forward_backward,
+            jit_compile=uses_xla(jit_compile),
+            autograph=False,
         )
         self.run_steps = tf.function(self._loop, autograph=False)
-        self._shapes = {}  # of the sums, known when the model has been traced
+        self._shapes = {}  # of the sums, once the model is traced
         if not optimizer.built:
             with strategy.scope():
                 optimizer.build(model.trainable_variables)
@@ -77,12 +76,12 @@ class TrainStep:
     def arguments(self, superbatch, stop=False):
         """Returns what `run_steps` takes: each replica's part, and the wish to stop."""
         rows = targets_and_weights(superbatch)[0].shape[1]
-        check_rows(rows, self._local_replicas, self._micro_batches)
+        check_rows(rows, local_replicas(self._strategy), self._micro_batches)
         split = split_rows(superbatch, self._strategy, axis=1)
         return split, tf.constant(float(stop))
 
     def _loop(self, superbatch, stop):
-        """Runs one step for each index of the leading axis and adds the sums up."""
+        """Runs a step for each index of the leading axis, and adds up the sums."""
 
         def first_local(value):
             return self._strategy.experimental_local_results(value)[0]
@@ -134,7 +133,7 @@ class TrainStep:
         return sums
 
     def _trace(self, superbatch):
-        """Notes names and shapes of the sums, which a loop needs to know beforehand."""
+        """Traces the model. `_loop` needs names and shapes of the sums beforehand."""
         batch, replica_id = self._batch_at(superbatch, 0)
         specs = self._part_specs(batch)
         traced = self._gradients.get_concrete_function(*specs, replica_id)
@@ -143,7 +142,7 @@ class TrainStep:
         self._shapes |= dict.fromkeys(_SCALARS, tf.TensorShape([]))
 
     def _part_specs(self, batch):
-        """Returns what `_gradients` takes of a micro-batch, without the replica."""
+        """Returns the specs of a micro-batch and of the weight, for `_gradients`."""
         specs = {
             key: tf.TensorSpec(
                 [value.shape[0] // self._micro_batches, *value.shape[1:]], value.dtype
@@ -153,14 +152,14 @@ class TrainStep:
         return specs, tf.TensorSpec([], tf.float32)
 
     def _batch_at(self, superbatch, index):
-        """Returns a batch of the replica that calls, and the replica's index."""
+        """Returns a batch of the calling replica, and the replica's index."""
         context = tf.distribute.get_replica_context()
         batch = {key: value[index] for key, value in superbatch.items()}
         replica_id = tf.convert_to_tensor(context.replica_id_in_sync_group)
         return scorable(batch, self._model), replica_id
 
     def _reduced_gradients(self, superbatch, index, stop):
-        """Returns sums and gradients of all replicas together."""
+        """Returns sums and clipped gradients, added up over all replicas."""
         context = tf.distribute.get_replica_context()
         batch, replica_id = self._batch_at(superbatch, index)
         _, weights = targets_and_weights(batch)
@@ -179,7 +178,7 @@ class TrainStep:
         return sums, gradients
 
     def _accumulate(self, batch, weight, replica_id):
-        """Returns the loss sums and gradients of all micro-batches, added up."""
+        """Returns loss sums and gradients, added up over the micro-batches."""
         if self._micro_batches == 1:
             return self._gradients(batch, weight, replica_id)
         specs = self._part_specs(batch)
@@ -219,7 +218,11 @@ class TrainStep:
         variables = [v.value for v in self._model.trainable_variables]
         share = 1.0 / (self._num_replicas * self._micro_batches)
         with tf.GradientTape() as tape, masks:
-            objective, sums = self._objective.of_part(self._model, batch, weight, share)
+            with reports(self._model) as reported:
+                outputs = self._model(batch, training=True)
+            objective, sums = self._objective.of_part(
+                outputs, batch, reported, weight, share
+            )
         gradients = tape.gradient(objective, variables)
         unused = [
             variable.path

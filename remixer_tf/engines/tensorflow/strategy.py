@@ -1,4 +1,4 @@
-"""Which devices share a run."""
+"""`tf.distribute` strategies: the devices that share a run, and their batches."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ import urllib.parse
 import seqio
 import tensorflow as tf
 
-from remixer_tf.checkpoints.host import Host
+from remixer_tf.engines.engine import Host
 from remixer_tf.errors import StorageError, UserError
 
 _STRATEGIES = ("single", "mirrored", "multi_worker", "tpu:ADDRESS")
@@ -19,20 +19,23 @@ _CONNECT_SECONDS = 10
 
 @functools.cache
 def get_strategy(name="single"):
-    """Returns the `tf.distribute.Strategy` called `name`, the same one every time.
+    """Returns the `tf.distribute.Strategy` called `name`, always the same object.
 
-    (The collectives of two MirroredStrategies in one process get the same keys, and
-    fail when their tensors differ in shape.)
+    The collectives of two MirroredStrategies in one process get the same keys, and fail
+    if their tensors differ in shape.
 
     Args:
-        name: 'single', the first accelerator, else the CPU; 'mirrored', all
-            accelerators of this machine, or all logical CPU devices if there is none,
-            each with a copy of the variables; 'multi_worker', the same on several
-            machines, each with its own TF_CONFIG; 'tpu:ADDRESS', all cores of a TPU
-            slice. ADDRESS is 'local' on a TPU VM, else its name or 'grpc://HOST:PORT'.
+        name: str.
+
+            - 'single': the first accelerator, or the CPU.
+            - 'mirrored': all accelerators of this machine, or all logical CPU devices
+              if it has none. Each has a copy of the variables.
+            - 'multi_worker': 'mirrored' on several machines, each with its TF_CONFIG.
+            - 'tpu:ADDRESS': all cores of a TPU slice. ADDRESS is 'local' on a TPU VM,
+              or the slice's name, or 'grpc://HOST:PORT'.
 
     Raises:
-        ValueError: `name` is none of them, or TF_CONFIG is not set or not valid.
+        ValueError: there is no such strategy, or TF_CONFIG is missing or not valid.
         OSError: no TPU answers.
     """
     if name == "single":
@@ -55,17 +58,14 @@ def get_strategy(name="single"):
 
 
 def uses_xla(jit_compile):
-    """Whether XLA compiles: what is asked for, or, of None, whether there is a GPU."""
+    """Returns `jit_compile`; if it is None, whether there is a GPU."""
     if jit_compile is None:
         return bool(tf.config.list_physical_devices("GPU"))
     return jit_compile
 
 
 def get_host(strategy):
-    """Returns the `Host` that this process is.
-
-    A TPU slice has one: the process that drives it feeds all its cores.
-    """
+    """Returns this process as a `Host`. One process feeds a whole TPU slice."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return Host()
     resolver = strategy.cluster_resolver
@@ -100,14 +100,45 @@ def get_host(strategy):
     )
 
 
-def take_reduced_gradients(optimizer):
-    """Makes `optimizer.apply` take gradients that all replicas have added up already.
+def split_rows(batch, strategy, axis=0):
+    """Gives each replica of this host its rows, on its own device.
 
-    Under a strategy Keras adds them up itself, with no argument to prevent it. Clipping
-    and the gradient's norm need the sum before the update.
+    Args:
+        batch: dictionary of tensors or arrays, of static shape.
+        strategy: a `tf.distribute.Strategy`, whose replicas divide the rows.
+        axis: int, the rows' axis.
+
+    Returns:
+        a dictionary for `strategy.run`. For one replica it is the batch itself.
+    """
+    replicas = local_replicas(strategy)
+    if replicas == 1:
+        return batch
+    with tf.device("CPU:0"):
+        parts = {name: tf.split(x, replicas, axis) for name, x in batch.items()}
+    devices = strategy.extended.worker_devices
+
+    def part(context):
+        replica = context.replica_id_in_sync_group % replicas
+        with tf.device(devices[replica]):
+            return {name: tf.identity(x[replica]) for name, x in parts.items()}
+
+    return strategy.experimental_distribute_values_from_function(part)
+
+
+def local_replicas(strategy):
+    """Returns the number of replicas on this host."""
+    return strategy.num_replicas_in_sync // get_host(strategy).count
+
+
+def take_reduced_gradients(optimizer):
+    """Makes `optimizer.apply` take gradients that are summed over the replicas.
+
+    Clipping and the gradient's norm need the sum before the update. Keras would add
+    the gradients up again, and has no argument to prevent it.
 
     Raises:
-        AttributeError: this version of Keras does it elsewhere.
+        AttributeError: this version of Keras adds them up elsewhere.
     """
     if not hasattr(optimizer, "_all_reduce_sum_gradients"):
         raise AttributeError(
@@ -120,7 +151,7 @@ def take_reduced_gradients(optimizer):
 
 
 def _check_tf_config(text):
-    """Raises ValueError unless TF_CONFIG names the workers and which one this is."""
+    """Raises ValueError unless TF_CONFIG names the workers and this worker's index."""
     expected = (
         "Expected the same workers on every machine, and its own index: TF_CONFIG='{\""
         'cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": '

@@ -1,0 +1,137 @@
+"""BERT's vocabulary: WordPiece."""
+
+import functools
+import json
+
+import seqio
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.vocabularies import SpecialIds
+from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.layers.checks import check_paths
+
+_SPECIAL = ("[MASK]", "[CLS]", "[SEP]", "[UNK]")
+
+
+def wordpiece_vocabulary(path, lower_case=True):
+    """The pieces of a BERT, of a vocab.txt or of a tokenizer.json.
+
+    Args:
+        path: str, a text file with a piece in each line, or the JSON file of
+            Hugging Face's tokenizers. [PAD] is the first piece. [UNK], [CLS], [SEP] and
+            [MASK] are pieces too.
+        lower_case: bool, whether texts lose capitals and accents, as in BERT uncased.
+
+    Returns:
+        a `WordPieceVocabulary`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it holds no such pieces.
+    """
+    check_paths(path=path)
+    path = locate(path)
+    if not tf.io.gfile.exists(path):
+        raise MissingFileError(f"There is no vocabulary file {path!r}.")
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = file.read()
+    try:
+        read = _pieces_of_json if path.endswith(".json") else _pieces_of_text
+        pieces = read(content.decode())
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path!r} has no WordPiece vocabulary: {error}.") from error
+    missing = [piece for piece in _SPECIAL if piece not in pieces]
+    if missing or pieces[0] != "[PAD]":
+        raise UserError(
+            f"The vocabulary {path!r} must begin with [PAD] and have "
+            f"{', '.join(_SPECIAL)}. Received: {pieces[0]!r} first, and no "
+            f"{', '.join(missing) or 'piece missing'}."
+        )
+    return WordPieceVocabulary(path, tuple(pieces), lower_case)
+
+
+def _pieces_of_text(text):
+    return text.removesuffix("\n").split("\n")
+
+
+def _pieces_of_json(text):
+    vocabulary = json.loads(text)["model"]["vocab"]
+    pieces = sorted(vocabulary, key=vocabulary.get)
+    if [vocabulary[piece] for piece in pieces] != list(range(len(pieces))):
+        raise ValueError("its ids are not 0, 1, 2 and so on")
+    return pieces
+
+
+class WordPieceVocabulary(seqio.Vocabulary):
+    """Pieces of words (BERT, section 3), with the ids of its vocabulary file.
+
+    A text is cut at blanks, punctuation and Chinese characters, and each word into the
+    longest pieces from its start. [CLS] and [SEP] in a text are text.
+
+    Args:
+        file: str, where the pieces were read.
+        pieces: tuple of str.
+        lower_case: bool, see `wordpiece_vocabulary`.
+    """
+
+    def __init__(self, file, pieces, lower_case):
+        super().__init__()
+        self.file = file
+        self.pieces = pieces
+        self.lower_case = lower_case
+
+    @functools.cached_property
+    def _tokenizer(self):
+        with tf.init_scope():  # It holds a constant, which graphs share.
+            return tf_text.FastBertTokenizer(list(self.pieces), token_out_type=tf.int32)
+
+    def special_ids(self):
+        """The `SpecialIds`; ordinary ids follow the last special piece."""
+        mask, cls, sep, unk = map(self.pieces.index, _SPECIAL)
+        first = max(mask, cls, sep, unk) + 1
+        return SpecialIds(mask, cls, sep, first, len(self.pieces))
+
+    @property
+    def _base_vocab_size(self):
+        return len(self.pieces)
+
+    @property
+    def eos_id(self):
+        return None
+
+    @property
+    def unk_id(self):
+        return self.pieces.index("[UNK]")
+
+    def _encode_tf(self, s):
+        # Bytes that are not UTF-8 become U+FFFD. BERT leaves it and NUL out.
+        s = tf.strings.unicode_transcode(s, "UTF-8", "UTF-8")
+        s = tf.strings.regex_replace(s, r"[\x00\x{FFFD}]", "")
+        if self.lower_case:
+            # The tokenizer's own lower case would fold: of ß it makes ss.
+            s = tf_text.normalize_utf8(s, "NFD")
+            s = tf.strings.lower(tf.strings.regex_replace(s, r"\p{Mn}", ""), "utf-8")
+        return self._tokenizer.tokenize(s[None]).flat_values
+
+    def _encode(self, s):
+        return self._encode_tf(tf.constant(s)).numpy().tolist()
+
+    def _decode_tf(self, ids):
+        words = tf.gather(tf.constant(self.pieces), ids)
+        text = tf.strings.reduce_join(words, -1, separator=" ")
+        return tf.strings.regex_replace(text, r" ##|( ?\[PAD\])+$", "")
+
+    def _decode(self, ids):
+        return self._decode_tf(tf.constant(ids, tf.int32)).numpy().decode()
+
+    def __getstate__(self):
+        return {k: v for k, v in vars(self).items() if k != "_tokenizer"}
+
+    def __eq__(self, other):
+        return isinstance(other, WordPieceVocabulary) and (
+            (self.pieces, self.lower_case) == (other.pieces, other.lower_case)
+        )
+
+    __hash__ = None

@@ -1,0 +1,158 @@
+"""Exports of a run: a SavedModel, safetensors, Hugging Face, LiteRT or ONNX files."""
+
+import dataclasses
+
+from remixer_tf import configuration
+from remixer_tf.errors import UserError
+
+FORMATS = ("saved_model", "safetensors", "huggingface", "litert", "onnx")
+# Exports of models by class; other models write text.
+KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
+
+
+def check_export(format, weights="float32", **options):
+    """Raises a ValueError if `export_run` does not take these arguments."""
+    if format not in FORMATS:
+        raise UserError(f"format is one of {', '.join(FORMATS)}. Received: {format!r}")
+    if format != "saved_model" and (any(options.values()) or weights != "float32"):
+        raise UserError(
+            "weights, batch_sizes, max_rows and warm_up are for a SavedModel. "
+            f"Received: format={format}"
+        )
+
+
+def export_run(
+    run,
+    model_dir,
+    folder,
+    *,
+    step=None,
+    format="saved_model",
+    weights="float32",
+    **options,
+):
+    """Exports a checkpoint of a run, configured by gin.
+
+    Args:
+        run: a `Run`.
+        model_dir, step: see `Run.restore`.
+        folder: str, of the export. It appears when the export is whole.
+        format: one of `FORMATS`. safetensors is a folder of any model to publish, with
+            a model card and checksums, which `remixer_tf.load` reads. Hugging Face's is
+            for T5.1.1 and T5.1.0; LiteRT and ONNX, from ids to ids, need the extras of
+            these names.
+        weights: str, the type that a SavedModel stores: "float32", "bfloat16" or
+            "float16". The precision of the computation stays the same.
+        **options: `batch_sizes`, `max_rows` and `warm_up` of a SavedModel, see
+            `remixer_tf.serving.saved_model.export`.
+
+    Returns:
+        list of str, lines that describe the export.
+
+    Raises:
+        FileExistsError: the folder exists.
+        FileNotFoundError: there is no such checkpoint.
+        OSError: the folder cannot be written.
+        ImportError: an extra is not installed.
+        ValueError: the format cannot hold the model, or an option does not fit.
+    """
+    from remixer_tf.checkpoints.whole_folder import check_absent
+
+    check_export(format, weights, **options)
+    configuration.check_on_tensorflow("An export")
+    check_absent(folder)  # before the model is built, which takes long
+    if format == "saved_model":
+        return _saved_model(run, model_dir, folder, step, weights, options)
+    if format == "safetensors":
+        return _safetensors(run, model_dir, folder, step)
+    if format == "huggingface":
+        return _hugging_face(run, model_dir, folder, step)
+    return _tokens(run, model_dir, folder, step, format)
+
+
+def _saved_model(run, model_dir, folder, step, weights, options):
+    from remixer_tf.serving import saved_model
+
+    names = (c.__name__ for c in getattr(run.model, "__mro__", ()))
+    kind = next((KINDS[name] for name in names if name in KINDS), "text_to_text")
+    model, _ = configuration.call(kind, run, model_dir, step=step, weights=weights)
+    text = configuration.configuration_str()
+    signatures = saved_model.export(model, folder, text, **options)
+    size = saved_model.size_on_disk(folder) / 1e6
+    return [
+        *saved_model.describe_signatures(signatures),
+        f"{size:.1f} MB, weights in {weights}",
+    ]
+
+
+def _safetensors(run, model_dir, folder, step):
+    from remixer_tf.data.vocabularies import describe_vocabularies
+    from remixer_tf.evaluation.results import metrics_by_name, read_results
+    from remixer_tf.weights.model_folder import model_card, write_model_folder
+
+    engine, step = run.restore(model_dir, step)
+    vocabularies = {}
+    if run.task is not None:
+        vocabularies = describe_vocabularies(run.get_task())
+    metrics = {}
+    for kind in ("metrics", "score", "loss"):
+        for result in read_results(model_dir, kind):
+            if result["step"] == step:
+                metrics |= metrics_by_name(result)
+    write_model_folder(
+        engine.model,
+        folder,
+        configuration.configuration_str(),
+        vocabularies,
+        model_card(engine.model, run, step, vocabularies, metrics),
+    )
+    return []
+
+
+def _hugging_face(run, model_dir, folder, step):
+    from remixer_tf.weights.generation import write_generation
+    from remixer_tf.weights.to_hugging_face import export_hugging_face
+
+    search = configuration.get_value("text_to_text.decode_fn")
+    length = run.feature_lengths and run.feature_lengths["targets"]
+    generation, left_out = write_generation(
+        search.__name__ if search else "greedy_decode",
+        configuration.get_arguments("text_to_text.decode_fn"),
+        configuration.get_value("text_to_text.max_decode_length", length),
+    )
+    engine, _ = _in_float32(run).restore(model_dir, step)
+    export_hugging_face(engine.model, run.get_task(), folder, generation)
+    return [f"transformers has no {line}" for line in left_out]
+
+
+def _tokens(run, model_dir, folder, step, runtime):
+    from remixer_tf.serving.converted import check_runtime, export_tokens
+
+    check_runtime(runtime)
+    search = configuration.get_value("text_to_text.decode_fn")
+    if search is not None and search.__name__ != "greedy_decode":
+        raise UserError(
+            f"format={runtime} is for greedy decoding: its converter makes other "
+            f"answers of {search.__name__}, or none. Add "
+            "--gin.text_to_text.decode_fn=@greedy_decode, or export a SavedModel."
+        )
+    # Neither runtime computes in bfloat16 on all processors.
+    weights = configuration.get_value("text_to_text.weights", "float32")
+    given = {"dtype_policy": run.dtype_policy, "weights": weights}
+    run = _in_float32(run)
+    model, _ = configuration.call(
+        "text_to_text", run, model_dir, step=step, weights="float32"
+    )
+    export_tokens(model.tokens, run.get_task(), runtime, folder)
+    return [
+        f"{name} is {value} in the run, and float32 in this file"
+        for name, value in given.items()
+        if value != "float32"
+    ]
+
+
+def _in_float32(run):
+    """The run with float32 computation; a run that has it keeps its weights."""
+    if run.dtype_policy == "float32":
+        return run
+    return dataclasses.replace(run, dtype_policy="float32")

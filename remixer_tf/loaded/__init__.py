@@ -1,0 +1,1 @@
+"""Runs with their weights, to ask and to train from Python."""

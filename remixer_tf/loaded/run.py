@@ -1,0 +1,723 @@
+"""A run with its weights, to ask from Python."""
+
+import dataclasses
+import functools
+import itertools
+import os
+import tempfile
+import types
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from remixer_tf import configuration
+from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.vocabularies import describe_vocabularies
+from remixer_tf.decoding import check_writes
+from remixer_tf.errors import UserError
+from remixer_tf.evaluation.results import metrics_by_name, read_results
+from remixer_tf.exporting import check_export, export_run
+from remixer_tf.layers.checks import check_integers
+from remixer_tf.loaded import encoders, fitting, searches
+from remixer_tf.loaded.inputs import LongTexts, listed
+from remixer_tf.loaded.settings import Settings
+from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
+from remixer_tf.models.keras_model import html_table
+from remixer_tf.run import Run
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RestoredRun(Run):
+    """A `Run` that is restored once, for all that ask it.
+
+    Attributes:
+        checkpoint: the folder of the run, and the step as `Run.restore` takes it.
+        source: the `Source` of published weights; None for a run's folder.
+    """
+
+    checkpoint: tuple = (None, None)
+    source: Any = None
+
+    @functools.cached_property
+    def restored(self):
+        """The `Engine` that has the model, and the step, an int."""
+        if self.source is None:
+            return super().restore(*self.checkpoint)
+        from remixer_tf.weights.source import check_model, take
+
+        check_model(self.model, self.source)
+        engine = self.engine()
+        engine.build_model(self.model, self.dtype_policy)
+        take(engine.model, self.source)
+        return engine, 0
+
+    def restore(self, model_dir=None, step=None, check=None):
+        """As `Run.restore`: always the engine and step of `restored`."""
+        engine, step = self.restored
+        if check:
+            check(engine.model)
+        return engine, step
+
+
+def _once(method):
+    """Keeps what a method returns while the model has the same variables.
+
+    Graphs are traced for these: `enable_lora` adds variables, `quantize` replaces them.
+    """
+
+    @functools.wraps(method)
+    def kept(self, *args):
+        variables = [*map(id, self.model.variables)]
+        if variables != self._traced_for:
+            self._kept.clear()
+            self._traced_for = variables
+        key = method, *args
+        if key not in self._kept:
+            self._kept[key] = method(self, *args)
+        return self._kept[key]
+
+    return kept
+
+
+class LoadedRun:
+    """A run with its weights, from `remixer_tf.load`.
+
+    A method that takes texts takes one str and returns one answer, or a list of str
+    and returns a list of answers in its order. Answers are those of `remixer_tf infer`
+    and `score`, and of an export.
+
+    Attributes:
+        run: the `Run`: task, lengths, precision, engine.
+        settings: its `Settings`.
+        model_dir: str, folder of the run; None for published weights, in memory.
+        modules, trust: see `load`; `fit` hands them on.
+    """
+
+    def __init__(self, settings, model_dir=None, step=None, source=None, **allowed):
+        self.settings, self.model_dir = settings, model_dir
+        self.modules = allowed.get("modules", ())
+        self.trust = allowed.get("trust", False)
+        with settings:
+            run = configuration.call("Run")
+        fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(Run)}
+        checkpoint = model_dir, step
+        self.run = RestoredRun(**fields, checkpoint=checkpoint, source=source)
+        self._kept, self._traced_for = {}, None  # See `_once`.
+
+    @classmethod
+    def of_folder(cls, model_dir, step=None, bindings=(), **allowed):
+        """Loads a run's folder, on devices of this process; see `load`."""
+
+        def read(bindings):
+            options = types.SimpleNamespace(
+                model_dir=model_dir,
+                gin_file=[],
+                gin_bindings=bindings,
+                gin_search_paths=[],
+                module_import=list(allowed.get("modules", ())),
+                trust=allowed.get("trust", False),
+            )
+            configuration.read_run(options, devices="asked")
+
+        return cls(Settings(read, bindings), model_dir, step, **allowed)
+
+    @property
+    def model(self):
+        """The built and restored `keras.Model`."""
+        return self._restored[0].model
+
+    @property
+    def step(self):
+        """The step of the checkpoint, an int; 0 for published weights."""
+        return self._restored[1]
+
+    @functools.cached_property
+    def task(self):
+        """The `seqio.Task` or `seqio.Mixture`; None for a model of images."""
+        if self.run.task is None:
+            return None
+        with self.settings:
+            return self.run.get_task()
+
+    @functools.cached_property
+    def _restored(self):
+        with self.settings:
+            return self.run.restored
+
+    def _rows(self):
+        rows = {
+            "run": self.model_dir or f"{self.run.source.format}, in memory",
+            "model": f"{self.model.name}, {self.model.count_params():,} parameters",
+            "step": self.step,
+            "precision": self.run.dtype_policy,
+        }
+        if self.task is not None:
+            lengths = self.run.feature_lengths.items()
+            rows["task"] = self.task.name
+            rows["lengths"] = ", ".join(f"{name} {n}" for name, n in lengths)
+        found = {}
+        for kind in ("metrics", "loss", "score") if self.model_dir else ():
+            for result in read_results(self.model_dir, kind):
+                if result["step"] == self.step:
+                    found |= metrics_by_name(result)
+        if found:
+            rows["metrics"] = ", ".join(f"{k} {v:.4g}" for k, v in found.items())
+        return rows
+
+    def __repr__(self):
+        rows = self._rows().items()
+        return "\n".join(f"{name:>9}  {value}" for name, value in rows)
+
+    def _repr_html_(self):
+        """The same as a table, for notebooks."""
+        return html_table(self._rows())
+
+    def generate(
+        self, texts, *, scores=False, max_length=None, on_long="warn", **search
+    ):
+        """Answers texts.
+
+        Args:
+            texts: str, or list of str.
+            scores: bool, whether an answer is (text, log-probability of its tokens).
+            max_length: int, tokens of an answer at most; None for the run's.
+            on_long: "warn" cuts texts that are longer than the model reads, and counts
+                them in one warning. "raise" refuses them.
+            **search: options of a search, in place of the run's own. `beam_search`
+                takes `beams`, `n_best`, `rules`. `sample` takes `temperature`, `top_k`,
+                `top_p`, `num_samples`, `seed`. All take those of `AnswerLimits`:
+                `min_length`, `allowed` (a list of str or of ids),
+                `no_repeat_ngram_size`, `repetition_penalty`. `batch_size` is 64.
+                `skip_special_tokens` leaves out <extra_id_0> and other sentinels.
+
+        Returns:
+            str for each text; a list of str, best first, where a text has several
+            answers (`n_best`, `num_samples`).
+
+        Raises:
+            TypeError, ValueError: the model writes no text, or an argument does not
+                fit.
+
+        Example:
+            >>> answer = run.generate("the cat slept")
+            >>> answers = run.generate(["A cat", "A dog"], beams=2, scores=True)
+            >>> len(answers)
+            2
+        """
+        size = search.pop("batch_size", 64)
+        check_integers(batch_size=size)
+        texts, one = listed(texts)
+        model = self._answerer(max_length, **search)
+        length = model.tokens.input_length
+        long = LongTexts(on_long, f"texts are longer than {length} tokens")
+        answers, rest = [], iter(texts)
+        while batch := list(itertools.islice(rest, size)):
+            found = model(tf.constant(batch))
+            long.count(batch, found["trimmed"].numpy())
+            several = "all_outputs" in found
+            names = ("all_outputs", "all_scores") if several else ("outputs", "scores")
+            rows, values = (found[name].numpy() for name in names)
+            for row, value in zip(rows, values, strict=True):
+                if not several:
+                    row, value = [row], [value]
+                row = [text.decode("utf-8", "replace") for text in row]
+                if scores:
+                    row = list(zip(row, map(float, value), strict=True))
+                answers.append(row if several else row[0])
+        long.warn()
+        return answers[0] if one else answers
+
+    def stream(self, text, *, max_length=None, **search):
+        """Answers a text, piece by piece as it is decoded. TensorFlow only.
+
+        Args:
+            text: str.
+            max_length, **search: see `generate`; without beams and several samples.
+
+        Yields:
+            str, the next piece of the answer. Together they are what `generate` gives.
+
+        Raises:
+            TypeError, ValueError: as `generate`.
+
+        Example:
+            >>> for piece in run.stream("the cat slept"):
+            ...     print(piece, end="")
+        """
+        if keras.backend.backend() != "tensorflow":
+            raise UserError(
+                "stream() needs TensorFlow: JAX returns when all is decoded. Use "
+                "generate(), or unset KERAS_BACKEND."
+            )
+        if not isinstance(text, str):
+            raise TypeError(f"stream() takes one str. Received: {text!r:.200}")
+        return self._pieces(self._answerer(max_length, **search), text)
+
+    def _pieces(self, answerer, text):
+        tokens, _ = answerer.read(tf.constant([text]))
+        batch = {"encoder_input_tokens": tokens}
+        prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
+        step = self._decode_step()
+
+        def decode(tell):
+            model = searches.TellingModel(self.model, step, prompt, tell)
+            length = answerer.tokens.max_decode_length
+            return answerer.tokens.decode_fn(model, batch, length).tokens.numpy()[0]
+
+        ids, said = [], ""
+        for new in searches.tokens_as_they_come(decode):
+            ids = [*ids, new] if isinstance(new, int) else new
+            found = answerer.write(np.asarray([ids], np.int32)).numpy()[0]
+            # A character may end in a later token.
+            whole = found.decode("utf-8", "ignore")
+            if len(whole) > len(said) and whole.startswith(said):
+                piece, said = whole[len(said) :], whole
+                yield piece
+
+    def score(self, inputs, targets, *, batch_size=64, on_long="warn"):
+        """Log-probabilities of targets, given inputs.
+
+        Args:
+            inputs, targets: str, or lists of str, as many.
+            batch_size: int, pairs scored together.
+            on_long: see `generate`.
+
+        Returns:
+            float, or list of float: the sum over the tokens of the targets, EOS
+            included, in natural logarithms.
+
+        Raises:
+            TypeError, ValueError: the model gives texts no likelihood, or there are
+                more inputs than targets, or fewer.
+
+        Example:
+            >>> run.score("the cat slept", "sleep") < 0
+            True
+        """
+        inputs, one = listed(inputs)
+        targets, also_one = listed(targets)
+        if len(inputs) != len(targets) or one != also_one:
+            raise UserError(
+                "score() takes as many inputs as targets. Received: "
+                f"{len(inputs)} and {len(targets)}"
+            )
+        scorer = self._scoring()
+        long = LongTexts(on_long, "pairs are longer than the model reads")
+        pairs = (
+            scorer.encode(a.encode(), b.encode())
+            for a, b in zip(inputs, targets, strict=True)
+        )
+        sums = []
+        found = scorer.score(pairs, batch_size)
+        for text, (total, _, _, trimmed) in zip(inputs, found, strict=True):
+            long.count([text], [trimmed])
+            sums.append(total)
+        long.warn()
+        return sums[0] if one else sums
+
+    def perplexity(self, text, *, stride=None):
+        """The perplexity of a token of a text, by a language model.
+
+        Args:
+            text: str.
+            stride: int, tokens scored at a time, given those before them; None for as
+                many as the model reads: the fastest, but the first tokens of each piece
+                have little context.
+
+        Returns:
+            float, `exp(-sum of log-probabilities / tokens)`.
+
+        Raises:
+            TypeError, ValueError: not a text, or the model is no language model.
+
+        Example:
+            >>> lm.perplexity("to be or not to be") > 1
+            True
+        """
+        if not isinstance(text, str) or not text:
+            raise TypeError(f"perplexity() takes a text. Received: {text!r:.200}")
+        scorer = self._scoring().keeping_ends()
+        stride = scorer.codec.row_length if stride is None else stride
+        pairs = scorer.windows(text.encode(), stride)
+        sums, counts, *_ = zip(*scorer.score(pairs, 64), strict=True)
+        return float(np.exp(-sum(sums) / max(sum(counts), 1)))
+
+    def classify(self, inputs, *, on_long="warn"):
+        """Says the class of texts or of images. TensorFlow only.
+
+        Args:
+            inputs: a text is a str, or a pair of str where the task has pairs. An image
+                is a path of a JPEG or PNG, an array uint8 `[height, width, 3]`, or a
+                PIL image. A list of texts or images is classified in its order.
+            on_long: see `generate`.
+
+        Returns:
+            `Class`, or a list of them.
+
+        Raises:
+            FileNotFoundError: there is no such image.
+            TypeError, ValueError: the model has no classes, or an input is something
+                else.
+
+        Example:
+            >>> found = encoder.classify("a charming journey")
+            >>> found.label in ("negative", "positive") and 0 < found.probability <= 1
+            True
+        """
+        if isinstance(self.model, ImageClassifier):
+            function = self._signature("classify_bytes")
+            return encoders.classify_images(function, inputs)
+        return self._encode("classify", inputs, encoders.classes, on_long)
+
+    def embed(self, texts, *, on_long="warn"):
+        """Vectors of texts. TensorFlow only.
+
+        Args:
+            texts, on_long: see `classify`.
+
+        Returns:
+            float32 `[d_model]`, or `[texts, d_model]`: the mean of the encoder's output
+            over the tokens of a text.
+
+        Raises:
+            TypeError, ValueError: as `classify`.
+
+        Example:
+            >>> encoder.embed(["a charming journey", "bleak"]).shape
+            (2, 16)
+        """
+        rows = self._encode("embed", texts, lambda x: [*x["embeddings"]], on_long)
+        if isinstance(rows, list) and not rows:
+            return np.zeros([0, self.model.d_model], np.float32)
+        return np.asarray(rows)
+
+    def answer(self, question, text, *, on_long="warn"):
+        """Answers questions by the best span of a text, as SQuAD asks for.
+
+        The text may have any length: it is read in overlapping windows (BERT's
+        protocol, see `best_span`).
+
+        Args:
+            question: str, or list of str.
+            text: str, for all questions; or list of str, as many as questions.
+            on_long: of questions, see `generate`.
+
+        Returns:
+            str, or list of str; "" if the text has no answer.
+
+        Raises:
+            TypeError, ValueError: the model has no `SpanHead`, or there are more
+                questions than texts, or fewer.
+
+        Example:
+            >>> answer = spans.answer("who?", "it was Ann")
+            >>> answer in "it was Ann"
+            True
+        """
+        questions, one = listed(question)
+        texts, one_text = listed(text)
+        if one and not one_text:
+            raise TypeError("answer() of one question takes one text, a str.")
+        texts = texts * len(questions) if one_text else texts
+        if len(questions) != len(texts):
+            raise UserError(
+                "answer() takes as many texts as questions, or one. Received: "
+                f"{len(texts)} and {len(questions)}"
+            )
+        answerer = self._span_answerer()
+        length = answerer.max_question_length
+        long = LongTexts(on_long, f"questions are longer than {length} tokens")
+        long.count(questions, self._lengths_of(questions) > length)
+        pairs = list(zip(questions, texts, strict=True))
+        found = [answer.text for answer in answerer(pairs)]
+        long.warn()
+        return found[0] if one else found
+
+    def fit(
+        self,
+        train,
+        model_dir,
+        *,
+        validation=None,
+        steps=1000,
+        batch_size=32,
+        learning_rate=1e-3,
+        table=None,
+        bindings=(),
+    ):
+        """Fine-tunes the run on a table, and returns the new run.
+
+        It is `remixer_tf train`, with its checkpoints, bar, logs and evaluations, by
+        T5's recipe for fine-tuning: Adafactor with a constant rate after a warm-up.
+        Called again with the same `model_dir`, it resumes from the last checkpoint.
+
+        Args:
+            train, validation: paths of tables in TSV, CSV, JSON lines, Arrow or
+                Parquet. Loss and metrics of `validation` are computed at the end; None
+                for none.
+            model_dir: folder of the new run. It begins with this run's weights.
+            steps: int, the step at which training ends.
+            batch_size: int.
+            learning_rate: float.
+            table: dictionary of arguments of `table_task`, such as {"inputs":
+                "translate: {en}", "targets": "{de}", "metrics": ["bleu"]}; None for
+                the columns `inputs` and `targets`.
+            bindings: list of str, more gin bindings.
+
+        Returns:
+            the `LoadedRun` of `model_dir`.
+
+        Raises:
+            FileNotFoundError: there is no such table.
+            TypeError, ValueError: a row is bad, or an argument does not fit.
+
+        Example:
+            >>> new = run.fit("train.tsv", "NEW", steps=2)
+            >>> new.step
+            2
+        """
+        from remixer_tf.weights.run import write_run
+
+        check_writes(self.model)
+        if "inputs" not in self.run.feature_lengths:
+            raise UserError(
+                "fit() trains on inputs and targets, and this run reads targets alone. "
+                "Load it with bindings=[\"FEATURE_LENGTHS = {'inputs': 64, 'targets': "
+                '64}"].'
+            )
+        files = {"train": train} | ({"validation": validation} if validation else {})
+        model_dir = os.path.expanduser(model_dir)
+        recipe = steps, batch_size, learning_rate, validation is not None
+        settings = self.settings.and_bindings(
+            [
+                *fitting.table_bindings(self, files, table),
+                *fitting.training_bindings(*recipe),
+                *bindings,
+            ]
+        )
+        with settings:
+            run = configuration.call("Run")
+            if not os.path.exists(os.path.join(model_dir, configuration.RUN_FILE)):
+                task = run.get_task()
+                for split in files:  # A bad table leaves no folder behind.
+                    read_examples(task, split, run.feature_lengths, 1)
+                vocabularies = describe_vocabularies(task)
+                configuration.bind_relative_paths(model_dir)
+                text = configuration.configuration_str()
+                write_run(model_dir, self.model, text, vocabularies)
+            configuration.train(model_dir)
+        return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
+
+    def evaluate(self, data=None, *, table=None):
+        """Evaluates, as `remixer_tf eval` does.
+
+        Args:
+            data: path of a table, see `fit`; None for the run's own task.
+            table: see `fit`.
+
+        Returns:
+            dictionary {"TASK/SPLIT/METRIC": value}.
+
+        Raises:
+            FileNotFoundError: there is no such table, or the task's files are missing.
+            TypeError, ValueError: a row is bad, or the run has no evaluations.
+
+        Example:
+            >>> found = run.evaluate("dev.tsv")
+            >>> sorted(found)
+            ['table/validation/accuracy']
+        """
+        settings = self.settings
+        if data is not None:
+            bindings = fitting.table_bindings(self, {"validation": data}, table)
+            settings = settings.and_bindings(bindings)
+        engine, step = self._restored
+        found = {}
+        with settings, tempfile.TemporaryDirectory() as folder:
+            for evaluation in configuration.get_value("evaluate.evaluations") or ():
+                evaluation.check(folder, ())
+                for splits in (evaluation.run(folder, engine, step) or {}).values():
+                    for result in splits.values():
+                        found |= metrics_by_name(result)
+        if not found:
+            raise UserError("The run has nothing to evaluate (evaluate.evaluations).")
+        return found
+
+    def export(self, folder, format="saved_model", *, weights="float32", **options):
+        """Exports the model with its tokenizer, as `remixer_tf export` does.
+
+        Args:
+            folder: str, of the export. It appears when it is whole.
+            format, weights, **options: see `remixer_tf.exporting.export_run`.
+
+        Returns:
+            str, the folder.
+
+        Raises:
+            FileExistsError: the folder is there.
+            ImportError: an extra is not installed.
+            OSError: the folder cannot be written.
+            ValueError: the format cannot hold the model, or an option does not fit.
+
+        Example:
+            >>> run.export("EXPORT", weights="bfloat16")
+            'EXPORT'
+            >>> loaded = tf.saved_model.load("EXPORT").signatures["serving_default"]
+            >>> answer = loaded(inputs=tf.constant(["the cat slept"]))["outputs"]
+        """
+        check_export(format, weights, **options)
+        folder = os.path.expanduser(os.fspath(folder))
+        with self.settings:
+            export_run(
+                self.run,
+                self.model_dir,
+                folder,
+                step=self.step,
+                format=format,
+                weights=weights,
+                **options,
+            )
+        return folder
+
+    def pictures(self):
+        """Draws mixing matrices, mean attention and alpha, on examples of the task.
+
+        Returns:
+            dictionary from a name to a matplotlib figure.
+
+        Raises:
+            FileNotFoundError: the task's files are missing.
+            ValueError: no layer of the model mixes, attends or has an alpha.
+
+        Example:
+            >>> figures = run.pictures()
+            >>> len(figures) > 0
+            True
+        """
+        name = "ImagePictures" if self.task is None else "Pictures"
+        engine, step = self._restored
+        with self.settings:
+            return configuration.call(name, period=1).draw(engine.model, step)
+
+    def mixing(self):
+        """The mixing matrices that do not depend on the input.
+
+        Returns:
+            dictionary from a layer's path to float32 `[heads, target, source]`, as its
+            layer multiplies with it.
+
+        Raises:
+            ValueError: no layer of the model has any.
+
+        Example:
+            >>> [matrix.shape for matrix in lm.mixing().values()]
+            [(1, 64, 64)]
+        """
+        from remixer_tf.analysis.observe import observe
+
+        with self.settings:
+            lengths = self.run.feature_lengths
+            spec = self.model.batch_spec(1, lengths) if lengths else {}
+            batch = {name: np.ones(x.shape, x.dtype) for name, x in spec.items()}
+            if not lengths:
+                size = self.model.image_size
+                batch["images"] = np.zeros([1, size, size, 3], np.float32)
+            found = observe(self.model, batch)
+        matrices = {o.layer.path: o.value for o in found if o.name == "mixing"}
+        if not matrices:
+            raise UserError(f"{self.model.name} has no static mixing to show.")
+        return matrices
+
+    def _answerer(self, max_length=None, skip_special_tokens=None, **search):
+        """The `TextToText` of a search."""
+        check_writes(self.model)
+        if search.get("allowed"):
+            codec = self.run.codec(self.model)
+            search["allowed"] = [
+                codec.ids("targets", answer, eos=False)
+                if isinstance(answer, str)
+                else answer
+                for answer in search["allowed"]
+            ]
+        given = {
+            "skip_special_tokens": skip_special_tokens,
+            "max_decode_length": max_length,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return self._text_to_text(_Options(given), _Options(search))
+
+    @_once
+    def _text_to_text(self, given, search):
+        given = dict(given)
+        with self.settings:
+            if found := searches.configured_search(search):
+                given["decode_fn"] = self.settings.hold(found)
+            name = "text_to_text"
+            return configuration.call(name, self.run, self.model_dir, **given)[0]
+
+    @_once
+    def _decode_step(self):
+        return tf.function(self.model.decode_step, autograph=False)
+
+    @_once
+    def _scoring(self):
+        with self.settings:
+            return configuration.call("text_scorer", self.run, self.model_dir)[0]
+
+    @_once
+    def _span_answerer(self):
+        from remixer_tf.serving.span_answers import span_answerer
+
+        if not isinstance(getattr(self.model, "head", None), SpanHead):
+            kind = type(getattr(self.model, "head", self.model)).__name__
+            raise UserError(
+                "answer() needs an EncoderOnly with a SpanHead, as "
+                f"runs/finetune_squad.gin trains it. Received: {kind}"
+            )
+        with self.settings:
+            best = functools.partial(configuration.call, "best_span")
+            search = self.settings.hold(best)
+            return span_answerer(self.run, self.model_dir, decode_fn=search)[0]
+
+    def _lengths_of(self, texts):
+        codec = self.run.codec(self.model)
+        ids = (codec.ids("inputs", text, eos=False) for text in texts)
+        return np.array([len(row) for row in ids])
+
+    @_once
+    def _signature(self, name):
+        """A signature of an encoder's export, traced with gin's values."""
+        if keras.backend.backend() != "tensorflow":
+            raise UserError(
+                f"{name}() needs TensorFlow. Unset KERAS_BACKEND: the checkpoint is "
+                "the same."
+            )
+        kind = "text_encoder" if self.run.task is not None else "image_to_class"
+        with self.settings:
+            model, _ = configuration.call(kind, self.run, self.model_dir)
+            found = model.signatures()
+            if name not in found.functions:
+                raise UserError(f"{name}(): {found.missing[name]}.")
+            found.functions[name].get_concrete_function()
+        return found.functions[name]
+
+    def _encode(self, name, inputs, read, on_long):
+        """Calls a signature of an encoder of texts."""
+        if not isinstance(self.model, EncoderOnly):
+            raise UserError(
+                f"{name}() needs an EncoderOnly. Received: {type(self.model).__name__}"
+            )
+        length = self.run.feature_lengths["inputs"]
+        long = LongTexts(on_long, f"texts are longer than {length} tokens")
+        found = encoders.encode(self._signature(name), inputs, read, long)
+        long.warn()
+        return found
+
+
+class _Options(dict):
+    """Options, by which `_once` keeps what was made of them."""
+
+    def __hash__(self):
+        return hash(repr(sorted(self.items())))

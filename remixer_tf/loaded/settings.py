@@ -1,0 +1,66 @@
+"""The configuration of a loaded run."""
+
+import contextlib
+
+import gin
+
+from remixer_tf import configuration
+from remixer_tf.checkpoints import paths
+
+
+class Settings:
+    """A configuration of its own for each loaded run; `with` puts it in force.
+
+    Args:
+        read: a function of a list of gin bindings that reads the configuration, and
+            then these.
+        bindings: list of str.
+    """
+
+    def __init__(self, read, bindings=()):
+        self._read, self._bindings = read, [*bindings]
+        self._before = []  # Restored when blocks end, the innermost last.
+        with kept_gin():
+            read(self._bindings)
+            self._text = configuration.configuration_str(defaults=False)
+            self._paths = paths.starts(), paths.run_being_read()
+
+    def and_bindings(self, bindings):
+        """Returns the same settings with more bindings after their own."""
+        return Settings(self._read, [*self._bindings, *bindings])
+
+    def hold(self, function):
+        """Returns the function with these settings in force whenever it is called."""
+
+        def held(*args):
+            with self:
+                return function(*args)
+
+        return held
+
+    def __enter__(self):
+        before = kept_gin()
+        before.__enter__()
+        self._before.append(before)
+        gin.clear_config()
+        gin.parse_config(self._text)
+        paths.start_from(*self._paths)
+
+    def __exit__(self, *error):
+        self._before.pop().__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def kept_gin():
+    """Puts gin's configuration back as it was, when the block ends."""
+    text = configuration.configuration_str(defaults=False)
+    locked = gin.config_is_locked()
+    starts = paths.starts(), paths.run_being_read()
+    try:
+        yield
+    finally:
+        gin.clear_config()
+        gin.parse_config(text)
+        if locked:
+            gin.finalize()
+        paths.start_from(*starts)

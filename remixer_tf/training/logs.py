@@ -1,0 +1,215 @@
+"""The metrics of a run: summed up, and logged to TensorBoard and metrics.jsonl."""
+
+import os
+import resource
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from remixer_tf.models.batches import targets_and_weights, throughput_unit
+from remixer_tf.objectives.summaries import summarize_steps
+from remixer_tf.training.overview import count_parameters, parameter_table
+from remixer_tf.training.run_files import append_metrics
+
+_MUCH_DROPPED = 0.1
+
+
+class Totals:
+    """Adds up metrics, FLOPs and time over a log period, and over the run.
+
+    Args:
+        session: the `Session`.
+        skipped: the run's `SkippedSteps`.
+        start_time: float, `time.perf_counter` when this process began the run.
+    """
+
+    def __init__(self, session, skipped, start_time):
+        self._unit = throughput_unit(session.batches.first)  # "tokens" or "images"
+        self._session = session
+        self._skipped = skipped
+        self._start_time = start_time
+        self._steps = self._flops = self._read = 0  # in this process
+        self._sums = None  # since the last log line
+        self._values = {}  # of the last log line
+
+    def after_call(self, step, batch, metrics):
+        """Adds a call's metrics, FLOPs and time."""
+        batches, speed = self._session.batches, self._session.speed
+        steps = self._session.schedule.steps_per_call
+        flops = self._session.engine.cost(batch).flops * steps
+        self._steps += steps
+        self._flops += flops
+        if batches.new_shapes:  # Compiling does not count.
+            seconds = time.perf_counter() - batches.start
+            speed.skip(seconds, float(metrics["tokens"]))
+        else:
+            speed.count(steps=steps, flops=flops, waited=batches.waited)
+        if self._sums:
+            metrics = {key: self._sums[key] + value for key, value in metrics.items()}
+        self._sums = metrics
+
+    def end_period(self):
+        """Ends a period; returns the values of `summarize_steps` and `Speed.lap`."""
+        read = float(self._sums["tokens"])
+        self._read += read
+        self._session.speed.count(read=read)
+        rates = self._session.speed.lap(self._unit)
+        self._values = summarize_steps(self._sums) | rates
+        self._sums = None
+        return self._values
+
+    def summary(self, step):
+        """Returns the contents of train_summary.json at this step, a dictionary.
+
+        Seconds, FLOPs, tokens and skipped steps include the processes before this one.
+        Rates and loss are this process's.
+        """
+        engine, earlier = self._session.engine, self._session.checkpoints.summary
+        values, read = self._values, self._read
+        if self._sums:
+            values = summarize_steps(self._sums)
+            read += float(self._sums["tokens"])
+        flops = self._flops * engine.host.count + earlier.get("flops", 0)
+        read += earlier.get(self._unit, 0)
+        steps = self._steps + earlier.get("counted_steps", 0)
+        seconds = time.perf_counter() - self._start_time + earlier.get("seconds", 0)
+        return {
+            "parameters": count_parameters(engine.model),
+            "steps": step,
+            "counted_steps": steps,  # Fewer if an earlier process did not count them.
+            self._unit: read,
+            "flops": flops,
+            "flops_per_step": flops / max(steps, 1),
+            f"flops_per_{self._unit.removesuffix('s')}": flops / max(read, 1),
+            **{
+                name: values[name]
+                for name in ("objective", "loss", "accuracy")
+                if name in values
+            },
+            **self._session.speed.mean(self._unit),
+            "skipped_steps": self._skipped.count + earlier.get("skipped_steps", 0),
+            "seconds": seconds,
+        }
+
+
+class Logging:
+    """Writes the values of each log period to tensorboard/train and metrics.jsonl.
+
+    Use it as a context manager.
+
+    Args:
+        session: the `Session`.
+        totals: the `Totals`.
+        skipped: the `SkippedSteps`.
+    """
+
+    def __init__(self, session, totals, skipped):
+        rows = targets_and_weights(session.batches.first)[0].shape[1]
+        host = session.engine.host
+        self._session = session
+        self._totals = totals
+        self._skipped = skipped
+        self._batch_size = rows * host.shard_info.num_shards
+        self._writes = host.index == 0
+        self._writer = tf.summary.create_noop_writer()
+        if self._writes:
+            folder = os.path.join(session.model_dir, "tensorboard", "train")
+            self._writer = tf.summary.create_file_writer(folder)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._writer.close()
+
+    def start(self, configuration, hyperparameters):
+        """Writes the parameters, the operative gin, and a dict of hyperparameters."""
+        from tensorboard.plugins.hparams import api as hparams
+
+        with self._writer.as_default(self._session.step):
+            if hyperparameters:
+                hparams.hparams(hyperparameters)
+            indented = "".join(f"    {line}\n" for line in configuration.splitlines())
+            tf.summary.text("configuration", indented)
+            tf.summary.text("parameters", parameter_table(self._session.engine.model))
+        self._writer.flush()
+
+    def after_call(self, step, batch, metrics):
+        """At the end of a log period, writes its values."""
+        session = self._session
+        if not session.schedule.due(step, session.schedule.log_period):
+            return
+        self._skipped.flush()
+        values = self._totals.end_period()
+        session.progress.report(step, values)
+        if problem := expert_warning(values):
+            session.progress.message(problem)
+        values = self._with_state(step, values)
+        if self._writes:
+            append_metrics(session.model_dir, step, values)
+        with self._writer.as_default(step):
+            for name, value in values.items():
+                write = tf.summary.histogram if np.ndim(value) else tf.summary.scalar
+                write(name, value)
+
+    def _with_state(self, step, values):
+        """Adds values of the run, such as epochs and memory, to those of a period."""
+        engine, values = self._session.engine, dict(values)
+        examples = step * self._batch_size
+        if "flops_per_second" in values:
+            rate = values.pop("flops_per_second")
+            values["share_of_matmul_rate"] = rate / engine.matmul_rate()
+            if peak := engine.peak_rate():
+                values["model_flops_utilization"] = rate / peak
+        values["parameter_norm"] = engine.parameter_norm()
+        values["examples"] = examples
+        if per_epoch := self._session.schedule.examples_per_epoch:
+            values["epochs"] = examples / per_epoch
+        values["skipped_steps"] = self._skipped.count
+        # Linux reports kilobytes.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        values["host_memory_gigabytes"] = peak / 1e9
+        values |= {f"{k}_gigabytes": used for k, used in engine.memory().items()}
+        return values | expert_imbalances(values)
+
+
+def expert_imbalances(values):
+    """Returns each mixture's largest load over its mean load; NaN without any load.
+
+    The names are "statistics/<layer>/load_largest_over_mean".
+    """
+    return {
+        f"{name}_largest_over_mean": float(np.max(load) / (np.mean(load) or np.nan))
+        for name, load in values.items()
+        if _is(name, "load")
+    }
+
+
+def expert_warning(values):
+    """Returns a line that names mixtures with unused experts or many dropped choices.
+
+    `values` comes from `summarize_steps`. Returns None if all is well.
+    """
+    problems = {}  # layer -> what is wrong
+    for name, value in values.items():
+        layer = name.removeprefix("statistics/").rpartition("/")[0]
+        if _is(name, "load") and len(unused := np.flatnonzero(value == 0)):
+            what = f"{len(unused)} of {len(value)} experts unused ({_list(unused)})"
+            problems.setdefault(layer, []).append(what)
+        if _is(name, "dropped") and value > _MUCH_DROPPED:
+            what = f"{100 * value:.0f}% of the choices dropped"
+            problems.setdefault(layer, []).append(what)
+    if not problems:
+        return None
+    layers = (f"{layer}: {', '.join(what)}" for layer, what in problems.items())
+    return f"warning: since the last log line, {'; '.join(layers)}"
+
+
+def _is(name, statistic):
+    return name.startswith("statistics/") and name.endswith(f"/{statistic}")
+
+
+def _list(numbers, most=8):
+    shown = ", ".join(map(str, numbers[:most]))
+    return shown + (", ..." if len(numbers) > most else "")

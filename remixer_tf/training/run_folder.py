@@ -1,0 +1,221 @@
+"""The folder of a run: it can be written, and one run at a time holds it."""
+
+import contextlib
+import json
+import os
+import threading
+import time
+
+import tensorflow as tf
+from absl import logging
+
+from remixer_tf.checkpoints.whole_folder import describe
+from remixer_tf.errors import StorageError, UserError
+
+HEARTBEAT_SECONDS = 15
+STALE_SECONDS = 120
+
+
+def check_writable(model_dir):
+    """Makes the folder of the run.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    try:
+        tf.io.gfile.makedirs(model_dir)
+        path = os.path.join(model_dir, f".writable-{os.getpid()}")
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("x")
+        tf.io.gfile.remove(path)
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", error)
+        raise StorageError(
+            f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
+            "another folder, or make room."
+        ) from None
+
+
+@contextlib.contextmanager
+def folder_of_run(model_dir):
+    """Makes the folder of the run. After an error it removes new, empty folders.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    new, folder = [], os.path.abspath(model_dir)
+    while "://" not in model_dir and not os.path.exists(folder):
+        new.append(folder)
+        folder = os.path.dirname(folder)
+    try:
+        try:
+            check_writable(model_dir)
+        except OSError as error:
+            # Files that a kill left half written may fill the disk. They are removed
+            # when the run has its lock. If the disk is full then, the next file raises.
+            if "No space left" not in str(error):
+                raise
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for folder in new:
+                os.rmdir(folder)  # Raises if something is there.
+        raise
+
+
+def check_no_results(model_dir):
+    """Raises ValueError if a folder without checkpoints has results of evaluations.
+
+    Predictions alone do not count: a kill in the first evaluation leaves them.
+    """
+    walk = tf.io.gfile.walk(os.path.join(model_dir, "eval"))
+    if any(name.endswith(".json") for _, _, names in walk for name in names):
+        raise UserError(
+            f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
+            "go on from: they would count as this run's. Move the folder away, or set "
+            "another --model_dir."
+        )
+
+
+class RunLock:
+    """Holds <model_dir>/run.lock while a run lives, as a context manager.
+
+    The file names its process, which renews it every HEARTBEAT_SECONDS. If that process
+    ran on this machine and has ended, a new run takes the lock over. If it runs on
+    another machine, a new run waits STALE_SECONDS for it to renew the file. If two runs
+    start at once, `flock` lets one take it, on file systems that have it.
+
+    Args:
+        model_dir: folder of the run, which exists.
+        enabled: whether to take the lock: one of several hosts does.
+
+    Raises:
+        OSError: another run lives in the folder.
+    """
+
+    def __init__(self, model_dir, enabled=True):
+        self._folder = model_dir
+        self._path = os.path.join(model_dir, "run.lock")
+        self._enabled = enabled
+        self._me = describe(os.getpid())
+        self._ended = threading.Event()
+        self._lost_to = None
+        self._thread = None
+
+    def __enter__(self):
+        if self._enabled:
+            with _turn(self._folder):
+                self._take()
+            self._thread = threading.Thread(target=self._renew, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        if self._thread:
+            self._ended.set()
+            self._thread.join()
+            if self._read() == self._me:
+                tf.io.gfile.remove(self._path)
+
+    def check(self):
+        """Raises OSError if another run has taken the folder over."""
+        if self._lost_to is not None:
+            raise StorageError(
+                f"{_name(self._lost_to)} has taken {self._folder} over, since this "
+                f"process did not renew {self._path} for {STALE_SECONDS} s. It goes on "
+                "from the last checkpoint; this run ends here."
+            )
+
+    def _take(self):
+        holder = self._read()
+        if holder is not None and self._lives(holder):
+            seconds = max(0, time.time() - self._time() / 1e9)
+            raise StorageError(
+                f"{_name(holder)} trains in {self._folder} (it renewed {self._path} "
+                f"{seconds:.0f} s ago). Wait until it has ended, stop it, or set "
+                "another --model_dir."
+            )
+        try:
+            self._write()
+        except OSError:  # A full disk leaves an empty file.
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
+            raise
+
+    def _write(self):
+        # Python's `open` raises the usual errors.
+        make = tf.io.gfile.GFile if "://" in self._path else open
+        with make(self._path, "w") as file:
+            json.dump(self._me, file)
+
+    def _read(self):
+        """Returns the lock's holder: {} if the file names none, None without a file."""
+        try:
+            with tf.io.gfile.GFile(self._path) as file:
+                holder = json.loads(file.read())
+        except tf.errors.NotFoundError:
+            return None
+        except (ValueError, RecursionError):  # Being written, or damaged.
+            return {}
+        known = isinstance(holder, dict) and {"host", "pid"} <= holder.keys()
+        return holder if known else {}
+
+    def _lives(self, holder):
+        # Containers may share a host's name, and have process ids of their own.
+        if holder.get("machine") and holder["machine"] == self._me["machine"]:
+            return describe(holder["pid"]) == holder
+        waits = "%s: waiting up to %d s whether %s lives"
+        logging.warning(waits, self._path, STALE_SECONDS, _name(holder))
+        seen = self._time()
+        for _ in range(STALE_SECONDS):
+            time.sleep(1)
+            if self._time() != seen:
+                return True
+        return False
+
+    def _time(self):
+        """Returns the time of the last renewal in nanoseconds; 0 without a file."""
+        try:
+            return tf.io.gfile.stat(self._path).mtime_nsec
+        except tf.errors.NotFoundError:
+            return 0
+
+    def _renew(self):
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            try:
+                self._beat()
+            except (OSError, tf.errors.OpError) as error:
+                logging.warning("%s could not be renewed: %s", self._path, error)
+
+    def _beat(self):
+        holder = self._read()
+        if holder != self._me:
+            self._lost_to = holder or {}
+        elif "://" in self._path:
+            self._write()
+        else:
+            os.utime(self._path)
+
+
+@contextlib.contextmanager
+def _turn(folder):
+    """Lets one process at a time run the block, on file systems with `flock`."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _name(holder):
+    if not holder:
+        return "Another process"
+    return f"Process {holder['pid']} on {holder['host']}"

@@ -1,0 +1,120 @@
+"""Runs that `remixer_tf.load` loads: tiny, each trained for some steps."""
+
+import gin
+import pytest
+
+from remixer_tf.commands import run_command
+from remixer_tf.tasks import benchmark_files, squad
+from tests.data.toy_images import make_folder
+from tests.tasks.benchmark_layouts import write_glue
+from tests.tasks.test_squad import as_json, question
+from tests.tiny_run import write_text
+
+SHORT = [
+    "--gin.D_MODEL=16",
+    "--gin.D_FF=24",
+    "--gin.NUM_LAYERS=1",
+    "--gin.BATCH_SIZE=4",
+    "--gin.TRAIN_STEPS=2",
+    "--gin.WARMUP_STEPS=1",
+    "--gin.Schedule.log_period=1",
+    "--gin.Schedule.checkpoint_period=2",
+    "--gin.train.evaluations=[]",
+]
+BERT = [
+    "--gin.D_KV=8",
+    "--gin.NUM_HEADS=2",
+    "--gin.INITIAL_CHECKPOINT=None",
+    "--gin.Checkpointing.initial=None",
+    "--gin.VOCABULARY=@byte_vocabulary()",
+    "--gin.VOCABULARY_FILE=None",
+    "--gin.VOCAB_SIZE=262",
+]
+QUESTIONS = [
+    question("1", "who?", "it was Ann or Bo who came in first, before all", "Ann"),
+    question("2", "wo?", "in Köln", "Köln"),
+    question("3", "when?", "never"),
+]
+
+
+def train(folder, *arguments):
+    run_command("train", [f"--model_dir={folder}", *arguments])
+    gin.clear_config()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def classifier_run(tmp_path_factory):
+    """A BERT that says whether a text is "negative" or "positive"."""
+    folder = tmp_path_factory.mktemp("glue")
+    write_glue(folder)
+    benchmark_files.glue_folder.set(str(folder))
+    yield train(
+        folder / "run",
+        "--gin_file=models/bert_tiny.gin",
+        "--gin_file=runs/finetune_classifier.gin",
+        *BERT,
+        "--gin.TASK=sst2_classes",
+        "--gin.NUM_CLASSES=2",
+        "--gin.FEATURE_LENGTHS={'inputs': 24, 'token_types': 24, 'targets': 1}",
+        *SHORT,
+    )
+    benchmark_files.glue_folder.set(None)
+
+
+@pytest.fixture(scope="session")
+def span_run(tmp_path_factory):
+    """A BERT that answers by spans, in windows of 24 bytes, or not at all."""
+    folder = tmp_path_factory.mktemp("squad")
+    for split in ("train", "dev"):
+        (folder / f"{split}.json").write_text(as_json(QUESTIONS))
+    yield train(
+        folder / "run",
+        "--gin_file=models/bert_tiny.gin",
+        "--gin_file=runs/finetune_squad.gin",
+        *BERT,
+        "--gin.TASK=squad_files_spans",
+        f"--gin.squad_files.directory='{folder}'",
+        "--gin.FEATURE_LENGTHS={'inputs': 80, 'token_types': 80, 'answerable': 80, "
+        "'targets': 2}",
+        "--gin.NULL_THRESHOLD=1.0",
+        *SHORT,
+    )
+    squad.data_folder.set(None)
+
+
+@pytest.fixture(scope="session")
+def image_run(tmp_path_factory):
+    """A gMLP that says the colour of images of 12 x 12 pixels."""
+    folder = tmp_path_factory.mktemp("colors")
+    make_folder(folder / "images", {"train": 4, "validation": 2}, size=(12, 12))
+    return train(
+        folder / "run",
+        "--gin_file=models/gmlp_vision_tiny.gin",
+        "--gin_file=runs/imagenet.gin",
+        "--gin.SOURCE=@ImageFolder()",
+        f"--gin.ImageFolder.directory='{folder / 'images'}'",
+        "--gin.IMAGE_SIZE=8",
+        "--gin.NUM_CLASSES=3",
+        "--gin.EXAMPLES_PER_EPOCH=12",
+        "--gin.image_dataset.transforms=[@random_resized_crop, @normalize]",
+        "--gin.image_dataset.mixing=[]",
+        *SHORT,
+    )
+
+
+@pytest.fixture(scope="session")
+def lm_run(tmp_path_factory):
+    """A gMLP that goes on with texts."""
+    folder = tmp_path_factory.mktemp("lm")
+    return train(
+        folder / "run",
+        "--gin_file=models/gmlp_lm_tiny.gin",
+        "--gin_file=runs/lm.gin",
+        "--gin.VOCABULARY=@byte_vocabulary()",
+        "--gin.VOCABULARY_FILE=None",
+        "--gin.VOCAB_SIZE=259",
+        "--gin.FEATURE_LENGTHS={'targets': 64}",
+        f"--gin.text_files.directory='{write_text(folder / 'text')}'",
+        *SHORT,
+    )

@@ -1,0 +1,140 @@
+"""`--quiet` and `--log=json` of every command, and mistakes in the shell."""
+
+import datetime
+import json
+import re
+import sys
+import warnings
+
+import pytest
+from absl import logging
+
+from remixer_tf import console
+from remixer_tf.__main__ import main
+from remixer_tf.commands import COMMANDS, load_command
+from remixer_tf.configuration import parse_command_line
+from tests.tiny_run import train_run
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    yield
+    console.configure()
+
+
+def shell(monkeypatch, capsys, *arguments):
+    """The exit code of a command, and the lines of both outputs."""
+    monkeypatch.setattr(sys, "argv", ["remixer_tf", *map(str, arguments)])
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    shown = capsys.readouterr()
+    return code, shown.out.splitlines(), shown.err.splitlines()
+
+
+def test_lines_of_json(capsys):
+    console.configure(log="json")
+    console.say("step 1", step=1, loss=float("nan"), speed=2.5, unit="tokens")
+    logging.warning("%s is damaged", "a.txt")
+    warnings.warn("a text is long", stacklevel=1)
+    console.say("no such file", "error")
+    shown = capsys.readouterr()
+    (line,) = map(json.loads, shown.out.splitlines())
+    time = datetime.datetime.fromisoformat(line.pop("time"))
+    assert abs(datetime.datetime.now(datetime.UTC) - time).total_seconds() < 60
+    values = {"step": 1, "loss": None, "speed": 2.5, "unit": "tokens"}
+    assert line == {"level": "info", "message": "step 1"} | values
+    damaged, long, error = map(json.loads, shown.err.splitlines())
+    assert (damaged["level"], damaged["message"]) == ("warning", "a.txt is damaged")
+    assert "a text is long" in long["message"] and long["level"] == "warning"
+    assert (error["level"], error["message"]) == ("error", "no such file")
+
+
+def test_quiet_shows_errors_and_results_alone(capsys):
+    console.configure(quiet=True)
+    console.say("step 1", step=1)
+    console.say("long lines", "warning")
+    logging.warning("damaged")
+    warnings.warn("a text is long", stacklevel=1)
+    assert capsys.readouterr() == ("", "")
+    console.say("no such file", "error")
+    assert capsys.readouterr() == ("", "error: no such file\n")
+    console.configure()
+    console.say("step 1", step=1)
+    console.say("long lines", "warning")
+    assert capsys.readouterr().out == "step 1\nwarning: long lines\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_both(name, capsys):
+    def add_arguments(parser):
+        load_command(name).add_arguments(parser)
+        console.add_arguments(parser)
+
+    with pytest.raises(SystemExit):
+        parse_command_line(["--help"], "", add_arguments)
+    shown = capsys.readouterr().out
+    assert "--quiet" in shown and "--log {text,json}" in shown
+
+
+def test_training_in_json(tmp_path, capsys):
+    train_run(tmp_path, "bytes", "--log=json")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+    (step,) = (line for line in lines if "loss" in line and line["level"] == "info")
+    (logged,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (step["step"], step["train_steps"]) == (1, 1)
+    for name in ("loss", "accuracy", "learning_rate", "gradient_norm"):
+        assert step[name] == pytest.approx(logged[name])
+
+
+def test_training_and_answering_quietly(tmp_path, monkeypatch, capsys):
+    train_run(tmp_path, "bytes", "--quiet")
+    assert capsys.readouterr() == ("", "")
+    (tmp_path / "questions").write_text("a cat " * 9 + "\n")
+    files = [f"--input={tmp_path}/questions", f"--output={tmp_path}/answers"]
+    arguments = ["infer", f"--model_dir={tmp_path}", *files]
+    assert shell(monkeypatch, capsys, *arguments, "--quiet") == (0, [], [])
+    code, out, err = shell(monkeypatch, capsys, *arguments, "--log=json")
+    (warned,) = map(json.loads, err)
+    assert (code, out, warned["level"]) == (0, [], "warning")
+    assert "1 of 1 lines are longer" in warned["message"]
+    code, out, err = shell(monkeypatch, capsys, *arguments, "--step=7", "--log=json")
+    assert (code, out) == (2, [])
+    error = json.loads(err[-1])
+    assert error["level"] == "error" and "step 7" in error["message"]
+
+
+def test_mistakes_in_the_shell_are_one_line(
+    tmp_path, monkeypatch, capsys, classifier_run, lm_run
+):
+    """The same as from Python, see test_loaded_run.py and test_encoders.py."""
+    run = f"--model_dir={classifier_run}"
+    (tmp_path / "lines").write_text("a\n")
+    lines = f"--input={tmp_path}/lines"
+    mistakes = [
+        (["presets", "remixr_smal"], "Nearest: remixer_small"),
+        (["tasks", "minicogs"], "Nearest: mini_cogs"),
+        (["trian"], "Nearest: train"),
+        (["infer", f"--model_dir={tmp_path}"], "operative_config.gin"),
+        (["infer", f"--model_dir={tmp_path}/nothing"], "operative_config.gin"),
+        (["infer", run, lines], "need a model that writes text"),
+        (["score", run, lines], "need a model that writes text"),
+        (["infer", run, "--input=nothing"], "cannot read nothing"),
+        (["infer", run, "--batch_size=many"], "--batch_size"),
+        (["infer", run, "--log=xml"], "--log"),
+        (["export", run, "--format=onx"], "onx"),
+        (["export", run, "--format=litert"], "litert|writes text"),
+        (["score", f"--model_dir={lm_run}", lines], "line 1 has no tab"),
+        (["train", f"--model_dir={tmp_path}", "--gin_file=t5_tny.gin"], "t5_tny"),
+    ]
+    for arguments, message in mistakes:
+        code, out, err = shell(monkeypatch, capsys, *arguments)
+        assert code == 2, arguments
+        assert err[-1].startswith("error: "), arguments
+        assert re.search(message, err[-1]), (arguments, err[-1])
+        assert not any("Traceback" in line for line in err), arguments

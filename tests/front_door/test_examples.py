@@ -1,0 +1,59 @@
+"""The examples of docstrings run."""
+
+import doctest
+import inspect
+
+import pytest
+import tensorflow as tf
+
+import remixer_tf as rt
+from remixer_tf import loading, named_models
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+ASKED = {
+    name: member
+    for name, member in inspect.getmembers(rt.LoadedRun, callable)
+    if not name.startswith("_") and name != "of_folder"
+}
+ROWS = "inputs\ttargets\nthe cat slept\tslept\n"
+
+
+class Checker(doctest.OutputChecker):
+    """Without an expected output, any is right: training prints its steps."""
+
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)
+
+
+def check(function, **names):
+    """Runs the example of a docstring; returns how many lines it has."""
+    finder = doctest.DocTestFinder(recurse=False)
+    (test,) = finder.find(function, function.__name__, globs={"rt": rt, "tf": tf})
+    test.globs |= names
+    runner = doctest.DocTestRunner(Checker(), optionflags=doctest.ELLIPSIS)
+    found = runner.run(test)
+    assert not found.failed
+    return found.attempted
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_questions_to_a_run(
+    name, tiny_run, lm_run, classifier_run, span_run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for table in ("train.tsv", "dev.tsv"):
+        (tmp_path / table).write_text(ROWS)
+    assert check(
+        ASKED[name],
+        run=rt.load(tiny_run),
+        lm=rt.load(lm_run),
+        encoder=rt.load(classifier_run),
+        spans=rt.load(span_run),
+    )
+
+
+def test_the_front_door(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "RUN").symlink_to(tiny_run)
+    for function in (loading.create, loading.load, named_models.presets):
+        assert check(function)

@@ -1,0 +1,35 @@
+"""Requests that an export refuses, in its graph."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from remixer_tf.serving.requests import MAX_BYTES, limit_requests
+
+
+def test_rows_bytes_and_ids():
+    signature = [
+        tf.TensorSpec([None], tf.string, name="inputs"),
+        tf.TensorSpec([None, 2], tf.int32, name="ids"),
+    ]
+
+    @tf.function(input_signature=signature, autograph=False)
+    def function(inputs, ids):
+        return {"outputs": inputs, "sums": tf.reduce_sum(ids, axis=1)}
+
+    limited = limit_requests(function, max_rows=3, num_ids=10)
+
+    def ask(texts, ids):
+        return limited(tf.constant(texts, tf.string), tf.constant(ids, tf.int32))
+
+    answers = ask([b"a", b""], [[0, 9], [3, 4]])
+    assert answers["sums"].numpy().tolist() == [9, 7]
+    assert len(ask([], np.zeros([0, 2]))["sums"]) == 0
+    for texts, ids, message in (
+        ([b"a"] * 4, [[1, 1]] * 4, r"at most 3 rows. Rows of inputs:\] \[4\]"),
+        ([b"a" * (MAX_BYTES + 1)], [[1, 1]], "at most 2097152 bytes. In inputs:"),
+        ([b"a"], [[-5, 1]], r"Ids are 0 to 9. ids has, from and to:\] \[-5\] \[1\]"),
+        ([b"a"], [[1, 10]], r"Ids are 0 to 9."),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            ask(texts, ids)

@@ -1,0 +1,47 @@
+"""What the log says of experts."""
+
+import numpy as np
+import pytest
+
+from remixer_tf.training import logs
+
+GOOD = {
+    "loss": 0.0,
+    "load": np.zeros(2),
+    "statistics/stack/one/moe/load": np.array([0.9, 0.1]),
+    "statistics/stack/one/moe/dropped": 0.1,
+    "statistics/stack/two/moe/load": np.full(3, np.nan),  # No step counted.
+    "statistics/stack/two/moe/dropped": np.nan,
+}
+
+
+def test_nothing_is_said_where_all_is_well():
+    assert logs.expert_warning(GOOD) is None
+
+
+def test_unused_experts_and_dropped_choices_are_named():
+    bad = {
+        "statistics/stack/one/moe/dropped": 0.126,
+        "statistics/stack/three/moe/load": np.array([0.0, 0.5, 0.0, 0.5]),
+        "statistics/stack/three/moe/dropped": 0.5,
+        "statistics/stack/four/moe/load": np.eye(1, 20)[0],
+    }
+    assert logs.expert_warning(GOOD | bad) == (
+        "warning: since the last log line, "
+        "stack/one/moe: 13% of the choices dropped; "
+        "stack/three/moe: 2 of 4 experts unused (0, 2), 50% of the choices dropped; "
+        "stack/four/moe: 19 of 20 experts unused (1, 2, 3, 4, 5, 6, 7, 8, ...)"
+    )
+
+
+def test_largest_over_mean_load():
+    values = GOOD | {"statistics/moe/load": np.zeros(2)}
+    found = logs.expert_imbalances(values)
+    assert found.pop("statistics/stack/one/moe/load_largest_over_mean") == (
+        pytest.approx(1.8)
+    )
+    assert found.keys() == {
+        "statistics/stack/two/moe/load_largest_over_mean",
+        "statistics/moe/load_largest_over_mean",
+    }
+    assert all(map(np.isnan, found.values()))

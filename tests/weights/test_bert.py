@@ -1,0 +1,150 @@
+"""Hugging Face's BERT gives the logits of its equations, and reads WordPiece."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import remixer_tf as rt
+from remixer_tf.commands import run_command
+from remixer_tf.data.wordpiece import wordpiece_vocabulary
+from tests.weights import numpy_bert
+from tests.weights.test_importing import imported
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+TOKENS = np.array([[2, 5, 8, 10, 3, 6, 7, 9, 3], [2, 11, 5, 3, 0, 0, 0, 0, 0]])
+TYPES = np.array([[0, 0, 0, 0, 0, 1, 1, 1, 1], [0] * 9])
+BATCH = {
+    "encoder_input_tokens": TOKENS.astype("int32"),
+    "encoder_token_types": TYPES.astype("int32"),
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["BertForMaskedLM", "BertForSequenceClassification", "BertForQuestionAnswering"],
+)
+def test_logits(tmp_path, kind):
+    weights = numpy_bert.made_up_weights(kind)
+    written = dict(weights)
+    if kind == "BertForMaskedLM":  # as the first checkpoints are
+        table = weights["bert.embeddings.word_embeddings.weight"]
+        written["cls.predictions.decoder.weight"] = table
+        written["cls.seq_relationship.weight"] = np.zeros((2, 8), "float32")
+        for old, new in (("LayerNorm.weight", "gamma"), ("LayerNorm.bias", "beta")):
+            for name in [name for name in written if name.endswith(old)]:
+                renamed = name[: name.rindex(".") + 1] + new
+                written[renamed] = written.pop(name)
+    config = {"id2label": {"0": "no", "1": "yes", "2": "perhaps"}}
+    numpy_bert.write(tmp_path, kind, written, **config)
+    received = np.array(imported(tmp_path, tmp_path)(BATCH))
+    expected = numpy_bert.logits(kind, weights, TOKENS, TYPES)
+    if kind == "BertForQuestionAnswering":  # padding begins and ends no answer
+        padding = np.broadcast_to((TOKENS == 0)[:, None], expected.shape)
+        assert (received[padding] < -1e8).all()
+        expected = np.where(padding, received, expected)
+    np.testing.assert_allclose(received, expected, atol=2e-5)
+
+
+def test_a_classifier_and_an_encoder_read_texts(tmp_path):
+    kind = "BertForSequenceClassification"
+    weights = numpy_bert.made_up_weights(kind)
+    labels = ["no\nimport os", "yes'", "perhaps"]  # a stranger's
+    config = {"id2label": dict(enumerate(labels))}
+    numpy_bert.write(tmp_path, kind, weights, **config)
+    run = rt.load(tmp_path)
+    # [CLS] the ##s cafe [SEP] un ##able ! [SEP], and [CLS] 中 the [SEP]
+    found = run.classify([("Thes café", "UNABLE!"), "中the"])
+    logits = numpy_bert.logits(kind, weights, TOKENS, TYPES)[:, 0]
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for row, one in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one.probabilities, row, atol=1e-5)
+        assert one.label == labels[row.argmax()]
+    weights = numpy_bert.made_up_weights("BertModel")
+    numpy_bert.write(tmp_path / "model", "BertModel", weights)
+    received = rt.load(tmp_path / "model").embed(["中the"])
+    encoded = numpy_bert.encode(weights, TOKENS[1:], TYPES[1:])
+    np.testing.assert_allclose(received, encoded[:, :4].mean(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("file", ["vocab.txt", "tokenizer.json"])
+def test_wordpiece(tmp_path, file):
+    """Longest pieces first, words without a first piece are [UNK] (BERT, section 3)."""
+    path = tmp_path / file
+    content = "\n".join(numpy_bert.PIECES) + "\n"
+    if file == "tokenizer.json":
+        ids = {piece: i for i, piece in enumerate(numpy_bert.PIECES)}
+        content = json.dumps({"model": {"type": "WordPiece", "vocab": ids}})
+    path.write_text(content)
+    vocabulary = wordpiece_vocabulary(str(path))
+    for text, ids in {
+        "": [],
+        "The cafés\tunable!!": [5, 10, 8, 6, 7, 9, 9],
+        "the中unables": [5, 11, 6, 7, 8],
+        "thex [SEP]": [1, 1, 1, 1],  # a text's own [SEP] is three words
+        "the\x00 caf\ufffde\xad": [5, 10],
+        "Straße THE": [1, 5],  # no ss
+    }.items():
+        assert vocabulary.encode(text) == ids, text
+    assert vocabulary.encode_tf(tf.constant(b"the\xff")).numpy().tolist() == [5]
+    assert vocabulary.decode([5, 8, 9, 0, 0]) == "thes !"
+    cased = wordpiece_vocabulary(str(path), lower_case=False)
+    assert cased.encode("The the café") == [1, 5, 1]
+    assert vocabulary != cased and vocabulary == wordpiece_vocabulary(str(path))
+    path.write_text("the\n[UNK]\n")
+    with pytest.raises(ValueError, match=r"WordPiece|must begin with \[PAD\]"):
+        wordpiece_vocabulary(str(path))
+
+
+def test_what_the_encoder_here_cannot_hold_is_named(tmp_path):
+    kind = "BertForSequenceClassification"
+    weights = numpy_bert.made_up_weights(kind)
+
+    def error(kind=kind, **config):
+        numpy_bert.write(tmp_path, kind, weights, **config)
+        with pytest.raises(ValueError) as e:
+            imported(tmp_path, tmp_path)
+        assert "\n" not in str(e.value)
+        return str(e.value)
+
+    assert "architectures in config.json" in error("BertForTokenClassification")
+    for name, value in {
+        "position_embedding_type": "relative_key",
+        "is_decoder": True,
+        "pad_token_id": 3,
+        "problem_type": "multi_label_classification",
+        "hidden_act": "tanh",
+        "num_attention_heads": 3,
+        "num_hidden_layers": 2**40,
+        "hidden_size": 10**8,
+        "id2label": {"0": "a", "1": "a"},
+        "layer_norm_eps": "1e-12\nimport os",
+    }.items():
+        message = error(**{name: value})
+        assert name in message or "says that it is a BERT of" in message, message
+
+
+def test_a_run_of_it_keeps_its_vocabulary_and_is_exported(tmp_path, capsys):
+    kind, source = "BertForSequenceClassification", tmp_path / "bert"
+    weights = numpy_bert.made_up_weights(kind)
+    numpy_bert.write(source, kind, weights, id2label={"0": "a", "1": "b", "2": "c"})
+    (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    run = str(tmp_path / "run")
+    run_command("import_weights", [f"--from={source}", f"--model_dir={run}"])
+    assert f"Hugging Face {kind}" in capsys.readouterr().out
+    shutil.rmtree(source)
+    loaded = rt.load(run)
+    (found,) = loaded.classify(["中the"])
+    logits = numpy_bert.logits(kind, weights, TOKENS[1:], TYPES[1:])[0, 0]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(found.probabilities, expected, atol=1e-5)
+    assert loaded.get_task().output_features["inputs"].vocabulary.encode("The") == [1]
+    run_command("export", [f"--model_dir={run}"])
+    shutil.rmtree(f"{run}/checkpoints")
+    exported = tf.saved_model.load(f"{run}/export/0")
+    texts = {"inputs": tf.constant(["中the"]), "inputs_b": tf.constant([""])}
+    received = exported.signatures["classify"](**texts)
+    np.testing.assert_allclose(received["probabilities"][0], expected, atol=1e-5)
+    assert received["outputs"][0] == found.label.encode()

@@ -1,0 +1,143 @@
+"""`export --format=safetensors`: any model to a folder and back, bit for bit."""
+
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+import remixer_tf as rt
+from remixer_tf import configuration
+from remixer_tf.commands import run_command
+from remixer_tf.models.build import build_model
+from remixer_tf.named_models import preset_names
+from remixer_tf.weights import model_folder
+from remixer_tf.weights.source import check_model, model_variables, take
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+QUESTIONS = ["A cat", "the teacher slept", "café"]
+PRESETS = [name for name in preset_names() if "tiny" in name]
+QUICK = ("remixer_tiny", "gmlp_vision_tiny", "hash_lm_tiny", "amlp_tiny_mlm")
+
+
+def _factory(preset, **sizes):
+    sizes = {"D_MODEL": 16, "D_FF": 32} | sizes
+    if "vision" not in preset:
+        sizes = {"VOCAB_SIZE": 64, "MAX_LENGTH": 32} | sizes
+    bindings = [f"{name} = {value}" for name, value in sizes.items()]
+    configuration.parse_gin([f"models/{preset}.gin"], bindings, complete=False)
+    return configuration.get_value("Run.model")
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+        for name in PRESETS
+    ],
+)
+def test_every_architecture_goes_there_and_back(tmp_path, preset):
+    folder, factory = str(tmp_path / "model"), _factory(preset)
+    model = build_model(factory, "float32")
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+    model_folder.write_model_folder(model, folder, "", {}, "")
+    source = model_folder.read_model_folder(folder)
+    check_model(factory, source)
+    back = build_model(factory, "float32")
+    take(back, source)
+    there, here = map(model_variables, (model, back))
+    assert there.keys() == here.keys() and len(there) > 5
+    for path, variable in there.items():
+        np.testing.assert_array_equal(here[path].numpy(), variable.numpy(), path)
+
+
+@pytest.fixture
+def exported(tiny_run, tmp_path):
+    """A run's folder, with a result of an evaluation, and its exported copy."""
+    folder = tmp_path / "run"
+    subprocess.run(["cp", "-r", tiny_run, folder], check=True)
+    run_command("export", [f"--model_dir={folder}", "--format=safetensors"])
+    (step,) = os.listdir(folder / "safetensors")
+    return str(folder), str(folder / "safetensors" / step)
+
+
+def test_a_run_is_published_and_loaded(exported, tmp_path):
+    folder, published = exported
+    assert sorted(os.listdir(published)) == [
+        "MANIFEST.sha256",
+        "README.md",
+        "model.safetensors",
+        "operative_config.gin",
+        "vocabularies.json",
+    ]
+    check = ["sha256sum", "--strict", "-c", "MANIFEST.sha256"]
+    subprocess.run(check, cwd=published, check=True, stdout=subprocess.DEVNULL)
+    card = open(f"{published}/README.md").read()
+    original = rt.load(folder)
+    parameters = f"{original.model.count_params():,} parameters"
+    assert parameters in card and "task mini_cogs" in card and "--gin_file=" in card
+    moved = tmp_path / "moved"
+    os.rename(published, moved)
+    loaded = rt.load(moved)
+    assert loaded.generate(QUESTIONS, scores=True) == original.generate(
+        QUESTIONS, scores=True
+    )
+
+
+def test_training_goes_on_from_it(exported, tmp_path, capsys):
+    _, published = exported
+    run_command(
+        "import_weights", [f"--from={published}", f"--model_dir={tmp_path}/new"]
+    )
+    assert "model of its operative_config.gin" in capsys.readouterr().out
+    new, old = rt.load(f"{tmp_path}/new"), rt.load(published)
+    values = zip(new.model.variables, old.model.variables, strict=True)
+    for variable, other in values:
+        np.testing.assert_array_equal(variable.numpy(), other.numpy(), other.path)
+
+
+def test_other_files_than_those_exported(exported):
+    _, published = exported
+
+    def error():
+        with pytest.raises(configuration.UserError) as error:
+            rt.load(published).generate("A cat")
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    def edit(name, change):
+        with open(f"{published}/{name}", "rb") as file:
+            before = file.read()
+        with open(f"{published}/{name}", "wb") as file:
+            file.write(change(before))
+        message = error()
+        with open(f"{published}/{name}", "wb") as file:
+            file.write(before)
+        return message
+
+    changed = "is not the file that was exported: its SHA-256 differs"
+    for name in ("model.safetensors", "operative_config.gin", "README.md"):
+        message = edit(name, lambda x: x[:-2] + bytes([x[-2] ^ 1]) + x[-1:])
+        assert changed in message and name in message
+    manifest = model_folder.MANIFEST
+    assert "is damaged" in edit(manifest, lambda x: x[:30])
+    message = edit(manifest, lambda x: re.sub(rb".*\.gin\n", b"", x))
+    assert "does not list operative_config.gin" in message
+    message = edit(manifest, lambda x: x + b"0" * 64 + b"  ../../passwd\n")
+    assert "lacks ../../passwd" in message
+    os.remove(f"{published}/README.md")
+    assert "lacks README.md" in error()
+    os.remove(f"{published}/{manifest}")
+    assert f"There is no {published}/{manifest}" in error()
+
+
+def test_another_model_is_found_before_memory_is_taken(tmp_path):
+    folder = str(tmp_path / "model")
+    model = build_model(_factory("remixer_tiny"), "float32")
+    model_folder.write_model_folder(model, folder, "", {}, "")
+    huge = _factory("remixer_tiny", VOCAB_SIZE=10**10)
+    with pytest.raises(ValueError, match="of another shape: .*token_embedding"):
+        check_model(huge, model_folder.read_model_folder(folder))

@@ -102,6 +102,8 @@ setup(
     extras_require={
         "dev": [
             "hypothesis",
+            "ipykernel",
+            "nbclient",
             "packaging",
             "pre-commit",
             "pytest",

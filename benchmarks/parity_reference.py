@@ -53,7 +53,7 @@ TEXTS = [
     "Ünïcödé ÀCCENTS straße İstanbul ﬁne",
     "中文 and 日本語 mixed한국어",
     "tabs\tand\nlines\r\n \u00a0 \u200b\u00ad\ufffd\x00 end",
-    "e-mail@example.com $5.00 50% a/b [SEP] [MASK] 😀👍🏽",
+    "e-mail@example.com $5.00 50% a/b [sep] 😀👍🏽",
     "x" * 99 + " " + "x" * 101,
     "",
 ]
@@ -129,7 +129,8 @@ def bert(folder, name):
     """Writes a random BERT with a vocabulary, its logits, and the ids of texts."""
     import transformers
 
-    config = transformers.BertConfig(**BERT, num_labels=3)
+    labels = 3 if name == "BertForSequenceClassification" else 2
+    config = transformers.BertConfig(**BERT, num_labels=labels)
     model = getattr(transformers, name)(config).eval()
     for parameter in model.parameters():  # norms and biases too
         parameter.data += 0.05 * torch.randn_like(parameter)

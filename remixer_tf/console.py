@@ -1,4 +1,4 @@
-"""What a process says besides results: lines of text, of JSON, or none."""
+"""Lines of the log: text, JSON, or none."""
 
 import contextlib
 import datetime

@@ -55,9 +55,9 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
     """Loads a run, or published weights, to ask it or to train it on.
 
     Args:
-        path: str, the folder of a run; or of weights that Hugging Face, T5X, Mesh
-            TensorFlow or timm published, which are read as `remixer_tf import_weights`
-            does, into memory.
+        path: str, the folder of a run, or of weights that Hugging Face, T5X, Mesh
+            TensorFlow or timm published. `remixer_tf import_weights` lists the formats;
+            here they are read into memory.
         step: int, the step of a run's checkpoint; None for the newest, "best" for the
             one that training found best.
         bindings: list of str, gin bindings that prevail over the run's own, such as
@@ -91,9 +91,7 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
-        return LoadedRun.of_folder(
-            path, step, bindings, modules=modules, trust=trust
-        )
+        return LoadedRun.of_folder(path, step, bindings, modules=modules, trust=trust)
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
     return _imported(path, bindings, modules)

@@ -14,6 +14,7 @@ from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.weights import model_folder
+from remixer_tf.weights.source import check_model, take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +87,16 @@ class Run:
                 "One process reads and writes texts. Its engine is of "
                 f"{engine.host.count}: choose the devices of one."
             )
-        published = model_folder.is_model_folder(model_dir)
-        if published:
+        source = None
+        if model_folder.is_model_folder(model_dir):
             if step is not None:
                 raise UserError(f"{model_dir} has one step. Leave step out.")
-            model_folder.check_model_folder(model_dir, self.model)
+            source = model_folder.read_model_folder(model_dir)
+            check_model(self.model, source)
         engine.build_model(self.model, self.dtype_policy)
         if check:
             check(engine.model)
-        if published:
-            model_folder.restore_model_folder(model_dir, engine.model)
+        if source:
+            take(engine.model, source)
             return engine, 0
         return engine, reading.restore_model(model_dir, engine.model, step)

@@ -28,8 +28,8 @@ def check_sublayer(
     - It returns the shape it received, in float32 and in mixed_bfloat16.
     - Padding changes no output on real tokens, unless it says `depends_on_padding`.
     - Examples packed in a row give what they give alone.
-    - In a decoder, no output depends on a later token, and decoding step by step gives
-      what a call on the whole sequence gives.
+    - In a decoder, no output depends on a later token. Decoding step by step, and
+      reading a prompt in one call, give what a call on the whole sequence gives.
     - A new layer with its weights, by their paths, gives the same outputs.
     - Gradients reach all weights and are finite.
 
@@ -210,27 +210,68 @@ class Trial:
 
     def check_decoding(self):
         """Decodes step by step, which gives what a call on the whole gives."""
-        x, y, layer = self.x, self.run(self.x), self.layer
-        decode_step = self.jit(layer.decode_step, layer)
-        keys = ops.arange(x.shape[1], dtype="int32")
-        cache = layer.init_cache(x.shape[0], x.shape[1], self.context(x))
-        steps = []
-        for t in range(x.shape[1]):
-            x_t, context = x[:, t : t + 1], self.context(x[:, t : t + 1])
-            if self.position_bias is not None:
-                bias = self.position_bias(keys[t : t + 1], keys)
-                context = context._replace(position_bias=bias)
-            state = DecodeState(ops.convert_to_tensor(t, "int32"), keys)
-            x_t = ops.convert_to_tensor(x_t)
-            y_t, cache = decode_step(x_t, cache, context, state)
-            steps.append(_array(y_t))
+        y = self.run(self.x)
+        cache = self.layer.init_cache(*self.x.shape[:2], self.context(self.x))
         self._same(
-            np.concatenate(steps, axis=1),
+            self._decode(0, cache),
             y,
             "decodes otherwise than it trains: at position {}, decode_step gives "
             "another output than a call on the whole sequence. Keep in the cache what "
             "an output needs of earlier positions.",
         )
+        self._check_prefill(y)
+
+    def _decode(self, start, cache):
+        """The outputs of the steps from `start` on, float32 array."""
+        x, outputs = self.x, []
+        for t in range(start, x.shape[1]):
+            x_t, context = x[:, t : t + 1], self.context(x[:, t : t + 1])
+            state = self._state(t)
+            if self.position_bias is not None:
+                bias = self.position_bias(state.step[None], state.key_positions)
+                context = context._replace(position_bias=bias)
+            x_t = ops.convert_to_tensor(x_t)
+            y_t, cache = self._decode_step(x_t, cache, context, state)
+            outputs.append(_array(y_t))
+        return np.concatenate(outputs, axis=1)
+
+    def _state(self, step):
+        keys = ops.arange(self.x.shape[1], dtype="int32")
+        return DecodeState(ops.convert_to_tensor(step, "int32"), keys)
+
+    @functools.cached_property
+    def _decode_step(self):
+        return self.jit(self.layer.decode_step, self.layer)
+
+    def _check_prefill(self, y):
+        """Reads a prompt in one call, then decodes; `y` are the outputs of a call.
+
+        The first prompt is shorter than the tensor it comes in.
+        """
+        prefill = self.jit(self.layer.prefill, self.layer)
+        whole = self.x.shape[1]
+        for length, width in ((whole // 2, whole - 1), (whole, whole)):
+            parts = self.x[:, :length], self.others[:, length:width]
+            x = np.concatenate(parts, axis=1)
+            cache = self.layer.init_cache(*self.x.shape[:2], self.context(self.x))
+            x, context = ops.convert_to_tensor(x), self.context(x)
+            y_x, cache = prefill(x, cache, context, self._state(length))
+            self._same(
+                _array(y_x)[:, :length],
+                y[:, :length],
+                "reads a prompt otherwise than it trains: at position {}, prefill "
+                "gives another output than a call on the whole sequence.",
+            )
+            if length < whole:
+                self._same(
+                    self._decode(length, cache),
+                    y[:, length:],
+                    "decodes otherwise after a prompt: at position {}, decode_step "
+                    "gives another output after prefill than a call on the whole "
+                    "sequence. In prefill, put into the cache what decode_step reads "
+                    "of positions before state.step, and nothing of later ones.",
+                    length,
+                )
 
     def check_packing(self, refused=False):
         """Two examples in a row give what they give alone, or the row is an error."""

@@ -52,20 +52,12 @@ class Question(NamedTuple):
 
 
 class ChoiceFiles(NamedTuple):
-    """The files of a set of questions.
-
-    Attributes:
-        data_folder: a `DataFolder`.
-        files: dictionary, split -> names that its file may have.
-        parse: function of a line's JSON and of whether it becomes running text;
-            returns a list of `Question`.
-        fields: str, what a line must hold.
-    """
+    """The files of a set of questions."""
 
     data_folder: DataFolder
-    files: dict
-    parse: collections.abc.Callable
-    fields: str
+    files: dict  # split -> names that its file may have
+    parse: collections.abc.Callable  # of a line's JSON, and of whether as running text
+    fields: str  # what a line must hold
 
     def read(self, split, running_text):
         """Returns a list of `Question`, in the form for running text or in the other.

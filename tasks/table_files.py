@@ -7,7 +7,6 @@ what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
 """
 
 import csv
-import fnmatch
 import io
 import json
 import os
@@ -19,6 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError
 from remixer_tf.tasks.folders import read_bytes
 
@@ -26,18 +26,11 @@ _ARROW = (".arrow", ".parquet")
 
 
 class Line(NamedTuple):
-    """A row of a file.
+    """A row of a file."""
 
-    Attributes:
-        number: int, from 1: the line where the row starts, in Arrow and Parquet the
-            row.
-        values: dictionary, column -> str, or None for a missing value.
-        problem: str, why there are no values; None if there are.
-    """
-
-    number: int
-    values: dict | None
-    problem: str | None = None
+    number: int  # from 1, of the line where it starts; in Arrow and Parquet of the row
+    values: dict | None  # column -> str, or None for a missing value
+    problem: str | None = None  # why there are no values
 
 
 def read_table(path, header=True, columns=None):
@@ -55,7 +48,7 @@ def read_table(path, header=True, columns=None):
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is of another format, or not what its name says.
+        ValueError: the file has another format, or not the one in its name.
         ImportError: it is Arrow or Parquet, and pyarrow is not installed.
     """
     path = locate(path)
@@ -84,14 +77,8 @@ def read_text(path):
 
 
 def _no_file(path):
-    """The error for a missing file; it names files of the same folder."""
-    folder = os.path.dirname(path) or "."
-    near = f" There is no folder {folder!r} either."
-    if tf.io.gfile.isdir(folder):
-        pattern = "*" + os.path.splitext(path.removesuffix(".gz"))[1] + "*"
-        names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))[:9]
-        near = f" In its folder: {', '.join(names)}." if names else ""
-    return MissingFileError(f"There is no file {path!r}.{near}")
+    pattern = f"*{os.path.splitext(path.removesuffix('.gz'))[1]}*"
+    return MissingFileError(f"There is no file {path!r}.{files_near(path, pattern)}")
 
 
 def is_utf8(value):

@@ -13,12 +13,12 @@ Files are read when examples are asked for, and held in memory. Answering needs 
 import collections
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import random
 import string
 
+import numpy as np
 import seqio
 
 from remixer_tf.errors import UserError
@@ -36,10 +36,10 @@ from remixer_tf.tasks.text_metrics import METRICS, OF_T5
 class TableRows:
     """How the rows of a task's tables are read.
 
-    These rows are bad: with another number of columns; with bytes that are not UTF-8;
-    with quotes or JSON that cannot be read; without a value for a column of the inputs;
-    with only blanks in all columns of the targets; with texts that a later split has
-    too, so that a test split stays whole.
+    A bad row has another number of columns, bytes that are not UTF-8, or quotes or JSON
+    that cannot be read. Or it has no value for a column of the inputs, or only blanks
+    in the columns of the targets. Or a later split has its texts too: a test split
+    stays whole.
 
     Attributes:
         fractions: dictionary, split -> share of the rows of one file; the shares sum
@@ -168,13 +168,11 @@ def _divide(rows, fractions, seed):
     """Divides rows by shares, at random; each part keeps the rows' order."""
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
-    ends = [round(end * len(rows)) for end in itertools.accumulate(fractions.values())]
-    ends[-1] = len(rows)
+    ends = np.round(np.cumsum([*fractions.values()]) * len(rows)).astype(int)
+    parts = np.split(np.array(order, int), ends[:-1])
     return {
-        split: [rows[i] for i in sorted(order[start:end])]
-        for split, (start, end) in zip(
-            fractions, itertools.pairwise([0, *ends]), strict=True
-        )
+        split: [rows[i] for i in sorted(part)]
+        for split, part in zip(fractions, parts, strict=True)
     }
 
 

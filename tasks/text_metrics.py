@@ -89,17 +89,15 @@ def exact_match_by_type(kind_of_type):
     return exact_match
 
 
-def _percentage(name, measure, targets, predictions):
-    pairs = zip(targets, predictions, strict=True)
+def _percentage(name, measure, targets, predictions, form=lambda text: text):
+    pairs = zip(map(form, targets), map(form, predictions), strict=True)
     return percentages((name, measure(*pair)) for pair in pairs)
 
 
 def exact_match(targets, predictions):
     """Returns the percentage of predictions that equal their target but for blanks."""
-    targets, predictions = (
-        map(normalize_whitespace, texts) for texts in (targets, predictions)
-    )
-    return _percentage("exact_match", operator.eq, targets, predictions)
+    equal = operator.eq
+    return _percentage("exact_match", equal, targets, predictions, normalize_whitespace)
 
 
 def accuracy(targets, predictions):
@@ -109,10 +107,7 @@ def accuracy(targets, predictions):
 
 def f1(targets, predictions):
     """Returns SQuAD's F1 of words, in percent, of one answer to each question."""
-    targets, predictions = (
-        map(normalize_answer, texts) for texts in (targets, predictions)
-    )
-    return _percentage("f1", word_f1, targets, predictions)
+    return _percentage("f1", word_f1, targets, predictions, normalize_answer)
 
 
 def bleu(targets, predictions):

@@ -24,6 +24,20 @@ class MeanWithoutSteps(MeanInSegment):
     init_cache, decode_step = Sublayer.init_cache, Sublayer.decode_step
 
 
+class FillsTooMuch(MeanInSegment):
+    """Its cache after a prompt holds positions that are yet to be decoded."""
+
+    def prefill(self, x, cache, context, state):
+        everything = state._replace(step=ops.convert_to_tensor(x.shape[1], "int32"))
+        return super().prefill(x, cache, context, everything)
+
+
+class ReadsOtherwise(MeanInSegment):
+    def prefill(self, x, cache, context, state):
+        y, cache = super().prefill(x, cache, context, state)
+        return 2 * y, cache
+
+
 class Unnamed(PositionWise):
     """The names of its weights differ from layer to layer."""
 
@@ -73,6 +87,8 @@ def test_layers_that_keep_the_rules_pass():
         (MeanOfAll, {"causal": True}, "sees later.* position 0 .* position 1 on"),
         (NoSteps, {"causal": True}, "NoSteps has no decode_step"),
         (Forgets, {"causal": True}, "decodes otherwise.* at position 1, decode_step"),
+        (FillsTooMuch, {"causal": True}, "after a prompt.* at position 3, decode_step"),
+        (ReadsOtherwise, {"causal": True}, "reads a prompt otherwise.* position 0"),
         (MeanSoFar, {"causal": True}, "mixes packed examples.* position 3 of a"),
         (MeanOfAll, {}, "reads padding.* position 0 changes"),
         (functools.partial(FeedForward, 8), {"packs": False}, "does not refuse"),

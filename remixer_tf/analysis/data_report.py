@@ -53,8 +53,10 @@ def write_task(
         ]
         write_table(file, "text", task.name, ["task", "rate", "share"], rows)
     for subtask in subtasks:
-        sizes = statistics.split_sizes(subtask, max_examples)
-        rows = [[name, size] for name, size in sizes.items()]
+        rows = [
+            [name, statistics.split_size(subtask, name, max_examples)]
+            for name in subtask.splits
+        ]
         write_table(file, "text", subtask.name, ["split", "examples"], rows)
         if not has_split(subtask, split) and len(subtasks) > 1:
             file.write(f"{subtask.name} has no split {split!r}.\n\n")

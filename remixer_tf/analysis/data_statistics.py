@@ -99,18 +99,12 @@ def share_of_padding(examples, codec, pack=False, length_buckets=None):
     return 1 - used / positions, len(counts)
 
 
-def split_sizes(task, limit):
-    """Counts the examples of a task's source, before its preprocessors.
+def split_size(task, split, limit):
+    """Counts the examples of a split in a task's source, before preprocessors.
 
-    If the source does not know, no more than `limit` are read.
-
-    Returns:
-        dictionary split -> str: "24,155", "10,000 or more", or why it cannot be read.
+    If the source does not know, no more than `limit` are read. Returns a str: "24,155",
+    "10,000 or more", or why it cannot be read.
     """
-    return {split: _size(task, split, limit) for split in task.splits}
-
-
-def _size(task, split, limit):
     try:
         size = task.source.num_input_examples(split)
         if size is not None:

@@ -28,8 +28,6 @@ from remixer_tf.evaluation.splits import data_of, default_splits
 from remixer_tf.models.build import build_model
 from remixer_tf.training.run_folder import check_writable
 
-_DPI = 110
-
 
 def draw_checkpoint(run, model_dir, pictures, *, step=None):
     """Draws a checkpoint of a `Run` by a `Pictures`, and returns the path of the page.
@@ -74,13 +72,7 @@ class _Pictures:
             ValueError: no layer of the model mixes, attends or has an alpha. With a
                 text: no layer attends, or the model cannot read the text.
         """
-        pngs = {}
-        for name, figure in self.draw(model, step).items():
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="png", dpi=_DPI)
-            pngs[name] = buffer.getvalue()
-        write_images(model_dir, step, pngs)
-        return write_page(model_dir, step, pngs)
+        return write_page(model_dir, step, self.draw(model, step))
 
     def draw(self, model, step):
         """Returns the figures, by name; see `draw_page`."""
@@ -292,23 +284,16 @@ def _token_name(vocabulary, token):
     return special.get(token) or text.strip() or space
 
 
-def write_images(model_dir, step, pngs):
-    """Writes {name: PNG} as images of a step in <model_dir>/tensorboard/pictures."""
-    folder = os.path.join(model_dir, "tensorboard", "pictures")
-    writer = tf.summary.create_file_writer(folder)
-    with writer.as_default(step):
-        for name, png in pngs.items():
-            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
-    writer.close()
-
-
 def page_path(model_dir, step):
     """Returns the path of the page of a step, which is written last."""
     return os.path.join(model_dir, "pictures", str(step), "index.html")
 
 
-def write_page(model_dir, step, pngs):
-    """Writes {name: PNG} as files and on a page that holds them; returns its path."""
+def write_page(model_dir, step, figures):
+    """Writes figures by name as files, to TensorBoard and on a page.
+
+    Returns the path of the page.
+    """
     page = page_path(model_dir, step)
     folder = os.path.dirname(page)
     tf.io.gfile.makedirs(folder)
@@ -317,13 +302,19 @@ def write_page(model_dir, step, pngs):
         f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f"\n<h1>{title}</h1>\n"
     ]
-    for name, png in pngs.items():
-        with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
-            file.write(png)
-        data = base64.b64encode(png).decode()
-        parts.append(
-            f'<h2>{name}</h2>\n<img alt="{name}" src="data:image/png;base64,{data}">\n'
-        )
+    board = os.path.join(model_dir, "tensorboard", "pictures")
+    writer = tf.summary.create_file_writer(board)
+    with writer.as_default(step):
+        for name, figure in figures.items():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", dpi=110)
+            png = buffer.getvalue()
+            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
+            with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
+                file.write(png)
+            data = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            parts.append(f'<h2>{name}</h2>\n<img alt="{name}" src="{data}">\n')
+    writer.close()
     with tf.io.gfile.GFile(page, "w") as file:
         file.write("".join([*parts, "</html>\n"]))
     return page

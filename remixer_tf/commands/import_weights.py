@@ -24,11 +24,8 @@ def add_arguments(parser):
         "encoder of one; Mesh TensorFlow's or T5X's T5; timm's gMLP or MLP-Mixer; what "
         "export --format=safetensors wrote",
     )
-    parser.add_argument(
-        "--vocabulary",
-        metavar="FILE",
-        help="SentencePiece model of the weights, where none is next to them",
-    )
+    help = "SentencePiece model of the weights, where none is next to them"
+    parser.add_argument("--vocabulary", metavar="FILE", help=help)
 
 
 def run(options):
@@ -40,7 +37,7 @@ def run(options):
     from remixer_tf.weights import formats
     from remixer_tf.weights import run as imported_run
     from remixer_tf.weights.generation import describe_left_out
-    from remixer_tf.weights.source import take
+    from remixer_tf.weights.source import check_model, take
 
     imported_run.check_new(options.model_dir)
     source = formats.read_source(options.source)
@@ -61,6 +58,7 @@ def run(options):
             modules=options.module_import,
         )
     run = configuration.call("Run")
+    check_model(run.model, source)
     model = build_model(run.model, "float32")
     vocabularies = {}
     if run.task is not None:

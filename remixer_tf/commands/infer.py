@@ -9,12 +9,8 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_run(parser)
-    parser.add_argument(
-        "--input",
-        default="-",
-        metavar="FILE",
-        help="text file, one question a line; standard input if not given, or '-'",
-    )
+    help = "text file, one question a line; standard input if not given, or '-'"
+    parser.add_argument("--input", default="-", metavar="FILE", help=help)
     configuration.add_output(parser, "file, written when all is answered")
     help = "after each answer, a tab and its log-probability"
     configuration.add_flag(parser, "--scores", help)

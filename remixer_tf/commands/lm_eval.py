@@ -12,12 +12,8 @@ from remixer_tf.errors import UserError, nearest
 
 def add_arguments(parser):
     configuration.add_run(parser)
-    parser.add_argument(
-        "--tasks",
-        required=True,
-        metavar="A,B",
-        help="names of the harness's tasks or groups; * stands for any letters",
-    )
+    help = "names of the harness's tasks or groups; * stands for any letters"
+    parser.add_argument("--tasks", required=True, metavar="A,B", help=help)
     parser.add_argument(
         "--include_path",
         metavar="FOLDER",
@@ -28,16 +24,10 @@ def add_arguments(parser):
     configuration.add_number(parser, "--num_fewshot", help, least=0)
     help = "only the first N examples of a task"
     parser.add_argument("--limit", type=float, metavar="N", help=help)
-    parser.add_argument(
-        "--gen_kwargs",
-        metavar="A=X,B=Y",
-        help="change the tasks' generation_kwargs, such as max_gen_toks=32",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="write the results, with those of every example, as JSON",
-    )
+    help = "change the tasks' generation_kwargs, such as max_gen_toks=32"
+    parser.add_argument("--gen_kwargs", metavar="A=X,B=Y", help=help)
+    help = "write the results, with those of every example, as JSON"
+    parser.add_argument("--output", metavar="FILE", help=help)
     help = "requests answered together; it changes the speed, not the results"
     configuration.add_number(parser, "--batch_size", help, default=64)
 

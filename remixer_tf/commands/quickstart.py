@@ -1,10 +1,9 @@
 """Trains and compares two models in some minutes.
 
-A T5.1.1 and a Remixer are trained on mini_cogs, in ./quickstart. The command runs the
-commands that a user would run, and prints each: train a vocabulary, then for each model
-train and evaluate; then one table. At last it exports the Remixer and asks it one
-sentence. Run again, it resumes. It has no options: to change something, run the printed
-commands.
+The command trains a T5.1.1 and a Remixer on mini_cogs, in ./quickstart. It runs the
+commands that a user would run, and prints each: it trains a vocabulary, trains and
+evaluates both models, prints one table, exports the Remixer and asks it one sentence.
+Run it again to resume. It has no options: to change something, run what it prints.
 """
 
 import json
@@ -17,7 +16,7 @@ MODELS = {"T5.1.1 tiny": "t5_1_1_tiny", "Remixer tiny": "remixer_tiny"}
 TASK = "mini_cogs"
 FOLDER = "quickstart"
 
-# All that a process needs which serves an exported model.
+# The whole program that asks an exported model.
 ASK = """\
 import sys
 import tensorflow as tf
@@ -30,11 +29,10 @@ print(answer["outputs"][0].numpy().decode())
 
 
 def add_arguments(parser):
-    del parser  # It has none.
+    pass  # It has no options.
 
 
 def run(options):
-    del options
     try:
         _run_all()
     except subprocess.CalledProcessError as error:
@@ -44,8 +42,8 @@ def run(options):
 def _run_all():
     vocabulary = os.path.join(FOLDER, "words.model")
     if not os.path.exists(vocabulary):
-        _run("train_vocabulary", f"--task={TASK}", "--model_type=word",
-            f"--output={vocabulary}")  # fmt: skip
+        kind = ("--model_type=word", f"--output={vocabulary}")
+        _run("train_vocabulary", f"--task={TASK}", *kind)
     results = {}
     for title, model in MODELS.items():
         model_dir = os.path.join(FOLDER, model)
@@ -56,11 +54,8 @@ def _run_all():
             f"--gin_file=runs/{TASK}.gin",
             f"--gin.VOCABULARY_FILE={vocabulary}",
         )
-        _run(
-            "eval",
-            f"--model_dir={model_dir}",
-            "--gin.DecodedEvaluation.splits=['test', 'gen']",
-        )
+        splits = "--gin.DecodedEvaluation.splits=['test', 'gen']"
+        _run("eval", f"--model_dir={model_dir}", splits)
         results[title] = read_results(model_dir)
     print_table(results)
     ask_exported(os.path.join(FOLDER, "remixer_tiny"), results["Remixer tiny"][0])
@@ -94,27 +89,31 @@ def print_table(results):
     import rich.console  # late, as all that is slow to import
     import rich.table
 
-    table = rich.table.Table(title="mini_cogs: exact match in %")
-    table.add_column("")
+    table = rich.table.Table("", title="mini_cogs: exact match in %")
     for title in results:
         table.add_column(title, justify="right")
+    columns = [_column(*result) for result in results.values()]
+    for name in columns[0]:
+        values = (column[name] for column in columns)
+        table.add_row(name, *values, end_section=name == "tokens/s")
+    rich.console.Console().print(table)
 
-    def row(name, value):
-        table.add_row(name, *[value(*result) for result in results.values()])
 
-    row("parameters", lambda s, m: f"{s['parameters']:,}")
-    row("training steps", lambda s, m: f"{s['steps']:,}")
-    row("steps/s", lambda s, m: f"{s['steps_per_second']:.2f}")
-    row("tokens/s", lambda s, m: f"{s['tokens_per_second']:,.0f}")
-    table.add_section()
-    row("test (in distribution)", lambda s, m: f"{m['test']['exact_match']:.1f}")
-    row("gen (held-out kinds)", lambda s, m: f"{m['gen']['exact_match']:.1f}")
-    _, metrics = next(iter(results.values()))
-    for name in metrics["gen"]:
+def _column(summary, metrics):
+    """The column of a model, {name: text}."""
+    column = {
+        "parameters": f"{summary['parameters']:,}",
+        "training steps": f"{summary['steps']:,}",
+        "steps/s": f"{summary['steps_per_second']:.2f}",
+        "tokens/s": f"{summary['tokens_per_second']:,.0f}",
+        "test (in distribution)": f"{metrics['test']['exact_match']:.1f}",
+        "gen (held-out kinds)": f"{metrics['gen']['exact_match']:.1f}",
+    }
+    for name, value in metrics["gen"].items():
         if name != "exact_match":
             label = name.removeprefix("exact_match/").removeprefix("type/")
-            row(f"  {label}", lambda s, m, name=name: f"{m['gen'][name]:.1f}")
-    rich.console.Console().print(table)
+            column[f"  {label}"] = f"{value:.1f}"
+    return column
 
 
 def ask_exported(model_dir, summary):

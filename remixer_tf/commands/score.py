@@ -13,11 +13,8 @@ def add_arguments(parser):
     configuration.add_run(parser)
     help = "text file; standard input if not given, or '-'"
     parser.add_argument("--input", metavar="FILE", help=help)
-    parser.add_argument(
-        "--split",
-        metavar="NAME",
-        help="score this split of the run's task (or of --gin.Run.task) instead",
-    )
+    help = "score this split of the run's task (or of --gin.Run.task) instead"
+    parser.add_argument("--split", metavar="NAME", help=help)
     configuration.add_number(
         parser,
         "--stride",

@@ -9,38 +9,21 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_common(parser, run="optional")
-    parser.add_argument(
-        "--task", required=True, metavar="NAME", help="registered task or mixture"
-    )
+    help = "registered task or mixture"
+    parser.add_argument("--task", required=True, metavar="NAME", help=help)
     parser.add_argument("--output", required=True, metavar="FILE", help="file to write")
-    configuration.add_number(
-        parser,
-        "--vocab_size",
-        "pieces, with pad, EOS and unknown; word: all if not given",
-    )
-    parser.add_argument(
-        "--model_type",
-        default="unigram",
-        choices=("unigram", "bpe", "word"),
-        help="kind of pieces (unigram)",
-    )
-    parser.add_argument(
-        "--split", default="train", metavar="NAME", help="split that is read (train)"
-    )
-    parser.add_argument(
-        "--features",
-        default="inputs,targets",
-        metavar="P,Q",
-        help="features to read (inputs,targets)",
-    )
+    help = "pieces, with padding, EOS and unknown; word: all if not given"
+    configuration.add_number(parser, "--vocab_size", help)
+    help, kinds = "kind of pieces (unigram)", ("unigram", "bpe", "word")
+    parser.add_argument("--model_type", default=kinds[0], choices=kinds, help=help)
+    help = "split to read (train)"
+    parser.add_argument("--split", default="train", metavar="NAME", help=help)
+    help, both = "features to read (inputs,targets)", "inputs,targets"
+    parser.add_argument("--features", default=both, metavar="P,Q", help=help)
     configuration.add_number(parser, "--num_examples", "only the first of each task")
-    parser.add_argument(
-        "--character_coverage",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="share of characters with a piece (1.0)",
-    )
+    help = "share of characters with a piece (1.0)"
+    name = "--character_coverage"
+    parser.add_argument(name, type=float, default=1.0, metavar="X", help=help)
 
 
 def run(options):

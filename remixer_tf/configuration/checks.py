@@ -74,23 +74,24 @@ def check_read(final, parts=frozenset()):
 
 def _unread(name, final, read):
     """Says why nothing reads a macro or parameter, and what is read instead."""
-    binding = final[name]
-    if binding.arg_name:
-        owner = last(binding.selector)
-        return f"what nothing reads: the configuration has no @{owner}."
-    uses = [b for b in final.values() if f"%{name}" in names_in(b.value)]
-    if not uses:
+    readers = [b for b in final.values() if f"%{name}" in names_in(b.value)]
+    users = [b for b in readers if b.arg_name]
+    if final[name].arg_name:
+        user, of = final[name], ""
+    elif users:
+        user, of = users[0], f"it is the value of {name_of(users[0])}, and "
+    else:
         names = {n for b in final.values() for n in names_in(b.value)}
         macros = [n[1:] for n in names if n[0] == "%"]
         return f"a macro that nothing uses.{nearest(name, macros)}"
     instead = [
         f" It has {name_of(b)} = {b.value!r}."
         for b in final.values()
-        if b.arg_name == uses[0].arg_name and last(b.selector) in read
+        if b.arg_name == user.arg_name and last(b.selector) in read
     ]
     return (
-        f"what nothing reads: it is the value of {name_of(uses[0])}, and the "
-        f"configuration has no @{last(uses[0].selector)}.{''.join(instead[:1])}"
+        f"what nothing reads: {of}the configuration has no @{last(user.selector)}."
+        f"{''.join(instead[:1])}"
     )
 
 
@@ -178,43 +179,42 @@ def written(scope, selector, parameter=""):
     return f"{scope}/{short}.{parameter}".strip("/.")
 
 
-def _registered(selector):
-    """Returns what gin has registered under a name; None if nothing or several."""
-    found = gin.config._REGISTRY.get_all_matches(selector)
-    return found[0] if len(found) == 1 else None
-
-
 def _find(selector, place):
-    """As `_registered`, and raises a UserError if there is nothing or several."""
-    if part := _registered(selector):
-        return part
-    if several := gin.config._REGISTRY.matching_selectors(selector):
-        raise UserError(
-            f"several things are called {selector!r}{place}: {', '.join(several)}. "
-            "Write the whole name of one."
-        )
-    reason = ""
+    """Returns what gin has registered under a name.
+
+    Raises:
+        UserError: nothing, or several things.
+    """
+    registry, reason = gin.config._REGISTRY, ""
+    found = registry.matching_selectors(selector)
     try:
-        if register_waiting():
-            return _find(selector, place)
+        if not found and register_waiting():
+            found = registry.matching_selectors(selector)
     except ImportError as missing:
         reason = f" If the name is one of t5's: {missing}"
-    raise UserError(
-        f"gin knows no {selector!r}{place}.{nearest(selector, _ours())} Names from a "
-        f"module of yours need an `import` line in the gin file.{reason}"
-    )
+    if not found:
+        raise UserError(
+            f"gin knows no {selector!r}{place}.{nearest(selector, _ours())} Names from "
+            f"a module of yours need an `import` line in the gin file.{reason}"
+        )
+    if len(found) > 1:
+        raise UserError(
+            f"several things are called {selector!r}{place}: {', '.join(found)}. "
+            "Write the whole name of one."
+        )
+    return registry[found[0]]
 
 
 def _check_no_class(binding):
     """Raises if the value on a command line is the name of a class, without @."""
-    part = isinstance(binding.value, str) and _registered(binding.value)
-    if part and part.name in _ours() and inspect.isclass(part.wrapped):
-        brackets = "()" if _needs_brackets(part) else ""
-        name = f"--gin.{name_of(binding)}"
-        raise UserError(
-            f"{name}={part.name} is the name of a class. Did you mean "
-            f"{name}=@{part.name}{brackets}"
-        )
+    if isinstance(binding.value, str) and binding.value in _ours():
+        part = _find(binding.value, "")
+        if inspect.isclass(part.wrapped):
+            name = f"--gin.{name_of(binding)}"
+            raise UserError(
+                f"{name}={part.name} is the name of a class. Did you mean "
+                f"{name}=@{part.name}{'()' * _needs_brackets(part)}"
+            )
 
 
 def _check_reference(name, part):

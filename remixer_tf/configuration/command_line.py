@@ -65,12 +65,8 @@ def add_common(parser, run="needed"):
             the command makes the run.
     """
     own = "; if none is given, what training wrote into --model_dir is read"
-    parser.add_argument(
-        "--model_dir",
-        required=run != "optional",
-        metavar="DIR",
-        help="folder of the run",
-    )
+    needed, help = run != "optional", "folder of the run"
+    parser.add_argument("--model_dir", required=needed, metavar="DIR", help=help)
     add_list(
         parser,
         "--gin_file",
@@ -86,13 +82,8 @@ def add_common(parser, run="needed"):
         help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.Run.seed=1, "
         "--gin.TASK=cogs",
     )
-    parser.add_argument(
-        "--gin_search_paths",
-        default="",
-        metavar="P,Q",
-        help="more folders to look for gin files, after the current one and before "
-        "the package's",
-    )
+    help = "folders of gin files, after the current one and before the package's"
+    parser.add_argument("--gin_search_paths", default="", metavar="P,Q", help=help)
     add_module_import(parser)
     if run != "new":
         add_flag(
@@ -115,12 +106,8 @@ def add_run(parser, words=("best",)):
     def step(text):
         return text if text in words else int(text)
 
-    parser.add_argument(
-        "--step",
-        type=step,
-        metavar="N",
-        help=f"step of the checkpoint, or {' or '.join(words)}; default: the newest",
-    )
+    help = f"step of the checkpoint, or {' or '.join(words)}; default: the newest"
+    parser.add_argument("--step", type=step, metavar="N", help=help)
 
 
 def add_flag(parser, name, help):
@@ -154,7 +141,7 @@ def add_number(parser, name, help, default=None, least=1):
 
 def add_pattern(parser, example):
     """Adds the argument of a command that lists names: `pattern`, "*" for all."""
-    help = f"of names, with * for any letters: '{example}'"
+    help = f"names to list, with * for any letters: '{example}'"
     parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help=help)
 
 
@@ -166,9 +153,8 @@ def add_output(parser, help="file to write"):
 
 def add_table(parser):
     """Adds the options of a command that writes tables: `format` and `output`."""
-    parser.add_argument(
-        "--format", choices=FORMATS, default="text", help="of the tables (text)"
-    )
+    help = "format of the tables (text)"
+    parser.add_argument("--format", choices=FORMATS, default="text", help=help)
     add_output(parser)
 
 

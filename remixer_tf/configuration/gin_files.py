@@ -179,16 +179,19 @@ def configuration_str(defaults=True):
         for key, values in gin.config._OPERATIVE_CONFIG.items():
             config[key] = values | config.get(key, {})
     imports = sorted({statement.format() for statement in gin.config._IMPORTS})
-    blocks = {("", ""): []}  # Macros have no owner.
-    for key, values in config.items():
-        scope, _, owner = checks.written(*key).rpartition("/")
-        block = ("", "") if key[1] == "gin.macro" else (owner.lower(), scope)
-        blocks.setdefault(block, []).extend(
-            f"{checks.written(*key, parameter)} = {value!r}"
+    macros, blocks = [], {}
+    for (scope, selector), values in config.items():
+        name = checks.written(scope, selector)
+        lines = {
+            f"{name}.{parameter} = {value!r}"
             for parameter, value in values.items()
             if gin.config._is_literally_representable(value)
-        )
-    blocks = [imports, *(sorted(lines) for _, lines in sorted(blocks.items()))]
+        }
+        if selector == "gin.macro":
+            macros += [f"{name} = {value!r}" for value in values.values()]
+        else:
+            blocks[name.rpartition("/")[2].lower(), scope] = sorted(lines)
+    blocks = [imports, sorted(macros), *(blocks[key] for key in sorted(blocks))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 

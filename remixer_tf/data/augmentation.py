@@ -90,9 +90,9 @@ class RandAugment:
     """`num_operations` operations, each drawn from a list (Cubuk et al. 2020).
 
     The fourteen operations are Keras' layers, each at a random strength up to about
-    magnitude 9 of 10. (`keras.layers.RandAugment` computes all of its operations on
-    every image and takes one of them; it rotates and shifts with the same strength as
-    it changes colours.)
+    magnitude 9 of 10. `keras.layers.RandAugment` computes all of its operations on
+    every image and takes one of them. It rotates and shifts with the same strength as
+    it changes colours.
 
     Args:
         num_operations: int.
@@ -137,7 +137,7 @@ def _apply(layer, image, seeds):
 
 
 def choose(seeds, functions):
-    """Calls one of the functions, drawn evenly, and returns what it does."""
+    """Calls one of the functions, drawn evenly, and returns its result."""
     count = len(functions)
     choice = tf.random.stateless_uniform([], seeds.next(), 0, count, tf.int32)
     return tf.switch_case(choice, functions)

@@ -9,7 +9,7 @@ that `seqio_cache_tasks` (which needs Apache Beam) writes,
     train.tfrecord-00000-of-00016, ...     `tf.train.Example`s
     COMPLETED
 
-and vocabularies.json: a cache is refused if its ids are of another vocabulary.
+and vocabularies.json: a cache with the ids of another vocabulary is refused.
 """
 
 import contextlib

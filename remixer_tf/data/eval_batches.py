@@ -4,10 +4,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.codec import Codec
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
-from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, get_task, with_seed
+from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.models import DecoderOnly
@@ -47,24 +46,6 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     if not examples:
         raise UserError(NO_EXAMPLES.format(task.name, split))
     return examples
-
-
-def eval_dataset(
-    task,
-    *,
-    feature_lengths,
-    batch_size,
-    split="validation",
-    max_examples=None,
-    feature_converter=seqio.EncDecFeatureConverter,
-):
-    """Batches of a split: every example once, in order. See `batch_examples`."""
-    task = get_task(task)
-    return batch_examples(
-        read_examples(task, split, feature_lengths, max_examples),
-        Codec(task, feature_lengths, feature_converter),
-        batch_size=batch_size,
-    )
 
 
 def converter_for(model):

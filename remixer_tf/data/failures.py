@@ -1,6 +1,8 @@
 """Errors of datasets as plain sentences."""
 
 import contextlib
+import fnmatch
+import os
 import re
 
 import tensorflow as tf
@@ -18,6 +20,15 @@ def how_to_fetch(name):
         '    python -c "import tensorflow_datasets as tfds; '
         f'tfds.load({name!r}, try_gcs=True)"'
     )
+
+
+def files_near(path, pattern):
+    """A sentence with up to 9 files like `pattern` where `path` was expected."""
+    folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
+    if not tf.io.gfile.isdir(folder):
+        return f" There is no folder {folder!r} either."
+    names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))[:9]
+    return f" In its folder: {', '.join(names)}." if names else ""
 
 
 def fail_unless(condition, message):

@@ -18,27 +18,17 @@ _FIRST = 5  # over-long examples that are named
 
 
 class OverLength(NamedTuple):
-    """How many examples of a split are longer than `feature_lengths`.
-
-    Attributes:
-        examples: int, the examples counted.
-        over: int, examples with a feature longer than its length, EOS included.
-        longest: dictionary of ints, the longest of each feature.
-        complete: bool, False if the count stopped at its limit.
-        first: tuple of str, the first few examples over, such as "line 3": by the
-            task's feature `line`, else as examples from 1.
-        handling: str, "trimmed" or "skipped".
-    """
+    """How many examples of a split are longer than `feature_lengths`."""
 
     task: str
     split: str
     feature_lengths: dict
-    examples: int
-    over: int
-    longest: dict
-    complete: bool
-    first: tuple = ()
-    handling: str = "trimmed"
+    examples: int  # counted
+    over: int  # with a feature longer than its length, EOS included
+    longest: dict  # feature -> int
+    complete: bool  # False if the count stopped at its limit
+    first: tuple = ()  # the first few over: "line 3" (the feature `line`), "example 3"
+    handling: str = "trimmed"  # or "skipped"
 
     def __str__(self):
         of = f"{self.examples:,}" if self.complete else f"the first {self.examples:,}"

@@ -1,9 +1,9 @@
 """Masked language modelling: the masking, and batches of what is masked.
 
-The masking is a preprocessor, since seqio gives each example of a preprocessor a seed,
-drawn from the run's, and a feature converter none. seqio repeats the data before it
-preprocesses, so every epoch has new seeds. Their place in the stream is part of the
-iterator's checkpoint: a resumed run masks the same tokens.
+The masking is a preprocessor. There seqio gives each example a seed, drawn from the
+run's; in a feature converter it does not. It repeats the data before it preprocesses,
+so every epoch has new seeds. Their place in the stream is part of the iterator's
+checkpoint, so a resumed run masks the same tokens.
 """
 
 import seqio
@@ -31,7 +31,7 @@ def mask_tokens(dataset, sequence_length, output_features):
     """A preprocessor: BERT's masking of 15% of the tokens (section 3.1, Task 1).
 
     Special tokens are padding, EOS, unknown and the vocabulary's extra ids. From the n
-    others floor(0.15 n) are chosen, at least one; 80% of these become the mask token,
+    others floor(0.15 n) are chosen, at least one. 80% of these become the mask token,
     10% a random token, 10% stay. [CLS] comes first, and both features are cut at the
     length of the inputs. If [CLS] is 98 and the mask 99, one example could become
 

@@ -220,8 +220,8 @@ def train_dataset(
     """Endless batches of a task's split.
 
     Equal arguments give equal batches. An iterator saved at any point in
-    `tf.train.Checkpoint(iterator=...)` continues with the next batch. (A source that
-    calls Python while it reads, as `from_generator`, cannot be saved.) seqio's shuffle
+    `tf.train.Checkpoint(iterator=...)` continues with the next batch. A source that
+    calls Python while it reads, as `from_generator`, cannot be saved. The shuffle
     buffer, of the task's `shuffle_buffer_size`, runs across epochs.
 
     Args:

@@ -1,13 +1,13 @@
 """Vocabularies: bytes, or the pieces of a SentencePiece model."""
 
 import hashlib
-import os
 from typing import NamedTuple
 
 import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
+from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.checks import check_paths
 
@@ -44,8 +44,8 @@ def sentencepiece_vocabulary(path, extra_ids=0):
                 "path in the run's operative_config.gin."
             )
         raise MissingFileError(
-            f"There is no vocabulary file {path!r}.{_models_near(path)} To make one "
-            "from a task's text: python -m remixer_tf train_vocabulary "
+            f"There is no vocabulary file {path!r}.{files_near(path, '*.model')} To "
+            "make one from a task's text: python -m remixer_tf train_vocabulary "
             f"--task=TASK --vocab_size=SIZE --output={path}"
         )
     vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
@@ -114,21 +114,13 @@ def describe_vocabularies(task):
 
 
 class SpecialIds(NamedTuple):
-    """Special ids of an encoder, and the range of ordinary ids.
+    """Special ids of an encoder, and the range of ordinary ids."""
 
-    Attributes:
-        mask: int, replaces a masked token: `<extra_id_0>`.
-        cls: int, [CLS], starts a sequence: `<extra_id_1>`.
-        sep: int, [SEP], ends each of several texts: `<extra_id_2>`.
-        first_ordinary, end_ordinary: ints, a range (without its end) that has no
-            padding, EOS, unknown or extra ids.
-    """
-
-    mask: int
-    cls: int
-    sep: int
-    first_ordinary: int
-    end_ordinary: int
+    mask: int  # replaces a masked token: `<extra_id_0>`
+    cls: int  # [CLS], starts a sequence: `<extra_id_1>`
+    sep: int  # [SEP], ends each of several texts: `<extra_id_2>`
+    first_ordinary: int  # after padding, EOS and unknown
+    end_ordinary: int  # the first of the extra ids
 
 
 def special_ids(vocabulary):
@@ -149,12 +141,3 @@ def special_ids(vocabulary):
         )
     last = vocabulary.vocab_size - 1
     return SpecialIds(last, last - 1, last - 2, 3, vocabulary.vocab_size - extra)
-
-
-def _models_near(path):
-    """A sentence with the models in the folder where `path` was expected."""
-    folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
-    if not tf.io.gfile.isdir(folder):
-        return f" There is no folder {folder!r} either."
-    models = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".model")]
-    return f" In its folder: {', '.join(sorted(models))}." if models else ""

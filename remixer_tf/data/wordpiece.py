@@ -20,10 +20,9 @@ def wordpiece_vocabulary(path, lower_case=True):
 
     Args:
         path: str, a text file with a piece in each line, or the JSON file of
-            Hugging Face's tokenizers. [PAD] is the first piece; [UNK], [CLS], [SEP] and
-            [MASK] are among them.
-        lower_case: bool, whether texts are read in small letters without accents, as by
-            BERT uncased.
+            Hugging Face's tokenizers. [PAD] is the first piece. [UNK], [CLS], [SEP] and
+            [MASK] are pieces too.
+        lower_case: bool, whether texts lose capitals and accents, as in BERT uncased.
 
     Returns:
         a `WordPieceVocabulary`.
@@ -86,14 +85,10 @@ class WordPieceVocabulary(seqio.Vocabulary):
     @functools.cached_property
     def _tokenizer(self):
         with tf.init_scope():  # It holds a constant, which graphs share.
-            return tf_text.FastBertTokenizer(
-                list(self.pieces),
-                token_out_type=tf.int32,
-                lower_case_nfd_strip_accents=self.lower_case,
-            )
+            return tf_text.FastBertTokenizer(list(self.pieces), token_out_type=tf.int32)
 
     def special_ids(self):
-        """The `SpecialIds`. Those of [PAD], [UNK], [CLS], [SEP], [MASK] come first."""
+        """The `SpecialIds`; ordinary ids follow the last special piece."""
         mask, cls, sep, unk = map(self.pieces.index, _SPECIAL)
         first = max(mask, cls, sep, unk) + 1
         return SpecialIds(mask, cls, sep, first, len(self.pieces))
@@ -111,6 +106,13 @@ class WordPieceVocabulary(seqio.Vocabulary):
         return self.pieces.index("[UNK]")
 
     def _encode_tf(self, s):
+        # Bytes that are not UTF-8 become U+FFFD. BERT leaves it and NUL out.
+        s = tf.strings.unicode_transcode(s, "UTF-8", "UTF-8")
+        s = tf.strings.regex_replace(s, r"[\x00\x{FFFD}]", "")
+        if self.lower_case:
+            # The tokenizer's own lower case would fold: of ß it makes ss.
+            s = tf_text.normalize_utf8(s, "NFD")
+            s = tf.strings.lower(tf.strings.regex_replace(s, r"\p{Mn}", ""), "utf-8")
         return self._tokenizer.tokenize(s[None]).flat_values
 
     def _encode(self, s):

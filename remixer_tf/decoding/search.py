@@ -99,9 +99,10 @@ class Search(NamedTuple):
 def decode(model, batch, max_length, search, eos_id=1, limits=None):
     """Writes token after token as a search says, until all hypotheses have ended.
 
-    It reads the prompt, each row's own, step by step; runs the model with its cache;
-    counts log-probabilities; and stops. The search says which tokens follow on which
-    hypotheses, and when an answer ends.
+    It reads the prompt; runs the model with its cache; counts log-probabilities; and
+    stops. The search says which tokens follow on which hypotheses, and when an answer
+    ends. As many tokens as the shortest prompt has are read in one call; rows whose
+    prompts are longer read the rest step by step.
 
     Shapes are static, so that it runs inside `tf.function`, XLA and a SavedModel. The
     cache starts short and grows fourfold when it is full, since a step's time is that
@@ -109,7 +110,8 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
 
     Args:
         model: an `EncoderDecoder` or a `DecoderOnly`.
-        batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`.
+        batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`; what
+            else the model's `prompt` reads.
         max_length: int, the number of tokens to decode at most, after the prompt.
         search: a `Search`.
         eos_id: int, the token that ends an answer.
@@ -121,20 +123,26 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
         the `Hypotheses`, and the last state.
 
     Raises:
-        ValueError: the model writes no text, or see `AnswerLimits`.
+        ValueError: the model writes no text, prompt and answer are longer than it can
+            read, or see `AnswerLimits`.
     """
     check_writes(model)
+    _check_room(model, model.prompt(batch).shape[1], max_length)
     limits = limits or AnswerLimits()
     writing = _Writing(model, model.prompt(batch), max_length, search, eos_id, limits)
     longest = writing.steps.shape[0]
     length = min(FIRST_CACHE_LENGTH, longest)
     context, cache = model.start_decoding(batch, length, search.beams)
-    now = writing.start(cache)
+    now, width = writing.start(cache), 0
     while True:
         cached = ops.arange(length, dtype="int32")  # positions
+        if width < writing.prompt.shape[1]:
+            width = min(length, writing.prompt.shape[1])
+            now = writing.read(context, cached, width, now)
 
         def is_unfinished(step, last, hypotheses, *_, length=length):
-            return ops.logical_and(step < length, ops.any(hypotheses.running))
+            in_cache = ops.logical_and(writing.shortest <= step, step < length)
+            return ops.logical_and(in_cache, ops.any(hypotheses.running))
 
         step = functools.partial(writing.step, context, cached)
         now = _Now(*ops.while_loop(is_unfinished, step, now))
@@ -164,6 +172,7 @@ class _Writing:
     def __init__(self, model, prompt, max_length, search, eos_id, limits):
         self.model, self.prompt, self.search = model, prompt, search
         self.prompt_lengths = ops.sum(ops.cast(prompt > 0, "int32"), axis=1)
+        self.shortest = ops.min(self.prompt_lengths, initial=prompt.shape[1])
         self.positions = ops.arange(max_length, dtype="int32")
         self.numbers = ops.arange(search.beams, dtype="int32")
         self.steps = ops.arange(prompt.shape[1] + max_length, dtype="int32")
@@ -171,9 +180,8 @@ class _Writing:
         self.repetition = Repetition(limits)
 
     def start(self, cache):
-        """The first `_Now`."""
-        # Of the right batch size even when that is unknown while tracing. Decoders
-        # start from id 0, the padding id.
+        """The first `_Now`: nothing is read."""
+        # Of the right batch size even when that is unknown while tracing.
         start = ops.zeros_like(self.prompt_lengths)[:, None] * self.numbers
         hypotheses = Hypotheses(
             tokens=start[:, :, None] * self.positions,
@@ -184,16 +192,41 @@ class _Writing:
         if self.search.branches:
             writers = start[:, :, None] * self.steps + self.numbers[:, None]
         step = ops.convert_to_tensor(0, "int32")
-        return _Now(step, start, hypotheses, start, self.search.state, writers, cache)
+        last = start + ops.take(self._inputs(), self.shortest, axis=1)[:, None]
+        return _Now(step, last, hypotheses, start, self.search.state, writers, cache)
+
+    def _inputs(self):
+        """What the decoder reads first: id 0, padding's, and the prompt."""
+        return ops.pad(self.prompt, [[0, 0], [1, 0]])
+
+    def read(self, context, cached, width, now):
+        """Reads what all prompts have, if it is unread and at most `width` tokens."""
+        inputs = ops.repeat(self._inputs()[:, :width], self.search.beams, axis=0)
+        state = self._state(self.shortest, cached, now.writers)
+
+        def is_next(step, cache):
+            return ops.logical_and(step < self.shortest, self.shortest <= width)
+
+        def read(step, cache):
+            return self.shortest, self.model.prefill(inputs, cache, context, state)
+
+        # LiteRT converts no `ops.cond` with loops in it, such as those of mixtures.
+        step, cache = ops.while_loop(is_next, read, (now.step, now.cache))
+        return now._replace(step=step, cache=cache)
+
+    def _state(self, step, cached, writers):
+        """The `DecodeState`; `cached` are the cache's positions."""
+        ancestry = None
+        if self.search.branches:
+            writers = writers[:, :, : cached.shape[0]]
+            ancestry = ops.one_hot(writers, self.search.beams, axis=1)[:, :, None]
+        return DecodeState(step, cached, ancestry)
 
     def step(self, context, cached, *now):
         """The next `_Now`; `cached` are the cache's positions."""
-        now, ancestry, beams = _Now(*now), None, self.search.beams
-        if self.search.branches:
-            writers = now.writers[:, :, : cached.shape[0]]
-            ancestry = ops.one_hot(writers, beams, axis=1)[:, :, None]
+        now, beams = _Now(*now), self.search.beams
         last = ops.reshape(now.last, (-1,))
-        state = DecodeState(now.step, cached, ancestry)
+        state = self._state(now.step, cached, now.writers)
         logits, cache = self.model.decode_step(last, now.cache, context, state)
         logits = ops.reshape(logits, (-1, beams, logits.shape[-1]))
         log_probs = self._log_probs(logits, now)
@@ -264,6 +297,17 @@ def check_writes(model):
             "Decoding, scoring, answering and exporting need a model that writes text, "
             f"EncoderDecoder or DecoderOnly. Received: {type(model).__name__}. To "
             "evaluate an encoder, set decode_fn to classify or best_span."
+        )
+
+
+def _check_room(model, prompt_length, max_length):
+    """Raises a ValueError if a prompt and an answer are longer than the model."""
+    longest = getattr(model, "max_length", None)
+    if prompt_length and longest and prompt_length + max_length > longest:
+        raise UserError(
+            f"Prompts of up to {prompt_length} tokens and answers of up to "
+            f"{max_length} are longer than the model, made for max_length={longest}. "
+            "Shorten them, or build the model with a larger max_length."
         )
 
 

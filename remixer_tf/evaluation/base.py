@@ -17,7 +17,11 @@ from remixer_tf import console
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
-from remixer_tf.data.lengths import check_feature_lengths, has_split
+from remixer_tf.data.lengths import (
+    check_feature_lengths,
+    count_over_length,
+    has_split,
+)
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.errors import UserError
@@ -240,6 +244,8 @@ class TextEvaluation(Evaluation):
         ValueError: an unknown task or split, or only training splits.
     """
 
+    remedy = "they are trimmed"  # The log says this of long examples.
+
     def __init__(
         self,
         task=None,
@@ -272,7 +278,7 @@ class TextEvaluation(Evaluation):
             )
         for split in self._split_names:
             check_split(self.task, split)
-        self._told = set()  # the parts whose long examples were logged
+        self._over_length = {}  # {part: number of examples}
         self._tasks = {task.name: task for task in seqio.get_subtasks(self.task)}
         self._splits = {
             (name, split): TaskSplit(task, split, self.feature_lengths, max_examples)
@@ -365,19 +371,18 @@ class TextEvaluation(Evaluation):
         converter = self.feature_converter or converter_for(model)
         return Codec(self._splits[part].task, self.feature_lengths, converter)
 
-    def predict_examples(self, part, model, function, remedy):
+    def predict_examples(self, part, model, function):
         """Calls a function on the batches of a part's examples, see `call_on_examples`.
 
-        The log says `remedy` about long examples. Returns facts of the examples,
-        results, and seconds.
+        Returns facts of the examples, results, and seconds.
         """
-        split = self._splits[part]
-        over_length = self.count_over_length(part, remedy)
-        facts = {"examples": len(split.examples), "over_length": over_length}
+        examples = self._splits[part].examples
+        over_length = self.count_over_length(part)
+        facts = {"examples": len(examples), "over_length": over_length}
         start = time.perf_counter()
         results = call_on_examples(
             function,
-            split.examples,
+            examples,
             self.codec(part, model),
             length_buckets=padded_lengths(model, self.feature_lengths),
             batch_size=self.batch_size,
@@ -385,10 +390,14 @@ class TextEvaluation(Evaluation):
         )
         return facts, results, time.perf_counter() - start
 
-    def count_over_length(self, part, remedy):
-        """Counts a part's examples that are too long, and logs the number once."""
-        over = self._splits[part].over_length
-        if over.over and part not in self._told:
-            self._told.add(part)
-            logging.warning("%s: %s", over, remedy)
-        return over.over
+    def count_over_length(self, part):
+        """Counts a part's long examples, of at most 100,000, and logs them once."""
+        if part not in self._over_length:
+            split, most = self._splits[part], self.max_examples or 100_000
+            over = count_over_length(
+                split.task, split.split, self.feature_lengths, most
+            )
+            self._over_length[part] = over.over
+            if over.over:
+                logging.warning("%s: %s", over, self.remedy)
+        return self._over_length[part]

@@ -34,6 +34,7 @@ class DecodedEvaluation(TextEvaluation):
     """
 
     kind = "metrics"
+    remedy = "their inputs are trimmed"
     decodes = True  # see `check_own_layers`
     any_rows = True  # Inference's graph, for inference's answers.
 
@@ -111,9 +112,7 @@ class DecodedEvaluation(TextEvaluation):
         return lambda batch: self.decode_fn(model, batch, self.max_decode_length)
 
     def predict(self, part, model, function):
-        facts, decoded, seconds = self.predict_examples(
-            part, model, function, "their inputs are trimmed"
-        )
+        facts, decoded, seconds = self.predict_examples(part, model, function)
         facts["decoded_tokens"] = int(np.count_nonzero(decoded.tokens))
         facts["decoding_seconds"] = seconds
         return facts, DecodedExamples(decoded.tokens, decoded.scores)

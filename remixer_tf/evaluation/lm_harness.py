@@ -2,7 +2,6 @@
 
 import collections
 import operator
-from typing import NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -111,8 +110,8 @@ class HarnessModel(LM):
         for i, (context, arguments) in enumerate(request.args for request in requests):
             groups[self._search(arguments)][context].append(i)
         results = [None] * len(requests)
-        for search, places in groups.items():
-            for context, texts in self._generate(search, places):
+        for (max_length, sampling), places in groups.items():
+            for context, texts in self._generate(places, max_length, sampling):
                 for i, text in zip(places[context], texts, strict=True):
                     arguments = requests[i].args
                     until = normalize_gen_kwargs(arguments[1])["until"]
@@ -171,7 +170,8 @@ class HarnessModel(LM):
         """Returns the parts of a text, a list of (inputs, targets)."""
         if self._codec.one_row:
             # The windows of the harness: each begins with the last scored token.
-            return self._scorer.windows(text, self._codec.row_length - 1)
+            stride = self._codec.row_length - 1
+            return self._scorer.windows(text, stride) if text else []
         ids = self._codec.ids("targets", text, eos=False)
         length, empty = self._codec.lengths["targets"], self._encode_context("")
         starts = range(0, len(ids), length)
@@ -185,7 +185,7 @@ class HarnessModel(LM):
             yield i, (total, greedy)
 
     def _search(self, arguments):
-        """Returns the `_Search` of a request's arguments."""
+        """Returns a request's tokens at most, and `Sampling`, None for greedy."""
         lengths, one_row = self._codec.lengths, self._codec.one_row
         longest = lengths["targets"] // (2 if self._codec.running_text else 1)
         given = normalize_gen_kwargs(arguments, default_max_gen_toks=longest)
@@ -207,52 +207,39 @@ class HarnessModel(LM):
         names = {"temperature", "top_k", "top_p"} & given.keys()
         sampling = Sampling(**{name: given[name] for name in names})
         draws = given["do_sample"] and sampling.temperature > 0
-        return _Search(max_length, sampling if draws else None)
+        return max_length, sampling if draws else None
 
-    def _generate(self, search, places):
+    def _generate(self, places, max_length, sampling):
         """Yields (context, one text for each of its places), longest contexts first."""
-        scorer, codec = self._scorer, self._codec
-        room = codec.row_length - search.max_length
+        model, codec = self._scorer.model, self._codec
+        room = codec.row_length - max_length
         room = room if codec.one_row else codec.lengths["inputs"]
         rows = [self._encode_context(context) for context in places]
         rows = zip(places, _keep_ends(rows, [room] * len(rows)), strict=True)
         rows = sorted(rows, key=lambda row: -len(row[1]))
-        number = max(map(len, places.values())) if search.sampling else 1
+        number = max(map(len, places.values())) if sampling else 1
         eos_id = codec.vocabulary("targets").eos_id
-        decode = tf.function(
-            search.decoder(scorer.model, eos_id, number), autograph=False
-        )
+
+        @tf.function(autograph=False)
+        def decode(tokens):
+            batch = {"encoder_input_tokens": tokens}
+            if not sampling:
+                return greedy_decode(model, batch, max_length, eos_id).tokens
+            options = {"sampling": sampling, "num_samples": number, "eos_id": eos_id}
+            decoded = sample(model, batch, max_length, **options)
+            return (decoded.answers or decoded).tokens
+
         for start in range(0, len(rows), self._batch_size):
             some = rows[start : start + self._batch_size]
             length = quarters(len(some[0][1]), room) if codec.one_row else room
             fill = [some[-1]] * (self._batch_size - len(some))
             tokens = decode(pad(ragged([row for _, row in some + fill]), length))
-            texts = codec.decode(tf.reshape(tokens, [-1, search.max_length]))
+            texts = codec.decode(tf.reshape(tokens, [-1, max_length]))
             texts = tf.reshape(texts, [-1, number]).numpy()
             for (context, _), answers in zip(some, texts[: len(some)], strict=True):
                 answers = [text.decode("utf-8", "replace") for text in answers]
                 count = len(places[context])
                 yield context, answers[:count] if number > 1 else answers * count
-
-
-class _Search(NamedTuple):
-    """A way to continue a context: greedily, if `sampling` is None."""
-
-    max_length: int
-    sampling: Sampling | None
-
-    def decoder(self, model, eos_id, number):
-        """Returns a function from tokens `[batch, length]` to `[batch * number, n]`."""
-
-        def decode(tokens):
-            batch = {"encoder_input_tokens": tokens}
-            if not self.sampling:
-                return greedy_decode(model, batch, self.max_length, eos_id).tokens
-            options = {"num_samples": number, "eos_id": eos_id, **self._asdict()}
-            decoded = sample(model, batch, **options)
-            return (decoded.answers or decoded).tokens
-
-        return decode
 
 
 def _keep_ends(rows, lengths):

@@ -75,7 +75,7 @@ class LossEvaluation(_Loss, TextEvaluation):
                 self.codec(part, model),
                 batch_size=self.batch_size,
             )
-        over_length = self.count_over_length(part, "they are trimmed")
+        over_length = self.count_over_length(part)
         facts, sums = self._sums(self._batches[part], function, "target_tokens")
         return {**facts, "over_length": over_length}, sums
 

@@ -21,6 +21,7 @@ class ScoredEvaluation(TextEvaluation):
     """
 
     kind = "score"
+    remedy = "they are trimmed, and scored by what is left"
     examples_file = "scores.jsonl"
     columns = ("input", "target", "score")
 
@@ -37,8 +38,7 @@ class ScoredEvaluation(TextEvaluation):
         return scores
 
     def predict(self, part, model, function):
-        remedy = "they are trimmed, and scored by what is left"
-        facts, scored, _ = self.predict_examples(part, model, function, remedy)
+        facts, scored, _ = self.predict_examples(part, model, function)
         return {**facts, "target_tokens": int(scored.num_tokens.sum())}, scored
 
     def records(self, part, predictions):

@@ -8,7 +8,6 @@ import seqio
 from absl import logging
 
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.errors import UserError
 
@@ -50,7 +49,6 @@ class TaskSplit:
         has_labels: bool, see `have_labels`.
         examples: its examples, `max_examples` at most.
         hash: str, of all features of these examples.
-        over_length: the `OverLength` of these examples, or of the first 100,000.
     """
 
     def __init__(self, task, split, feature_lengths, max_examples=None):
@@ -93,11 +91,6 @@ class TaskSplit:
                 digest.update(f"{name} {value.dtype} {value.shape} ".encode())
                 digest.update(data)
         return digest.hexdigest()[:16]
-
-    @functools.cached_property
-    def over_length(self):
-        limits = self._feature_lengths, self._max_examples or 100_000
-        return count_over_length(self.task, self.split, *limits)
 
 
 def have_labels(examples):

@@ -10,6 +10,7 @@ from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
     dense,
+    fill_cache,
     read_cache,
     require_causal,
     split_examples,
@@ -231,6 +232,15 @@ class SelfAttention(_Attention):
             return self._attend_to_ancestors(x, cache, bias, state.ancestry), cache
         return self._attend(x, cache["key"], cache["value"], bias), cache
 
+    def prefill(self, x, cache, context, state):
+        key, value = self._key_value(x)
+        y = self._attend(x, key, value, self._bias(x.shape[1], context))
+        cache = {
+            "key": fill_cache(cache["key"], key),
+            "value": fill_cache(cache["value"], value),
+        }
+        return y, cache
+
     def _attend_to_ancestors(self, x, cache, bias, ancestry):
         """As `_attend`, to what `ancestry` says that each hypothesis goes on from."""
         hypotheses = ancestry.shape[1]
@@ -281,7 +291,9 @@ class CrossAttention(_Attention):
         queries = ops.reshape(x, (examples, -1, x.shape[-1]))
         bias = _sum(self._encoded_bias(context))
         y = self._attend(queries, cache["key"], cache["value"], bias)
-        return ops.reshape(y, (-1, 1, x.shape[-1])), cache
+        return ops.reshape(y, (-1, x.shape[1], y.shape[-1])), cache
+
+    prefill = decode_step
 
     @staticmethod
     def _encoded_bias(context):

@@ -76,7 +76,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
     Its class says in `causal` whether it may stand in a decoder. To decode step by
     step it overrides `decode_step`, and `init_cache` if it remembers anything. A
     sublayer that treats each position by itself inherits `PositionWise`, and overrides
-    neither.
+    neither. With `prefill` it reads a prompt in one call.
 
     Args:
         causal: bool, whether no output may depend on a later token. None: as the stack
@@ -193,6 +193,47 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """
         raise self._cannot_decode()
 
+    def prefill(self, x, cache, context, state):
+        """Reads a prompt: what `state.step` steps from position 0 on would do.
+
+        This one takes the steps. A sublayer overrides it to read all positions at
+        once, as in `call`.
+
+        Args:
+            x: float `[batch, width, d_model]`, of at least `state.step` positions.
+                Those from `state.step` on must not change the cache's use, nor earlier
+                outputs; their own outputs are not read.
+            cache: what `init_cache` returned.
+            context: a `Context` of all positions, without masks and segments but
+                `token_mask`.
+            state: a `DecodeState`; `step` is the position that is decoded next.
+
+        Returns:
+            float `[batch, width, d_model]`, and the cache for position `state.step`.
+
+        Raises:
+            ValueError: the sublayer cannot decode step by step.
+        """
+        missing = state.key_positions.shape[0] - x.shape[1]
+
+        def step(t, y, cache):
+            def here(x, axis=1):
+                return None if x is None else ops.take(x, t[None], axis=axis)
+
+            bias = here(context.position_bias, axis=2)
+            if bias is not None:
+                bias = ops.pad(bias, [[0, 0], [0, 0], [0, 0], [0, missing]])
+            at_t = context._replace(
+                tokens=here(context.tokens), token_mask=None, position_bias=bias
+            )
+            y_t, cache = self.decode_step(here(x), cache, at_t, state._replace(step=t))
+            is_t = ops.equal(ops.arange(x.shape[1], dtype="int32"), t)[:, None]
+            return t + 1, ops.where(is_t, ops.cast(y_t, y.dtype), y), cache
+
+        start = ops.convert_to_tensor(0, "int32"), ops.zeros_like(x), cache
+        _, y, cache = ops.while_loop(lambda t, *_: t < state.step, step, start)
+        return y, cache
+
     def _cannot_decode(self):
         return UserError(
             f"{type(self).__name__} has no decode_step, so layer '{self.path}' cannot "
@@ -211,6 +252,8 @@ class PositionWise(Sublayer):
 
     def decode_step(self, x, cache, context, state):
         return self(x, context=context), cache
+
+    prefill = decode_step
 
 
 def agree(layer, **facts):
@@ -293,6 +336,13 @@ def update_cache(cached, x, state):
     here = ops.equal(state.key_positions, state.step)
     here = here[None, None, :, None]
     return ops.where(here, ops.cast(x, cached.dtype), cached)
+
+
+def fill_cache(cached, x):
+    """Puts `x`, of any length, at the beginning of an empty cache of `update_cache`."""
+    missing = cached.shape[2] - x.shape[2]
+    x = ops.cast(x, cached.dtype)
+    return ops.pad(x, [[0, 0], [0, 0], [0, missing], [0, 0]])
 
 
 def read_cache(weights, cached, ancestry=None):

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.attention import SelfAttention
-from remixer_tf.layers.base import dense, update_cache
+from remixer_tf.layers.base import dense, fill_cache, update_cache
 from remixer_tf.layers.feed_forward import FeedForward
 
 
@@ -75,6 +75,11 @@ class PositionalAttention(BertSelfAttention):
         value = update_cache(cache["value"], value, state)
         bias = self._step_bias(context, state)
         return self._read(self._per_example(bias, value), value), {"value": value}
+
+    def prefill(self, x, cache, context, state):
+        value = self._split_heads(self.value(x))
+        value = fill_cache(cache["value"], value)
+        return self(x, context=context), {"value": value}
 
     @staticmethod
     def _per_example(bias, value):

@@ -129,6 +129,12 @@ class SpatialGatingUnit(Sublayer):
         f, cache = self.mixing.decode_step(self.norm(z_2), cache, context, state)
         return self._gate(z_1, f, added), cache
 
+    def prefill(self, z, cache, context, state, added=None):
+        """See `Sublayer`; z is `[batch, width, channels]`."""
+        z_1, z_2 = self._parts(z)
+        f, cache = self.mixing.prefill(self.norm(z_2), cache, context, state)
+        return self._gate(z_1, f, added), cache
+
     def _parts(self, z):
         """Z_1, which is gated, and Z_2, of which f is made."""
         if isinstance(z, tuple):
@@ -283,9 +289,15 @@ class GatedMLP(Sublayer):
         return cache
 
     def decode_step(self, x, cache, context, state):
+        return self._with_cache("decode_step", x, cache, context, state)
+
+    def prefill(self, x, cache, context, state):
+        return self._with_cache("prefill", x, cache, context, state)
+
+    def _with_cache(self, method, x, *rest):
         attended, keys = None, {}
         if self.attention is not None:
-            attended, keys = self.attention.decode_step(x, cache, context, state)
+            attended, keys = getattr(self.attention, method)(x, *rest)
         z = self.act(self.wi(x))
-        z, cache = self.gating.decode_step(z, cache, context, state, attended)
+        z, cache = getattr(self.gating, method)(z, *rest, attended)
         return self.wo(z), {**cache, **keys}

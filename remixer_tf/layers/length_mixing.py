@@ -10,6 +10,7 @@ from remixer_tf.layers.base import (
     MASKED,
     Sublayer,
     check_length,
+    fill_cache,
     require_causal,
     require_max_length,
     require_positions,
@@ -242,9 +243,7 @@ class LengthMixing(Sublayer):
         # of an example are then one matrix in the product, with no transposition.
         ancestry, (_, heads, n, _) = state.ancestry, cache["inputs"].shape
         hypotheses = 1 if ancestry is None else ancestry.shape[1]
-        x = ops.reshape(x, (-1, hypotheses, heads, self.group))
-        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, heads, 1, self.group))
-        inputs = update_cache(cache["inputs"], x, state)
+        inputs = update_cache(cache["inputs"], self._as_cached(x, ancestry), state)
         t, s = ops.reshape(state.step, (1, 1)), state.key_positions[None]
         row = self._restrict(self._weights(t, s), s <= t)
         row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
@@ -262,3 +261,15 @@ class LengthMixing(Sublayer):
             y = y + ops.cast(b, y.dtype)[:, None, None]
         y = ops.transpose(y, (0, 2, 1, 3))
         return ops.reshape(y, (-1, 1, heads * self.group)), {"inputs": inputs}
+
+    def prefill(self, x, cache, context, state):
+        inputs = fill_cache(cache["inputs"], self._as_cached(x, state.ancestry))
+        return self(x, context=context), {"inputs": inputs}
+
+    def _as_cached(self, x, ancestry):
+        """`[rows, length, channels]` to `[rows, heads, length, group]` of the cache."""
+        hypotheses = 1 if ancestry is None else ancestry.shape[1]
+        heads, length = self.num_mixing_heads, x.shape[1]
+        x = ops.reshape(x, (-1, hypotheses, length, heads, self.group))
+        x = ops.transpose(x, (0, 3, 1, 2, 4))
+        return ops.reshape(x, (-1, heads, length, self.group))

@@ -175,6 +175,13 @@ class SlidingTokenMLP(_TokenMLP):
         inputs = ops.concatenate([last[:, 1:], ops.cast(x, last.dtype)], axis=1)
         return self._mix(inputs[:, None]), {"inputs": inputs}
 
+    def prefill(self, x, cache, context, state):
+        inputs = ops.pad(x, [[0, 0], [self.window, 0], [0, 0]])
+        # The window that ends before the step.
+        inputs = ops.take(inputs, state.step + ops.arange(self.window), axis=1)
+        inputs = ops.cast(inputs, cache["inputs"].dtype)
+        return self(x, context=context), {"inputs": inputs}
+
     def _mix(self, windows):
         hidden = [ops.einsum("us,btsd->btud", wi, windows) for wi in self.wi]
         y = ops.einsum("u,btud->btd", self.wo, self._activate(hidden))
@@ -223,11 +230,14 @@ class BlockTokenMLP(_TokenMLP):
 
     def call(self, x, context, training=False):
         self._refuse_segments(context)
+        return self._mix(self._mask(x, context))[0]
+
+    def _mix(self, x):
+        """The outputs of x, and the inputs and hidden units of each block."""
         length = x.shape[1]
         block = min(self.window, length)  # short sequences: no work for absent tokens
         num_blocks = -(-length // block)
-        no_tokens = [[0, 0], [0, num_blocks * block - length], [0, 0]]
-        x = ops.pad(self._mask(x, context), no_tokens)
+        x = ops.pad(x, [[0, 0], [0, num_blocks * block - length], [0, 0]])
         x = ops.reshape(x, (-1, num_blocks, block, self.d_model))
         places = ops.arange(block)
         group = ops.arange(self.d_tokens) // (self.d_tokens // self.window)
@@ -243,7 +253,10 @@ class BlockTokenMLP(_TokenMLP):
         y = ops.einsum("tu,bnud->bntd", wo, hidden)
         if not self.gated:
             y += self.wo_bias[:block]
-        return ops.reshape(y, (-1, num_blocks * block, self.d_model))[:, :length]
+        y = ops.reshape(y, (-1, num_blocks * block, self.d_model))[:, :length]
+        groups = (block, units // block, self.d_model)
+        hidden = ops.reshape(hidden, (-1, num_blocks, *groups))
+        return y, {"inputs": x, "hidden": hidden}
 
     def init_cache(self, batch_size, max_length, context):
         window, per_group = self.window, self.d_tokens // self.window
@@ -278,6 +291,19 @@ class BlockTokenMLP(_TokenMLP):
         if not self.gated:
             y += ops.take(self.wo_bias, place, axis=0)
         return y, {"inputs": inputs, "hidden": hidden}
+
+    def prefill(self, x, cache, context, state):
+        y, blocks = self._mix(x)
+
+        def of_step(blocks, cached):
+            # At the end of the last one a new block begins, which reads no cache.
+            number = ops.minimum(state.step // self.window, blocks.shape[1] - 1)
+            block = ops.cast(ops.take(blocks, number, axis=1), cached.dtype)
+            missing = cached.shape[1] - block.shape[1]
+            pads = [(0, 0), (0, missing), (0, 0), (0, 0)]
+            return ops.pad(block, pads[: len(block.shape)])
+
+        return y, {name: of_step(blocks[name], cache[name]) for name in blocks}
 
 
 def _hide(weights, allowed):

@@ -171,6 +171,11 @@ class RemixerBlock(Sublayer):
         x_s, cache = self.mixing.decode_step(x_prime, cache, context, state)
         return self._output(x_prime, x_s), cache
 
+    def prefill(self, x, cache, context, state):
+        x_prime = self.act(self.wi_0(x)) * self.wi_1(x)
+        x_s, cache = self.mixing.prefill(x_prime, cache, context, state)
+        return self._output(x_prime, x_s), cache
+
     def _output(self, x_prime, x_s, training=False):
         """`Y = X_C W_3 + X'`, or `(X_C + X') W_3`."""
         gate = self.gate(x_prime) if self.composition == "gate" else None

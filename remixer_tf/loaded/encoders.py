@@ -12,7 +12,7 @@ BATCH_SIZE = 64
 
 
 class Class(NamedTuple):
-    """What `LoadedRun.classify` says of a text or an image.
+    """The class of a text or an image, by `LoadedRun.classify`.
 
     Attributes:
         label: str, the likeliest class, or its number where classes have no names.
@@ -26,7 +26,7 @@ class Class(NamedTuple):
 
 
 def classes(found):
-    """Returns the `Class`es of what a signature returns, a dictionary of arrays."""
+    """Returns a `Class` for each row of a signature's outputs, a dict of arrays."""
     labels = found["class_ids"].tolist()
     if "outputs" in found:
         labels = [name.decode() for name in found["outputs"]]

@@ -1,4 +1,4 @@
-"""What a loaded run is asked: checked, with one message for each mistake."""
+"""Checks of texts and images that a loaded run takes: one message a mistake."""
 
 import warnings
 
@@ -23,8 +23,8 @@ class LongTexts:
     """Counts texts that are longer than a model reads.
 
     Args:
-        on_long: "warn" for one warning at the end, "raise" for an error at the first.
-        what: str, what is longer than what: "texts are longer than 64 tokens".
+        on_long: "warn" for one warning at the end; "raise" for an error at the first.
+        what: str, such as "texts are longer than 64 tokens".
 
     Raises:
         ValueError: another `on_long`.
@@ -36,7 +36,7 @@ class LongTexts:
         self._over = self._total = 0
 
     def count(self, texts, trimmed):
-        """Counts a batch: bool for each of the texts, whether it is cut."""
+        """Counts a batch of texts; `trimmed` says of each whether it is cut."""
         over = np.flatnonzero(trimmed)
         if self._refuses and len(over):
             raise UserError(
@@ -97,7 +97,7 @@ def image_bytes(image):
 
     Raises:
         FileNotFoundError: there is no such file.
-        TypeError: it is nothing of these.
+        TypeError: an image of another kind.
         ValueError: the file is no JPEG or PNG, or too large.
     """
     if isinstance(image, str) or hasattr(image, "__fspath__"):

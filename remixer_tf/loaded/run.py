@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import html
 import itertools
 import os
 import tempfile
@@ -25,6 +24,7 @@ from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import LongTexts, listed
 from remixer_tf.loaded.settings import Settings
 from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
+from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
 
 
@@ -45,8 +45,9 @@ class RestoredRun(Run):
         """The `Engine` that has the model, and the step, an int."""
         if self.source is None:
             return super().restore(*self.checkpoint)
-        from remixer_tf.weights.source import take
+        from remixer_tf.weights.source import check_model, take
 
+        check_model(self.model, self.source)
         engine = self.engine()
         engine.build_model(self.model, self.dtype_policy)
         take(engine.model, self.source)
@@ -58,6 +59,26 @@ class RestoredRun(Run):
         if check:
             check(engine.model)
         return engine, step
+
+
+def _once(method):
+    """Keeps what a method returns while the model has the same variables.
+
+    Graphs are traced for these: `enable_lora` adds variables, `quantize` replaces them.
+    """
+
+    @functools.wraps(method)
+    def kept(self, *args):
+        variables = [*map(id, self.model.variables)]
+        if variables != self._traced_for:
+            self._kept.clear()
+            self._traced_for = variables
+        key = method, *args
+        if key not in self._kept:
+            self._kept[key] = method(self, *args)
+        return self._kept[key]
+
+    return kept
 
 
 class LoadedRun:
@@ -83,7 +104,7 @@ class LoadedRun:
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(Run)}
         checkpoint = model_dir, step
         self.run = RestoredRun(**fields, checkpoint=checkpoint, source=source)
-        self._answerers, self._traced = {}, set()
+        self._kept, self._traced_for = {}, None  # See `_once`.
 
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), **allowed):
@@ -151,11 +172,7 @@ class LoadedRun:
 
     def _repr_html_(self):
         """The same as a table, for notebooks."""
-        cells = (
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in self._rows().items()
-        )
-        return f"<table>{''.join(cells)}</table>"
+        return html_table(self._rows())
 
     def generate(
         self, texts, *, scores=False, max_length=None, on_long="warn", **search
@@ -166,15 +183,14 @@ class LoadedRun:
             texts: str, or list of str.
             scores: bool, whether an answer is (text, log-probability of its tokens).
             max_length: int, tokens of an answer at most; None for the run's.
-            on_long: "warn" cuts texts that are longer than the model reads, as training
-                does, and counts them in a warning; "raise" refuses them.
-            **search: how to search, in place of the run's way: `beams`, `n_best` and
-                `rules` of `beam_search`; or `temperature`, `top_k`, `top_p`,
-                `num_samples` and `seed` of `sample`; with each search `min_length`,
-                `allowed`, `no_repeat_ngram_size` and `repetition_penalty` of
-                `AnswerLimits`, where `allowed` may be a list of str. `batch_size` (64)
-                texts are answered together. `skip_special_tokens` leaves out
-                <extra_id_0> and the other sentinels.
+            on_long: "warn" cuts texts that are longer than the model reads, and counts
+                them in one warning. "raise" refuses them.
+            **search: options of a search, in place of the run's own. `beam_search`
+                takes `beams`, `n_best`, `rules`. `sample` takes `temperature`, `top_k`,
+                `top_p`, `num_samples`, `seed`. All take those of `AnswerLimits`:
+                `min_length`, `allowed` (a list of str or of ids),
+                `no_repeat_ngram_size`, `repetition_penalty`. `batch_size` is 64.
+                `skip_special_tokens` leaves out <extra_id_0> and other sentinels.
 
         Returns:
             str for each text; a list of str, best first, where a text has several
@@ -243,9 +259,10 @@ class LoadedRun:
         tokens, _ = answerer.read(tf.constant([text]))
         batch = {"encoder_input_tokens": tokens}
         prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
+        step = self._decode_step()
 
         def decode(tell):
-            model = searches.TellingModel(self.model, self._decode_step, prompt, tell)
+            model = searches.TellingModel(self.model, step, prompt, tell)
             length = answerer.tokens.max_decode_length
             return answerer.tokens.decode_fn(model, batch, length).tokens.numpy()[0]
 
@@ -286,13 +303,14 @@ class LoadedRun:
                 "score() takes as many inputs as targets. Received: "
                 f"{len(inputs)} and {len(targets)}"
             )
+        scorer = self._scoring()
         long = LongTexts(on_long, "pairs are longer than the model reads")
         pairs = (
-            self._scoring.encode(a.encode(), b.encode())
+            scorer.encode(a.encode(), b.encode())
             for a, b in zip(inputs, targets, strict=True)
         )
         sums = []
-        found = self._scoring.score(pairs, batch_size)
+        found = scorer.score(pairs, batch_size)
         for text, (total, _, _, trimmed) in zip(inputs, found, strict=True):
             long.count([text], [trimmed])
             sums.append(total)
@@ -320,7 +338,7 @@ class LoadedRun:
         """
         if not isinstance(text, str) or not text:
             raise TypeError(f"perplexity() takes a text. Received: {text!r:.200}")
-        scorer = self._scoring.keeping_ends()
+        scorer = self._scoring().keeping_ends()
         stride = scorer.codec.row_length if stride is None else stride
         pairs = scorer.windows(text.encode(), stride)
         sums, counts, *_ = zip(*scorer.score(pairs, 64), strict=True)
@@ -330,9 +348,9 @@ class LoadedRun:
         """Says the class of texts or of images. TensorFlow only.
 
         Args:
-            inputs: of a model of texts a str, a pair of str where its task has pairs,
-                or a list of these. Of a model of images a path of a JPEG or PNG, an
-                array uint8 `[height, width, 3]`, a PIL image, or a list of these.
+            inputs: a text is a str, or a pair of str where the task has pairs. An image
+                is a path of a JPEG or PNG, an array uint8 `[height, width, 3]`, or a
+                PIL image. A list of texts or images is classified in its order.
             on_long: see `generate`.
 
         Returns:
@@ -408,7 +426,8 @@ class LoadedRun:
                 "answer() takes as many texts as questions, or one. Received: "
                 f"{len(texts)} and {len(questions)}"
             )
-        answerer, length = self._span_answerer
+        answerer = self._span_answerer()
+        length = answerer.max_question_length
         long = LongTexts(on_long, f"questions are longer than {length} tokens")
         long.count(questions, self._lengths_of(questions) > length)
         pairs = list(zip(questions, texts, strict=True))
@@ -612,7 +631,7 @@ class LoadedRun:
         return matrices
 
     def _answerer(self, max_length=None, skip_special_tokens=None, **search):
-        """The `TextToText` of a search, made once for each."""
+        """The `TextToText` of a search."""
         check_writes(self.model)
         if search.get("allowed"):
             codec = self.run.codec(self.model)
@@ -627,26 +646,27 @@ class LoadedRun:
             "max_decode_length": max_length,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        key = repr((given, sorted(search.items())))
-        if key not in self._answerers:
-            with self.settings:
-                if found := searches.configured_search(search):
-                    given["decode_fn"] = self.settings.hold(found)
-                self._answerers[key], _ = configuration.call(
-                    "text_to_text", self.run, self.model_dir, **given
-                )
-        return self._answerers[key]
+        return self._text_to_text(_Options(given), _Options(search))
 
-    @functools.cached_property
+    @_once
+    def _text_to_text(self, given, search):
+        given = dict(given)
+        with self.settings:
+            if found := searches.configured_search(search):
+                given["decode_fn"] = self.settings.hold(found)
+            name = "text_to_text"
+            return configuration.call(name, self.run, self.model_dir, **given)[0]
+
+    @_once
     def _decode_step(self):
         return tf.function(self.model.decode_step, autograph=False)
 
-    @functools.cached_property
+    @_once
     def _scoring(self):
         with self.settings:
             return configuration.call("text_scorer", self.run, self.model_dir)[0]
 
-    @functools.cached_property
+    @_once
     def _span_answerer(self):
         from remixer_tf.serving.span_answers import span_answerer
 
@@ -659,32 +679,29 @@ class LoadedRun:
         with self.settings:
             best = functools.partial(configuration.call, "best_span")
             search = self.settings.hold(best)
-            answerer, _ = span_answerer(self.run, self.model_dir, decode_fn=search)
-        return answerer, answerer.max_question_length
+            return span_answerer(self.run, self.model_dir, decode_fn=search)[0]
 
     def _lengths_of(self, texts):
         codec = self.run.codec(self.model)
         ids = (codec.ids("inputs", text, eos=False) for text in texts)
         return np.array([len(row) for row in ids])
 
-    @functools.cached_property
-    def _signatures(self):
-        _on_tensorflow()
+    @_once
+    def _signature(self, name):
+        """A signature of an encoder's export, traced with gin's values."""
+        if keras.backend.backend() != "tensorflow":
+            raise UserError(
+                f"{name}() needs TensorFlow. Unset KERAS_BACKEND: the checkpoint is "
+                "the same."
+            )
         kind = "text_encoder" if self.run.task is not None else "image_to_class"
         with self.settings:
-            return configuration.call(kind, self.run, self.model_dir)[0].signatures()
-
-    def _signature(self, name):
-        """A signature of the model's export, traced with gin's values."""
-        found = self._signatures
-        if name not in found.functions:
-            raise UserError(f"{name}(): {found.missing[name]}.")
-        function = found.functions[name]
-        if name not in self._traced:
-            self._traced.add(name)
-            with self.settings:
-                function.get_concrete_function()
-        return function
+            model, _ = configuration.call(kind, self.run, self.model_dir)
+            found = model.signatures()
+            if name not in found.functions:
+                raise UserError(f"{name}(): {found.missing[name]}.")
+            found.functions[name].get_concrete_function()
+        return found.functions[name]
 
     def _encode(self, name, inputs, read, on_long):
         """Calls a signature of an encoder of texts."""
@@ -699,9 +716,8 @@ class LoadedRun:
         return found
 
 
-def _on_tensorflow():
-    if keras.backend.backend() != "tensorflow":
-        raise UserError(
-            "classify() and embed() need TensorFlow. Unset KERAS_BACKEND: the "
-            "checkpoint is the same."
-        )
+class _Options(dict):
+    """Options, by which `_once` keeps what was made of them."""
+
+    def __hash__(self):
+        return hash(repr(sorted(self.items())))

@@ -1,4 +1,4 @@
-"""The configuration of a loaded run, next to that of others."""
+"""The configuration of a loaded run."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ from remixer_tf.checkpoints import paths
 
 
 class Settings:
-    """A configuration, which `with` puts in force: several runs have one each.
+    """A configuration of its own for each loaded run; `with` puts it in force.
 
     Args:
         read: a function of a list of gin bindings that reads the configuration, and
@@ -19,7 +19,7 @@ class Settings:
 
     def __init__(self, read, bindings=()):
         self._read, self._bindings = read, [*bindings]
-        self._before = []  # What stands again when blocks end, the innermost last.
+        self._before = []  # Restored when blocks end, the innermost last.
         with kept_gin():
             read(self._bindings)
             self._text = configuration.configuration_str(defaults=False)

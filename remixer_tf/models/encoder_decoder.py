@@ -100,8 +100,12 @@ class EncoderDecoder(TextWriter):
         return Context(encoded=x, encoded_mask=mask, encoded_segment_ids=segment_ids)
 
     def prompt(self, batch):
-        """The target tokens to go on from, int32 `[batch, 0]`: none."""
-        return batch["encoder_input_tokens"][:, :0]
+        """The target tokens to go on from, int32 `[batch, prompt_length]`.
+
+        A batch's `decoder_prompt_tokens`, 0 after their end; none without them.
+        """
+        none = batch["encoder_input_tokens"][:, :0]
+        return batch.get("decoder_prompt_tokens", none)
 
     def start_decoding(self, batch, max_length, hypotheses=1):
         """Encodes, and makes the empty cache for `max_length` target tokens.

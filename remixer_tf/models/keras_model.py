@@ -1,7 +1,8 @@
-"""What makes a model one of Keras': `fit`, `save` and `get_config`."""
+"""`fit`, `save` and `get_config` of models, by Keras' own means."""
+
+import html
 
 import keras
-from keras import ops
 
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.batches import scorable, targets_and_weights
@@ -28,14 +29,10 @@ class KerasModel(SavesParts, keras.Model):
         y, sample_weight = self._targets(x, y, sample_weight)
         if self._compile_loss is not None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        losses = keras.losses.sparse_categorical_crossentropy(
-            y, ops.cast(y_pred, "float32"), from_logits=True
+        loss_fn = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight", dtype="float32"
         )
-        weights = ops.ones_like(losses)
-        if sample_weight is not None:
-            weights = ops.cast(sample_weight, "float32")
-        loss = ops.divide_no_nan(ops.sum(losses * weights), ops.sum(weights))
-        return sum(self.losses, loss)
+        return sum(self.losses, loss_fn(y, y_pred, sample_weight))
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         y, sample_weight = self._targets(x, y, sample_weight)
@@ -47,8 +44,24 @@ class KerasModel(SavesParts, keras.Model):
             return targets_and_weights(scorable(batch, self))
         return targets, weights
 
+    def _repr_html_(self):
+        """A table for notebooks."""
+        rows = {"model": self.name, "class": type(self).__name__}
+        if self.built:
+            rows["parameters"] = f"{self.count_params():,}"
+        return html_table({**rows, "precision": self.dtype_policy.name})
+
     def get_build_config(self):
         return {"built": self.built}
 
     def build_from_config(self, config):
         self.build()
+
+
+def html_table(rows):
+    """Returns {name: value} as a table in HTML, for notebooks."""
+    cells = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table>{''.join(cells)}</table>"

@@ -69,6 +69,10 @@ class Block(keras.layers.Layer):
         y, cache = self.sublayer.decode_step(self.norm(x), cache, context, state)
         return self._add(x, y), cache
 
+    def prefill(self, x, cache, context, state):
+        y, cache = self.sublayer.prefill(self.norm(x), cache, context, state)
+        return self._add(x, y), cache
+
     def _add(self, x, y, training=False):
         if tuple(x.shape) != tuple(y.shape):
             raise UserError(
@@ -94,6 +98,10 @@ class PostNormBlock(Block):
 
     def decode_step(self, x, cache, context, state):
         y, cache = self.sublayer.decode_step(x, cache, context, state)
+        return self.norm(self._add(x, y)), cache
+
+    def prefill(self, x, cache, context, state):
+        y, cache = self.sublayer.prefill(x, cache, context, state)
         return self.norm(self._add(x, y)), cache
 
 
@@ -225,6 +233,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         cache: None, or while decoding what `init_cache` or the last call returned.
         state: None, or while decoding a `DecodeState`.
         training: bool.
+        prefill: bool, whether x is a prompt that fills the cache, see
+            `Sublayer.prefill`.
 
     Returns:
         the output, of the shape of x, and the new cache (empty unless decoding).
@@ -341,14 +351,15 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             self._tell(block.sublayer, block.name)  # Also those that it made just now.
         self.output_dropout.build()
 
-    def call(self, x, context, cache=None, state=None, training=False):
+    def call(self, x, context, cache=None, state=None, training=False, prefill=False):
+        whole = state is None or prefill
         if self.positions is not None:
-            x = self.positions(x, context=context, state=state)
+            x = self.positions(x, context=context, state=None if whole else state)
         if self.input_norm is not None:
             x = self.input_norm(x)
         x = self.input_dropout(x, training=training)
         if self.position_bias is not None:
-            if state is None:
+            if whole:
                 bias = self.position_bias.whole(x.shape[1])
             else:
                 step = ops.reshape(state.step, (1,))
@@ -359,9 +370,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             if state is None:
                 x = block(x, context=context, training=training)
             else:
-                x, new_cache[block.name] = block.decode_step(
-                    x, cache[block.name], context, state
-                )
+                step = block.prefill if prefill else block.decode_step
+                x, new_cache[block.name] = step(x, cache[block.name], context, state)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return self.output_dropout(x, training=training), new_cache

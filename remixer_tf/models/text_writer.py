@@ -76,6 +76,11 @@ class TextWriter(KerasModel):
         """The first position of a row that may have a loss, see `Sublayer`."""
         return getattr(self.decoder, "first_scorable", 0)
 
+    @property
+    def max_length(self):
+        """The longest sequence of the decoder, an int; None where it has no limit."""
+        return getattr(self.decoder, "max_length", None)
+
     def grow_cache(self, context, cache, max_length):
         """Pads the cache of the last step, to hold `max_length` tokens."""
         return self.decoder.grow_cache(cache, max_length, context)
@@ -102,6 +107,26 @@ class TextWriter(KerasModel):
         x = self.token_embedding(tokens)
         x, cache = self.decoder(x, context=context, cache=cache, state=state)
         return self._compute_logits(x)[:, 0], cache
+
+    def prefill(self, tokens, cache, context, state):
+        """Reads a prompt in one call: what `state.step` decoding steps would do.
+
+        Args:
+            tokens: int32 `[batch * hypotheses, width]`, the decoder's inputs from
+                position 0 on. Those from `state.step` on count for nothing.
+            cache, context: from `start_decoding`.
+            state: a `DecodeState`; `step`, at most `width`, is the position that is
+                decoded next.
+
+        Returns:
+            the new cache.
+        """
+        read = ops.arange(tokens.shape[1], dtype="int32") < state.step
+        mask = ops.zeros_like(tokens) + ops.cast(read, "int32")
+        context = context._replace(tokens=tokens, token_mask=mask)
+        x = self.token_embedding(tokens)
+        state = {"cache": cache, "state": state, "prefill": True}
+        return self.decoder(x, context=context, **state)[1]
 
     def _read_targets(self, context, batch):
         """Adds to the decoder's `Context` what a batch with all targets tells."""

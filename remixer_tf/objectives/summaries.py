@@ -59,9 +59,10 @@ def summarize_steps(sums):
         sums: what one call of a train step returned, or several of them added up.
 
     Returns:
-        dict of floats, or float32 arrays `[n]`. What the objective sums is per unit of
-        weight, see `summarize`. gradient_norm, learning_rate, auxiliary losses and
-        statistics are means over the steps that changed the weights, NaN without any.
+        dict of floats, or float32 arrays `[n]`: the objective's sums per unit of
+        weight, see `summarize`; and the means of gradient_norm, learning_rate,
+        auxiliary losses and statistics over the steps that changed the weights, NaN
+        without any.
     """
     sums = {
         key: np.array(value, "float32") if len(np.shape(value)) else float(value)

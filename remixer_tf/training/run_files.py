@@ -26,7 +26,7 @@ def write_configuration(model_dir, text, step):
 
     Args:
         model_dir: folder of the run.
-        text: str, gin as `gin.operative_config_str` writes it.
+        text: str, gin as `configuration_str` writes it.
         step: int, the step that the run continues from. The earlier configuration
             becomes operative_config_<step>.gin.
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from remixer_tf.errors import UserError
-from remixer_tf.weights.names import bert_rows
+from remixer_tf.weights.names import ACTIVATIONS, bert_rows
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import ENCODER, Source, check_size
 from remixer_tf.weights.values import (
@@ -27,12 +27,6 @@ HEADS = {
     "BertForQuestionAnswering": "SpanHead",
 }
 _WITH_TRANSFORM = ("BertForMaskedLM", "BertForPreTraining")
-_ACTIVATIONS = {
-    "gelu": "gelu_exact",
-    "gelu_new": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-}
 _TABLE = "embeddings.word_embeddings.weight"
 _DECODER = "cls.predictions.decoder"
 
@@ -110,7 +104,7 @@ def _sizes(config, kind, shapes):
         raise UserError(
             f"num_attention_heads must divide hidden_size. Received: {heads}, {d_model}"
         )
-    activation = word(config, "hidden_act", "gelu", _ACTIVATIONS)
+    activation = word(config, "hidden_act", "gelu", ACTIVATIONS)
     if kind in _WITH_TRANSFORM and activation != "gelu":
         raise UserError(
             f"hidden_act must be gelu in a {kind}, whose head has it too. Received: "
@@ -137,7 +131,7 @@ def _sizes(config, kind, shapes):
         "DROPOUT_RATE": real(config, "hidden_dropout_prob", 0.1),
         "HEAD": Reference(HEADS[kind]),
         "NORM_EPSILON": real(config, "layer_norm_eps", 1e-12),
-        "BertFeedForward.activation": _ACTIVATIONS[activation],
+        "BertFeedForward.activation": ACTIVATIONS[activation],
         "EncoderOnly.num_token_types": integer(config, "type_vocab_size", 2),
     }
 

@@ -6,40 +6,34 @@ import re
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.weights.hugging_face import read_hugging_face
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
-from remixer_tf.weights.model_folder import (
-    check_manifest,
-    is_model_folder,
-    read_model_folder,
-)
+from remixer_tf.weights.model_folder import is_model_folder, read_model_folder
 from remixer_tf.weights.safetensors_files import read_json
 from remixer_tf.weights.t5x import read_t5x
 from remixer_tf.weights.timm import read_timm
 
 
 def read_source(path):
-    """Finds out the format of published weights, and reads all but the arrays.
+    """Finds the format of published weights, and reads all but the arrays.
 
     Args:
-        path: str, one of
-            - a folder with config.json and safetensors: Hugging Face's or timm's, or
-              one of its files;
-            - a folder with `model.ckpt-<step>.index`, of which the highest step is
-              taken, or the path of one of its files: Mesh TensorFlow's;
-            - a folder with a file `checkpoint`, or the msgpack file itself: T5X's;
-            - a folder that `remixer_tf export --format=safetensors` wrote.
+        path: str, a folder, or one of its files:
+            - Hugging Face, timm: config.json and safetensors;
+            - Mesh TensorFlow: `model.ckpt-<step>.index`, the highest step counts;
+            - T5X: `checkpoint`, a msgpack file;
+            - `remixer_tf export --format=safetensors`.
 
     Returns:
         a `Source`.
 
     Raises:
-        FileNotFoundError: there is nothing, or a file is missing.
-        ValueError: it is of no known format or model.
+        FileNotFoundError: the folder or a file is missing.
+        ValueError: the format or the model is unknown.
     """
     path = os.path.expanduser(path)
     if "://" in path:
         raise UserError(
-            f"{path} is not on this machine. Copy it here first, with all files beside "
-            "it."
+            f"{path} is not on this machine. Copy it here first, with all files next "
+            "to it."
         )
     if os.path.isdir(path):
         return _read_folder(path)
@@ -57,7 +51,6 @@ def read_source(path):
 
 def _read_folder(folder):
     if is_model_folder(folder):
-        check_manifest(folder)
         return read_model_folder(folder)
     names = os.listdir(folder)
     if "config.json" in names:
@@ -74,5 +67,5 @@ def _read_folder(folder):
     raise MissingFileError(
         f"{folder} has no weights of a known format. Expected: config.json (Hugging "
         "Face, timm), model.ckpt-<step>.index (Mesh TensorFlow) or checkpoint (T5X). "
-        f"It holds: {', '.join(sorted(names)[:10]) or 'nothing'}."
+        f"The folder has: {', '.join(sorted(names)[:10]) or 'nothing'}."
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from remixer_tf.decoding import AnswerLimits, Sampling
 from remixer_tf.weights.values import flag, integer, real, short
 
-# No settings of a search, or settings that hold here anyway (T5's ids are checked).
+# Settings that change no answer here. T5's ids are checked elsewhere.
 _SILENT = {
     "_from_model_config",
     "bos_token_id",
@@ -39,9 +39,9 @@ class Generation(NamedTuple):
     """How answers are made, for gin.
 
     Attributes:
-        file: str, a gin file of this package to include; None for greedy decoding.
-        bindings: {name: value}, which come after it.
-        left_out: {setting: value} of what no search here does.
+        file: str, a gin file of this package; None for greedy decoding.
+        bindings: {name: value}, after that file.
+        left_out: {setting: value} that no search here can follow.
     """
 
     file: str | None = None
@@ -53,7 +53,7 @@ def read_generation(settings):
     """Reads the content of generation_config.json, a dictionary, as a `Generation`.
 
     Raises:
-        ValueError: a value is of another type or out of range.
+        ValueError: a value has another type or is out of range.
     """
     left = {k: v for k, v in settings.items() if v is not None and k not in _SILENT}
 
@@ -120,7 +120,7 @@ def read_generation(settings):
 
 
 def write_generation(search, arguments, max_new_tokens):
-    """Writes the settings that make transformers answer as a search of ours.
+    """Returns settings with which transformers answers as a search of ours.
 
     Args:
         search: str, the name of a function of `remixer_tf.decoding`.
@@ -128,8 +128,8 @@ def write_generation(search, arguments, max_new_tokens):
         max_new_tokens: int.
 
     Returns:
-        a dictionary for generation_config.json, and a list of str: what transformers
-        does not do.
+        a dictionary for generation_config.json, and a list of str that names what
+        transformers cannot do.
     """
     settings = {"max_new_tokens": max_new_tokens, "num_beams": 1, "do_sample": False}
     limits, free = arguments.get("limits") or AnswerLimits(), AnswerLimits()
@@ -163,7 +163,7 @@ def write_generation(search, arguments, max_new_tokens):
 
 
 def describe_left_out(left_out):
-    """Lines that name the settings which no search here does."""
+    """Lines that name the settings of `Generation.left_out`."""
     return [
         f"  not carried over: {repr(name[:60])[1:-1]} = {short(value)} of "
         "generation_config.json"

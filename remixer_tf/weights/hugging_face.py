@@ -7,7 +7,7 @@ import numpy as np
 from remixer_tf.errors import UserError
 from remixer_tf.weights.bert import read_bert
 from remixer_tf.weights.generation import Generation, read_generation
-from remixer_tf.weights.names import HUGGING_FACE_T5, same
+from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import BYTES, Source
 from remixer_tf.weights.t5 import T5
@@ -23,14 +23,6 @@ _ENCODERS = ("T5EncoderModel", "MT5EncoderModel", "UMT5EncoderModel")
 # Extra ids where tokenizer_config.json names none. mT5's are pieces of its vocabulary.
 _EXTRA_IDS = {"t5": 100, "mt5": 0, "umt5": 300}
 _BYTE_EXTRA_IDS = 125
-# Hugging Face's names of activations, and ours. "gated-gelu" alone is the tanh form.
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu_exact",
-    "gelu_new": "gelu",
-    "silu": "silu",
-    "swish": "silu",
-}
 _PROJECTIONS = (*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS))
 _CONVERTING = (
     "Where its origin is trusted, transformers converts it: "
@@ -52,8 +44,8 @@ def read_hugging_face(folder):
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: the model is of another kind, or a value is out of range. The
-            message names the field.
+        ValueError: the model is another one, or a value is out of range. The message
+            names the field.
     """
     config = read_json(os.path.join(folder, "config.json"))
     kind = word(config, "model_type", None, (*_EXTRA_IDS, "bert"))

@@ -21,20 +21,20 @@ def read_mesh_tensorflow(prefix):
         prefix: str, the path of the checkpoint's files without `.index`.
 
     Raises:
-        ValueError: it is not of a T5.
+        ValueError: the checkpoint is damaged, or holds no T5.
     """
     try:
         reader = tf.train.load_checkpoint(prefix)
     except (RuntimeError, tf.errors.OpError) as error:
         raise UserError(
-            f"{prefix} is not a checkpoint of TensorFlow, or not all of it: "
+            f"{prefix} is not a whole checkpoint of TensorFlow: "
             f"{getattr(error, 'message', error)}"
         ) from error
     shapes = {
         name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()
     }
-    skipped = {name: "of the optimizer" for name in shapes if _SLOT.search(name)}
-    skipped["global_step"] = "of the optimizer"
+    slots = [name for name in shapes if _SLOT.search(name)]
+    skipped = dict.fromkeys([*slots, "global_step"], "the optimizer's")
     final = "final_layer_norm" if "encoder/final_layer_norm/scale" in shapes else None
     rows = mesh_tensorflow("layer_norm" if final else "rms_norm", final or "rms_norm")
     gin = os.path.join(os.path.dirname(prefix), "operative_config.gin")

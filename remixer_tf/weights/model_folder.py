@@ -1,10 +1,9 @@
 """A model as a folder to publish: safetensors, configuration, card, checksums.
 
-model.safetensors       the variables, by their paths without the model's name
-operative_config.gin    the run's configuration
-vocabularies.json       with vocabularies/, what the run reads texts with
-README.md               the model card
-MANIFEST.sha256         SHA-256 of these files, as `sha256sum -c` reads it
+`model.safetensors` has the variables by their paths without the model's name.
+`operative_config.gin` is the run's configuration. `vocabularies.json` and
+`vocabularies/` are its vocabularies, `README.md` is the model card. `MANIFEST.sha256`
+has the checksums of these files, for `sha256sum -c`.
 """
 
 import hashlib
@@ -16,14 +15,13 @@ import numpy as np
 from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import MissingFileError, StorageError, UserError, printable
-from remixer_tf.models.build import build_model, declare
 from remixer_tf.weights.names import same
 from remixer_tf.weights.safetensors_files import (
     WEIGHTS,
     SafetensorsFolder,
     write_safetensors,
 )
-from remixer_tf.weights.source import Source, match_variables, model_variables, take
+from remixer_tf.weights.source import Source, model_variables
 
 MANIFEST = "MANIFEST.sha256"
 _GIN = "operative_config.gin"
@@ -109,37 +107,13 @@ def check_manifest(folder, weights=True):
             )
 
 
-def restore_model_folder(folder, model):
-    """Sets a built model's variables from a folder of `write_model_folder`.
-
-    Raises:
-        FileNotFoundError, ValueError: see `check_manifest`; or arrays are missing,
-            unknown or of another shape.
-    """
-    check_manifest(folder)
-    take(model, read_model_folder(folder))
-
-
-def check_model_folder(folder, factory):
-    """Compares all names and shapes with a model's, which gets no values yet.
-
-    Args:
-        folder: str.
-        factory: the model's.
-
-    Raises:
-        ValueError: arrays are missing, unknown or of another shape.
-    """
-    model = declare(lambda: build_model(factory, "float32"))
-    match_variables(model_variables(model), read_model_folder(folder))
-
-
 def read_model_folder(folder):
     """Reads a folder of `write_model_folder` as a `Source`.
 
     Raises:
-        ValueError: the weights' file is damaged.
+        FileNotFoundError, ValueError: see `check_manifest`.
     """
+    check_manifest(folder)
     files = SafetensorsFolder(folder, "")
     return Source(
         "model of its operative_config.gin",

@@ -9,6 +9,15 @@ import re
 
 import numpy as np
 
+# Hugging Face's names of activations, and ours. "gated-gelu" alone is the tanh form.
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu_exact",
+    "gelu_new": "gelu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
 
 def same(array):
     """The array as it is."""

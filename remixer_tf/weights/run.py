@@ -65,19 +65,18 @@ def check_vocabulary_fits(vocabularies, vocab_size):
             raise UserError(
                 f"The vocabulary of {feature} has {vocabulary['size']} ids, "
                 f"{vocabulary['extra_ids']} of them extra ids, and the weights have "
-                f"{vocab_size}. Name the one they were trained with: "
+                f"{vocab_size}. Name the one of their training: "
                 "--vocabulary=FILE, and --gin.EXTRA_IDS=N where it has not T5's 100."
             )
 
 
 def check_new(model_dir):
-    """Raises FileExistsError if there is something in the folder."""
+    """Raises FileExistsError unless the folder is missing or empty."""
     if os.path.exists(model_dir) and (
         not os.path.isdir(model_dir) or os.listdir(model_dir)
     ):
         raise ExistingFileError(
-            f"{model_dir} is not empty. Set --model_dir to a new folder: what is there "
-            "would be mixed with the imported run."
+            f"{model_dir} is not empty. Set --model_dir to a new folder."
         )
 
 
@@ -85,14 +84,14 @@ def write_run(model_dir, model, configuration, vocabularies):
     """Writes a run that has taken no step. The folder appears whole, or not at all.
 
     Args:
-        model_dir: str, of a folder that is empty or not there.
+        model_dir: str, a folder that is missing or empty.
         model: a built `keras.Model` with the weights.
         configuration: str, gin text.
         vocabularies: what `describe_vocabularies` returns; {} for a model of images.
 
     Raises:
-        FileExistsError: there is something in the folder.
-        OSError: it cannot be written.
+        FileExistsError: the folder is not empty.
+        OSError: the folder cannot be written.
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:

@@ -11,8 +11,8 @@ from remixer_tf.weights.values import short
 
 WEIGHTS = "model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"
-# Files of these kinds are never read: they may run code, or are another library's.
-_PICKLE = "a pickle, which runs whatever code it holds when it is read"
+# Files of these kinds are never read: some run code, others need another library.
+_PICKLE = "a pickle, and reading it runs the code in it"
 _REFUSED = {
     **dict.fromkeys((".bin", ".pt", ".pth"), _PICKLE),
     ".h5": "in TensorFlow's HDF5 form",
@@ -31,8 +31,8 @@ class SafetensorsFolder:
         converting: str, how to make safetensors of another form, for a message.
 
     Raises:
-        FileNotFoundError: there are no safetensors, or a shard is missing.
-        ValueError: a file is not what safetensors writes, or the index is wrong.
+        FileNotFoundError: model.safetensors or a shard is missing.
+        ValueError: a file is damaged, or the index is wrong.
     """
 
     def __init__(self, folder, converting):
@@ -68,7 +68,7 @@ class SafetensorsFolder:
         if weight_map is not None and weight_map.keys() != self.shapes.keys():
             wrong = sorted(weight_map.keys() ^ self.shapes.keys())
             raise UserError(
-                f"{_INDEX} and the files beside it disagree about {', '.join(wrong)}."
+                f"{_INDEX} and the files next to it differ in {', '.join(wrong)}."
             )
 
     def read(self, name):
@@ -94,8 +94,8 @@ def read_json(path, optional=False):
     """Returns the content of a JSON file, a dictionary.
 
     Raises:
-        FileNotFoundError: it is not there. If it is optional, {} is returned instead.
-        ValueError: it holds no JSON object.
+        FileNotFoundError: the file is missing. If it is optional, {} is returned.
+        ValueError: the file holds no JSON object.
     """
     if optional and not os.path.exists(path):
         return {}

@@ -1,4 +1,4 @@
-"""Published weights as one kind of thing, whatever their format, and taking them."""
+"""Published weights of any format as a `Source`, and setting a model from one."""
 
 import math
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import numpy as np
 
 from remixer_tf.checkpoints.reading import is_random_state, named_variables
 from remixer_tf.errors import UserError
+from remixer_tf.models.build import build_model, declare
 from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
 
@@ -24,17 +25,17 @@ class Source(NamedTuple):
 
     Attributes:
         format: str, such as "Hugging Face T5".
-        architecture: tuple of str, the gin files of the model: this package's.
+        architecture: tuple of str, this package's gin files of the model.
         bindings: {name: value} of its sizes and choices, see `values.gin_text`.
         rows: the table of names, see `weights.names`.
-        shapes: {name: shape} of all arrays that are there.
+        shapes: {name: shape} of all arrays.
         read: a function from a name to the array.
         skipped: {name: reason} of arrays that no variable needs.
-        vocabulary: path of the vocabulary's file that came with them, or None.
+        vocabulary: path of the vocabulary's file next to the weights, or None.
         extra_ids: int, the sentinels after the vocabulary's pieces.
-        generation: a `Generation`, how the published model is asked.
-        run: str, the gin file of its run: TEXT or ENCODER, which need a vocabulary's
-            file, BYTES or IMAGES; None if `architecture` is the whole configuration.
+        generation: a `Generation`, the search of the published model.
+        run: str, the gin file of its run. TEXT and ENCODER need a vocabulary's file,
+            BYTES and IMAGES none. None: `architecture` is the whole configuration.
     """
 
     format: str
@@ -53,19 +54,19 @@ class Source(NamedTuple):
 def check_size(kind, size, layers, shapes):
     """Raises ValueError if arrays are far too few or too small for a model.
 
-    It bounds the memory of the model that is built by that of the arrays.
-    `match_variables` reports what is wrong with single arrays.
+    A model is built afterwards, and takes no more memory than about twice the arrays.
+    `match_variables` compares single arrays.
 
     Args:
-        kind: str, what the files say that it is.
+        kind: str, the model's name, for the message.
         size, layers: ints, the model's parameters and layers.
         shapes: {name: shape}.
     """
     there = sum(math.prod(shape) for shape in shapes.values())
     if size > 2 * there or layers > len(shapes):
         raise UserError(
-            f"This says that it is a {kind} of {size:,} parameters in {layers:,} "
-            f"layers, and has {len(shapes)} arrays of {there:,} numbers."
+            f"The configuration says that it is a {kind} of {size:,} parameters in "
+            f"{layers:,} layers. There are {len(shapes)} arrays of {there:,} numbers."
         )
 
 
@@ -107,10 +108,23 @@ def match_variables(variables, source):
     ]
     if lines:
         raise UserError(
-            f"These weights are not those of a {source.format} as this package knows "
-            "it. Arrays\n" + "\n".join(lines) + "\nNothing was written."
+            f"These weights are not a {source.format} as this package knows it. "
+            "Arrays\n" + "\n".join(lines) + "\nNothing was written."
         )
     return found
+
+
+def check_model(factory, source):
+    """Compares all names and shapes with a model's before it takes memory.
+
+    Args:
+        factory: the model's, see `build_model`.
+
+    Raises:
+        ValueError: what `match_variables` raises.
+    """
+    model = declare(lambda: build_model(factory, "float32"))
+    match_variables(model_variables(model), source)
 
 
 def model_variables(model):

@@ -87,11 +87,11 @@ def t5_from_shapes(shapes, rows, text):
     Args:
         shapes: {name: shape} of the published arrays.
         rows: their table, see `weights.names`.
-        text: str, the gin text that was published with them, which tells activations
-            and dropout. "" stands for T5's own: relu, or gelu in the gated layer.
+        text: str, the gin text that was published with them. It names activations and
+            dropout. Without it they are T5's: relu, or gelu in the gated layer; 0.1.
 
     Raises:
-        ValueError: these are not the weights of a T5, or text and shapes disagree.
+        ValueError: the weights are not a T5's, or text and shapes differ.
     """
 
     def shape(path, rank=2):
@@ -155,8 +155,8 @@ def published_activations(text):
     values = [_words(macros.get(value.removeprefix("%"), value)) for value in found]
     if any(value != values[0] for value in values):
         raise UserError(
-            f"The published gin text has several activations: {values}. The layers of "
-            "one T5 have the same here."
+            f"The published gin text has several activations: {values}. All layers of "
+            "a T5 have the same one here."
         )
     return values[0] if values else []
 

@@ -12,7 +12,7 @@ from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import t5_from_shapes
 from remixer_tf.weights.values import first_text
 
-# Flax' codes of what msgpack does not know.
+# Flax' codes of types that msgpack lacks.
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
 
@@ -25,14 +25,14 @@ def read_t5x(path):
             arrays are next to it.
 
     Raises:
-        ValueError: it is not T5X's, or not of a T5.
+        ValueError: the file is not T5X's, or holds no T5.
     """
     tree = _unpack(path)
     optimizer = tree.get("optimizer", tree)
     target = optimizer.get("target") if isinstance(optimizer, dict) else None
     if not isinstance(target, dict):
         raise UserError(
-            f"{path} has no 'target', as T5X's checkpoints do. It has: "
+            f"{path} has no 'target', which T5X's checkpoints have. Received: "
             f"{', '.join(map(str, tree))}."
         )
     arrays = dict(_flatten(target))
@@ -109,7 +109,7 @@ def _read(leaf, folder):
 def _read_zarr(spec, folder):
     """Reads the array of a TensorStore specification, from the checkpoint's folder.
 
-    Its key-value store is the machine's that wrote it, such as Google Cloud Storage.
+    The specification names the store it was written to, such as Google Cloud Storage.
     """
     import tensorstore  # late: only large checkpoints have such arrays
 

@@ -22,15 +22,15 @@ def read_timm(folder):
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: it is of another model.
+        ValueError: the model is another one, or a value is out of range.
     """
     config = read_json(os.path.join(folder, "config.json"))
     architecture = str(config.get("architecture"))
     is_gmlp = architecture.startswith("gmlp_")
     if not is_gmlp and not architecture.startswith("mixer_"):
         raise UserError(
-            f"config.json is of timm's {architecture}. Of timm's models those called "
-            "gmlp_* and mixer_* have a counterpart here."
+            f"architecture in config.json is timm's {architecture}. Expected: gmlp_* "
+            "or mixer_*."
         )
     files = SafetensorsFolder(folder, _CONVERTING)
     rows = TIMM_GMLP if is_gmlp else TIMM_MIXER

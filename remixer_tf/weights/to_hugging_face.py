@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import seqio
 
-from remixer_tf.checkpoints.reading import named_variables
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import UserError
 from remixer_tf.layers import (
@@ -22,9 +21,10 @@ from remixer_tf.layers import (
 from remixer_tf.models import EncoderDecoder, TransformerStack
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import Block
-from remixer_tf.weights.hugging_face import ACTIVATIONS, t5_of_config
-from remixer_tf.weights.names import HUGGING_FACE_T5, find_name
+from remixer_tf.weights.hugging_face import t5_of_config
+from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, find_name
 from remixer_tf.weights.safetensors_files import WEIGHTS, write_safetensors
+from remixer_tf.weights.source import Source, model_variables, take
 
 _FEED_FORWARDS = (FeedForward, GatedFeedForward)
 _LAYERS = {
@@ -38,21 +38,20 @@ _TOLERANCE = 1e-3
 def export_hugging_face(model, task, folder, generation=None):
     """Writes config.json, model.safetensors and the vocabulary's files.
 
-    Before, a T5 is built of what will be written, and its logits are compared with the
-    model's.
+    First a T5 is built from these arrays, and its logits are compared with the model's.
 
     Args:
         model: a built `EncoderDecoder` with T5's layers.
         task: a `seqio.Task` or `seqio.Mixture` with its vocabulary.
-        folder: str, which must not be there; it appears whole, or not at all.
+        folder: str, a new folder. It appears whole, or not at all.
         generation: dictionary of settings of transformers' `generate`, see
-            `write_generation`; None for its own.
+            `write_generation`; None for its defaults.
 
     Returns:
         str, the folder.
 
     Raises:
-        ValueError: transformers' T5 has no such layers, or other logits.
+        ValueError: transformers' T5 lacks a layer, or has other logits.
         FileExistsError: the folder is there.
         OSError: it cannot be written.
     """
@@ -83,8 +82,8 @@ def export_hugging_face(model, task, folder, generation=None):
 def named_arrays(model):
     """The arrays of a T5 under Hugging Face's names, {name: float32}."""
     arrays = {}
-    for path, variable in named_variables(model.trainable_variables).items():
-        name, change = find_name(path.partition("/")[2], HUGGING_FACE_T5)
+    for path, variable in model_variables(model).items():
+        name, change = find_name(path, HUGGING_FACE_T5)
         # Contiguous: safetensors writes a transposed array as if it were not.
         arrays[name] = np.ascontiguousarray(change(variable.numpy()))
     return arrays
@@ -94,7 +93,7 @@ def t5_config(model):
     """Returns the content of config.json for a model.
 
     Raises:
-        ValueError: it is no T5.
+        ValueError: the model is no T5.
     """
     if not isinstance(model, EncoderDecoder):
         raise _refusal(f"a {type(model).__name__}")
@@ -199,9 +198,9 @@ def t5_model(sizes):
 
 def _compare(model, reference, arrays):
     """Raises ValueError unless a T5 with these arrays has the model's logits."""
-    for path, variable in named_variables(reference.trainable_variables).items():
-        name, change = find_name(path.partition("/")[2], HUGGING_FACE_T5)
-        variable.assign(change(arrays[name]))
+    shapes = {name: array.shape for name, array in arrays.items()}
+    rows, read = HUGGING_FACE_T5, arrays.__getitem__
+    take(reference, Source("Hugging Face T5", (), {}, rows, shapes, read))
     random = np.random.default_rng(0)
     inputs = random.integers(1, model.vocab_size, (2, 160)).astype("int32")
     inputs[1, 90:] = 0

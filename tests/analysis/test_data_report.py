@@ -132,11 +132,12 @@ def test_sizes_of_splits(task):
     known = seqio.FunctionDataSource(
         read, splits=["dev"], num_input_examples={"dev": 1234}
     )
-    assert statistics.split_sizes(task.replace(source=known), 10) == {"dev": "1,234"}
+    assert statistics.split_size(task.replace(source=known), "dev", 10) == "1,234"
     source = seqio.FunctionDataSource(read, splits=["train", "test"])
     for limit, size in ((39, "39 or more"), (40, "40")):
-        sizes = statistics.split_sizes(task.replace(source=source), limit)
-        assert sizes == {"train": size, "test": told}
+        unknown = task.replace(source=source)
+        assert statistics.split_size(unknown, "train", limit) == size
+        assert statistics.split_size(unknown, "test", limit) == told
 
 
 TEXT = """\

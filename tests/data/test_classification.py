@@ -13,10 +13,11 @@ from remixer_tf.data.classification import (
     ClassNames,
     join_texts,
 )
-from remixer_tf.data.eval_batches import eval_dataset, read_examples
+from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.tasks import classes
+from tests.data.toy_tasks import eval_dataset
 
 CLS, SEP = 260, 259
 FEATURES = {"inputs": seqio.Feature(byte_vocabulary(extra_ids=3), add_eos=False)}

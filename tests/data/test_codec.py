@@ -6,10 +6,9 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.codec import Codec, keep_end
-from remixer_tf.data.eval_batches import eval_dataset
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.vocabulary_training import train_vocabulary
-from tests.data.toy_tasks import VOCABULARY, toy_task, train_dataset
+from tests.data.toy_tasks import VOCABULARY, eval_dataset, toy_task, train_dataset
 
 LENGTHS = {"inputs": 6, "targets": 4}
 # Short, as long as the model reads with EOS and without, and too long: each with each.

@@ -7,14 +7,13 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.eval_batches import eval_dataset
 from remixer_tf.data.masked_lm import (
     MaskedLMFeatureConverter,
     concat_and_split,
     mask_tokens,
 )
 from remixer_tf.data.vocabularies import byte_vocabulary, special_ids
-from tests.data.toy_tasks import train_dataset
+from tests.data.toy_tasks import eval_dataset, train_dataset
 
 VOCABULARY = byte_vocabulary(extra_ids=3)
 SPECIAL = special_ids(VOCABULARY)

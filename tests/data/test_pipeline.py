@@ -12,7 +12,7 @@ from remixer_tf.data.failures import data_errors
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.masked_lm import concat_and_split
-from tests.data.toy_tasks import VOCABULARY, rows, toy_task, train_dataset
+from tests.data.toy_tasks import VOCABULARY, eval_dataset, rows, toy_task, train_dataset
 
 LENGTHS = {"inputs": 8, "targets": 12}
 BUCKETS = [{"inputs": 4, "targets": 6}]
@@ -327,14 +327,14 @@ def test_a_split_without_examples_is_an_error():
     with pytest.raises(ValueError, match="toy train has no examples"):
         elements(1, toy_task({"train": []}))
     with pytest.raises(ValueError, match="toy dev has no examples"):
-        eval_batches.eval_dataset(
+        eval_dataset(
             toy_task({"dev": []}), feature_lengths=LENGTHS, batch_size=2, split="dev"
         )
 
 
 def test_eval_batches_hold_every_example_once_in_order():
     batches = list(
-        eval_batches.eval_dataset(
+        eval_dataset(
             toy_task({"dev": TRAIN[:5]}),
             feature_lengths=LENGTHS,
             batch_size=3,

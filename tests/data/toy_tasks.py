@@ -5,7 +5,8 @@ import dataclasses
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data import pipeline
+from remixer_tf.data import eval_batches, pipeline
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.lengths import LongExamples
 from remixer_tf.data.pipeline import Batching
 
@@ -55,6 +56,23 @@ def train_dataset(task, *, feature_lengths, **options):
         given = {name: options.pop(name) for name in names if name in options}
         parts.append(part(**given))
     return pipeline.train_dataset(task, feature_lengths, *parts, **options)
+
+
+def eval_dataset(
+    task,
+    *,
+    feature_lengths,
+    batch_size,
+    split="validation",
+    feature_converter=seqio.EncDecFeatureConverter,
+):
+    """Batches of a split: every example once, in order."""
+    task = pipeline.get_task(task)
+    return eval_batches.batch_examples(
+        eval_batches.read_examples(task, split, feature_lengths),
+        Codec(task, feature_lengths, feature_converter),
+        batch_size=batch_size,
+    )
 
 
 def rows(lengths):

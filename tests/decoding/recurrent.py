@@ -46,6 +46,13 @@ class Recurrent:
     def reorder_cache(self, cache, rows):
         return {"state": ops.take(cache["state"], rows, axis=0)}
 
+    def prefill(self, tokens, cache, context, state):
+        for t in range(tokens.shape[1]):
+            _, new = self.decode_step(tokens[:, t], cache, context, state)
+            read = ops.where(t < state.step, new["state"], cache["state"])
+            cache = {"state": read}
+        return cache
+
     def decode_step(self, tokens, cache, context, state):
         embedded = ops.take(ops.convert_to_tensor(EMBEDDING), tokens, axis=0)
         state = ops.tanh(ops.matmul(cache["state"], RECURRENT) + embedded)

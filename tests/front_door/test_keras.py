@@ -167,3 +167,10 @@ def test_summary_shows_shapes(trained, capsys):
     model.summary()
     shown = capsys.readouterr().out
     assert "encoder_decoder" in shown and "Total params" in shown
+
+
+def test_a_notebook_shows_a_table(trained):
+    model, _ = trained
+    shown = model._repr_html_()
+    assert f"<th>parameters</th><td>{model.count_params():,}</td>" in shown
+    assert "EncoderDecoder" in shown and "float32" in shown

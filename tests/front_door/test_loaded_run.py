@@ -79,6 +79,21 @@ def test_a_stream_is_the_answer_in_pieces(run):
         [*run.stream("A cat", beams=2)]
 
 
+@on_tensorflow
+def test_a_language_model_streams_without_its_prompt(lm_run):
+    lm = rt.load(lm_run)
+    for prompt in ("to be or not", "the question"):
+        assert "".join(lm.stream(prompt)) == answers(lm, prompt)
+
+
+@on_tensorflow
+def test_a_stream_may_be_left(run):
+    stream = run.stream("A cat")
+    first = next(stream)
+    stream.close()
+    assert answers(run, "A cat").startswith(first)
+
+
 def test_scores_are_those_of_score(run, tiny_run, tmp_path):
     pairs = [("A cat", "the dog"), ("", "Emma slept"), ("the teacher", "A")]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
@@ -90,12 +105,27 @@ def test_scores_are_those_of_score(run, tiny_run, tmp_path):
     assert run.score(*pairs[0]) == pytest.approx(scores[0], abs=1e-5)
 
 
+def test_a_changed_model_answers_anew(run):
+    """Graphs that were traced before would leave the new weights out."""
+    pair = "A cat", "the dog"
+    before, again = run.score(*pair), run.score(*pair)
+    written = [*answers(run, QUESTIONS)]
+    assert before == again
+    query = run.model.encoder.blocks[0].sublayer.query
+    query.enable_lora(2, b_initializer="ones")
+    assert run.score(*pair) != before
+    run.model.decoder.blocks[0].sublayer.value.enable_lora(2, b_initializer="ones")
+    assert answers(run, QUESTIONS) != written
+
+
 def test_two_runs_keep_their_settings(tiny_run):
     short = rt.load(tiny_run, bindings=["text_to_text.max_decode_length = 2"])
     whole = rt.load(tiny_run)
     for _ in range(2):
         assert len(answers(short, "A cat")) < len(answers(whole, "A cat"))
     assert "step  1" in repr(whole) and "inputs" in repr(whole)
+    shown = whole._repr_html_()
+    assert "<th>step</th><td>1</td>" in shown and "<th>lengths</th>" in shown
 
 
 def test_long_texts_are_counted_or_refused(run):
@@ -169,6 +199,7 @@ def test_trains_on_and_evaluates_a_table(run, tmp_path):
     assert "step  4" in repr(run.fit(table, folder, steps=4, **options))
     found = new.evaluate(dev, table=columns)
     assert {*found} == {"table/validation/accuracy"}
+    assert "metrics  table/validation/accuracy" in repr(new)
     with pytest.raises(MissingFileError, match="nothing.tsv"):
         run.fit(tmp_path / "nothing.tsv", str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()

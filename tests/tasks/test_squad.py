@@ -226,6 +226,16 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
     assert at_best["f1"] == pytest.approx(found["best_f1"], abs=1e-3)
 
 
+def test_answers_of_windows_and_of_other_tasks(toy):
+    model, pairs = RandomLogits(), [("who?", ""), ("who?", "Ann")]
+    answer = SpanAnswerer(engine_of(model), toy, LENGTHS)
+    assert answer([]) == []
+    none, some = answer(pairs)
+    assert none.text == "" and some.text in "Ann" and some.text
+    with pytest.raises(ValueError, match="answers of mini_cogs are no spans"):
+        SpanAnswerer(engine_of(model), get_task("mini_cogs"), LENGTHS)
+
+
 def test_tfds_gives_what_the_files_give():
     with tfds.testing.mock_data(num_examples=1):
         source = get_task("squad_spans").source

@@ -1,10 +1,12 @@
-"""What a run keeps of steps that are not finite."""
+"""Steps that are not finite: what is kept, and when the run ends."""
 
 import numpy as np
+import pytest
 import seqio
 import tensorflow as tf
 
 from remixer_tf.engines.engine import Host
+from remixer_tf.errors import NotFiniteError
 from remixer_tf.training.hooks import SkippedSteps
 
 
@@ -28,3 +30,16 @@ def test_hosts_keep_their_parts_of_a_batch_and_no_part_twice(tmp_path):
         "batch-0-of-2.npz": [[[0] * 3] * 2],
         "batch-1-of-2.npz": [[[2] * 3] * 2],
     }
+
+
+def test_all_hosts_end_after_the_same_step(tmp_path):
+    """They count the sums of `Engine.step`, which are over all hosts."""
+    rows = tf.ones([2, 1, 3], tf.int32)
+    batch = {"decoder_target_tokens": rows, "decoder_loss_weights": rows}
+    for index in range(2):
+        skipped = SkippedSteps(tmp_path, 2, host=Host(index, 2))
+        for step, found in ((2, 1.0), (4, 1.0), (6, 0.0), (8, 2.0)):
+            skipped.after_call(step, batch, {"skipped": found, "stop": 0.0})
+        assert skipped.count == 2
+        with pytest.raises(NotFiniteError, match="2 of steps 7 to 8, 4 in this run"):
+            skipped.flush()

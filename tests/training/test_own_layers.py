@@ -1,6 +1,7 @@
 """Layers of one's own that break a rule are named before they train."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from remixer_tf.layers import (
     SelfAttention,
     Sublayer,
 )
+from remixer_tf.layers.base import require_causal
 from remixer_tf.models import DecoderOnly, EncoderDecoder, TransformerStack
 from remixer_tf.run import Run
 from remixer_tf.training.own_layers import check_own_layers
@@ -63,6 +65,16 @@ class Forgets(MeanSoFar):
 
 class NoSteps(MeanSoFar):
     init_cache, decode_step = Sublayer.init_cache, Sublayer.decode_step
+
+
+class Refuses(MeanSoFar):
+    def init_cache(self, batch_size, max_length, context):
+        require_causal(SimpleNamespace(causal=False, path="own"))
+
+
+class Mistaken(MeanSoFar):
+    def init_cache(self, batch_size, max_length, context):
+        raise ValueError("a mistake of mine")
 
 
 class MeanInSegment(MeanSoFar):
@@ -117,10 +129,20 @@ def test_a_layer_that_breaks_a_rule_is_named(own, batch, words):
 
 @pytest.mark.parametrize(
     "own, batch",
-    [(MeanSoFar, UNPACKED), (NoSteps, UNPACKED), (MeanInSegment, PACKED)],
+    [
+        (MeanSoFar, UNPACKED),
+        (NoSteps, UNPACKED),
+        (Refuses, UNPACKED),
+        (MeanInSegment, PACKED),
+    ],
 )
 def test_layers_that_keep_the_rules_pass(own, batch):
     check_own_layers(language_model(own), batch)
+
+
+def test_a_mistake_in_init_cache_is_not_taken_for_a_refusal_to_decode():
+    with pytest.raises(ValueError, match="a mistake of mine"):
+        check_own_layers(language_model(Mistaken), UNPACKED)
 
 
 def test_a_run_that_decodes_asks_for_steps():

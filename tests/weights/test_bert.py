@@ -84,8 +84,11 @@ def test_wordpiece(tmp_path, file):
         "The cafés\tunable!!": [5, 10, 8, 6, 7, 9, 9],
         "the中unables": [5, 11, 6, 7, 8],
         "thex [SEP]": [1, 1, 1, 1],  # a text's own [SEP] is three words
+        "the\x00 caf\ufffde\xad": [5, 10],
+        "Straße THE": [1, 5],  # no ss
     }.items():
         assert vocabulary.encode(text) == ids, text
+    assert vocabulary.encode_tf(tf.constant(b"the\xff")).numpy().tolist() == [5]
     assert vocabulary.decode([5, 8, 9, 0, 0]) == "thes !"
     cased = wordpiece_vocabulary(str(path), lower_case=False)
     assert cased.encode("The the café") == [1, 5, 1]

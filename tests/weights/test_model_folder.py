@@ -13,6 +13,7 @@ from remixer_tf.commands import run_command
 from remixer_tf.models.build import build_model
 from remixer_tf.named_models import preset_names
 from remixer_tf.weights import model_folder
+from remixer_tf.weights.source import check_model, model_variables, take
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 QUESTIONS = ["A cat", "the teacher slept", "café"]
@@ -43,10 +44,11 @@ def test_every_architecture_goes_there_and_back(tmp_path, preset):
     for variable in model.trainable_variables:
         variable.assign(random.normal(size=variable.shape))
     model_folder.write_model_folder(model, folder, "", {}, "")
-    model_folder.check_model_folder(folder, factory)
+    source = model_folder.read_model_folder(folder)
+    check_model(factory, source)
     back = build_model(factory, "float32")
-    model_folder.restore_model_folder(folder, back)
-    there, here = map(model_folder.model_variables, (model, back))
+    take(back, source)
+    there, here = map(model_variables, (model, back))
     assert there.keys() == here.keys() and len(there) > 5
     for path, variable in there.items():
         np.testing.assert_array_equal(here[path].numpy(), variable.numpy(), path)
@@ -138,4 +140,4 @@ def test_another_model_is_found_before_memory_is_taken(tmp_path):
     model_folder.write_model_folder(model, folder, "", {}, "")
     huge = _factory("remixer_tiny", VOCAB_SIZE=10**10)
     with pytest.raises(ValueError, match="of another shape: .*token_embedding"):
-        model_folder.check_model_folder(folder, huge)
+        check_model(huge, model_folder.read_model_folder(folder))

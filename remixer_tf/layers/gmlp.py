@@ -5,13 +5,13 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
+from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.saving import configuration_of
-from remixer_tf.layers.sharing import is_shared, share
 
 # Each variant's initial deviation of W (None: 1 / sqrt(max_length), which keeps the
 # variance) and its initial b. Where f multiplies, W near 0 and b = 1 start the layer

@@ -59,7 +59,11 @@ class _Tensors:
         return None
 
     def over_experts(self, path, function, tokens, weights):
-        """Computes experts on their devices, for `remixer_tf.layers.sharing`.
+        """Computes experts on their devices, for `MoE` at a path.
+
+        `function` takes tokens `[groups, ...]`, weights `[experts, ...]` and the first
+        expert that these are of. It returns the sum over these experts, `[groups,
+        ...]`; `over_experts` returns the sum over all.
 
         If one axis splits experts and batch, the devices along it exchange their tokens
         and add up the results. No weights move. Source: GShard, section 3.3, here with

@@ -63,7 +63,7 @@ class NamedAxes:
             axes: tuple with a name of `DIMENSIONS` for each axis, or None for an axis
                 that is never split: it is small, the devices do not divide it, or it
                 is the d_model of a vector, which would be gathered at every use and
-                save nothing. Of `[d_model, d_model]` only one axis has the name.
+                save nothing. In `[d_model, d_model]` only one axis has the name.
                 Without the argument, no axis is split.
 
         Returns:

@@ -145,11 +145,11 @@ class MoE(PositionWise):
     def _group(self, x):
         """`[batch, length, ..]` to `[groups, tokens, ..]`, rows filled up with zeros.
 
-        How many there are does not depend on a mesh, nor does what they are.
+        The groups do not depend on a mesh.
         """
         batch, length, *rest = ops.shape(x)
         if not isinstance(batch, int):
-            return x  # Of an unknown number of rows, each is a group.
+            return x  # The number of rows is unknown: each is a group.
         parts = -(-length // self.group_size)
         tokens = -(-length // parts)
         if missing := parts * tokens - length:

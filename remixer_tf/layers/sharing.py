@@ -11,8 +11,8 @@ def is_shared():
 def share(layer, name, x):
     """Has devices share a tensor as Keras' distribution says of the layer and name.
 
-    Keras itself asks it of layers' outputs, as "<path>/output". Only where numbers are
-    changes, and not what they are. Without a distribution this does nothing.
+    Keras itself asks it of layers' outputs, as "<path>/output". Numbers move and keep
+    their values. Without a distribution this does nothing.
 
     Args:
         layer: the built `keras.layers.Layer` that computes x.

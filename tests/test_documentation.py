@@ -270,6 +270,9 @@ def test_every_public_name_has_an_example():
         public |= {name: getattr(module, name) for name in names}
     own = {name for name, x in public.items() if ">>>" in (x.__doc__ or "")}
     assert sorted(public.keys() - shown - own) == ["best_span"]  # by gin alone
+    methods = {k: x for k, x in vars(rt.LoadedRun).items() if inspect.isfunction(x)}
+    for name, method in methods.items():
+        assert name.startswith("_") or ">>>" in method.__doc__, name
 
 
 def test_a_layer_of_your_own(in_folder):

@@ -92,7 +92,7 @@ def check_sublayer(
 
 
 class Trial:
-    """A built sublayer, and what it is tried on.
+    """A built sublayer and the inputs of its tests.
 
     Args:
         layer: a built `Sublayer`.
@@ -274,7 +274,7 @@ class Trial:
                 )
 
     def check_packing(self, refused=False):
-        """Two examples in a row give what they give alone, or the row is an error."""
+        """Two examples in a row have the outputs they have alone, or raise an error."""
         x, (batch, length) = self.x, self.x.shape[:2]
         half, end = length // 2, length - 1  # The last position is padding.
         ids = np.array([[1] * half + [2] * (end - half) + [0]] * batch, "int32")

@@ -9,6 +9,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.checkpoints import reading
 from remixer_tf.commands import run_command
@@ -250,6 +251,8 @@ def test_language_model(model, texts, tmp_path):
     assert 0 < len(answer.read_bytes()) <= 1 + 3 * 16
     with pytest.raises(ValueError, match="must be less. Received: 32"):
         run_command("infer", [*arguments, "--gin.text_to_text.max_decode_length=32"])
+    loaded = rt.load(tmp_path)
+    assert "".join(loaded.stream("one sheep")) == loaded.generate("one sheep")
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ def beam_search(
     if beams == 1:  # as both do: neither's rules are greedy with one beam
         return greedy_decode(model, batch, max_length, eos_id, limits)
     keeping = _Beams(rules, beams, eos_id, max_length)
-    # Of the right batch size even when that is unknown while tracing.
+    # A sum, to have the batch size even if it is unknown while tracing.
     rows = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0
     search = Search(keeping.choose, keeping.start(rows), beams, branches=True)
     cut, found = decode(model, batch, max_length, search, eos_id, limits)
@@ -154,11 +154,11 @@ def beam_search(
 
 
 class _Found(NamedTuple):
-    """What the search remembers.
+    """The search's state.
 
     Attributes:
-        open: bool `[batch, beams]`, False for what is no hypothesis: at first all but
-            one, and always as many as a constraint leaves unused.
+        open: bool `[batch, beams]`, whether a place has a hypothesis. At first one
+            has; a constraint may leave places unused.
         answers: `Answers` `[batch, beams, ..]`, those found, best first.
         ranks: float32 `[batch, beams]`, what they are ordered by; -inf for none.
     """
@@ -185,13 +185,13 @@ class _Beams(NamedTuple):
         return _Found(ops.equal(start, 0), answers, none)
 
     def choose(self, log_probs, hypotheses, place, found):
-        """The `Choice` of what goes on, see `Search`."""
+        """The `Choice` of continuations, see `Search`."""
         beams, rules = self.beams, self.rules
         running = ops.any(hypotheses.running, axis=1, keepdims=True)
         written = ops.maximum(place + 1, 1)  # less while a prompt is read
         goes_on = ops.logical_and(running, found.open)
-        # Twice as many as beams: if all of these end here, others go on. The best of an
-        # example lie among as many of each beam.
+        # Twice as many as beams: if all beams end here, others continue. The best of
+        # an example lie among as many of each beam.
         number = min(2 * beams, log_probs.shape[-1])
         best, tokens = ops.top_k(log_probs, number)
         totals = ops.where(goes_on, hypotheses.scores, IMPOSSIBLE)[..., None] + best

@@ -1,4 +1,4 @@
-"""What an answer may be: a minimum length, and strings to choose from."""
+"""Limits on answers: a minimum length, and strings to choose from."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
 
 @dataclasses.dataclass(frozen=True)
 class AnswerLimits:
-    """What an answer may be, whatever search writes it.
+    """Limits on answers, the same for all searches.
 
     Repetition is what a decoder has read: the start id 0, the prompt of a language
     model, and the answer so far. Its rules are those of transformers 5

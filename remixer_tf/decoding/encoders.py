@@ -64,7 +64,7 @@ def best_span(
         answer, [CLS]'s, and the threshold (inf for None).
 
     Raises:
-        ValueError: max_length is not 2, or the batch does not tell the context.
+        ValueError: max_length is not 2, or the batch does not mark the context.
     """
     if max_length != 2:
         raise UserError(f"A span is start and end. Received: max_length={max_length}")

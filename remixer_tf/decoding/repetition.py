@@ -1,4 +1,4 @@
-"""What an answer may repeat, by the rules of Hugging Face's `generate`."""
+"""Limits on repetition, by the rules of Hugging Face's `generate`."""
 
 from keras import ops
 

@@ -11,7 +11,7 @@ from remixer_tf.objectives.losses import is_argmax
 
 
 class Scores(NamedTuple):
-    """What scoring returns; logarithms are natural.
+    """The result of scoring; logarithms are natural.
 
     Attributes:
         sums: float32 `[batch]`, the log-likelihood of each row's targets.

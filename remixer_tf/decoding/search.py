@@ -1,4 +1,4 @@
-"""What searches have in common: token after token, with a cache."""
+"""The loop of all searches: token after token, with a cache."""
 
 import functools
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Answers(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What decoding returns.
+    """The result of decoding.
 
     Attributes:
         tokens: int32 `[batch, max_length]`, 0 after the end of sequence token.
@@ -44,7 +44,7 @@ class Decoded(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """What a search has written so far, `beams` answers to each example.
+    """The answers as written so far, `beams` of them to each example.
 
     Attributes:
         tokens: int32 `[batch, beams, max_length]`, 0 where nothing is written.
@@ -58,14 +58,14 @@ class Hypotheses(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a search takes as the next token of each hypothesis.
+    """A search's next token of each hypothesis.
 
     Attributes:
-        tokens: int32 `[batch, beams]`. Of a hypothesis that has ended it is ignored.
+        tokens: int32 `[batch, beams]`, ignored where a hypothesis has ended.
         ended: bool `[batch, beams]`, whether the hypothesis ends with this token.
         state: the search's state from here on, of the structure and shapes it had.
         parents: int32 `[batch, beams]`, the hypothesis of the same example that each
-            goes on from; None if each goes on from itself.
+            continues; None if each continues itself.
     """
 
     tokens: Any
@@ -75,19 +75,19 @@ class Choice(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What `decode` asks which tokens to write.
+    """The part of `decode` that says which tokens to write.
 
     Attributes:
         choose: `(log_probs, hypotheses, place, state) -> Choice`. It gets the
             log-probabilities of the next tokens, float32 `[batch, beams, vocab_size]`,
             -inf where the limits forbid a token; the `Hypotheses`; int32 `[batch]`, how
             many tokens of the answer are written; and the state. While an example's
-            prompt is read its place is negative, and what is chosen for it is ignored,
-            state included: an example's answer does not depend on its neighbours.
-        state: what `choose` remembers, such as finished answers: a tensor, or nested
+            prompt is read its place is negative. Its choice and state are then ignored:
+            an example's answer does not depend on its neighbours.
+        state: the memory of `choose`, such as finished answers: a tensor, or nested
             ones, with a leading axis `batch`.
         beams: int, hypotheses of each example.
-        branches: bool, whether hypotheses go on from others: `Choice.parents`.
+        branches: bool, whether hypotheses continue others: `Choice.parents`.
     """
 
     choose: Callable
@@ -160,8 +160,8 @@ class _Now(NamedTuple):
     hypotheses: Any
     nodes: Any  # int32 [batch, beams], the constraint's
     state: Any  # the search's
-    # int32 [batch, beams, steps], who wrote each position that a hypothesis goes on
-    # from; () where none goes on from others.
+    # int32 [batch, beams, steps], the writer of each position of a hypothesis; ()
+    # where hypotheses do not branch.
     writers: Any
     cache: Any
 
@@ -181,7 +181,7 @@ class _Writing:
 
     def start(self, cache):
         """The first `_Now`: nothing is read."""
-        # Of the right batch size even when that is unknown while tracing.
+        # A product, to have the batch size even if it is unknown while tracing.
         start = ops.zeros_like(self.prompt_lengths)[:, None] * self.numbers
         hypotheses = Hypotheses(
             tokens=start[:, :, None] * self.positions,
@@ -196,7 +196,7 @@ class _Writing:
         return _Now(step, last, hypotheses, start, self.search.state, writers, cache)
 
     def _inputs(self):
-        """What the decoder reads first: id 0, padding's, and the prompt."""
+        """The decoder's first inputs: id 0, padding's, and the prompt."""
         return ops.pad(self.prompt, [[0, 0], [1, 0]])
 
     def read(self, context, cached, width, now):
@@ -235,7 +235,7 @@ class _Writing:
         return self._write(log_probs, choice, now._replace(cache=cache))
 
     def _log_probs(self, logits, now):
-        """Those of the next tokens; -inf for what the limits forbid."""
+        """Log-probabilities of the next tokens; -inf where the limits forbid one."""
         repetition, branches = self.repetition, self.search.branches
         if repetition:
             tokens = now.hypotheses.tokens
@@ -266,7 +266,7 @@ class _Writing:
             parents = choice.parents
             hypotheses = Hypotheses(*(pick(x, parents) for x in hypotheses))
             nodes = pick(nodes, parents)
-            # Of what is not yet written, each hypothesis will be the writer.
+            # Positions that are not yet written will be the hypothesis' own.
             written = pick(writers, parents)
             writers = ops.where(self.steps <= now.step, written, self.numbers[:, None])
             rows = ops.reshape(flat_rows(parents, beams), (-1,))
@@ -313,7 +313,7 @@ def _check_room(model, prompt_length, max_length):
 
 def pick(x, index):
     """Takes of x, `[batch, n, ..]`, what an index, int32 `[batch, m]`, names."""
-    # Of rows, and not along an axis, which would cost ten operations for one.
+    # By rows: along an axis it would be ten operations instead of one.
     rows = flat_rows(index, x.shape[1])
     return ops.take(ops.reshape(x, (-1, *x.shape[2:])), rows, axis=0)
 

@@ -2,6 +2,6 @@
 
 A kernel stands next to a plain reference: `reference`, or an operation of Keras that
 its docstring names. The docstring gives the devices it is chosen for and what it gains
-there, with command, machine and date. What gains under 10% of a training step or of
-decoding is no kernel: its layer computes the plain form.
+there, with command, machine and date. A gain under 10% of a training step or of
+decoding makes no kernel: the layer computes the plain form.
 """

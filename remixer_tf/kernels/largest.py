@@ -9,8 +9,8 @@ def largest(x):
     The reference is `keras.ops.argmax`, which gives every -0.0 another value first, by
     the bits of the floats.
 
-    Chosen for: all devices, so that exports to LiteRT and ONNX, which lack operations
-    on bits, hold the same graph. Its gain in time is half of an argmax.
+    Chosen for: all devices. The reason is no gain in time: LiteRT and ONNX lack
+    operations on bits, and their exports hold the same graph.
 
     Args:
         x: float `[..., n]`.

@@ -13,7 +13,7 @@ def linear_operation(function, *transposes):
     """A function that JAX differentiates, forward too, and maps over batches.
 
     `jax.custom_vjp` has no forward mode, and `jax.custom_derivatives.linear_call` no
-    rule for `jax.vmap`. What is mapped has JAX' own gradients.
+    rule for `jax.vmap`. Mapped functions have JAX' own gradients.
 
     Args:
         function: of arrays to one array. It is linear in each of the first ones.

@@ -15,14 +15,13 @@ def project(x, kernel):
     """`X W`, whose gradient is written out on JAX, of positions in one axis.
 
     JAX computes the gradient of W as the transpose of `dY^T X`. For it XLA on CPUs
-    moves dY, and multiplies at half the rate of `X^T dY`. Both are the same sum. Of
-    several axes XLA moves X too, and computes again what X is made of.
+    moves dY, and multiplies at half the rate of `X^T dY`. Both are the same sum. With
+    positions in several axes XLA would move X too.
 
     Chosen for: JAX on CPUs.
     Gain: with `scores`, a third of T5.1.1 small's step, from 1.64 to about 1.1 of
     TensorFlow's time (`python -m benchmarks.training_step`, 2 cores of an AMD EPYC,
-    2026-11-23). One axis of positions gains 3% of Remixer small's, from 1.12 to 1.08 of
-    TensorFlow's (CPU time in turns, one core, median of 9, 2026-11-25).
+    2026-11-23).
 
     Args:
         x: float `[..., d_in]`.

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-# Of the prices, as shares of the affinities' spread: falling as a geometric series.
+# Temperatures of the prices, as shares of the affinities' spread: a geometric series.
 TEMPERATURES = (0.25, 0.098, 0.038, 0.015)
 ROUNDS = 4  # at each of them
 STEP = 1.5  # over-relaxation: 1 is Sinkhorn's own step, convergence ends at 2
@@ -29,14 +29,14 @@ def assign_balanced(affinities, mask):
     affinities; where many tokens are identical it may be 92%.
 
     Args:
-        affinities: float32 `[groups, tokens, num_experts]`. What is not finite counts
-            as 0.
+        affinities: float32 `[groups, tokens, num_experts]`. Values that are not
+            finite count as 0.
         mask: int32 `[groups, tokens]`, 1 on the tokens to assign.
 
     Returns:
-        int32 `[groups, tokens]`, experts, 0 for what is not in the mask. Of a group's n
-        tokens each expert has at most `C = ceil(n / num_experts)`, and just C where n
-        is a multiple.
+        int32 `[groups, tokens]`, experts; 0 where the mask is 0. Each expert has at
+        most `C = ceil(n / num_experts)` of a group's n tokens, and just C where n is a
+        multiple.
     """
     num_experts = affinities.shape[-1]
     free = ops.cast(mask, "bool")
@@ -97,7 +97,7 @@ def _fill(values, free, room):
         choice = ops.where(free, ops.min(choice, axis=1), num_experts)
         applies = ops.equal(choice[:, None], index)
         number = ops.sum(ops.cast(applies, "int32"), axis=2)
-        # What is lost by an expert that will have room.
+        # The loss to an expert that will have room.
         loss = best[:, 0] - ops.max(open_values(room - number), axis=1)
         # Sorted by expert, then by the loss, largest first, then by the place: no two
         # are equal.

@@ -187,7 +187,7 @@ class SelfAttention(_Attention):
         return self._attend(x, key, value, bias, training)
 
     def _bias(self, length, context):
-        """What is added to the logits of a whole sequence: biases and masks."""
+        """The biases and masks that a whole sequence adds to its logits."""
         biases = []
         if self.relative_bias:
             biases.append(self.position_bias.whole(length))
@@ -205,7 +205,7 @@ class SelfAttention(_Attention):
         return _sum(biases)
 
     def _step_bias(self, context, state):
-        """What is added to the logits of position `state.step`."""
+        """The biases and masks of position `state.step`."""
         biases = []
         if self.relative_bias:
             step = ops.reshape(state.step, (1,))
@@ -242,7 +242,7 @@ class SelfAttention(_Attention):
         return y, cache
 
     def _attend_to_ancestors(self, x, cache, bias, ancestry):
-        """As `_attend`, to what `ancestry` says that each hypothesis goes on from."""
+        """As `_attend`, to the ancestors of each hypothesis alone."""
         hypotheses = ancestry.shape[1]
         query = self._query(ops.reshape(x, (-1, hypotheses, x.shape[-1])))
         query = ops.repeat(query, hypotheses, axis=0)

@@ -1,7 +1,7 @@
-"""Names of the axes of variables, given where a variable is made.
+"""Names of the axes of variables, and tensors that the devices of a mesh share.
 
-A layout splits variables over a mesh of devices by these names. A variable without
-names is whole on every device.
+A layout splits variables over a mesh of devices by these names, given where a variable
+is made. A variable without names is whole on every device.
 
 Source: Mesh TensorFlow's named dimensions (Shazeer et al. 2018, "Mesh-TensorFlow: Deep
 Learning for Supercomputers", section 3); flaxformer's `param_with_axes`.
@@ -9,6 +9,8 @@ Learning for Supercomputers", section 3); flaxformer's `param_with_axes`.
 
 import contextlib
 import contextvars
+
+import keras
 
 from remixer_tf.errors import UserError
 
@@ -63,7 +65,7 @@ class NamedAxes:
             axes: tuple with a name of `DIMENSIONS` for each axis, or None for an axis
                 that is never split: it is small, the devices do not divide it, or it
                 is the d_model of a vector, which would be gathered at every use and
-                save nothing. Of `[d_model, d_model]` only one axis has the name.
+                save nothing. In `[d_model, d_model]` only one axis has the name.
                 Without the argument, no axis is split.
 
         Returns:
@@ -149,3 +151,28 @@ def _name(variable, axes):
         )
     variable.axes = axes
     return variable
+
+
+def is_shared():
+    """Whether Keras has a distribution, which says how devices share tensors."""
+    return keras.distribution.distribution() is not None
+
+
+def share(layer, name, x):
+    """Has devices share a tensor as Keras' distribution says, if there is one.
+
+    Numbers move between devices and keep their values.
+
+    Args:
+        layer: the built `keras.layers.Layer` that computes x.
+        name: str, of the tensor. The distribution is asked for "<path>/<name>", as
+            Keras asks it for the "<path>/output" of layers.
+        x: a tensor.
+
+    Returns:
+        x.
+    """
+    if not is_shared():
+        return x
+    layout = keras.distribution.distribution().get_tensor_layout(f"{layer.path}/{name}")
+    return x if layout is None else keras.distribution.distribute_tensor(x, layout)

@@ -1,4 +1,4 @@
-"""What every residual sublayer shares: the context it reads and its interface."""
+"""The interface of residual sublayers, and the context that they read."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ MASKED = -1e9
 
 
 class Context(NamedTuple):
-    """What a sublayer may read besides its input. Tensors and Nones only.
+    """The tensors that a sublayer may read besides its input, or None.
 
     While decoding, all but the encoder's tensors are those of the one position.
 
@@ -86,7 +86,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
 
     Attributes:
         causal: of the class, False if outputs depend on later tokens; True if they
-            never do; None if they do unless `self.causal` is true. Of a layer, a bool.
+            never do; None if they do unless `self.causal` is true. A layer has a bool.
         max_length: int or None, see the argument.
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
@@ -166,8 +166,8 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             context: a `Context`, with `encoded` where there is an encoder.
 
         Returns:
-            a dictionary of tensors. What a beam search reorders has a leading axis
-            `batch_size`; the rest may have one of examples.
+            a dictionary of tensors. Those that a beam search reorders have a leading
+            axis `batch_size`; others may have one of examples.
 
         Raises:
             ValueError: the sublayer cannot decode step by step.
@@ -314,7 +314,7 @@ def require_positions(context):
 
 
 def not_causal(layer):
-    """Says what is wrong with a layer in a decoder that is not causal."""
+    """The error text for a layer in a decoder that is not causal."""
     return (
         "a decoder's layers see no later tokens, and the class "
         f"{type(layer).__name__} does not say that it hides them. Take another layer. "

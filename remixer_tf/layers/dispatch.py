@@ -1,4 +1,4 @@
-"""Who goes where in a mixture of experts, and the ways there and back.
+"""Plans of which expert computes which token, and moves of tokens there and back.
 
 A `Plan` gives choices rows of the experts. Two moves follow it: `gather` on a device,
 and `exchange` over a mesh, whose devices send each other tokens. All shapes are static.
@@ -184,7 +184,7 @@ def _add_up(x, choices, apply):
 def exchange(x, choices, plan, num_experts, apply):
     """As `gather`, moved by products with one-hot matrices, for a mesh.
 
-    Gathers would bring every device all tokens; of these products XLA makes two
+    Gathers would bring every device all tokens. XLA turns these products into two
     all-to-alls. Gates are rounded to x's dtype, since they are in these matrices, as in
     Mesh TensorFlow; `gather` multiplies by them in float32.
 

@@ -5,18 +5,18 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
+from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.saving import configuration_of
-from remixer_tf.layers.sharing import is_shared, share
 
 # Each variant's initial deviation of W (None: 1 / sqrt(max_length), which keeps the
 # variance) and its initial b. Where f multiplies, W near 0 and b = 1 start the layer
-# as the identity (gMLP, after Equation 2); where f is added, b = 0 does; where f is all
-# there is, a constant would be no start.
+# as the identity (gMLP, after Equation 2). Where f is added, b = 0 does. The linear
+# variant would start as a constant, so that its W is larger.
 VARIANTS = {
     "split": (1e-6, 1.0),
     "multiplicative": (1e-6, 1.0),
@@ -136,7 +136,7 @@ class SpatialGatingUnit(Sublayer):
         return self._gate(z_1, f, added), cache
 
     def _parts(self, z):
-        """Z_1, which is gated, and Z_2, of which f is made."""
+        """Z_1, the gated half, and Z_2, the input of f."""
         if isinstance(z, tuple):
             return z
         if self.variant != "split":
@@ -155,7 +155,7 @@ class SpatialGatingUnit(Sublayer):
 
 
 class TinyAttention(BertSelfAttention):
-    """aMLP's single attention head beside the spatial gate (gMLP, Figure 6).
+    """aMLP's single attention head, added to the spatial gate (gMLP, Figure 6).
 
     `softmax(Q K^T / sqrt(d_kv)) V W_o + b_o`, from d_model to d_out channels, a preset
     of `SelfAttention`. W_o starts at zero, so that the gate starts as without it (our

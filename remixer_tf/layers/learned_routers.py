@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from remixer_tf.kernels.jitter import jitter
 from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
 from remixer_tf.layers.routers import Router, Routing
@@ -12,7 +13,7 @@ from remixer_tf.layers.sowing import sow
 
 
 class LearnedRouter(Router):
-    """What routers by `softmax(x W)` share; W is d_model x num_experts.
+    """A router by `softmax(x W)`; W is d_model x num_experts.
 
     W starts as N(0, 0.02^2): choices then depend on the token from the first step on,
     and gates start near 1 / num_experts.
@@ -72,23 +73,8 @@ class LearnedRouter(Router):
     def compute_logits(self, x, training):
         """`x W`, float32 `[groups, tokens, num_experts]`."""
         if self.jitter and training:
-            x *= self._draw_jitter(*ops.shape(x))
+            x *= jitter(ops.shape(x), self.jitter, self.seed_generator)
         return ops.matmul(x, self.kernel)
-
-    def _draw_jitter(self, groups, tokens, d_model):
-        """Uniform numbers of [1 - jitter, 1 + jitter], one for each feature.
-
-        A token's are independent, as Switch draws them. Those of a group's tokens are
-        the same, moved around the interval by a number of each token, so that any two
-        are independent, but not all (our choice): TensorFlow's generator takes half a
-        microsecond a number under XLA on a CPU, five times the rest of the layer.
-        """
-        draws = keras.random.uniform(
-            (groups, tokens + d_model), dtype="float32", seed=self.seed_generator
-        )
-        draws *= 2 * self.jitter
-        jitter = (1 - self.jitter) + draws[:, :tokens, None] + draws[:, None, tokens:]
-        return ops.where(jitter < 1 + self.jitter, jitter, jitter - 2 * self.jitter)
 
     def sow_losses(self, logits, probabilities, first, token_mask):
         """Sows the losses; `first` is each token's first choice."""

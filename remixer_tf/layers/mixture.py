@@ -7,13 +7,13 @@ import numpy as np
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import PositionWise, get_activation
 from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.learned_routers import SwitchRouter
 from remixer_tf.layers.routers import Routing
-from remixer_tf.layers.sharing import is_shared, over_experts, share
 from remixer_tf.layers.sowing import sow
 
 
@@ -145,11 +145,11 @@ class MoE(PositionWise):
     def _group(self, x):
         """`[batch, length, ..]` to `[groups, tokens, ..]`, rows filled up with zeros.
 
-        How many there are does not depend on a mesh, nor does what they are.
+        The groups do not depend on a mesh.
         """
         batch, length, *rest = ops.shape(x)
         if not isinstance(batch, int):
-            return x  # Of an unknown number of rows, each is a group.
+            return x  # The number of rows is unknown: each is a group.
         parts = -(-length // self.group_size)
         tokens = -(-length // parts)
         if missing := parts * tokens - length:
@@ -201,7 +201,8 @@ class MoE(PositionWise):
 
         tokens = (x, choices.experts, choices.gates, choices.chosen)
         weights = [ops.convert_to_tensor(w) for w in weights]
-        return over_experts(self, compute, tokens, weights)
+        mesh = keras.distribution.distribution()
+        return mesh.over_experts(self.path, compute, tokens, weights)
 
     def _apply_experts(self, weights, training, x, block_experts):
         """x `[blocks, rows, d_model]`, by the expert of each block, see `gather`."""

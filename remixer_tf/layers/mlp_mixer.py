@@ -14,7 +14,7 @@ from remixer_tf.layers.checks import check_integers
 
 
 class _TokenMLP(Sublayer):
-    """What the three token-mixing MLPs share: their weights and hidden units.
+    """The weights and hidden units of the three token-mixing MLPs.
 
     Weights: `wi` (gated: `wi_0`, `wi_1`) from positions to hidden units, `wo` back,
     and `wi_bias`, `wo_bias` in the plain form. Matrices start as a normal of deviation
@@ -267,12 +267,12 @@ class BlockTokenMLP(_TokenMLP):
         }
 
     def decode_step(self, x, cache, context, state):
-        # What the last block left in the cache lies ahead, and so is hidden.
+        # Entries of the block before lie ahead of `place`, and so are hidden.
         place, places = state.step % self.window, ops.arange(self.window)
         here, seen = ops.equal(places, place), places <= place
 
         def own_group(weights):
-            """Of weights or biases `[d_tokens, n]`, the rows of the group here."""
+            """The rows of this group of weights or biases `[d_tokens, n]`."""
             groups = ops.reshape(weights, (self.window, -1, weights.shape[-1]))
             return ops.take(groups, place, axis=0)
 

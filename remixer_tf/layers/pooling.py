@@ -14,7 +14,7 @@ class MeanPooling(keras.layers.Layer):
 
     Call arguments:
         x: float `[batch, length, channels]`.
-        context: a `Context`; `padding_mask` tells the real tokens, None that all are.
+        context: a `Context`; `padding_mask` marks the real tokens, None: all.
 
     Returns:
         float `[batch, channels]`, summed in float32; 0 where an example has no token.

@@ -16,7 +16,7 @@ from remixer_tf.layers.sowing import sow
 
 
 class Routing(NamedTuple):
-    """What a router says of the tokens `[groups, tokens]`; each has k choices.
+    """A router's choices for the tokens `[groups, tokens]`, k for each token.
 
     Where experts choose, they have the choices: all shapes but that of `logits` are
     `[groups, num_experts, capacity]`.

@@ -8,7 +8,7 @@ import keras
 from remixer_tf.errors import UserError
 
 _PLAIN = (bool, int, float, str, type(None), list, tuple, dict)
-_VALUE = "value"  # Of an argument that is an object of Keras', such as an initializer.
+_VALUE = "value"  # Where an argument is an object of Keras', such as an initializer.
 
 
 class Part:

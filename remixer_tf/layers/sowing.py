@@ -1,4 +1,4 @@
-"""Values that layers sow on the way, beside their outputs, for whoever captures them.
+"""Values that layers sow besides their outputs, for code that captures them.
 
 As Flax's `sow`, with collections by use:
 
@@ -43,7 +43,7 @@ def sow(layer, collection, name, value):
     Args:
         layer: the `keras.layers.Layer` that computed it.
         collection: str.
-        name: str, tells the layer's values apart.
+        name: str, unique among the layer's values.
         value: a tensor, or a function without arguments that is called only if the
             collection is captured.
     """

@@ -1,8 +1,7 @@
 """sMLP's spatial experts: each channel is gated by one of several spatial layers.
 
 Source: Yu et al. 2022, "Efficient Language Modeling with Sparse all-MLP", section 3.2.
-Neither its code nor its full text was at hand; what it leaves open is our choice, and
-said to be.
+Neither its code nor its full text was at hand. Our own choices are marked.
 """
 
 import math
@@ -33,8 +32,8 @@ def count_first(length, share=DECIDING_SHARE):
 class SparseSpatialGate(SpatialGatingUnit):
     """`Z_1 * f(Z_2)`, where each channel of Z_2 goes to one of N spatial experts.
 
-    `f_e(C) = W_e LayerNorm(C) + b_e`, with a W and a b for each expert e, of which each
-    takes as many channels. The work is that of one gate, whatever N is. Who goes where:
+    `f_e(C) = W_e LayerNorm(C) + b_e`, with a W and a b for each expert e. All experts
+    take equally many channels. The work is that of one gate, whatever N is. Routings:
 
     - deterministic (section 3.2.1): the first channels to the first expert, and so on:
       a `SpatialGatingUnit` with N heads. Causal if W is.

@@ -75,7 +75,7 @@ class DecoderOnly(TextWriter):
         return self._compute_logits(x)
 
     def prompt(self, batch):
-        """The tokens to go on from, int32 `[batch, prompt_length]`, 0 after their end.
+        """The prompts, int32 `[batch, prompt_length]`, 0 after their end.
 
         These are a batch's `encoder_input_tokens`, where encoder-decoders have their
         inputs, so that evaluation and inference read the same task for both. Their

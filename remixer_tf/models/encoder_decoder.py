@@ -50,7 +50,7 @@ class EncoderDecoder(TextWriter):
         )
 
     def batch_spec(self, batch_size, feature_lengths):
-        """What a batch looks like, for who makes one up.
+        """The shapes and dtypes of a batch.
 
         Args:
             batch_size: int.
@@ -100,7 +100,7 @@ class EncoderDecoder(TextWriter):
         return Context(encoded=x, encoded_mask=mask, encoded_segment_ids=segment_ids)
 
     def prompt(self, batch):
-        """The target tokens to go on from, int32 `[batch, prompt_length]`.
+        """The target tokens that answers continue, int32 `[batch, prompt_length]`.
 
         A batch's `decoder_prompt_tokens`, 0 after their end; none without them.
         """

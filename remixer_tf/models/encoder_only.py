@@ -115,7 +115,7 @@ class EncoderOnly(KerasModel):
 
         Returns:
             what the head reads: float `[batch, length, d_model]`, and the `Context`,
-            which tells the padding to heads even if the layers were not told.
+            which marks the padding to heads even if the layers were not told.
         """
         tokens = batch["encoder_input_tokens"]
         mask = ops.cast(ops.not_equal(tokens, 0), "int32")

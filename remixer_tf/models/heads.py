@@ -1,4 +1,4 @@
-"""What stands on top of an encoder. All in float32, as logits are."""
+"""Heads, from an encoder's output to logits. All in float32, as logits are."""
 
 import keras
 from keras import ops
@@ -33,7 +33,7 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
         super().__init__(**{**kwargs, "dtype": "float32"})
 
     def batch_spec(self, batch_size, feature_lengths):
-        """What the head and the loss read; see `EncoderOnly.batch_spec`."""
+        """The tensors that head and loss read; see `EncoderOnly.batch_spec`."""
         labels = keras.KerasTensor((batch_size, self.num_targets), dtype="int32")
         return {"labels": labels, "label_weights": labels}
 
@@ -113,7 +113,7 @@ class ClassificationHead(Head):
         float32 `[batch, 1, num_classes]`.
 
     Raises:
-        ValueError: for packed examples, of which a row has several.
+        ValueError: for packed examples, several in a row.
     """
 
     def __init__(self, num_classes, **kwargs):

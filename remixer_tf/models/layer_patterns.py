@@ -7,7 +7,7 @@ from remixer_tf.layers.checks import check_integers
 def interleave(dense, sparse, num_layers, num_sparse):
     """Spreads sparse layers evenly among dense ones.
 
-    Of N layers, N2 are sparse: those after `floor(i N / (N2 + 1))` others, i = 1 .. N2
+    N2 of N layers are sparse: those after `floor(i N / (N2 + 1))` others, i = 1 .. N2
     (Yu et al. 2022, "Efficient Language Modeling with Sparse all-MLP"; N is their
     N1 + N2).
 

@@ -318,7 +318,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
 
     @property
     def first_scorable(self):
-        """Of all sublayers, see `Sublayer`."""
+        """The largest of all sublayers, see `Sublayer`."""
         firsts = [getattr(block.sublayer, "first_scorable", 0) for block in self.blocks]
         return max(firsts, default=0)
 
@@ -384,7 +384,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         }
 
     def reorder_cache(self, cache, rows):
-        """Takes the rows of a cache, int32 `[batch]`, that a beam search goes on from.
+        """Takes the rows of a cache, int32 `[batch]`, that a beam search continues.
 
         A sublayer without `reorders_cache` keeps its own.
         """
@@ -399,7 +399,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
 
     def grow_cache(self, cache, max_length, context):
         """A cache of `init_cache` or a step, padded to hold `max_length` tokens."""
-        # Of one row: only the other axes count.
+        # One row is enough: only the other axes count.
         empty = self.init_cache(1, max_length, context)
 
         def pad(value, like):

@@ -1,4 +1,4 @@
-"""What the models that write text have in common."""
+"""The base of models that write text."""
 
 import keras
 from keras import ops

@@ -97,6 +97,6 @@ def write_run(model_dir, model, configuration, vocabularies):
     with whole_folder(model_dir) as folder:
         write_weights(folder, model)
         if vocabularies:
-            remember_vocabularies(folder, vocabularies, continues=False)
+            remember_vocabularies(folder, vocabularies)
         with open(os.path.join(folder, "operative_config.gin"), "w") as file:
             file.write(name_copies(configuration, folder))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from remixer_tf.kernels.jitter import jitter
 from remixer_tf.layers import (
     Context,
     FeedForward,
@@ -210,10 +211,9 @@ def test_random_numbers_are_drawn_in_training_alone():
 
 
 def test_jitter_is_uniform_and_any_two_numbers_of_it_independent():
-    router = SwitchRouter(E, jitter=0.3)
-    router.build((None, None, 3))
+    seed = keras.random.SeedGenerator(0)
     # Of many groups, two tokens with three features.
-    draws = np.array(router._draw_jitter(20_000, 2, 3)).reshape(-1, 6)
+    draws = np.array(jitter((20_000, 2, 3), 0.3, seed)).reshape(-1, 6)
     assert 0.7 <= draws.min() < 0.701 and 1.299 < draws.max() <= 1.3
     counts, _ = np.histogram(draws, 6, (0.7, 1.3))
     np.testing.assert_allclose(counts, 20_000, rtol=0.03)

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+import types
 
 import jax
 import keras
@@ -19,7 +20,12 @@ def placed(sharding):
         sharding: a function of a `keras.Variable` that has a path and a shape, and no
             value yet. It returns a `jax.sharding.NamedSharding`.
     """
-    return _distributed(_Variables(sharding))
+    return _distributed(
+        types.SimpleNamespace(
+            get_variable_layout=sharding,
+            get_tensor_layout=lambda path: None,  # The compiler places activations.
+        )
+    )
 
 
 def shared(shardings):
@@ -40,16 +46,6 @@ def _distributed(distribution):
         keras.distribution.set_distribution(previous)
 
 
-class _Variables:
-    """The distribution of new variables, for Keras."""
-
-    def __init__(self, sharding):
-        self.get_variable_layout = sharding
-
-    def get_tensor_layout(self, path):
-        return None  # Activations are the compiler's.
-
-
 class _Tensors:
     """The distribution of tensors, for Keras."""
 
@@ -63,7 +59,11 @@ class _Tensors:
         return None
 
     def over_experts(self, path, function, tokens, weights):
-        """Computes experts on their devices, for `remixer_tf.layers.sharing`.
+        """Computes experts on their devices, for `MoE` at a path.
+
+        `function` takes tokens `[groups, ...]`, weights `[experts, ...]` and the first
+        expert that these are of. It returns the sum over these experts, `[groups,
+        ...]`; `over_experts` returns the sum over all.
 
         If one axis splits experts and batch, the devices along it exchange their tokens
         and add up the results. No weights move. Source: GShard, section 3.3, here with

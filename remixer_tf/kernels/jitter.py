@@ -1,0 +1,37 @@
+"""Random factors near 1."""
+
+import keras
+from keras import ops
+
+
+def reference(shape, amount, seed):
+    """See `jitter`: all of them are drawn."""
+    return keras.random.uniform(
+        shape, 1 - amount, 1 + amount, dtype="float32", seed=seed
+    )
+
+
+def jitter(shape, amount, seed):
+    """Uniform numbers of [1 - amount, 1 + amount], from few draws.
+
+    The numbers of a token are independent. Those of a group's other tokens are the
+    same, moved around the interval by a number of each token: any two numbers are
+    independent, but not all.
+
+    Chosen for: all devices, so that a run has the same numbers on each.
+    Gain: TensorFlow's generator takes half a microsecond a number under XLA on a CPU,
+    five times the rest of `SwitchRouter` in training.
+
+    Args:
+        shape: (groups, tokens, d_model).
+        amount: float.
+        seed: a `keras.random.SeedGenerator`.
+
+    Returns:
+        float32 of the shape.
+    """
+    groups, tokens, d_model = shape
+    draws = keras.random.uniform((groups, tokens + d_model), dtype="float32", seed=seed)
+    draws *= 2 * amount
+    moved = (1 - amount) + draws[:, :tokens, None] + draws[:, None, tokens:]
+    return ops.where(moved < 1 + amount, moved, moved - 2 * amount)

@@ -51,6 +51,7 @@ BERT_HEADS += ("BertForQuestionAnswering",)
 TEXTS = [
     "The quick brown fox, and 'quotes': unbelievable!",
     "Ünïcödé ÀCCENTS straße İstanbul ﬁne",
+    "ΟΔΟΣ Οδός",
     "中文 and 日本語 mixed한국어",
     "tabs\tand\nlines\r\n \u00a0 \u200b\u00ad\ufffd\x00 end",
     "e-mail@example.com $5.00 50% a/b [sep] 😀👍🏽",

@@ -96,7 +96,8 @@ def _safetensors(run, model_dir, folder, step):
         vocabularies = describe_vocabularies(run.get_task())
     metrics = {}
     for kind in ("metrics", "score", "loss"):
-        for result in read_results(model_dir, kind):
+        # Weights in memory have no folder with results.
+        for result in read_results(model_dir, kind) if model_dir else []:
             if result["step"] == step:
                 metrics |= metrics_by_name(result)
     write_model_folder(

@@ -3,6 +3,7 @@
 import seqio
 
 from remixer_tf.data.classification import ClassNames, join_texts
+from remixer_tf.data.spans import span_windows
 from remixer_tf.tasks.rows import RowSource, byte_features
 from remixer_tf.tasks.text_metrics import accuracy
 
@@ -27,23 +28,29 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
     add_source(name, source, classes, shuffle_buffer_size=shuffle_buffer_size)
 
 
-def encoder_task(classes=()):
+def encoder_task(classes=(), spans=False):
     """Makes a task without examples: how an encoder reads texts, one or two.
 
     Args:
         classes: list of str, the classes of a classifier in the order of their ids;
             empty for an encoder that has none.
+        spans: bool, whether answers are spans of the second text, see `span_windows`.
 
     Returns:
         a `seqio.Task`, not in seqio's registry. `get_task.vocabulary` replaces bytes.
     """
     features = text_features(classes)
-    if not classes:
+    preprocessors = [seqio.preprocessors.tokenize, join_texts]
+    if spans:
+        numbers = seqio.Feature(seqio.PassThroughVocabulary(None), add_eos=False)
+        features |= dict.fromkeys(("answerable", "targets"), numbers)
+        preprocessors = [span_windows]
+    elif not classes:
         del features["targets"]
     return seqio.Task(
         "encoder",
         source=RowSource(lambda _: [], ("validation",), names=("inputs", "inputs_b")),
-        preprocessors=[seqio.preprocessors.tokenize, join_texts],
+        preprocessors=preprocessors,
         output_features=features,
     )
 

@@ -26,8 +26,6 @@ from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.decoding import HuggingFaceRules
 from remixer_tf.layers import Context, MoE
 from remixer_tf.layers.axes import axes_of
-from remixer_tf.loaded import run as loaded_run
-from remixer_tf.loaded import searches
 from tests.documentation import (
     HEREDOC,
     PAGES,
@@ -39,7 +37,7 @@ from tests.documentation import (
 )
 from tests.test_checkpoint_to_answer import run as run_line
 from tests.tiny_run import TEXTS, TINY
-from tests.weights import numpy_t5, published
+from tests.weights import numpy_bert, numpy_t5, published
 
 # A configuration for what is bound after that of a run, by the task of the page.
 RUN = ["models/t5_1_1_tiny.gin", "runs/own_task.gin"]
@@ -182,9 +180,21 @@ def test_from_transformers(in_folder):
     exec(block.code, {})
     table = (ROOT / block.page).read_text().split("## Calls")[1].split("\n## ")[0]
     rows = [row.split(" | ")[-1] for row in table.splitlines() if " | " in row]
-    known = "".join(map(inspect.getsource, (loaded_run, searches, HuggingFaceRules)))
+    known = inspect.getsource(HuggingFaceRules)
+    known += "".join(
+        path.read_text() for path in (ROOT / "remixer_tf" / "loaded").glob("*.py")
+    )
     for name in re.findall(r"(\w+)=", " ".join(rows)):
         assert name in known or name == "d_model", name
+
+
+def test_a_published_classifier(in_folder):
+    kind = "BertForSequenceClassification"
+    folder = in_folder / "bert-mnli"
+    folder.mkdir()
+    numpy_bert.write(folder, kind, numpy_bert.made_up_weights(kind))
+    (block,) = blocks("python", "docs/guides/published_weights.md")
+    exec(block.code, {})
 
 
 def test_keras_in_python(in_folder):
@@ -237,6 +247,19 @@ def test_examples_of_the_reference(page, clear_gin):
         exec(block.code, names)
 
 
+def test_tests_run_the_python_of_every_page():
+    """A new page with Python needs a test; these pages have one."""
+    pages = {
+        str(block.page).removeprefix("docs/").removesuffix(".md")
+        for block in blocks("python")
+        if "reference" not in block.page.parts
+    }
+    tested = """README answering_and_exporting checkpoint_to_answer from_transformers
+        harness layouts litert_and_onnx mixtures own_parts own_task published_weights
+        python"""
+    assert {page.removeprefix("guides/") for page in pages} == set(tested.split())
+
+
 def test_every_public_name_has_an_example():
     """In its own docstring, or in a block of README or docs."""
     code = "\n".join(block.code for block in blocks("python"))
@@ -247,6 +270,9 @@ def test_every_public_name_has_an_example():
         public |= {name: getattr(module, name) for name in names}
     own = {name for name, x in public.items() if ">>>" in (x.__doc__ or "")}
     assert sorted(public.keys() - shown - own) == ["best_span"]  # by gin alone
+    methods = {k: x for k, x in vars(rt.LoadedRun).items() if inspect.isfunction(x)}
+    for name, method in methods.items():
+        assert name.startswith("_") or ">>>" in method.__doc__, name
 
 
 def test_a_layer_of_your_own(in_folder):

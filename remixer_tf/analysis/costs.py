@@ -9,9 +9,9 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.engines.jax.layout import Layout
-from remixer_tf.engines.jax.layout_memory import (
+from remixer_tf.engines.jax.layout import (
     DeviceMemory,
+    Layout,
     declare_run,
     device_memory,
 )

@@ -147,8 +147,8 @@ def identity_mixing(shape, gain=12.0):
     """A mixing matrix H with which each token sees itself: softmax(H) is nearly 1.
 
     A Remixer block with alpha near 0 and `residual="hidden"` then computes T5.1.1's
-    feed-forward layer: X_S = X', so X_C = 0 and Y = (X_C + X') W_3 = X' W_3. In section
-    2.1 of "Remixers" the residual X' comes after W_3.
+    feed-forward layer: X_S = X', so X_C = 0 and Y = (X_C + X') W_3 = X' W_3. In
+    "Remixers", section 2.1, the residual X' comes after W_3.
 
     Args:
         shape: the shape of `LengthMixing`'s weights, `[heads, n, n]` or

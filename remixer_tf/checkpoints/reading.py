@@ -44,8 +44,7 @@ def restore_model(model_dir, model, step=None):
     check_complete(folder)
     if sharded.is_sharded(folder):
         check_whole(folder)  # TensorFlow compares checksums whenever it reads.
-    check_coverage(folder, groups)
-    assign_all(folder, groups)
+    restore_variables(folder, groups)
     return step
 
 
@@ -95,8 +94,9 @@ def available_steps(directory):
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def assign_all(folder, groups):
-    """Sets {group: {path: `keras.Variable`}} from a checkpoint that has them all."""
+def restore_variables(folder, groups, random_states=True):
+    """Sets {group: {path: `keras.Variable`}}; see `check_coverage`."""
+    check_coverage(folder, groups, random_states)
     for group, variables in groups.items():
         assign(folder, group, list(variables.items()))
 

@@ -4,7 +4,6 @@ With another vocabulary's ids a model would answer nonsense without an error.
 """
 
 import filecmp
-import glob
 import json
 import os
 import re
@@ -19,45 +18,17 @@ from remixer_tf.errors import UserError
 FOLDER = "vocabularies"
 
 
-def remember_vocabularies(model_dir, vocabularies, continues):
+def remember_vocabularies(model_dir, vocabularies):
     """Writes vocabularies.json of a run that starts, and copies of the files.
 
-    Args:
-        model_dir: folder of the run.
-        vocabularies: dictionary from `describe_vocabularies`.
-        continues: bool, whether the run has weights already.
-
-    Returns:
-        list of str, the new files.
-
-    Raises:
-        ValueError: the run continues, and was trained with other vocabularies.
+    `vocabularies` is a dictionary from `describe_vocabularies`.
     """
-    if continues:
-        check_vocabularies(model_dir, vocabularies)
-    before = _files(model_dir)
     written = {
         name: vocabulary | _copy_file(model_dir, vocabulary)
         for name, vocabulary in vocabularies.items()
     }
     with tf.io.gfile.GFile(_path(model_dir), "w") as file:
         json.dump(written, file, indent=2)
-    return sorted(_files(model_dir) - before)
-
-
-def forget_vocabularies(model_dir, files):
-    """Removes the files that `remember_vocabularies` wrote, after a failed start."""
-    for file in files:
-        tf.io.gfile.remove(file)
-    folder = os.path.join(model_dir, FOLDER)
-    if tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
-        tf.io.gfile.rmtree(folder)
-
-
-def _files(model_dir):
-    copies = os.path.join(glob.escape(model_dir), FOLDER, "*")
-    path = _path(model_dir)
-    return {*tf.io.gfile.glob(copies), *([path] if tf.io.gfile.exists(path) else [])}
 
 
 def _copy_file(model_dir, vocabulary):
@@ -105,8 +76,8 @@ def check_vocabularies(model_dir, vocabularies):
     if not tf.io.gfile.exists(_path(model_dir)):
         if available_steps(checkpoint_directory(model_dir)):
             logging.warning(
-                "%s does not tell which vocabulary it was trained with: that it is "
-                "this one cannot be checked.",
+                "%s does not name the vocabulary that it was trained with. Whether it "
+                "is this one cannot be checked.",
                 model_dir,
             )
         return
@@ -143,8 +114,8 @@ def _read(path):
             saved = None
     if not isinstance(saved, dict) or any(type(x) is not dict for x in saved.values()):
         raise UserError(
-            f"{path} is damaged: it does not tell the vocabularies of the run. Remove "
-            "it if you know that the ones given are right."
+            f"{path} is damaged: it does not name the run's vocabularies. Remove it "
+            "if you know that the given ones are right."
         )
     return saved
 

@@ -26,10 +26,8 @@ from absl import logging
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line
 from remixer_tf.checkpoints.reading import (
-    assign_all,
     available_steps,
     check_complete,
-    check_coverage,
     check_whole,
     checkpoint_directory,
     checkpoint_path,
@@ -37,6 +35,7 @@ from remixer_tf.checkpoints.reading import (
     named_variables,
     num_parts,
     plain_path,
+    restore_variables,
     saved_value,
     shorten,
 )
@@ -142,8 +141,8 @@ class Checkpoints:
             self._remove_unfinished()
             raise StorageError(
                 f"Process {failed.index(1)} could not write its part of a checkpoint "
-                f"to {self.directory}, and says why. Mend that, and start all "
-                "processes again: they resume from the checkpoint before."
+                f"to {self.directory}; its output has the reason. Correct that, and "
+                "start all processes again: they resume from the checkpoint before."
             )
 
     @contextlib.contextmanager
@@ -194,8 +193,10 @@ class Checkpoints:
             _sync(folder)
             tf.io.gfile.rename(folder, checkpoint_path(self.directory, step))
             _sync(self.directory, below=False)
-            for old in self._superfluous():
-                self._remove(old)
+            for old in available_steps(self.directory)[: -self._keep]:
+                for_good = self._keep_period and old % self._keep_period == 0
+                if old != self.best_step and not for_good:
+                    self._remove(old)
         except Exception as error:  # `check` raises it in the main thread.
             self._error = error
 
@@ -213,15 +214,6 @@ class Checkpoints:
                 first_line(error),
             )
 
-    def _superfluous(self):
-        """Returns the steps whose checkpoints need not stay."""
-        return [
-            step
-            for step in available_steps(self.directory)[: -self._keep]
-            if step != self.best_step
-            and not (self._keep_period and step % self._keep_period == 0)
-        ]
-
     def check(self):
         """Raises OSError if a checkpoint could not be written."""
         if self._error is None:
@@ -231,8 +223,8 @@ class Checkpoints:
         there = "There is none yet."
         if steps := available_steps(self.directory):
             there = (
-                f"That of step {steps[-1]} is good, and the same command goes on from "
-                "it."
+                f"The checkpoint of step {steps[-1]} is good: run the same command to "
+                "resume from it."
             )
         raise StorageError(
             f"A checkpoint could not be written to {self.directory}: "
@@ -289,16 +281,17 @@ class Checkpoints:
             raise error
         if step < 0:
             raise StorageError(
-                f"Process 0 could not choose a checkpoint in {self.directory}, and "
-                "says why. Mend that, and start all processes again."
+                f"Process 0 could not choose a checkpoint in {self.directory}; its "
+                "output has the reason. Correct that, and start all processes again."
             )
+        folder = checkpoint_path(self.directory, step)
         if not step:
             if self.has_start:
-                self._restore_start()
+                variables = self._groups["model"].items()
+                start = {k: v for k, v in variables if not is_random_state(k)}
+                restore_variables(folder, {"model": start}, random_states=False)
             return 0
-        folder = checkpoint_path(self.directory, step)
-        check_coverage(folder, self._groups)
-        assign_all(folder, self._groups)
+        restore_variables(folder, self._groups)
         if step != restart_data_at:
             self._restore_data(folder, step)
         self._last_step = step
@@ -312,16 +305,6 @@ class Checkpoints:
                         file.name,
                     )
         return step
-
-    def _restore_start(self):
-        folder = checkpoint_path(self.directory, 0)
-        variables = {
-            name: variable
-            for name, variable in self._groups["model"].items()
-            if not is_random_state(name)
-        }
-        check_coverage(folder, {"model": variables}, random_states=False)
-        assign_all(folder, {"model": variables})
 
     def _choose(self):
         """Returns the step of the newest whole checkpoint or 0, and damaged steps."""

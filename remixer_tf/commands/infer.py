@@ -16,6 +16,7 @@ def add_arguments(parser):
     configuration.add_flag(parser, "--scores", help)
     help = "lines answered together; it changes the speed, not the answers"
     configuration.add_number(parser, "--batch_size", help, default=64)
+    configuration.add_on_long(parser)
 
 
 def run(options):
@@ -28,7 +29,14 @@ def run(options):
         if terminal:
             lines, options.batch_size = prompt(lines), 1
         try:
-            answer_lines(model, lines, output, options.batch_size, options.scores)
+            answer_lines(
+                model,
+                lines,
+                output,
+                options.batch_size,
+                options.scores,
+                options.on_long == "raise",
+            )
         except KeyboardInterrupt:  # Control-C leaves a prompt, as Control-D does
             if not terminal:
                 raise

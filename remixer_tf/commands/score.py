@@ -25,6 +25,7 @@ def add_arguments(parser):
     configuration.add_output(parser, "file, written when all is scored")
     help = "lines scored together; it changes the speed, not the scores"
     configuration.add_number(parser, "--batch_size", help, default=64)
+    configuration.add_on_long(parser)
 
 
 def run(options):
@@ -48,4 +49,5 @@ def run(options):
             pairs = scorer.read(options.split)
         else:
             pairs = lines.read_pairs(scorer, file)
-        lines.write_scores(scorer.score(pairs, options.batch_size), output)
+        scores = scorer.score(pairs, options.batch_size)
+        lines.write_scores(scores, output, options.on_long == "raise")

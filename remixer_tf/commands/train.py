@@ -51,7 +51,7 @@ def run(options):
 
 def _each_device():
     """Says what each device of a mesh would hold, where there are fewer devices."""
-    from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
+    from remixer_tf.engines.jax.layout import declare_run, device_memory
 
     names = ("Run.model", "train.optimizer", "Run.dtype_policy")
     declared = declare_run(*(configuration.get_value(name) for name in names))

@@ -7,6 +7,7 @@ from remixer_tf.configuration.command_line import (
     add_list,
     add_module_import,
     add_number,
+    add_on_long,
     add_output,
     add_pattern,
     add_run,

@@ -139,6 +139,13 @@ def add_number(parser, name, help, default=None, least=1):
     parser.add_argument(name, type=number, default=default, metavar="N", help=help)
 
 
+def add_on_long(parser):
+    """Adds the option `on_long`, "warn" or "raise"."""
+    help = "lines longer than the model reads are cut and counted (warn), or an error"
+    choices = ("warn", "raise")
+    parser.add_argument("--on_long", choices=choices, default="warn", help=help)
+
+
 def add_pattern(parser, example):
     """Adds the argument of a command that lists names: `pattern`, "*" for all."""
     help = f"names to list, with * for any letters: '{example}'"

@@ -105,15 +105,41 @@ class WordPieceVocabulary(seqio.Vocabulary):
     def unk_id(self):
         return self.pieces.index("[UNK]")
 
-    def _encode_tf(self, s):
+    @property
+    def tf_tokenizer(self):
+        """Itself, for those who ask a tokenizer for offsets."""
+        return self
+
+    def tokenize_with_offsets(self, text):
+        """Cuts a text, string `[]`.
+
+        Returns int32 `[n]` each: the ids, and where they start and end in the text, in
+        bytes.
+        """
         # Bytes that are not UTF-8 become U+FFFD. BERT leaves it and NUL out.
-        s = tf.strings.unicode_transcode(s, "UTF-8", "UTF-8")
-        s = tf.strings.regex_replace(s, r"[\x00\x{FFFD}]", "")
+        clean = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+        read = tf.strings.unicode_split(clean, "UTF-8")
+        made = tf.strings.regex_replace(read, r"[\x00\x{FFFD}]", "")
         if self.lower_case:
             # The tokenizer's own lower case would fold: of ß it makes ss.
-            s = tf_text.normalize_utf8(s, "NFD")
-            s = tf.strings.lower(tf.strings.regex_replace(s, r"\p{Mn}", ""), "utf-8")
-        return self._tokenizer.tokenize(s[None]).flat_values
+            made = tf_text.normalize_utf8(made, "NFD")
+            made = tf.strings.regex_replace(made, r"\p{Mn}", "")
+            made = tf.strings.lower(made, "utf-8")
+        ids, starts, ends = self._tokenizer.tokenize_with_offsets(
+            tf.strings.reduce_join(made)[None]
+        )
+        ends_made, ends_read = (tf.cumsum(tf.strings.length(x)) for x in (made, read))
+
+        def place(offsets, side):
+            at = tf.searchsorted(ends_made, tf.cast(offsets.flat_values, "int32"), side)
+            return at, tf.gather(ends_read, at)
+
+        first, after = place(starts, "right")
+        starts = after - tf.gather(tf.strings.length(read), first)
+        return ids.flat_values, starts, place(ends, "left")[1]
+
+    def _encode_tf(self, s):
+        return self.tokenize_with_offsets(s)[0]
 
     def _encode(self, s):
         return self._encode_tf(tf.constant(s)).numpy().tolist()

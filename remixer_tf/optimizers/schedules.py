@@ -7,6 +7,7 @@ so that the first update of a schedule with warm-up changes nothing. All raise
 ValueError for an argument outside its range.
 """
 
+import dataclasses
 import math
 
 import keras
@@ -16,24 +17,24 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.optimizers.options import check_range
 
+_fields = dataclasses.dataclass(eq=False)
 _register = keras.saving.register_keras_serializable(package="remixer_tf")
 
 
 class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Checks and keeps the arguments of a schedule: numbers of steps, and rates."""
+    """Checks the fields of a schedule, a dataclass: numbers of steps, and rates."""
 
-    def __init__(self, least_warmup_steps=0, **arguments):
-        self._names = tuple(arguments)
-        for name, value in arguments.items():
+    _least_warmup_steps = 0
+
+    def __post_init__(self):
+        for name, value in self.get_config().items():
             if name in ("warmup_steps", "total_steps", "step_offset"):
-                least = least_warmup_steps if name == "warmup_steps" else 0
+                least = self._least_warmup_steps if name == "warmup_steps" else 0
                 check_integers(least, **{name: value})
-                value = int(value)
             elif name == "end_learning_rate":
                 check_range(name, value, "a number >= 0", lambda x: x >= 0)
             else:
                 check_range(name, value, "a number > 0", lambda x: x > 0)
-            setattr(self, name, value)
 
     def __call__(self, step):
         """Returns the learning rate at this step, a float32 scalar."""
@@ -42,7 +43,7 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         """Returns the constructor's arguments."""
-        return {name: getattr(self, name) for name in self._names}
+        return dataclasses.asdict(self)
 
     def _warmup(self, step):
         if self.warmup_steps == 0:
@@ -51,6 +52,7 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @_register
+@_fields
 class TruncatedRsqrt(_Schedule):
     """T5's pre-training schedule: constant at first, then 1 / sqrt(t).
 
@@ -63,13 +65,10 @@ class TruncatedRsqrt(_Schedule):
         step_offset: see the module.
     """
 
-    def __init__(self, warmup_steps=10_000, multiplier=1.0, step_offset=0):
-        super().__init__(
-            least_warmup_steps=1,
-            warmup_steps=warmup_steps,
-            multiplier=multiplier,
-            step_offset=step_offset,
-        )
+    warmup_steps: int = 10_000
+    multiplier: float = 1.0
+    step_offset: int = 0
+    _least_warmup_steps = 1
 
     def _value(self, step):
         return self.multiplier * ops.rsqrt(ops.maximum(step, self.warmup_steps))
@@ -88,6 +87,7 @@ class WarmupRsqrt(TruncatedRsqrt):
 
 
 @_register
+@_fields
 class WarmupConstant(_Schedule):
     """T5's fine-tuning schedule, constant, after an optional linear warm-up.
 
@@ -99,18 +99,16 @@ class WarmupConstant(_Schedule):
         step_offset: see the module.
     """
 
-    def __init__(self, learning_rate=1e-3, warmup_steps=0, step_offset=0):
-        super().__init__(
-            learning_rate=learning_rate,
-            warmup_steps=warmup_steps,
-            step_offset=step_offset,
-        )
+    learning_rate: float = 1e-3
+    warmup_steps: int = 0
+    step_offset: int = 0
 
     def _value(self, step):
         return self.learning_rate * self._warmup(step)
 
 
 @_register
+@_fields
 class WarmupLinearDecay(_Schedule):
     """Linear warm-up to the peak, then a straight line down.
 
@@ -129,31 +127,25 @@ class WarmupLinearDecay(_Schedule):
         step_offset: see the module.
     """
 
-    def __init__(
-        self,
-        learning_rate,
-        total_steps,
-        warmup_steps=0,
-        end_learning_rate=0.0,
-        step_offset=0,
-    ):
-        super().__init__(
-            learning_rate=learning_rate,
-            total_steps=total_steps,
-            warmup_steps=warmup_steps,
-            end_learning_rate=end_learning_rate,
-            step_offset=step_offset,
-        )
-        if total_steps <= warmup_steps:
+    learning_rate: float
+    total_steps: int
+    warmup_steps: int = 0
+    end_learning_rate: float = 0.0
+    step_offset: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.total_steps <= self.warmup_steps:
             raise UserError(
                 "total_steps must be more than warmup_steps, between which the rate "
-                f"falls. Received: total_steps={total_steps}, "
-                f"warmup_steps={warmup_steps}. Train for longer, or warm up for less."
+                f"falls. Received: total_steps={self.total_steps}, warmup_steps="
+                f"{self.warmup_steps}. Train for longer, or warm up for less."
             )
-        if end_learning_rate > learning_rate:
+        if self.end_learning_rate > self.learning_rate:
             raise UserError(
                 "end_learning_rate must not exceed learning_rate. Received: "
-                f"end_learning_rate={end_learning_rate}, learning_rate={learning_rate}"
+                f"end_learning_rate={self.end_learning_rate}, "
+                f"learning_rate={self.learning_rate}"
             )
 
     def _value(self, step):

@@ -14,7 +14,7 @@ from remixer_tf.checkpoints.whole_folder import temporary_name
 from remixer_tf.errors import StorageError, UserError
 
 
-def answer_lines(model, lines, output, batch_size, scores=False):
+def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=False):
     """Writes the answer to each line, in order.
 
     Several answers to a question have a line each. A line is empty where a search found
@@ -27,11 +27,19 @@ def answer_lines(model, lines, output, batch_size, scores=False):
         output: a binary file.
         batch_size: int.
         scores: bool, whether to write a tab and the score after each answer.
+        refuses_long: bool, whether a line that would be trimmed is an error.
+
+    Raises:
+        ValueError: a line is too long.
     """
     lines, total, over = iter(lines), 0, 0
+    longest = f"{model.tokens.input_length} tokens"
     while batch := list(itertools.islice(lines, batch_size)):
         texts = tf.constant([x.removesuffix(b"\n").removesuffix(b"\r") for x in batch])
         answers = model(texts)
+        trimmed = answers["trimmed"].numpy()
+        if refuses_long and trimmed.any():
+            raise _too_long(total + 1 + trimmed.argmax(), longest)
         texts_and_scores = (
             answers.get(f"all_{name}", answers[name]).numpy().ravel()
             for name in ("outputs", "scores")
@@ -41,9 +49,8 @@ def answer_lines(model, lines, output, batch_size, scores=False):
             output.write(text + (b"\t%.4f" % score if scores else b"") + b"\n")
         output.flush()
         total += len(batch)
-        over += int(answers["trimmed"].numpy().sum())
+        over += int(trimmed.sum())
     if over:
-        longest = f"{model.tokens.input_length} tokens"
         _warn(over, total, f"{longest}: they were trimmed, as in training")
 
 
@@ -64,19 +71,25 @@ def read_pairs(scorer, lines):
         yield scorer.encode(inputs, targets)
 
 
-def write_scores(scores, output):
+def write_scores(scores, output, refuses_long=False):
     """Writes a line for each score: the sum, the number of tokens, 1 if greedy, else 0.
 
     The scores are what `TextScorer.score` yields. Standard error reports how many pairs
-    were cut.
+    were cut; under `refuses_long` the first one is a ValueError.
     """
     total, over = 0, 0
     for value, num_tokens, greedy, cut in scores:
+        if refuses_long and cut:
+            raise _too_long(total + 1, "the model reads")
         output.write(b"%.4f\t%d\t%d\n" % (value, num_tokens, greedy))
         total += 1
         over += cut
     if over:
         _warn(over, total, "the model reads: they were cut")
+
+
+def _too_long(number, what):
+    return UserError(f"line {number} is longer than {what} (--on_long=raise).")
 
 
 def _warn(over, total, what):

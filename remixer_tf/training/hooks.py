@@ -220,4 +220,4 @@ class Stopping:
             self.saving.save(step)
             self.session.checkpoints.wait()
             self.session.engine.host.barrier()
-            signal.leave(f"saved step {step}. The same command goes on from it.")
+            signal.leave(f"saved step {step}. Run the same command to resume.")

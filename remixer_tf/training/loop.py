@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import keras
 
@@ -74,7 +74,7 @@ def train(
     objective = objective or Objective()
     check_factories(model=run.model, optimizer=optimizer, dataset=dataset)
     schedule.check_evaluations(evaluations, checkpointing.best)
-    with _opened(run, launch) as (engine, signal, lock, undo):
+    with _opened(run, launch) as (engine, signal, lock):
         keras.utils.set_random_seed(run.seed)
         data = dataset(
             seed=run.seed,
@@ -86,7 +86,7 @@ def train(
         kept = checkpointing.keep, checkpointing.keep_period
         checkpoints = Checkpoints(launch.model_dir, engine, batches.iterator, *kept)
         session = Session(launch, schedule, engine, batches, checkpoints, signal)
-        session.restore(checkpointing, undo)
+        session.restore(checkpointing)
         evaluating = Evaluating(session, evaluations, checkpointing.best)
         if session.nothing_to_do(evaluating):
             return None
@@ -94,7 +94,6 @@ def train(
         session.describe(engine.cost(batches.first), run.dtype_policy)
         if launch.dry_run:
             return None
-        undo.pop_all()
         text, hyperparameters = session.write_configuration()
         most = objective.max_skipped_steps
         skipped = SkippedSteps(launch.model_dir, most, text, engine.host)
@@ -135,7 +134,7 @@ def _take_steps(session, evaluating, skipped, totals, logging, lock):
 
 @contextmanager
 def _opened(run, launch):
-    """Yields a run's engine, signal, lock, and a stack that undoes a failed start."""
+    """Yields a run's engine, signal and lock."""
     writes, model_dir = not launch.dry_run, launch.model_dir
     if writes:
         remove_abandoned(os.path.dirname(os.path.abspath(model_dir)))
@@ -144,6 +143,5 @@ def _opened(run, launch):
         nullcontext(run.engine()) as engine,  # First: several hosts connect here.
         StopSignal(alone=engine.host.count == 1) as signal,
         RunLock(model_dir, writes and engine.host.index == 0) as lock,
-        ExitStack() as undo,
     ):
-        yield engine, signal, lock, undo
+        yield engine, signal, lock

@@ -117,7 +117,7 @@ def write_summary(model_dir, summary, replace=True):
 
 
 def remove_summary(model_dir):
-    """Removes train_summary.json if there is one: the run goes on."""
+    """Removes train_summary.json if there is one: the run continues."""
     path = os.path.join(model_dir, "train_summary.json")
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)

@@ -72,7 +72,7 @@ def check_no_results(model_dir):
     if any(name.endswith(".json") for _, _, names in walk for name in names):
         raise UserError(
             f"{model_dir} holds evaluations of an earlier run, and no checkpoint to "
-            "go on from: they would count as this run's. Move the folder away, or set "
+            "resume from: they would count as this run's. Move the folder away, or set "
             "another --model_dir."
         )
 
@@ -122,8 +122,8 @@ class RunLock:
         if self._lost_to is not None:
             raise StorageError(
                 f"{_name(self._lost_to)} has taken {self._folder} over, since this "
-                f"process did not renew {self._path} for {STALE_SECONDS} s. It goes on "
-                "from the last checkpoint; this run ends here."
+                f"process did not renew {self._path} for {STALE_SECONDS} s. It "
+                "resumes from the last checkpoint. This run ends here."
             )
 
     def _take(self):

@@ -3,7 +3,7 @@
 import dataclasses
 
 from remixer_tf.checkpoints.vocabularies import (
-    forget_vocabularies,
+    check_vocabularies,
     name_copies,
     remember_vocabularies,
 )
@@ -48,11 +48,8 @@ class Session:
         self.model_dir = self.launch.model_dir
         self._writes = self.engine.host.index == 0 and not self.launch.dry_run
 
-    def restore(self, checkpointing, undo):
-        """Sets the weights: from the run's checkpoint, else initial, else new ones.
-
-        `undo`, an `ExitStack`, removes the run's vocabularies if the start fails.
-        """
+    def restore(self, checkpointing):
+        """Sets the weights: from the run's checkpoint, else initial, else new ones."""
         host, model = self.engine.host, self.engine.model
         restart_data_at = checkpointing.restart_data_at
         self.step = self.checkpoints.restore(
@@ -69,12 +66,10 @@ class Session:
         else:
             anew = "; the data starts anew" * (self.step == restart_data_at)
             self._origin = f"continuing from step {self.step}{anew}"
-        vocabularies = getattr(self.batches.data, "vocabularies", None) or {}
-        check_vocabulary_size(vocabularies, model)
-        if vocabularies and self._writes:
-            new = remember_vocabularies(self.model_dir, vocabularies, continues)
-            if not continues:
-                undo.callback(forget_vocabularies, self.model_dir, new)
+        self._vocabularies = getattr(self.batches.data, "vocabularies", None) or {}
+        check_vocabulary_size(self._vocabularies, model)
+        if continues and self._vocabularies and self._writes:
+            check_vocabularies(self.model_dir, self._vocabularies)
         host.barrier()
 
     def nothing_to_do(self, evaluating):
@@ -94,7 +89,7 @@ class Session:
             stopped, more = "", "train_steps"
         self.progress.message(
             f"{self.model_dir} is at step {self.step} of {self.schedule.train_steps}"
-            f"{stopped}: nothing to do. Set more {more} to go on."
+            f"{stopped}: nothing to do. Set more {more} to continue."
         )
         return True
 
@@ -117,9 +112,14 @@ class Session:
             self.progress.message("dry run: nothing was trained or written")
 
     def write_configuration(self):
-        """Writes operative_config.gin. Returns its text, and the hyperparameters."""
+        """Writes operative_config.gin and the vocabularies that it names.
+
+        Returns the configuration's text, and the hyperparameters.
+        """
         if self._writes:
             remove_summary(self.model_dir)  # It means that the run has ended.
+            if self._vocabularies:
+                remember_vocabularies(self.model_dir, self._vocabularies)
         configuration = self.launch.configuration
         text, hyperparameters = configuration() if configuration else ("", {})
         if text and self._writes:

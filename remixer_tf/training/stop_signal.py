@@ -6,7 +6,7 @@ import threading
 
 from remixer_tf import console
 
-_KEPT = "nothing is lost. The same command goes on."
+_KEPT = "nothing is lost. Run the same command to resume."
 PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command again
 
 

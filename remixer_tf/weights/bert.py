@@ -7,7 +7,7 @@ import numpy as np
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import ACTIVATIONS, bert_rows
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
-from remixer_tf.weights.source import ENCODER, Source, check_size
+from remixer_tf.weights.source import ENCODER, SPANS, Source, check_size
 from remixer_tf.weights.values import (
     Reference,
     check_fields,
@@ -85,7 +85,7 @@ def read_bert(folder, config, converting):
         _skipped(kind, prefix, shapes, read),
         vocabulary,
         extra_ids=0,
-        run=ENCODER,
+        run=SPANS if HEADS[kind] == "SpanHead" else ENCODER,
     )
 
 

@@ -54,7 +54,7 @@ def write_model_folder(model, folder, configuration, vocabularies, card):
     with whole_folder(folder) as place:
         write_safetensors(os.path.join(place, WEIGHTS), arrays)
         if vocabularies:
-            remember_vocabularies(place, vocabularies, continues=False)
+            remember_vocabularies(place, vocabularies)
         texts = {
             _GIN: name_copies(configuration, place),
             "README.md": card,

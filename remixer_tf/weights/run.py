@@ -6,7 +6,7 @@ from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabulari
 from remixer_tf.checkpoints.whole_folder import whole_folder
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.errors import ExistingFileError, UserError
-from remixer_tf.weights.source import BYTES, ENCODER, TEXT
+from remixer_tf.weights.source import BYTES, ENCODER, SPANS, TEXT
 from remixer_tf.weights.values import gin_text
 
 
@@ -41,7 +41,7 @@ def check_vocabulary_named(source, vocabulary, bindings):
         bindings: list of str, of gin.
     """
     given = any(binding.startswith("VOCABULARY") for binding in bindings)
-    if source.run not in (TEXT, ENCODER):
+    if source.run not in (TEXT, ENCODER, SPANS):
         if vocabulary:
             raise UserError(
                 f"a {source.format} needs no vocabulary's file. Leave --vocabulary out."
@@ -97,6 +97,6 @@ def write_run(model_dir, model, configuration, vocabularies):
     with whole_folder(model_dir) as folder:
         write_weights(folder, model)
         if vocabularies:
-            remember_vocabularies(folder, vocabularies, continues=False)
+            remember_vocabularies(folder, vocabularies)
         with open(os.path.join(folder, "operative_config.gin"), "w") as file:
             file.write(name_copies(configuration, folder))

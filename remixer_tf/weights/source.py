@@ -18,6 +18,7 @@ TEXT = "runs/imported.gin"
 BYTES = "runs/imported_bytes.gin"
 IMAGES = "runs/imagenet.gin"
 ENCODER = "runs/imported_encoder.gin"
+SPANS = "runs/imported_spans.gin"
 
 
 class Source(NamedTuple):
@@ -34,8 +35,8 @@ class Source(NamedTuple):
         vocabulary: path of the vocabulary's file next to the weights, or None.
         extra_ids: int, the sentinels after the vocabulary's pieces.
         generation: a `Generation`, the search of the published model.
-        run: str, the gin file of its run. TEXT and ENCODER need a vocabulary's file,
-            BYTES and IMAGES none. None: `architecture` is the whole configuration.
+        run: str, the gin file of its run. TEXT, ENCODER and SPANS need a vocabulary's
+            file, BYTES and IMAGES none. None: `architecture` is all of it.
     """
 
     format: str

@@ -43,9 +43,9 @@ def test_what_is_remembered(tmp_path, caplog):
     assert not caplog.records  # no run yet
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     check_vocabularies(str(tmp_path), vocabularies)
-    assert "does not tell which vocabulary" in caplog.text  # a run made before
+    assert "does not name the vocabulary" in caplog.text  # a run made before
 
-    remember_vocabularies(str(tmp_path), vocabularies, 0)
+    remember_vocabularies(str(tmp_path), vocabularies)
     check_vocabularies(str(tmp_path), vocabularies)
     for text in ("{", "[]", '{"inputs": 1}', "[" * 100_000):
         (tmp_path / "damaged").mkdir(exist_ok=True)
@@ -55,9 +55,7 @@ def test_what_is_remembered(tmp_path, caplog):
     check_vocabularies(str(tmp_path), {"labels": OTHER})  # nothing to compare
     with pytest.raises(ValueError, match=r"of targets.\n.* size 259, .*\n.* size 262"):
         check_vocabularies(str(tmp_path), {"targets": OTHER})
-    with pytest.raises(ValueError, match="another vocabulary"):
-        remember_vocabularies(str(tmp_path), {"targets": OTHER}, 1)
-    remember_vocabularies(str(tmp_path), {"targets": OTHER}, 0)  # it starts anew
+    remember_vocabularies(str(tmp_path), {"targets": OTHER})
     check_vocabularies(str(tmp_path), {"targets": OTHER})
 
 
@@ -86,7 +84,7 @@ def test_a_run_keeps_its_vocabularies(tmp_path):
     }
     text = f"a.path = {files[0]!r}\nM = \\\n    {files[1]!r}\nc = 'words.model'\n"
     for _ in range(2):  # the second time its own copies are what it is given
-        remember_vocabularies(str(run), vocabularies, 0)
+        remember_vocabularies(str(run), vocabularies)
         named = [v["file"] for v in json.loads(
             (run / "vocabularies.json").read_text()).values()]  # fmt: skip
         assert named == [f"vocabularies/{d[:8]}-words.model" for d in digests]

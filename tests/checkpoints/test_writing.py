@@ -285,7 +285,7 @@ def test_an_error_of_one_host_ends_the_save_of_all(tmp_path, monkeypatch):
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first, second = pool.map(save, range(2))
     assert "Process 1 could not write its part" in first
-    assert "No space left. That of step 1 is good" in second
+    assert "No space left. The checkpoint of step 1 is good" in second
     assert available_steps(folder) == [1]
 
 

@@ -356,6 +356,23 @@ def test_the_written_configuration_can_be_read_again():
     assert gin.query_parameter("D_MODEL/gin.macro.value") == 128
 
 
+def test_what_was_given_is_written_alone_and_in_order():
+    """A loaded run puts it back after another run's."""
+    parse(f"--gin_file={MODEL},{RUN}", WORDS)
+    configuration.call("WarmupCosineDecay")
+    assert "end_learning_rate" in configuration.configuration_str()
+    text = configuration.configuration_str(defaults=False)
+    assert "end_learning_rate" not in text
+    lines = text.splitlines()
+    assert lines == [line for line in lines if not line or " = " in line]
+    assert [line.partition(" ")[0] for line in lines[:2]] == ["BATCH_SIZE", "CACHE_DIR"]
+    gin.clear_config()
+    gin.parse_config(text)
+    assert configuration.configuration_str(defaults=False) == text
+    sublayers = gin.query_parameter("decoder/TransformerStack.sublayers")
+    assert list(sublayers) == ["self_attention", "cross_attention", "feed_forward"]
+
+
 def test_the_written_configuration_keeps_the_order_of_sublayers():
     parse(f"--gin_file={MODEL},{RUN}", WORDS)
     order = ["self_attention", "cross_attention", "feed_forward"]

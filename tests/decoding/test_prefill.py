@@ -32,7 +32,7 @@ from tests.models.tiny import (
     tiny_decoder,
     tiny_model,
 )
-from tests.training.test_layer_checks import MeanInSegment
+from tests.training.test_own_layers import MeanInSegment
 
 WIDTH, MAX_LENGTH = 8, 6
 OWN = {

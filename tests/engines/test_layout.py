@@ -11,8 +11,7 @@ import pytest
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.configuration import configured_layout
-from remixer_tf.engines.jax.layout import Layout
-from remixer_tf.engines.jax.layout_memory import declare_run, device_memory
+from remixer_tf.engines.jax.layout import Layout, declare_run, device_memory
 from remixer_tf.layers import PositionWise
 from remixer_tf.layers.axes import make_named
 from remixer_tf.models import MaskedLMHead

@@ -103,6 +103,14 @@ def test_training_and_answering_quietly(tmp_path, monkeypatch, capsys):
     (warned,) = map(json.loads, err)
     assert (code, out, warned["level"]) == (0, [], "warning")
     assert "1 of 1 lines are longer" in warned["message"]
+    code, out, err = shell(monkeypatch, capsys, *arguments, "--on_long=raise")
+    assert code == 2
+    assert err[-1] == "error: line 1 is longer than 24 tokens (--on_long=raise)."
+    (tmp_path / "pairs").write_text("a\tb\n" + "a cat " * 9 + "\tb\n")
+    score = ["score", f"--model_dir={tmp_path}", f"--input={tmp_path}/pairs"]
+    code, _, err = shell(monkeypatch, capsys, *score, "--on_long=raise")
+    assert code == 2
+    assert err[-1].startswith("error: line 2 is longer than the model reads")
     code, out, err = shell(monkeypatch, capsys, *arguments, "--step=7", "--log=json")
     assert (code, out) == (2, [])
     error = json.loads(err[-1])

@@ -69,6 +69,27 @@ def test_a_classifier_and_an_encoder_read_texts(tmp_path):
     np.testing.assert_allclose(received, encoded[:, :4].mean(1), atol=1e-5)
 
 
+def test_questions_are_answered_by_spans(tmp_path):
+    kind = "BertForQuestionAnswering"
+    weights = numpy_bert.made_up_weights(kind)
+    numpy_bert.write(tmp_path, kind, weights, max_position_embeddings=70)
+    table = np.random.default_rng(3).normal(size=(70, 8)).astype("float32")
+    weights["bert.embeddings.position_embeddings.weight"] = table
+    numpy_bert.write(tmp_path, kind, weights, max_position_embeddings=70)
+    run = rt.load(tmp_path)
+    text = "中 Café  unABLE the!"
+    # [CLS] the ##s [SEP] 中 cafe un ##able the ! [SEP]
+    tokens = np.array([[2, 5, 8, 3, 11, 10, 6, 7, 5, 9, 3]])
+    types = np.array([[0] * 4 + [1] * 7])
+    start, end = numpy_bert.logits(kind, weights, tokens, types)[0]
+    spans = [(start[a] + end[b], a, b) for a in range(4, 10) for b in range(a, 10)]
+    _, first, last = max(spans)
+    data = text.encode()
+    places = [(0, 3), (4, 9), (11, 13), (13, 17), (18, 21), (21, 22)]
+    expected = data[places[first - 4][0] : places[last - 4][1]].decode()
+    assert run.answer("Thes", text) == expected
+
+
 @pytest.mark.parametrize("file", ["vocab.txt", "tokenizer.json"])
 def test_wordpiece(tmp_path, file):
     """Longest pieces first, words without a first piece are [UNK] (BERT, section 3)."""
@@ -88,6 +109,11 @@ def test_wordpiece(tmp_path, file):
         "Straße THE": [1, 5],  # no ss
     }.items():
         assert vocabulary.encode(text) == ids, text
+    text = "The  CAFÉs中"  # É has two bytes
+    ids, starts, ends = vocabulary.tokenize_with_offsets(tf.constant(text))
+    assert ids.numpy().tolist() == [5, 10, 8, 11]
+    pieces = [text.encode()[a:b].decode() for a, b in zip(starts, ends, strict=True)]
+    assert pieces == ["The", "CAFÉ", "s", "中"]
     assert vocabulary.encode_tf(tf.constant(b"the\xff")).numpy().tolist() == [5]
     assert vocabulary.decode([5, 8, 9, 0, 0]) == "thes !"
     cased = wordpiece_vocabulary(str(path), lower_case=False)
@@ -140,7 +166,7 @@ def test_a_run_of_it_keeps_its_vocabulary_and_is_exported(tmp_path, capsys):
     logits = numpy_bert.logits(kind, weights, TOKENS[1:], TYPES[1:])[0, 0]
     expected = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(found.probabilities, expected, atol=1e-5)
-    assert loaded.get_task().output_features["inputs"].vocabulary.encode("The") == [1]
+    assert loaded.task.output_features["inputs"].vocabulary.encode("The") == [1]
     run_command("export", [f"--model_dir={run}"])
     shutil.rmtree(f"{run}/checkpoints")
     exported = tf.saved_model.load(f"{run}/export/0")

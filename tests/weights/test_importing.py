@@ -107,7 +107,7 @@ def test_byt5_needs_no_vocabulary(tmp_path):
     # As transformers 5 writes it.
     (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 0}')
     run = loading.load(tmp_path)
-    assert run.get_task().output_features["inputs"].vocabulary.vocab_size == 384
+    assert run.task.output_features["inputs"].vocabulary.vocab_size == 384
     targets = np.array([[*b"a\xc3\xa9"]]) + 3
     targets = np.append(targets, [[1]], axis=1)
     inputs = np.array([[*"né".encode(), 1 - 3]]) + 3

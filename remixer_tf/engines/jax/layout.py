@@ -1,4 +1,4 @@
-"""How a model's variables are split over a mesh of devices, in Mesh TensorFlow's words.
+"""Splits a model's variables over a mesh of devices, and counts a device's memory.
 
 Source: Shazeer et al. 2018, "Mesh-TensorFlow: Deep Learning for Supercomputers",
 section 3.
@@ -6,9 +6,15 @@ section 3.
 
 import math
 import re
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import DIMENSIONS, axes_of
+from remixer_tf.models.build import build_model, declare
 
 
 class Layout:
@@ -51,7 +57,7 @@ class Layout:
                     f"{axis}:{size} in mesh_shape={mesh_shape!r}"
                 )
             if axis in self.axes:
-                raise UserError(f"mesh_shape tells the axis {axis!r} twice. {received}")
+                raise UserError(f"mesh_shape has the axis {axis!r} twice. {received}")
             self.axes[axis] = int(size)
         for name, axis in _pairs("layout_rules", layout_rules, "batch:data,d_ff:model"):
             if name not in DIMENSIONS:
@@ -180,3 +186,60 @@ def _pairs(argument, text, example):
                 f"{pair!r} in {argument}={text!r}"
             )
         yield names
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes on each device, without activations.
+
+    Attributes:
+        weights: int, the model's variables.
+        gradients: int, all gradients at once.
+        optimizer: int, the optimizer's variables.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    def __str__(self):
+        parts = (f"{n / 1e9:.2f} GB of {name}" for name, n in self._asdict().items())
+        return f"{', '.join(parts)}, {sum(self) / 1e9:.2f} GB together"
+
+
+def device_memory(layout, model, optimizer):
+    """Returns the `DeviceMemory` of a built or declared model and optimizer.
+
+    Raises:
+        ValueError: the layout does not fit, see `Layout.partitions`.
+    """
+    partitions = layout.partitions(model)
+
+    def count(variables, partition):
+        total = 0
+        for v in variables:
+            parts = math.prod(layout.axes[axis] for axis in partition(v) if axis)
+            total += math.prod(v.shape) * np.dtype(v.dtype).itemsize // parts
+        return total
+
+    return DeviceMemory(
+        weights=count(model.variables, lambda v: partitions[v.path]),
+        gradients=count(model.trainable_variables, lambda v: partitions[v.path]),
+        optimizer=count(optimizer.variables, layout.slot_partition(model)),
+    )
+
+
+def declare_run(model, optimizer, dtype_policy):
+    """Builds a model and its optimizer, with variables that have no values.
+
+    See `Engine.build` for the arguments.
+    """
+    if keras.backend.backend() == "tensorflow":
+        with tf.Graph().as_default():  # Variables of a graph have no memory.
+            model = build_model(model, dtype_policy)
+            optimizer = optimizer()
+            optimizer.build(model.trainable_variables)
+        return model, optimizer
+    model = declare(lambda: build_model(model, dtype_policy))
+    optimizer = optimizer()  # Its step and rate are numbers, and not declared.
+    declare(lambda: optimizer.build(model.trainable_variables))
+    return model, optimizer

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+import types
 
 import jax
 import keras
@@ -19,7 +20,12 @@ def placed(sharding):
         sharding: a function of a `keras.Variable` that has a path and a shape, and no
             value yet. It returns a `jax.sharding.NamedSharding`.
     """
-    return _distributed(_Variables(sharding))
+    return _distributed(
+        types.SimpleNamespace(
+            get_variable_layout=sharding,
+            get_tensor_layout=lambda path: None,  # The compiler places activations.
+        )
+    )
 
 
 def shared(shardings):
@@ -38,16 +44,6 @@ def _distributed(distribution):
         yield
     finally:
         keras.distribution.set_distribution(previous)
-
-
-class _Variables:
-    """The distribution of new variables, for Keras."""
-
-    def __init__(self, sharding):
-        self.get_variable_layout = sharding
-
-    def get_tensor_layout(self, path):
-        return None  # Activations are the compiler's.
 
 
 class _Tensors:

@@ -84,15 +84,9 @@ def meet(seconds):
         raise MissingProcessesError(
             f"Process {', '.join(missing[1].split())} of {jax.process_count()} did "
             f"not come within {seconds} s to where all wait for each other. Its own "
-            "output says why; if it was only slow, set a larger "
+            "output has the reason. If it was only slow, set a larger "
             "JaxEngine.barrier_seconds."
         ) from None
-
-
-def gather_numbers(number, barrier):
-    """Returns the ints of all processes, see `Host.gather`, after a barrier."""
-    barrier()
-    return multihost_utils.process_allgather(np.int32(number)).tolist()
 
 
 def this_host(sharding, num_parts, barrier_seconds):
@@ -101,13 +95,18 @@ def this_host(sharding, num_parts, barrier_seconds):
     index = jax.process_index()
     first = min(p for p, shard in shards.items() if shard == shards[index])
     barrier = functools.partial(meet, barrier_seconds)
+
+    def gather_numbers(number):
+        barrier()  # It has a time limit.
+        return multihost_utils.process_allgather(np.int32(number)).tolist()
+
     return Host(
         index,
         jax.process_count(),
         barrier,
         shards[index],
         saves_position=index == first,
-        gather=functools.partial(gather_numbers, barrier=barrier),
+        gather=gather_numbers,
     )
 
 

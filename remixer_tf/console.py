@@ -88,7 +88,10 @@ class _Json(logging.Formatter):
     """Lines of Python's logging, which absl and warnings write too."""
 
     def format(self, record):
-        return _as_json(record.levelname.lower(), record.getMessage(), {})
+        lines = [record.getMessage()]
+        if record.exc_info:
+            lines.append(self.formatException(record.exc_info))
+        return _as_json(record.levelname.lower(), "\n".join(lines), {})
 
 
 class _Handler(logging.StreamHandler):

@@ -31,10 +31,10 @@ def write_report(model_dir, step=None):
     results = read_results(model_dir)
     steps = sorted({result["step"] for result in results})
     if not steps or step not in (None, *steps):
-        there = f"They are of steps {', '.join(map(str, steps))}." if steps else ""
+        there = f" They are of steps {', '.join(map(str, steps))}." if steps else ""
         raise UserError(
             f"There are no results of DecodedEvaluation in {model_dir}"
-            f"{'' if step is None else f' of step {step}'}. {there} Run "
+            f"{'' if step is None else f' of step {step}'}.{there} Run "
             "remixer_tf eval first."
         )
     step = steps[-1] if step is None else step

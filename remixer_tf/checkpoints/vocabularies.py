@@ -13,6 +13,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import UserError
 
 FOLDER = "vocabularies"
@@ -27,8 +28,13 @@ def remember_vocabularies(model_dir, vocabularies):
         name: vocabulary | _copy_file(model_dir, vocabulary)
         for name, vocabulary in vocabularies.items()
     }
-    with tf.io.gfile.GFile(_path(model_dir), "w") as file:
-        json.dump(written, file, indent=2)
+    write_whole(_path(model_dir), json.dumps(written, indent=2))
+
+
+def forget_vocabularies(model_dir):
+    """Removes vocabularies.json, if it is there."""
+    if tf.io.gfile.exists(_path(model_dir)):
+        tf.io.gfile.remove(_path(model_dir))
 
 
 def _copy_file(model_dir, vocabulary):

@@ -51,6 +51,9 @@ def run_command(name, arguments):
         UserError: there is no such command, or an argument or the configuration is
             wrong.
     """
+    # A mistake in the options is shown as they say, too.
+    in_json = "--log=json" in " ".join(arguments).replace("--log json", "--log=json")
+    console.configure("--quiet" in arguments, "json" if in_json else "text")
     from remixer_tf.configuration import parse_command_line
 
     command = load_command(name)

@@ -138,18 +138,18 @@ def read_all(files, bindings, folders):
     """
     statements = []
 
-    def read(path):
-        for statement in read_statements(_find(path, folders)):
+    def read(path, outer):
+        place = _find(path, folders)
+        if place in outer:
+            raise UserError(f"{path} is included by a file that it includes.")
+        for statement in read_statements(place):
             if isinstance(statement, IncludeStatement):
-                read(statement.filename)
+                read(statement.filename, [*outer, place])
             else:
                 statements.append(statement)
 
-    try:
-        for path in files:
-            read(path)
-    except RecursionError:
-        raise UserError(f"the files that {path} includes include it.") from None
+    for path in files:
+        read(path, [])
     for text in bindings:
         statements += read_text(text, f"--gin.{text.replace(' = ', '=', 1)}")
     return statements

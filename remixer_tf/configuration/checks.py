@@ -207,8 +207,11 @@ def _find(selector, place):
 
 def _check_no_class(binding):
     """Raises if the value on a command line is the name of a class, without @."""
-    if isinstance(binding.value, str) and binding.value in _ours():
-        part = _find(binding.value, "")
+    value = binding.value
+    if isinstance(value, str) and value.startswith("remixer_tf."):
+        value = value.rpartition(".")[2]
+    if isinstance(value, str) and value in _ours():
+        part = _find(value, "")
         if inspect.isclass(part.wrapped):
             name = f"--gin.{name_of(binding)}"
             raise UserError(

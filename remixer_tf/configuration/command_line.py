@@ -270,7 +270,7 @@ def _to_value(text):
     """Returns a value as gin text: a word or a path that is no literal is a string."""
     try:
         ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         if re.fullmatch(r"[^\s'\"%@()\[\]{}=]+", text):
             return repr(text)
     return text

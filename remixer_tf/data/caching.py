@@ -148,13 +148,13 @@ class CachedSource(seqio.DataSource):
         self.folder = folder
         names = sorted(tf.io.gfile.listdir(folder))
         splits = [x[5:-5] for x in names if x.startswith("info.")]  # info.SPLIT.json
+        counts = {split: self.stats(split)["examples"] for split in splits}
         self._of_split = {
             split: seqio.dataset_providers._CachedDataSource(
                 folder, split, cycle_length=_IN_TURN, block_length=1
             )
             for split in splits
         }
-        counts = {split: self.stats(split)["examples"] for split in splits}
         super().__init__(splits, counts)
 
     def stats(self, split):
@@ -247,8 +247,13 @@ def _count(stats, task, example):
 
 
 def _read_json(path):
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return json.load(file)
+    except (tf.errors.NotFoundError, ValueError):
+        raise UserError(
+            f"The cache is damaged: {path} is missing or no JSON. Write another cache."
+        ) from None
 
 
 def _write_json(path, value):

@@ -204,10 +204,12 @@ class HarnessModel(LM):
                 f"Received: {max_length}. Set it in the task's generation_kwargs, or "
                 "in gen_kwargs."
             )
-        names = {"temperature", "top_k", "top_p"} & given.keys()
-        sampling = Sampling(**{name: given[name] for name in names})
-        draws = given["do_sample"] and sampling.temperature > 0
-        return max_length, sampling if draws else None
+        if not given["do_sample"]:
+            return max_length, None
+        names = ("temperature", "top_k", "top_p")
+        values = {n: given[n] for n in names if given.get(n) is not None}
+        sampling = Sampling(**values)
+        return max_length, sampling if sampling.temperature > 0 else None
 
     def _generate(self, places, max_length, sampling):
         """Yields (context, one text for each of its places), longest contexts first."""

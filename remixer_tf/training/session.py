@@ -4,6 +4,7 @@ import dataclasses
 
 from remixer_tf.checkpoints.vocabularies import (
     check_vocabularies,
+    forget_vocabularies,
     name_copies,
     remember_vocabularies,
 )
@@ -60,6 +61,8 @@ class Session:
         continues = bool(self.step) or self.checkpoints.has_start
         if not continues:
             check_no_results(self.model_dir)
+            if self._writes:  # A start that failed may have left another vocabulary.
+                forget_vocabularies(self.model_dir)
             if checkpointing.initial:
                 self.progress.message(checkpointing.initial(model))
             self._origin = f"starting {self.model_dir} from scratch"

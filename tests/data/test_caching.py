@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import gin
 import numpy as np
@@ -216,3 +217,10 @@ def test_errors(corpus, cache, tmp_path):
     with pytest.raises(ValueError, match="CacheDatasetPlaceholder"):
         list(caching.write_caches(toy_task({"train": rows([(2, 2)])}), str(tmp_path)))
     assert not list(pathlib.Path(tmp_path).iterdir())
+
+
+def test_a_cache_without_its_numbers_is_one_line(cache, tmp_path):
+    shutil.copytree(cache / "text_span_corruption", tmp_path / "damaged")
+    (tmp_path / "damaged" / "stats.train.json").unlink()
+    with pytest.raises(UserError, match="damaged: .*stats.train.json is missing"):
+        caching.CachedSource(str(tmp_path / "damaged"))

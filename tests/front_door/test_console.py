@@ -115,6 +115,22 @@ def test_training_and_answering_quietly(tmp_path, monkeypatch, capsys):
     assert (code, out) == (2, [])
     error = json.loads(err[-1])
     assert error["level"] == "error" and "step 7" in error["message"]
+    code, out, err = shell(monkeypatch, capsys, "infer", "--log=json", "--foo")
+    assert (code, out, json.loads(err[-1])["level"]) == (2, [], "error")
+
+
+def test_json_lines_of_exceptions_have_their_traceback(capsys):
+    console.configure(log="json")
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        logging.exception("it failed")
+    finally:
+        console.configure()
+    line = json.loads(capsys.readouterr().err)
+    assert line["level"] == "error"
+    assert line["message"].startswith("it failed\nTraceback")
+    assert line["message"].endswith("ValueError: odd")
 
 
 def test_mistakes_in_the_shell_are_one_line(

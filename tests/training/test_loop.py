@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
+from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
@@ -204,6 +205,29 @@ def test_a_start_that_fails_leaves_no_folder(tmp_path):
             run(tmp_path / folder, 1, model=model, dataset=dataset)
     assert os.listdir(tmp_path) == ["mine"]
     assert os.listdir(tmp_path / "mine") == ["words.model"]
+
+
+def test_a_killed_start_leaves_no_vocabulary_to_compare(tmp_path):
+    """Nothing was trained, so another vocabulary may be taken."""
+    new = {"targets": {"kind": "bytes", "size": 15, "extra_ids": 0}}
+    (tmp_path / "vocabularies.json").write_text('{"targets": {"size": 7}}')
+
+    class Evaluation:
+        period = 1
+
+        def check(self, model_dir, evaluations):
+            check_vocabularies(model_dir, new)
+
+        def run(self, *args, **kwargs):
+            return {}
+
+    def dataset(**options):
+        data = toy.toy_dataset(**options)
+        data.vocabularies = new
+        return data
+
+    run(tmp_path, 1, dataset=dataset, evaluations=[Evaluation()])
+    assert '"size": 15' in (tmp_path / "vocabularies.json").read_text()
 
 
 def test_a_dry_run_leaves_a_live_run_alone(tmp_path):

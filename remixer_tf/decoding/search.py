@@ -81,9 +81,10 @@ class Search(NamedTuple):
         choose: `(log_probs, hypotheses, place, state) -> Choice`. It gets the
             log-probabilities of the next tokens, float32 `[batch, beams, vocab_size]`,
             -inf where the limits forbid a token; the `Hypotheses`; int32 `[batch]`, how
-            many tokens of the answer are written; and the state. While an example's
-            prompt is read its place is negative. Its choice and state are then ignored:
-            an example's answer does not depend on its neighbours.
+            many tokens of the answer are written; and the state. An example's choice
+            and state are ignored while its prompt is read, when its place is negative,
+            and once all its hypotheses have ended: its answer does not depend on its
+            neighbours.
         state: the memory of `choose`, such as finished answers: a tensor, or nested
             ones, with a leading axis `batch`.
         beams: int, hypotheses of each example.
@@ -260,8 +261,10 @@ class _Writing:
         _, _, hypotheses, nodes, _, writers, cache = now
         place = now.step - self.prompt_lengths
         reading = place < 0
+        ended = ops.logical_not(ops.any(now.hypotheses.running, axis=1))
+        waits = ops.logical_or(reading, ended)
         state = keras.tree.map_structure(
-            lambda old, new: ops.where(_expand(reading, old), old, new),
+            lambda old, new: ops.where(_expand(waits, old), old, new),
             now.state,
             choice.state,
         )

@@ -37,11 +37,11 @@ def test_beams_of_prompts_of_different_lengths(rules):
 
 def test_a_row_that_is_cut_before_its_neighbours_keeps_its_answer():
     """No beam ends here, so that the answer is the likeliest of all that are cut."""
-    model, max_length = recurrent.Recurrent(reads_prompt=True), 2
+    model = recurrent.Recurrent(reads_prompt=True)
     tokens = np.array([[2, 3, 4, 5], [2, 0, 0, 0]], "int32")
     beams = recurrent.VOCAB_SIZE - 1  # As many as tokens that are not EOS: all of them.
     search = functools.partial(
-        beam_search, model, max_length=max_length, rules=T5Rules(), beams=beams, eos_id=9
+        beam_search, model, max_length=2, rules=T5Rules(), beams=beams, eos_id=9
     )
     found = in_graph(search)({"encoder_input_tokens": tokens})
     for row, prompt in enumerate(tokens):

@@ -8,6 +8,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, DecodeState
+from remixer_tf.layers.base import read_prompt
 from remixer_tf.models import TransformerStack
 
 BATCH_SIZE, LENGTH, ENCODER_LENGTH, VOCAB_SIZE = 2, 7, 6, 100
@@ -248,7 +249,8 @@ class Trial:
 
         The first prompt is shorter than the tensor it comes in.
         """
-        prefill = self.jit(self.layer.prefill, self.layer)
+        read = functools.partial(read_prompt, self.layer)
+        prefill = self.jit(read, self.layer)
         whole = self.x.shape[1]
         for length, width in ((whole // 2, whole - 1), (whole, whole)):
             parts = self.x[:, :length], self.others[:, length:width]

@@ -1,5 +1,7 @@
 """A split read once, in its order, and batched for evaluation."""
 
+import functools
+
 import numpy as np
 import seqio
 import tensorflow as tf
@@ -78,7 +80,13 @@ def batch_examples(examples, codec, *, batch_size, length_buckets=None):
     buckets = LengthBuckets(length_buckets, lengths, codec.converter(pack=False))
     order = list(range(len(examples)))
     if length_buckets:
-        order.sort(key=lambda i: _bucket_and_lengths(examples[i], buckets.buckets))
+        prompts = codec.one_row and "inputs" in lengths
+        key = functools.partial(
+            _bucket_and_lengths,
+            buckets=buckets.buckets,
+            first="inputs" if prompts else "targets",
+        )
+        order.sort(key=lambda i: key(examples[i]))
     check_integers(batch_size=batch_size)
     fill = -len(order) % batch_size
     rows = [examples[i] for i in order + order[-1:] * fill]
@@ -100,14 +108,15 @@ def batch_examples(examples, codec, *, batch_size, length_buckets=None):
     return dataset.map(finish).prefetch(2)
 
 
-def _bucket_and_lengths(example, buckets):
-    """Key that sorts examples for decoding.
+def _bucket_and_lengths(example, buckets, first):
+    """Key that sorts examples for decoding, within a bucket by the feature `first`.
 
-    Within a bucket targets come first: rows that end together let it stop early.
+    Rows whose targets are equally long end together. Prompts of a language model matter
+    more: one call reads what all rows have, and steps read the rest.
     """
     full = buckets[-1]
     lengths = {name: min(len(example[name]), full[name]) for name in full}
     bucket = next(
         i for i, b in enumerate(buckets) if all(lengths[name] <= b[name] for name in b)
     )
-    return bucket, lengths["targets"], *lengths.values()
+    return bucket, lengths[first], *lengths.values()

@@ -10,7 +10,7 @@ from keras import ops
 from remixer_tf.decoding.constraints import AnswerLimits, Constraint
 from remixer_tf.decoding.repetition import Repetition, tokens_read
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import DecodeState
+from remixer_tf.layers.base import DecodeState, reads_at_once
 
 FIRST_CACHE_LENGTH = 64
 
@@ -81,9 +81,10 @@ class Search(NamedTuple):
         choose: `(log_probs, hypotheses, place, state) -> Choice`. It gets the
             log-probabilities of the next tokens, float32 `[batch, beams, vocab_size]`,
             -inf where the limits forbid a token; the `Hypotheses`; int32 `[batch]`, how
-            many tokens of the answer are written; and the state. While an example's
-            prompt is read its place is negative. Its choice and state are then ignored:
-            an example's answer does not depend on its neighbours.
+            many tokens of the answer are written; and the state. An example's choice
+            and state are ignored while its prompt is read, when its place is negative,
+            and once all its hypotheses have ended: its answer does not depend on its
+            neighbours.
         state: the memory of `choose`, such as finished answers: a tensor, or nested
             ones, with a leading axis `batch`.
         beams: int, hypotheses of each example.
@@ -123,11 +124,10 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
         the `Hypotheses`, and the last state.
 
     Raises:
-        ValueError: the model writes no text, prompt and answer are longer than it can
-            read, or see `AnswerLimits`.
+        ValueError: the model writes no text, the prompt's width and max_length are
+            together more than a layer can read, or see `AnswerLimits`.
     """
     check_writes(model)
-    _check_room(model, model.prompt(batch).shape[1], max_length)
     limits = limits or AnswerLimits()
     writing = _Writing(model, model.prompt(batch), max_length, search, eos_id, limits)
     longest = writing.steps.shape[0]
@@ -136,8 +136,8 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
     now, width = writing.start(cache), 0
     while True:
         cached = ops.arange(length, dtype="int32")  # positions
-        if width < writing.prompt.shape[1]:
-            width = min(length, writing.prompt.shape[1])
+        if width < writing.width:
+            width = min(length, writing.width)
             now = writing.read(context, cached, width, now)
 
         def is_unfinished(step, last, hypotheses, *_, length=length):
@@ -172,7 +172,9 @@ class _Writing:
     def __init__(self, model, prompt, max_length, search, eos_id, limits):
         self.model, self.prompt, self.search = model, prompt, search
         self.prompt_lengths = ops.sum(ops.cast(prompt > 0, "int32"), axis=1)
-        self.shortest = ops.min(self.prompt_lengths, initial=prompt.shape[1])
+        # What calls read of prompts: nothing if the model reads them by its steps.
+        self.width = prompt.shape[1] if reads_at_once(model) else 0
+        self.shortest = ops.min(self.prompt_lengths, initial=self.width)
         self.positions = ops.arange(max_length, dtype="int32")
         self.numbers = ops.arange(search.beams, dtype="int32")
         self.steps = ops.arange(prompt.shape[1] + max_length, dtype="int32")
@@ -260,8 +262,10 @@ class _Writing:
         _, _, hypotheses, nodes, _, writers, cache = now
         place = now.step - self.prompt_lengths
         reading = place < 0
+        ended = ops.logical_not(ops.any(now.hypotheses.running, axis=1))
+        waits = ops.logical_or(reading, ended)
         state = keras.tree.map_structure(
-            lambda old, new: ops.where(_expand(reading, old), old, new),
+            lambda old, new: ops.where(_expand(waits, old), old, new),
             now.state,
             choice.state,
         )
@@ -301,17 +305,6 @@ def check_writes(model):
             "Decoding, scoring, answering and exporting need a model that writes text, "
             f"EncoderDecoder or DecoderOnly. Received: {type(model).__name__}. To "
             "evaluate an encoder, set decode_fn to classify or best_span."
-        )
-
-
-def _check_room(model, prompt_length, max_length):
-    """Raises a ValueError if a prompt and an answer are longer than the model."""
-    longest = getattr(model, "max_length", None)
-    if prompt_length and longest and prompt_length + max_length > longest:
-        raise UserError(
-            f"Prompts of up to {prompt_length} tokens and answers of up to "
-            f"{max_length} are longer than the model, made for max_length={longest}. "
-            "Shorten them, or build the model with a larger max_length."
         )
 
 

@@ -1,5 +1,6 @@
 """The interface of residual sublayers, and the context that they read."""
 
+import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -197,7 +198,8 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """Reads a prompt: what `state.step` steps from position 0 on would do.
 
         This one takes the steps. A sublayer overrides it to read all positions at
-        once, as in `call`.
+        once, as in `call`. A class that overrides `decode_step` inherits no `prefill`:
+        `read_prompt` then takes its steps.
 
         Args:
             x: float `[batch, width, d_model]`, of at least `state.step` positions.
@@ -206,7 +208,8 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             cache: what `init_cache` returned.
             context: a `Context` of all positions, without masks and segments but
                 `token_mask`.
-            state: a `DecodeState`; `step` is the position that is decoded next.
+            state: a `DecodeState`; `step`, at least 1, is the position that is decoded
+                next.
 
         Returns:
             float `[batch, width, d_model]`, and the cache for position `state.step`.
@@ -214,25 +217,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         Raises:
             ValueError: the sublayer cannot decode step by step.
         """
-        missing = state.key_positions.shape[0] - x.shape[1]
-
-        def step(t, y, cache):
-            def here(x, axis=1):
-                return None if x is None else ops.take(x, t[None], axis=axis)
-
-            bias = here(context.position_bias, axis=2)
-            if bias is not None:
-                bias = ops.pad(bias, [[0, 0], [0, 0], [0, 0], [0, missing]])
-            at_t = context._replace(
-                tokens=here(context.tokens), token_mask=None, position_bias=bias
-            )
-            y_t, cache = self.decode_step(here(x), cache, at_t, state._replace(step=t))
-            is_t = ops.equal(ops.arange(x.shape[1], dtype="int32"), t)[:, None]
-            return t + 1, ops.where(is_t, ops.cast(y_t, y.dtype), y), cache
-
-        start = ops.convert_to_tensor(0, "int32"), ops.zeros_like(x), cache
-        _, y, cache = ops.while_loop(lambda t, *_: t < state.step, step, start)
-        return y, cache
+        return _take_steps(self, x, cache, context, state)
 
     def _cannot_decode(self):
         return UserError(
@@ -254,6 +239,63 @@ class PositionWise(Sublayer):
         return self(x, context=context), cache
 
     prefill = decode_step
+
+
+def reads_at_once(part):
+    """Whether the `prefill` of a layer, block or model is that of its `decode_step`.
+
+    It is not where a class further derived has a `decode_step` of its own.
+    """
+    for place in (part, *type(part).__mro__):
+        if "prefill" in vars(place):
+            return True
+        if "decode_step" in vars(place):
+            return False
+    return hasattr(part, "prefill")
+
+
+def read_prompt(part, x, cache, context, state, *others):
+    """`part.prefill`, or as many decoding steps if it has none, see `reads_at_once`.
+
+    Args:
+        part: a `Sublayer`, a `Block`, or the part of a sublayer.
+        x, cache, context, state: see `Sublayer.prefill`.
+        *others: what `part` takes besides; None, or float `[batch, width, ..]`.
+
+    Returns:
+        see `Sublayer.prefill`. The output may have other channels than x.
+    """
+    read = part.prefill if reads_at_once(part) else functools.partial(_take_steps, part)
+    return read(x, cache, context, state, *others)
+
+
+def _take_steps(part, x, cache, context, state, *others):
+    width = x.shape[1]
+    missing = state.key_positions.shape[0] - width
+
+    def step(t, cache):
+        def here(x, axis=1):
+            return None if x is None else ops.take(x, t[None], axis=axis)
+
+        bias = here(context.position_bias, axis=2)
+        if bias is not None:
+            bias = ops.pad(bias, [[0, 0], [0, 0], [0, 0], [0, missing]])
+        at_t = context._replace(
+            tokens=here(context.tokens), token_mask=None, position_bias=bias
+        )
+        now = state._replace(step=t)
+        return part.decode_step(here(x), cache, at_t, now, *map(here, others))
+
+    def add_step(t, y, cache):
+        y_t, cache = step(t, cache)
+        is_t = ops.equal(ops.arange(width, dtype="int32"), t)[:, None]
+        return t + 1, ops.where(is_t, y_t, y), cache
+
+    # The first one tells the shape and dtype of an output.
+    y, cache = step(ops.convert_to_tensor(0, "int32"), cache)
+    start = ops.convert_to_tensor(1, "int32"), ops.repeat(y, width, axis=1), cache
+    _, y, cache = ops.while_loop(lambda t, *_: t < state.step, add_step, start)
+    return y, cache
 
 
 def agree(layer, **facts):

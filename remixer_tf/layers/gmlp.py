@@ -6,7 +6,12 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import is_shared, share
-from remixer_tf.layers.base import Sublayer, get_activation, require_max_length
+from remixer_tf.layers.base import (
+    Sublayer,
+    get_activation,
+    read_prompt,
+    require_max_length,
+)
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -132,7 +137,7 @@ class SpatialGatingUnit(Sublayer):
     def prefill(self, z, cache, context, state, added=None):
         """See `Sublayer`; z is `[batch, width, channels]`."""
         z_1, z_2 = self._parts(z)
-        f, cache = self.mixing.prefill(self.norm(z_2), cache, context, state)
+        f, cache = read_prompt(self.mixing, self.norm(z_2), cache, context, state)
         return self._gate(z_1, f, added), cache
 
     def _parts(self, z):
@@ -289,15 +294,19 @@ class GatedMLP(Sublayer):
         return cache
 
     def decode_step(self, x, cache, context, state):
-        return self._with_cache("decode_step", x, cache, context, state)
+        return self._with_cache(_step, x, cache, context, state)
 
     def prefill(self, x, cache, context, state):
-        return self._with_cache("prefill", x, cache, context, state)
+        return self._with_cache(read_prompt, x, cache, context, state)
 
-    def _with_cache(self, method, x, *rest):
+    def _with_cache(self, read, x, *rest):
         attended, keys = None, {}
         if self.attention is not None:
-            attended, keys = getattr(self.attention, method)(x, *rest)
+            attended, keys = read(self.attention, x, *rest)
         z = self.act(self.wi(x))
-        z, cache = getattr(self.gating, method)(z, *rest, attended)
+        z, cache = read(self.gating, z, *rest, attended)
         return self.wo(z), {**cache, **keys}
+
+
+def _step(part, *args):
+    return part.decode_step(*args)

@@ -3,7 +3,7 @@
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import Sublayer, dense, get_activation
+from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -173,7 +173,7 @@ class RemixerBlock(Sublayer):
 
     def prefill(self, x, cache, context, state):
         x_prime = self.act(self.wi_0(x)) * self.wi_1(x)
-        x_s, cache = self.mixing.prefill(x_prime, cache, context, state)
+        x_s, cache = read_prompt(self.mixing, x_prime, cache, context, state)
         return self._output(x_prime, x_s), cache
 
     def _output(self, x_prime, x_s, training=False):

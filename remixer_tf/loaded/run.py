@@ -19,6 +19,7 @@ from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.exporting import check_export, export_run
+from remixer_tf.layers.base import reads_at_once
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import LongTexts, listed
@@ -259,10 +260,10 @@ class LoadedRun:
         tokens, _ = answerer.read(tf.constant([text]))
         batch = {"encoder_input_tokens": tokens}
         prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
-        step = self._decode_step()
+        steps = self._decoding_steps()
 
         def decode(tell):
-            model = searches.TellingModel(self.model, step, prompt, tell)
+            model = searches.TellingModel(self.model, *steps, prompt, tell)
             length = answerer.tokens.max_decode_length
             return answerer.tokens.decode_fn(model, batch, length).tokens.numpy()[0]
 
@@ -658,8 +659,10 @@ class LoadedRun:
             return configuration.call(name, self.run, self.model_dir, **given)[0]
 
     @_once
-    def _decode_step(self):
-        return tf.function(self.model.decode_step, autograph=False)
+    def _decoding_steps(self):
+        model, compiled = self.model, functools.partial(tf.function, autograph=False)
+        prefill = compiled(model.prefill) if reads_at_once(model) else None
+        return compiled(model.decode_step), prefill
 
     @_once
     def _scoring(self):

@@ -73,12 +73,15 @@ class TellingModel:
     Args:
         model: a model that writes text, on TensorFlow.
         step: its compiled `decode_step`.
+        prefill: its compiled `prefill`; None if its steps read a prompt.
         prompt_length: int, the tokens of a language model's prompt; else 0.
         tell: function of an int.
     """
 
-    def __init__(self, model, step, prompt_length, tell):
+    def __init__(self, model, step, prefill, prompt_length, tell):
         self._model, self._step = model, step
+        if prefill is not None:
+            self.prefill = prefill
         self._prompt_length, self._tell = prompt_length, tell
 
     def __getattr__(self, name):

@@ -1,12 +1,13 @@
 """A Transformer-shaped stack: a list of residual sublayers, repeated."""
 
+import functools
 import inspect
 
 import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import not_causal
+from remixer_tf.layers.base import not_causal, read_prompt
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
@@ -70,7 +71,7 @@ class Block(keras.layers.Layer):
         return self._add(x, y), cache
 
     def prefill(self, x, cache, context, state):
-        y, cache = self.sublayer.prefill(self.norm(x), cache, context, state)
+        y, cache = read_prompt(self.sublayer, self.norm(x), cache, context, state)
         return self._add(x, y), cache
 
     def _add(self, x, y, training=False):
@@ -101,7 +102,7 @@ class PostNormBlock(Block):
         return self.norm(self._add(x, y)), cache
 
     def prefill(self, x, cache, context, state):
-        y, cache = self.sublayer.prefill(x, cache, context, state)
+        y, cache = read_prompt(self.sublayer, x, cache, context, state)
         return self.norm(self._add(x, y)), cache
 
 
@@ -370,7 +371,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             if state is None:
                 x = block(x, context=context, training=training)
             else:
-                step = block.prefill if prefill else block.decode_step
+                read = functools.partial(read_prompt, block)
+                step = read if prefill else block.decode_step
                 x, new_cache[block.name] = step(x, cache[block.name], context, state)
         if self.final_norm is not None:
             x = self.final_norm(x)

@@ -76,11 +76,6 @@ class TextWriter(KerasModel):
         """The first position of a row that may have a loss, see `Sublayer`."""
         return getattr(self.decoder, "first_scorable", 0)
 
-    @property
-    def max_length(self):
-        """The longest sequence of the decoder, an int; None where it has no limit."""
-        return getattr(self.decoder, "max_length", None)
-
     def grow_cache(self, context, cache, max_length):
         """Pads the cache of the last step, to hold `max_length` tokens."""
         return self.decoder.grow_cache(cache, max_length, context)

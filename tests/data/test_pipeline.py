@@ -368,6 +368,23 @@ def test_sorted_eval_batches_are_cut_to_their_bucket():
             assert i < 0 or text == TRAIN[i][0]
 
 
+def test_language_models_read_prompts_of_equal_length_together():
+    """One call reads the prompts of a batch as far as the shortest goes."""
+    lengths = [(6, 1), (2, 2), (6, 3), (2, 4), (6, 5), (2, 6)]
+    task = toy_task({"dev": rows(lengths)})
+    batches = eval_batches.batch_examples(
+        eval_batches.read_examples(task, "dev", LENGTHS),
+        Codec(task, LENGTHS, LanguageModelFeatureConverter),
+        batch_size=3,
+        length_buckets=[LENGTHS],
+    )
+    prompts = [
+        [lengths[i][0] for i in batch["example_index"]]
+        for batch in batches.as_numpy_iterator()
+    ]
+    assert prompts == [[2] * 3, [6] * 3]
+
+
 def test_eval_examples_keep_whole_targets_and_their_other_features():
     (example,) = eval_batches.read_examples(
         toy_task({"dev": LONG[-1:]}), "dev", LENGTHS, max_examples=1

@@ -167,9 +167,3 @@ def test_an_encoder_decoder_goes_on_from_given_targets(search):
         for tokens in (given, np.where(given > 0, given + 1, 0).astype("int32"))
     )
     assert (answers != others).any()
-
-
-def test_a_prompt_longer_than_the_model_is_one_error_before_the_first_step():
-    model = make("gmlp")
-    with pytest.raises(ValueError, match="up to 8 tokens .* 17 .*max_length=24"):
-        greedy_decode(model, prompts(3), 17)

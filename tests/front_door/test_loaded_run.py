@@ -6,6 +6,7 @@ import gin
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import remixer_tf as rt
 from remixer_tf.commands import run_command
@@ -84,6 +85,21 @@ def test_a_language_model_streams_without_its_prompt(lm_run):
     lm = rt.load(lm_run)
     for prompt in ("to be or not", "the question"):
         assert "".join(lm.stream(prompt)) == answers(lm, prompt)
+
+
+@on_tensorflow
+def test_a_stream_reads_its_prompt_in_a_compiled_call(lm_run, monkeypatch):
+    lm, eager = rt.load(lm_run), []
+    prefill = lm.model.prefill
+
+    def record(*args):
+        eager.append(tf.executing_eagerly())
+        return prefill(*args)
+
+    monkeypatch.setattr(lm.model, "prefill", record)
+    streamed = "".join(lm.stream("the question"))
+    assert eager and not any(eager)
+    assert streamed == answers(lm, "the question")
 
 
 @on_tensorflow

@@ -85,8 +85,13 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
         if path in preset_names():
             hint = f" It is a preset: create({path!r}) makes a model with new weights."
         raise MissingFileError(
-            f"there is no {path!r}. Expected: the folder of a run (with "
-            f"{configuration.RUN_FILE}), or of published weights.{hint}"
+            f"there is no {path!r}, and nothing is downloaded. Expected: the folder of "
+            f"a run (with {configuration.RUN_FILE}), or of published weights.{hint}"
+        )
+    if path.endswith(".keras"):
+        raise UserError(
+            f"{path} is a Keras model. Import remixer_tf.models and "
+            f"remixer_tf.optimizers, and call keras.saving.load_model({path!r})."
         )
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.

@@ -76,7 +76,7 @@ class ChoiceFiles(NamedTuple):
             try:
                 new = self.parse(json.loads(line), running_text)
                 if not all(any(question.correct) for question in new):
-                    raise ValueError("no choice is correct")
+                    raise UserError("no choice is correct")
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise UserError(
                     f"{path}, line {number}: expected a JSON object with "
@@ -114,7 +114,7 @@ def parse_record(row, running_text):
         if running_text:
             before, gap, after = inputs.partition(PLACEHOLDER)
             if not gap:
-                raise ValueError(f"the query has no {PLACEHOLDER}")
+                raise UserError(f"the query has no {PLACEHOLDER}")
             inputs = before.rstrip()
             choices = [f"{before[len(inputs) :]}{x}{after}" for x in entities]
         questions.append(_question(inputs, choices, labels))

@@ -96,7 +96,7 @@ def download(split, url=URL):
         reply = requests.get(url, timeout=10)
         reply.raise_for_status()
         if hashlib.sha256(reply.content).hexdigest() != CHECKSUMS[split]:
-            raise ValueError("its checksum is wrong")
+            raise UserError("its checksum is wrong")
         tf.io.gfile.makedirs(downloads)
         temporary = f"{path}.{os.getpid()}"
         with tf.io.gfile.GFile(temporary, "wb") as file:

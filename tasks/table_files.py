@@ -205,7 +205,7 @@ def _json(text):
 
 def _once_each(pairs):
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise UserError("a name stands twice")
     return dict(pairs)
 
 

@@ -160,3 +160,19 @@ def test_commands_that_read_a_configuration_have_the_same_first_options():
             "--gin_search_paths",
             "--module_import",
         ], name
+
+
+def test_an_unknown_option_is_named_before_what_is_required(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["remixer_tf", "train", "--modeldir=x"])
+    with pytest.raises(SystemExit):
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "unknown argument '--modeldir=x'" in line and "--model_dir" in line
+
+
+def test_a_reader_that_stops_early_sees_no_traceback():
+    command = f"{sys.executable} -m remixer_tf | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "" and done.stdout in ("0\n", "141\n")

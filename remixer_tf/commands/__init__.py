@@ -6,6 +6,7 @@ commands. The module has `add_arguments(parser)` and `run(options)`.
 
 import contextlib
 import importlib
+import os
 import re
 import sys
 
@@ -78,6 +79,10 @@ def errors_in_one_line():
     """
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # Nobody reads the output any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Ctrl-C", file=sys.stderr)
         sys.exit(130)

@@ -42,8 +42,14 @@ def parse_command_line(arguments, description, add_arguments, program=None):
     """
     parser = _Parser(program, "%(prog)s [options]", description, allow_abbrev=False)
     add_arguments(parser)
+    known = parser._option_string_actions
+    takes_gin = "--gin_file" in known
+    # Before argparse, which would only name what is required.
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name.startswith("--") and name not in known:
+            _to_binding(argument, parser, takes_gin)
     options, rest = parser.parse_known_args(arguments)
-    takes_gin = hasattr(options, "gin_file")
     bindings = [_to_binding(argument, parser, takes_gin) for argument in rest]
     if takes_gin:
         options.gin_bindings = bindings

@@ -44,6 +44,7 @@ def table_bindings(run, files, table):
         "fit/table_task.name = 'table'",
         "fit/TableRows.header = True",
         "fit/TableRows.columns = None",
+        "fit/TableRows.fractions = None",
         "fit/table_task.rows = @fit/TableRows()",
         "fit/table_task.metrics = ['accuracy']",
         *(f"fit/table_task.{name} = {value!r}" for name, value in table.items()),
@@ -56,6 +57,7 @@ def training_bindings(steps, batch_size, learning_rate, validates):
     evaluations = ", ".join(f"@{name}()" for name in names)
     return [
         f"Schedule.train_steps = {steps}",
+        f"Schedule.steps_per_call = {1 if steps % 10 else 10}",
         f"train.evaluations = [{evaluations}]",
         *(f"{name}.period = {steps}" for name in names),
         *([] if validates else ["Checkpointing.best = None"]),

@@ -139,7 +139,8 @@ class WarmupLinearDecay(_Schedule):
             raise UserError(
                 "total_steps must be more than warmup_steps, between which the rate "
                 f"falls. Received: total_steps={self.total_steps}, warmup_steps="
-                f"{self.warmup_steps}. Train for longer, or warm up for less."
+                f"{self.warmup_steps}. Train for longer, or warm up for less "
+                "(in gin files of runs TRAIN_STEPS, WARMUP_STEPS)."
             )
         if self.end_learning_rate > self.learning_rate:
             raise UserError(

@@ -265,3 +265,22 @@ def test_allowed_answers_are_texts(run):
     assert {*found} <= {"the dog", "A cat"}
     with pytest.raises(ValueError, match="batch_size"):
         run.generate("A", batch_size=0)
+
+
+def test_a_saved_keras_model_is_no_run(tmp_path):
+    (tmp_path / "m.keras").write_bytes(b"PK")
+    with pytest.raises(UserError, match="keras.saving.load_model"):
+        rt.load(str(tmp_path / "m.keras"))
+
+
+def test_tables_of_a_run_that_divides_its_own(tiny_run, tmp_path):
+    rows = "inputs\ttargets\n" + "".join(f"a {x}\t{x}\n" for x in "bcdefghijk")
+    (tmp_path / "new.tsv").write_text(rows)
+    fractions = "TableRows.fractions = {'train': 0.5, 'validation': 0.5}"
+    run = rt.load(tiny_run, bindings=[fractions, "Schedule.steps_per_call = 10"])
+    found = run.evaluate(str(tmp_path / "new.tsv"))
+    assert found
+    new = run.fit(
+        str(tmp_path / "new.tsv"), str(tmp_path / "new"), steps=3, batch_size=2
+    )
+    assert new.step == 3

@@ -251,8 +251,9 @@ class JaxEngine(Engine):
         return self.program(superbatch)[1]
 
     def matmul_rate(self):
-        devices = self._mesh.local_mesh.size
         accelerator = jax.default_backend() != "cpu"
+        # Devices that XLA makes of one CPU share its cores.
+        devices = self._mesh.local_mesh.size if accelerator else 1
         return devices * matmul_rate(self._compute_dtype, accelerator)
 
     def peak_rate(self):

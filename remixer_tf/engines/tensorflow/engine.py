@@ -123,7 +123,7 @@ class TensorFlowEngine(Engine):
     def matmul_rate(self):
         accelerator = bool(tf.config.list_logical_devices("GPU"))
         rate = matmul_rate(self._compute_dtype, accelerator)
-        return rate * self._devices_of_host()
+        return rate * (self._devices_of_host() if accelerator else 1)
 
     def peak_rate(self):
         gpus = tf.config.list_physical_devices("GPU")

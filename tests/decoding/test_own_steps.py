@@ -229,8 +229,8 @@ class Steps:
 
 def test_a_model_without_prefill():
     model, batch = recurrent.Recurrent(reads_prompt=True), recurrent.inputs()
-    search = functools.partial(greedy_decode, max_length=3, eos_id=-1)
-    found = in_graph(functools.partial(search, Steps(model)))(batch)
+    search = functools.partial(greedy_decode, Steps(model), max_length=3, eos_id=-1)
+    found = in_graph(search, model)(batch)
     for row, prompt in enumerate(batch["encoder_input_tokens"]):
         written = []
         for _ in range(3):

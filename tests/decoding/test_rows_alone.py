@@ -43,7 +43,7 @@ def test_a_row_that_is_cut_before_its_neighbours_keeps_its_answer():
     search = functools.partial(
         beam_search, model, max_length=2, rules=T5Rules(), beams=beams, eos_id=9
     )
-    found = in_graph(search)({"encoder_input_tokens": tokens})
+    found = in_graph(search, model)({"encoder_input_tokens": tokens})
     for row, prompt in enumerate(tokens):
         first = model.log_probs(prompt, [])
         best = np.argsort(-first)[:beams]

@@ -136,44 +136,71 @@ class Adafactor(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate):
         """Applies one dense gradient to its variable; called by `apply`."""
         slots = self._slots[self._get_variable_index(variable)]
+        difference, new = self.compute_update(
+            gradient,
+            ops.cast(variable, variable.dtype),
+            {name: ops.cast(slot, _DTYPE) for name, slot in slots.items()},
+            ops.cast(learning_rate, _DTYPE),
+            ops.cast(self.iterations, self.iterations.dtype),
+        )
+        for name, value in new.items():
+            self.assign(slots[name], value)
+        self.assign_sub(variable, difference)
+
+    def compute_update(self, gradient, value, slots, learning_rate, iterations):
+        """Computes the update of one variable.
+
+        It depends on its arguments alone, so that a trace serves all variables of a
+        shape.
+
+        Args:
+            gradient, value: float arrays of one shape, the dense gradient and the
+                variable.
+            slots: dictionary of float32 arrays, see `slot_axes`.
+            learning_rate: float32 scalar.
+            iterations: int scalar.
+
+        Returns:
+            (D or M, slots): what the variable loses, and the new slots.
+        """
+        new = {}
+
+        def average(name, moment, decay):
+            """Moves a slot towards a moment."""
+            new[name] = slots[name] * decay + moment * (1.0 - decay)
+            return new[name]
+
+        step = ops.cast(ops.maximum(iterations - self.step_offset, 0), _DTYPE)
+        decay = 1.0 - ops.power(step + 1.0, -self.decay_exponent)
         gradient = ops.cast(gradient, _DTYPE)
-        update = gradient * self._inverse_root_second_moment(gradient, slots)
+        squared = ops.square(gradient) + _EPSILON_1
+        factored_axes = self._factored_axes(gradient.shape)
+        if factored_axes is None:
+            factor = ops.rsqrt(average("second_moment", squared, decay))
+        else:
+            largest, second = factored_axes
+            row = ops.mean(squared, axis=largest)
+            column = ops.mean(squared, axis=second)
+            row = average("second_moment_row", row, decay)
+            column = average("second_moment_column", column, decay)
+            row = ops.expand_dims(row, largest)
+            row = row / ops.mean(row, axis=second, keepdims=True)
+            factor = ops.rsqrt(row) * ops.rsqrt(ops.expand_dims(column, second))
+        update = gradient * factor
         if self.clipping_threshold is not None:
             update = update / ops.maximum(1.0, _rms(update) / self.clipping_threshold)
-        update = update * ops.cast(learning_rate, _DTYPE)
+        rate = learning_rate
         if self.multiply_by_parameter_scale:
-            scale = _rms(ops.cast(variable, _DTYPE))
-            update = update * ops.maximum(scale, self.epsilon_2)
+            scale = _rms(ops.cast(value, _DTYPE))
+            rate = rate * ops.maximum(scale, self.epsilon_2)
+        update = update * rate
         if self.beta_1:
-            update = self._average(slots["first_moment"], update, self.beta_1)
-        self.assign_sub(variable, ops.cast(update, variable.dtype))
+            update = average("first_moment", update, self.beta_1)
+        return ops.cast(update, value.dtype), new
 
     def get_config(self):
         """Returns the constructor's arguments, all of them serializable."""
         return super().get_config() | {name: getattr(self, name) for name in _OPTIONS}
-
-    def _inverse_root_second_moment(self, gradient, slots):
-        """Updates the second moment; returns a factor, broadcastable to gradient."""
-        step = ops.cast(ops.maximum(self.iterations - self.step_offset, 0), _DTYPE)
-        decay = 1.0 - ops.power(step + 1.0, -self.decay_exponent)
-        squared = ops.square(gradient) + _EPSILON_1
-        factored_axes = self._factored_axes(gradient.shape)
-        if factored_axes is None:
-            return ops.rsqrt(self._average(slots["second_moment"], squared, decay))
-        largest, second = factored_axes
-        row = ops.mean(squared, axis=largest)
-        column = ops.mean(squared, axis=second)
-        row = self._average(slots["second_moment_row"], row, decay)
-        column = self._average(slots["second_moment_column"], column, decay)
-        row = ops.expand_dims(row, largest)
-        row = row / ops.mean(row, axis=second, keepdims=True)
-        return ops.rsqrt(row) * ops.rsqrt(ops.expand_dims(column, second))
-
-    def _average(self, slot, value, decay):
-        """Moves the slot towards value; returns the new value, not the slot."""
-        value = slot * decay + value * (1.0 - decay)
-        self.assign(slot, value)
-        return value
 
     def _factored_axes(self, shape):
         """Returns (largest axis, second largest axis), or None if not factored."""

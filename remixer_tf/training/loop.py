@@ -91,7 +91,9 @@ def train(
         if session.nothing_to_do(evaluating):
             return None
         session.check_layers(evaluating)
-        session.describe(engine.cost(batches.first), run.dtype_policy)
+        cost = engine.cost(batches.like_first())  # Data are read while it traces.
+        batches.read_first()
+        session.describe(cost, run.dtype_policy)
         if launch.dry_run:
             return None
         text, hyperparameters = session.write_configuration()

@@ -19,7 +19,7 @@ def check_own_layers(model, batch, decodes=False):
 
     Args:
         model: a built `keras.Model`.
-        batch: a batch or superbatch, to see whether the data are packed.
+        batch: a batch, superbatch or its specs, to see whether the data are packed.
         decodes: bool, whether the run decodes, so that a decoder's layers have to.
 
     Raises:

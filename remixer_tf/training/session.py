@@ -97,14 +97,14 @@ class Session:
         return True
 
     def check_layers(self, evaluating):
-        """Reads the first batch, and tests a user's own layers.
+        """Tests a user's own layers.
 
         They have to decode if an evaluation of the run decodes.
         """
-        batch = self.batches.read_first()
         if self.launch.layer_checks:
             decodes = any(getattr(e, "decodes", False) for e in evaluating.evaluations)
-            check_own_layers(self.engine.model, batch, decodes)
+            features = self.batches.data.element_spec
+            check_own_layers(self.engine.model, features, decodes)
 
     def describe(self, cost, dtype_policy):
         """Shows what will run, and where it starts."""

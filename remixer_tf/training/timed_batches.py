@@ -1,8 +1,10 @@
 """The batches that a run reads, and whether the model has ids for them."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import tensorflow as tf
 
 from remixer_tf.errors import UserError
 
@@ -16,7 +18,7 @@ class TimedBatches:
 
     Attributes:
         data, iterator: the data and their iterator.
-        first: the first superbatch. `read_first` sets it.
+        first: the first superbatch. `read_first`, after `like_first`, sets it.
         start: float, `time.perf_counter` before the last batch was read.
         waited: float, the seconds that reading the last batch took.
         new_shapes: bool, whether the last batch is the first one of its shapes, so that
@@ -30,9 +32,21 @@ class TimedBatches:
         self.first = None
         self._shapes = set()
 
+    def like_first(self):
+        """Begins to read the first superbatch in a thread, and returns zeros like it.
+
+        If the shapes differ between superbatches, it waits for the first one and
+        returns that.
+        """
+        self._reading = ThreadPoolExecutor(1).submit(next, self.iterator)
+        specs = self.data.element_spec
+        if all(spec.shape.is_fully_defined() for spec in specs.values()):
+            return {k: tf.zeros(spec.shape, spec.dtype) for k, spec in specs.items()}
+        return self.read_first()
+
     def read_first(self):
         """Returns the first superbatch, checked. It is still yielded first."""
-        self.first = next(self.iterator)
+        self.first = self._reading.result()
         check_ids(self.first, self._engine.model)
         return self.first
 

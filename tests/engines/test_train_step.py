@@ -399,3 +399,21 @@ def test_the_model_is_traced_once(options):
     for _ in range(2):
         train_step(toy.stack(toy.make_batches(3)))
     assert len(traces) == 1
+
+
+@pytest.mark.skipif(ON_JAX, reason="JAX traces each variable's update")
+def test_adafactor_is_traced_once_for_equal_shapes():
+    class Twins(toy.ToyModel):
+        def build(self, input_shape=None):
+            super().build(input_shape)
+            self.twins = [self.add_weight(shape=(3,)) for _ in range(2)]
+
+        def call(self, batch, training=False):
+            factor = ops.sum(self.twins[0] * self.twins[1])
+            return super().call(batch, training=training) * (1 + factor)
+
+    model, train_step = make_step(Twins(), optimizer := Adafactor(0.01))
+    train_step(toy.stack(toy.make_batches(1)))
+    shapes = [tuple(variable.shape) for variable in model.trainable_variables]
+    assert len(set(shapes)) < len(shapes)
+    assert optimizer.compute_update.experimental_get_tracing_count() == len(set(shapes))

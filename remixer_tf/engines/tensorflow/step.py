@@ -18,6 +18,7 @@ from remixer_tf.models.batches import (
     targets_and_weights,
 )
 from remixer_tf.objectives.objective import Objective, reports, unused_variables
+from remixer_tf.optimizers import Adafactor
 from remixer_tf.optimizers.options import check_optimizer
 
 # Sums that the loss, the auxiliary losses and the statistics do not bring.
@@ -69,6 +70,8 @@ class TrainStep:
             with strategy.scope():
                 optimizer.build(model.trainable_variables)
         take_reduced_gradients(optimizer)
+        if isinstance(optimizer, Adafactor):
+            optimizer.compute_update = _traced_by_shape(optimizer.compute_update)
 
     def __call__(self, superbatch, stop=False):
         return self.run_steps(*self.arguments(superbatch, stop))
@@ -234,3 +237,13 @@ class TrainStep:
         if unused:
             raise unused_variables(unused)
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def _traced_by_shape(function):
+    """Traces a function once for all arguments of equal shapes.
+
+    On CPUs it stays a function in the graph, which TensorFlow then optimizes once too.
+    """
+    devices = {device.device_type for device in tf.config.list_logical_devices()}
+    attributes = {"_noinline": True} if devices == {"CPU"} else None
+    return tf.function(function, autograph=False, experimental_attributes=attributes)

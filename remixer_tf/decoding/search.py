@@ -172,7 +172,7 @@ class _Writing:
     def __init__(self, model, prompt, max_length, search, eos_id, limits):
         self.model, self.prompt, self.search = model, prompt, search
         self.prompt_lengths = ops.sum(ops.cast(prompt > 0, "int32"), axis=1)
-        # What calls read of prompts: nothing if the model reads them by its steps.
+        # A call reads at most so many tokens of a prompt; 0: its steps read it.
         self.width = prompt.shape[1] if reads_at_once(model) else 0
         self.shortest = ops.min(self.prompt_lengths, initial=self.width)
         self.positions = ops.arange(max_length, dtype="int32")

@@ -291,7 +291,7 @@ def _take_steps(part, x, cache, context, state, *others):
         is_t = ops.equal(ops.arange(width, dtype="int32"), t)[:, None]
         return t + 1, ops.where(is_t, y_t, y), cache
 
-    # The first one tells the shape and dtype of an output.
+    # Step 0 has the shape and dtype of each output.
     y, cache = step(ops.convert_to_tensor(0, "int32"), cache)
     start = ops.convert_to_tensor(1, "int32"), ops.repeat(y, width, axis=1), cache
     _, y, cache = ops.while_loop(lambda t, *_: t < state.step, add_step, start)

@@ -208,9 +208,13 @@ class _Writing:
             return ops.logical_and(step < self.shortest, self.shortest <= width)
 
         def read(step, cache):
-            return self.shortest, self.model.prefill(inputs, cache, context, state)
+            # This reads `step`, 0: XLA would move what does not out of the loop, and
+            # so read prompts at every width.
+            tokens = ops.where(self.steps[:width] >= step, inputs, 0)
+            return self.shortest, self.model.prefill(tokens, cache, context, state)
 
-        # LiteRT converts no `ops.cond` with loops in it, such as those of mixtures.
+        # A loop of one turn: LiteRT converts no `ops.cond` with loops in it, such as
+        # those of mixtures.
         step, cache = ops.while_loop(is_next, read, (now.step, now.cache))
         return now._replace(step=step, cache=cache)
 

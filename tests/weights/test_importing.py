@@ -81,7 +81,7 @@ def test_relatives_of_t5(tmp_path, kind, config):
     published.write_hugging_face(tmp_path, weights, model_type=kind, **config)
     model = imported(tmp_path, tmp_path)
     check_logits(model, weights)
-    batch = {"encoder_input_tokens": INPUTS}
+    batch = {"encoder_input_tokens": INPUTS.astype("int32")}
     tokens = np.array(greedy_decode(model, batch, 6).tokens)
     expected = numpy_t5.logits(weights, INPUTS, tokens).argmax(-1)
     ended = np.cumsum(tokens == 1, axis=1) - (tokens == 1) > 0

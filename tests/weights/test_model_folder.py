@@ -82,9 +82,13 @@ def test_a_run_is_published_and_loaded(exported, tmp_path):
     moved = tmp_path / "moved"
     os.rename(published, moved)
     loaded = rt.load(moved)
-    assert loaded.generate(QUESTIONS, scores=True) == original.generate(
-        QUESTIONS, scores=True
-    )
+    answers = loaded.generate(QUESTIONS, scores=True)
+    assert answers == original.generate(QUESTIONS, scores=True)
+    (tmp_path / "in.txt").write_text("\n".join(QUESTIONS) + "\n")
+    files = [f"--input={tmp_path}/in.txt", f"--output={tmp_path}/out.txt"]
+    run_command("infer", [f"--model_dir={moved}", *files])
+    lines = (tmp_path / "out.txt").read_text(errors="replace").split("\n")[:-1]
+    assert [line.replace(r"\n", "\n") for line in lines] == [x for x, _ in answers]
 
 
 def test_training_goes_on_from_it(exported, tmp_path, capsys):

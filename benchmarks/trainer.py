@@ -67,7 +67,8 @@ def main():
     timed(pipeline, "_count_examples", "making mini_cogs, counting over-long examples")
     timed(TensorFlowEngine, "build", "model and optimizer")
     timed(TensorFlowEngine, "matmul_rate", "matmul rate")
-    timed(TensorFlowEngine, "cost", "tracing")
+    tracing = "tracing, while the shuffle buffer is filled"
+    timed(TensorFlowEngine, "cost", tracing)
     timed(TrainStep, "__call__", "step")
     timed(writing.Checkpoints, "save", "checkpoint, waited for")
     timed(writing.Checkpoints, "_write", "checkpoint, written aside")
@@ -103,13 +104,13 @@ def main():
         "making mini_cogs, counting over-long examples",
         "model and optimizer",
         "matmul rate",
-        "tracing",
+        tracing,
     )
     for label in shown:
         print_row(label, f"{sum(SECONDS[label]):.1f}")
     print_row("the first call, with compilation", f"{SECONDS['step'][0]:.1f}")
     rest = first[0] - sum(sum(SECONDS[label]) for label in shown) - SECONDS["step"][0]
-    print_row("filling the shuffle buffer, and the rest", f"{rest:.1f}")
+    print_row("waiting for the first batch, and the rest", f"{rest:.1f}")
     print_row("**in all**", f"**{first[0]:.1f}**")
 
     step = sum(SECONDS["step"][1:]) / len(SECONDS["step"][1:])

@@ -11,10 +11,10 @@ from remixer_tf.weights.values import short
 
 WEIGHTS = "model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"
-# Files of these kinds are never read: some run code, others need another library.
 # NumPy's types and bfloat16, as safetensors calls them.
 _DTYPES = {"BF16", "F16", "F32", "F64", "BOOL"}
 _DTYPES |= {f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)}
+# Files of these kinds are never read: some run code, others need another library.
 _PICKLE = "a pickle, and reading it runs the code in it"
 _REFUSED = {
     **dict.fromkeys((".bin", ".pt", ".pth"), _PICKLE),

@@ -1,5 +1,6 @@
 """BERT's vocabulary: WordPiece."""
 
+import collections
 import functools
 import json
 
@@ -40,15 +41,18 @@ def wordpiece_vocabulary(path, lower_case=True):
     try:
         read = _pieces_of_json if path.endswith(".json") else _pieces_of_text
         pieces = read(content.decode())
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path!r} has no WordPiece vocabulary: {error}.") from error
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as e:
+        raise UserError(f"{path!r} has no WordPiece vocabulary: {e}.") from e
     missing = [piece for piece in _SPECIAL if piece not in pieces]
-    if missing or pieces[0] != "[PAD]":
+    if missing or pieces[:1] != ["[PAD]"]:
         raise UserError(
             f"The vocabulary {path!r} must begin with [PAD] and have "
-            f"{', '.join(_SPECIAL)}. Received: {pieces[0]!r} first, and no "
+            f"{', '.join(_SPECIAL)}. Received: {pieces[:1]} first, and no "
             f"{', '.join(missing) or 'piece missing'}."
         )
+    if len({*pieces}) < len(pieces):
+        ((twice, _),) = collections.Counter(pieces).most_common(1)
+        raise UserError(f"The vocabulary {path!r} has the piece {twice!r} twice.")
     return WordPieceVocabulary(path, tuple(pieces), lower_case)
 
 
@@ -57,7 +61,10 @@ def _pieces_of_text(text):
 
 
 def _pieces_of_json(text):
-    vocabulary = json.loads(text)["model"]["vocab"]
+    model = json.loads(text)["model"]
+    kind, vocabulary = model.get("type", "WordPiece"), model["vocab"]
+    if kind != "WordPiece" or not isinstance(vocabulary, dict):
+        raise ValueError(f"its model is of type {kind!r}")
     pieces = sorted(vocabulary, key=vocabulary.get)
     if [vocabulary[piece] for piece in pieces] != list(range(len(pieces))):
         raise ValueError("its ids are not 0, 1, 2 and so on")

@@ -56,7 +56,8 @@ class TextEncoder(tf.Module):
         features = task.output_features
         self._special = special_ids(features["inputs"].vocabulary) if cls else None
         self._joins = "token_types" in features
-        self._pairs = "inputs_b" in features
+        # A model of one token type reads one text.
+        self._pairs = "inputs_b" in features and model.num_token_types != 1
         self._model = lambda batch: model(batch, training=False)
         self._encode = model.encode
         self._num_classes = model.num_classes

@@ -14,6 +14,7 @@ from remixer_tf.weights.values import (
     flag,
     integer,
     real,
+    shape_of,
     short,
     word,
 )
@@ -29,6 +30,7 @@ HEADS = {
 _WITH_TRANSFORM = ("BertForMaskedLM", "BertForPreTraining")
 _TABLE = "embeddings.word_embeddings.weight"
 _DECODER = "cls.predictions.decoder"
+_TOKENIZERS = ("BertTokenizer", "BertTokenizerFast")
 
 
 def read_bert(folder, config, converting):
@@ -44,7 +46,7 @@ def read_bert(folder, config, converting):
         ValueError: the encoder here cannot hold it. The message names the field.
     """
     names = config.get("architectures")
-    if type(names) is not list or len(names) != 1 or names[0] not in HEADS:
+    if type(names) is not list or len(names) != 1 or names[0] not in [*HEADS]:
         raise UserError(
             "architectures in config.json of a BERT must be one of "
             f"{', '.join(HEADS)}. Received: {short(names)}"
@@ -73,8 +75,8 @@ def read_bert(folder, config, converting):
     prefix = "" if _TABLE in shapes else "bert."
     bindings = _sizes(config, kind, shapes)
     if HEADS[kind] == "ClassificationHead":
-        bindings |= _classes(config, shapes)
-    vocabulary, lower_case = _vocabulary(folder)
+        bindings |= _classes(config, kind, shapes)
+    vocabulary, lower_case = _vocabulary(folder, config)
     return Source(
         f"Hugging Face {kind}",
         ("architectures/bert_published.gin",),
@@ -136,11 +138,15 @@ def _sizes(config, kind, shapes):
     }
 
 
-def _classes(config, shapes):
+def _classes(config, kind, shapes):
     """The bindings of a classifier's classes."""
     check_fields(config, problem_type="single_label_classification")
-    number = shapes.get("classifier.weight", (2,))[0]
+    number, _ = shape_of(shapes, "classifier.weight", 2, f"every {kind}")
     labels = config.get("id2label") or {}
+    if not isinstance(labels, dict):
+        raise UserError(
+            f"id2label must be an object of ids and names. Received: {short(labels)}"
+        )
     names = [labels.get(str(i), f"LABEL_{i}") for i in range(number)]
     if number < 2:
         raise UserError(
@@ -176,9 +182,11 @@ def _skipped(kind, prefix, shapes, read):
     return skipped
 
 
-def _vocabulary(folder):
+def _vocabulary(folder, config):
     """The path of the vocabulary, or None, and whether it is of small letters."""
     tokenizer = read_json(os.path.join(folder, "tokenizer_config.json"), optional=True)
+    for values in (config, tokenizer):
+        word(values, "tokenizer_class", _TOKENIZERS[0], _TOKENIZERS)
     check_fields(tokenizer, tokenize_chinese_chars=True)
     lower_case = flag(tokenizer, "do_lower_case", True)
     accents = flag(tokenizer, "strip_accents", lower_case)
@@ -187,5 +195,20 @@ def _vocabulary(folder):
             "strip_accents in tokenizer_config.json must be as do_lower_case: "
             f"{lower_case}. Received: {accents}"
         )
+    file = read_json(os.path.join(folder, "tokenizer.json"), optional=True)
+    normalizer = file.get("normalizer")
+    # transformers reads tokenizer_config.json alone, the tokenizers library this file.
+    for name, value in {
+        "lowercase": lower_case,
+        "strip_accents": lower_case,
+        "handle_chinese_chars": True,
+    }.items():
+        found = normalizer.get(name) if isinstance(normalizer, dict) else None
+        if found not in (None, value):
+            raise UserError(
+                f"{name} in tokenizer.json must be {value}, since do_lower_case in "
+                f"tokenizer_config.json is {lower_case} (True if missing). Make the "
+                f"files agree. Received: {short(found)}"
+            )
     paths = (os.path.join(folder, name) for name in ("vocab.txt", "tokenizer.json"))
     return next(filter(os.path.exists, paths), None), lower_case

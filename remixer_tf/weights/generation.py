@@ -7,9 +7,10 @@ length counts the id that the decoder starts with, here it does not.
 from typing import NamedTuple
 
 from remixer_tf.decoding import AnswerLimits, Sampling
+from remixer_tf.errors import UserError
 from remixer_tf.weights.values import flag, integer, real, short
 
-# Settings that change no answer here. T5's ids are checked elsewhere.
+# Settings that change no answer here. `check_ids` compares the ids.
 _SILENT = {
     "_from_model_config",
     "bos_token_id",
@@ -31,6 +32,15 @@ _LIMITS = {
     "no_repeat_ngram_size": "no_repeat_ngram_size",
     "repetition_penalty": "repetition_penalty",
 }
+# Settings that config.json has where there is no generation_config.json.
+_IN_CONFIG = (
+    *("max_length", "min_length", "do_sample", "num_beams", "num_return_sequences"),
+    *("repetition_penalty", "no_repeat_ngram_size", *_OF_ONE_SEARCH),
+    *("num_beam_groups", "diversity_penalty", "typical_p", "bad_words_ids"),
+    *("encoder_no_repeat_ngram_size", "exponential_decay_length_penalty"),
+    *("forced_bos_token_id", "forced_eos_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens", "remove_invalid_values"),
+)
 _MOST_TOKENS = 2**16
 _SAMPLED = 50  # tokens, where top_k is not set
 
@@ -49,12 +59,29 @@ class Generation(NamedTuple):
     left_out: dict = {}
 
 
+def check_ids(settings, file):
+    """Raises ValueError if the special ids in a file's content are not T5's."""
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    for name, value in ids.items():
+        if settings.get(name) not in (None, value, [value]):
+            raise UserError(
+                f"{name} in {file} must be {value}, as it is here. Received: "
+                f"{short(settings[name])}"
+            )
+
+
+def settings_in(config):
+    """The settings of generation among the fields of config.json, a dictionary."""
+    return {name: config[name] for name in _IN_CONFIG if name in config}
+
+
 def read_generation(settings):
     """Reads the content of generation_config.json, a dictionary, as a `Generation`.
 
     Raises:
-        ValueError: a value has another type or is out of range.
+        ValueError: a value has another type or is out of range, or an id is not T5's.
     """
+    check_ids(settings, "generation_config.json")
     left = {k: v for k, v in settings.items() if v is not None and k not in _SILENT}
 
     def take(kind, name, default, low, high):
@@ -165,7 +192,7 @@ def write_generation(search, arguments, max_new_tokens):
 def describe_left_out(left_out):
     """Lines that name the settings of `Generation.left_out`."""
     return [
-        f"  not carried over: {repr(name[:60])[1:-1]} = {short(value)} of "
-        "generation_config.json"
+        f"  not carried over: {repr(name[:60])[1:-1]} = {short(value)} of the "
+        "published search"
         for name, value in left_out.items()
     ]

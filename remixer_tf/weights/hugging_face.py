@@ -6,7 +6,12 @@ import numpy as np
 
 from remixer_tf.errors import UserError
 from remixer_tf.weights.bert import read_bert
-from remixer_tf.weights.generation import Generation, read_generation
+from remixer_tf.weights.generation import (
+    Generation,
+    check_ids,
+    read_generation,
+    settings_in,
+)
 from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import BYTES, Source
@@ -52,7 +57,7 @@ def read_hugging_face(folder):
     if kind == "bert":
         return read_bert(folder, config, _CONVERTING)
     encoder_only = _architecture(config) in _ENCODERS
-    check_fields(config, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+    check_ids(config, "config.json")
     files = SafetensorsFolder(folder, _CONVERTING)
     shapes = dict(files.shapes)
     embedding, copies = _embedding(folder, files)
@@ -78,6 +83,7 @@ def read_hugging_face(folder):
         read_json(os.path.join(folder, name), optional=True)
         for name in ("tokenizer_config.json", "generation_config.json")
     )
+    generation = generation or settings_in(config)
     reads_bytes = "ByT5Tokenizer" in (
         tokenizer.get("tokenizer_class"),
         config.get("tokenizer_class"),
@@ -143,12 +149,13 @@ def t5_of_config(config, tied, encoder_only=False):
     """The `T5` that config.json describes; `tied`: the embedding makes its logits.
 
     Raises:
-        ValueError: a size is missing, or the activation is unknown.
+        ValueError: a size is missing, or the activation is unknown or named twice.
     """
     projection = word(config, "feed_forward_proj", "relu", _PROJECTIONS)
     gated, name = projection.startswith("gated-"), projection.removeprefix("gated-")
     if projection == "gated-gelu":
         name = "gelu_new"
+    check_fields(config, dense_act_fn=name, is_gated_act=gated)
     layers = integer(config, "num_layers")
     sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads")
     decoder_layers = integer(config, "num_decoder_layers", layers)

@@ -21,7 +21,7 @@ from remixer_tf.weights.safetensors_files import (
     SafetensorsFolder,
     write_safetensors,
 )
-from remixer_tf.weights.source import Source, model_variables
+from remixer_tf.weights.source import Source, merged_arrays, model_variables
 
 MANIFEST = "MANIFEST.sha256"
 _GIN = "operative_config.gin"
@@ -47,10 +47,7 @@ def write_model_folder(model, folder, configuration, vocabularies, card):
         OSError: it cannot be written.
     """
     check_absent(folder)
-    arrays = {
-        path: np.ascontiguousarray(variable.numpy())
-        for path, variable in model_variables(model).items()
-    }
+    arrays = {k: np.ascontiguousarray(x) for k, x in merged_arrays(model).items()}
     with whole_folder(folder) as place:
         write_safetensors(os.path.join(place, WEIGHTS), arrays)
         if vocabularies:

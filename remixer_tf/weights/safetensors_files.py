@@ -11,6 +11,9 @@ from remixer_tf.weights.values import short
 
 WEIGHTS = "model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"
+# NumPy's types and bfloat16, as safetensors calls them.
+_DTYPES = {"BF16", "F16", "F32", "F64", "BOOL"}
+_DTYPES |= {f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)}
 # Files of these kinds are never read: some run code, others need another library.
 _PICKLE = "a pickle, and reading it runs the code in it"
 _REFUSED = {
@@ -32,7 +35,8 @@ class SafetensorsFolder:
 
     Raises:
         FileNotFoundError: model.safetensors or a shard is missing.
-        ValueError: a file is damaged, or the index is wrong.
+        ValueError: a file is damaged, the index is wrong, or an array is of a type
+            without a counterpart in NumPy.
     """
 
     def __init__(self, folder, converting):
@@ -58,13 +62,19 @@ class SafetensorsFolder:
                 )
             try:
                 file = safe_open(path, framework="np")
-            except SafetensorError as error:
+            except (SafetensorError, OSError) as error:
                 raise UserError(
                     f"{path} is not a safetensors file, or not all of it: {error}."
                 ) from error
             for name in file.keys():
+                part = file.get_slice(name)
+                if part.get_dtype() not in _DTYPES:
+                    raise UserError(
+                        f"{name} in {path} has the type {part.get_dtype()}. Expected: "
+                        "float32, float16 or bfloat16."
+                    )
                 self._files[name] = file
-                self.shapes[name] = tuple(file.get_slice(name).get_shape())
+                self.shapes[name] = tuple(part.get_shape())
         if weight_map is not None and weight_map.keys() != self.shapes.keys():
             wrong = sorted(weight_map.keys() ^ self.shapes.keys())
             raise UserError(
@@ -94,16 +104,18 @@ def read_json(path, optional=False):
     """Returns the content of a JSON file, a dictionary.
 
     Raises:
-        FileNotFoundError: the file is missing. If it is optional, {} is returned.
+        OSError: the file cannot be read. If an optional one is missing, {} is returned.
         ValueError: the file holds no JSON object.
     """
     if optional and not os.path.exists(path):
         return {}
-    with open(path, encoding="utf-8") as file:
-        try:
+    try:
+        with open(path, encoding="utf-8") as file:
             content = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not JSON: {error}.") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold a JSON object. Received: {short(content)}")
     return content

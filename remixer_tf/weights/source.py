@@ -137,6 +137,27 @@ def model_variables(model):
     }
 
 
+def merged_arrays(model):
+    """{path without the model's name: array} of a built model, without dropout's.
+
+    A kernel includes what `enable_lora` added to its layer, and so do embeddings.
+    """
+    arrays = {
+        path: variable.numpy()
+        for path, variable in model_variables(model).items()
+        if "/lora_" not in path
+    }
+    for layer in model._flatten_layers():
+        if getattr(layer, "lora_enabled", False):
+            name = "kernel" if hasattr(layer, "lora_kernel_a") else "embeddings"
+            own = getattr(layer, f"_{name}")
+            a, b = (getattr(layer, f"lora_{name}_{x}").numpy() for x in "ab")
+            scale = np.float32(layer.lora_alpha / layer.lora_rank)
+            # Not layer.kernel, which has the precision of computing.
+            arrays[own.path.partition("/")[2]] = own.numpy() + scale * (a @ b)
+    return arrays
+
+
 def take(model, source):
     """Sets the variables of a built `keras.Model` from a `Source`.
 

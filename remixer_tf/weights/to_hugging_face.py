@@ -24,7 +24,7 @@ from remixer_tf.models.stack import Block
 from remixer_tf.weights.hugging_face import t5_of_config
 from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, find_name
 from remixer_tf.weights.safetensors_files import WEIGHTS, write_safetensors
-from remixer_tf.weights.source import Source, model_variables, take
+from remixer_tf.weights.source import Source, merged_arrays, take
 
 _FEED_FORWARDS = (FeedForward, GatedFeedForward)
 _LAYERS = {
@@ -82,10 +82,10 @@ def export_hugging_face(model, task, folder, generation=None):
 def named_arrays(model):
     """The arrays of a T5 under Hugging Face's names, {name: float32}."""
     arrays = {}
-    for path, variable in model_variables(model).items():
+    for path, array in merged_arrays(model).items():
         name, change = find_name(path, HUGGING_FACE_T5)
         # Contiguous: safetensors writes a transposed array as if it were not.
-        arrays[name] = np.ascontiguousarray(change(variable.numpy()))
+        arrays[name] = np.ascontiguousarray(change(array))
     return arrays
 
 

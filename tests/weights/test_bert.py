@@ -10,6 +10,8 @@ import tensorflow as tf
 import remixer_tf as rt
 from remixer_tf.commands import run_command
 from remixer_tf.data.wordpiece import wordpiece_vocabulary
+from remixer_tf.errors import UserError
+from remixer_tf.weights import formats
 from tests.weights import numpy_bert
 from tests.weights.test_importing import imported
 
@@ -146,10 +148,90 @@ def test_what_the_encoder_here_cannot_hold_is_named(tmp_path):
         "num_hidden_layers": 2**40,
         "hidden_size": 10**8,
         "id2label": {"0": "a", "1": "a"},
+        "tokenizer_class": "BertJapaneseTokenizer",
+        "architectures": [["BertModel"]],
         "layer_norm_eps": "1e-12\nimport os",
     }.items():
         message = error(**{name: value})
         assert name in message or "says that it is a BERT of" in message, message
+    assert "id2label must be an object" in error(id2label=["a", "b", "c"])
+    weights["classifier.weight"] = np.array(1, "float32")
+    assert "classifier.weight must be an array of 2 axes" in error()
+
+
+def test_tokenizers_that_the_wordpiece_here_is_not(tmp_path):
+    kind = "BertModel"
+    numpy_bert.write(tmp_path, kind, numpy_bert.made_up_weights(kind))
+    config, file = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
+    (tmp_path / "vocab.txt").unlink()
+    model = {"vocab": {piece: i for i, piece in enumerate(numpy_bert.PIECES)}}
+
+    def write(settings, **normalizer):
+        config.write_text(json.dumps(settings))
+        normalizer = {"type": "BertNormalizer", "strip_accents": None, **normalizer}
+        file.write_text(json.dumps({"model": model, "normalizer": normalizer}))
+
+    def lower_case():
+        (value,) = [
+            value
+            for name, value in formats.read_source(str(tmp_path)).bindings.items()
+            if name == "wordpiece_vocabulary.lower_case"
+        ]
+        return value
+
+    cased = {"do_lower_case": False, "tokenizer_class": "BertTokenizerFast"}
+    write({}, lowercase=True)
+    assert lower_case()
+    write(cased, lowercase=False)
+    assert not lower_case()
+    # What the two files say differs, and transformers 5 reads the first alone.
+    for settings, normalizer, name in (
+        ({}, {"lowercase": False}, "lowercase in tokenizer.json must be True"),
+        (cased, {"lowercase": True}, "lowercase in tokenizer.json must be False"),
+        ({}, {"strip_accents": False}, "strip_accents in tokenizer.json"),
+        ({}, {"handle_chinese_chars": False}, "handle_chinese_chars in tokenizer.json"),
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, {}, "tokenizer_class must be"),
+    ):
+        write(settings, **normalizer)
+        with pytest.raises(ValueError, match=name):
+            lower_case()
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        (
+            "tokenizer.json",
+            {"model": {"type": "Unigram", "vocab": [["[PAD]", 0.0]]}},
+            "model is of type 'Unigram'",
+        ),
+        ("tokenizer.json", {"model": []}, "has no WordPiece vocabulary"),
+        ("tokenizer.json", {"model": {"vocab": {}}}, r"must begin with \[PAD\]"),
+        ("vocab.txt", [*numpy_bert.PIECES, "the"], "has the piece 'the' twice"),
+    ],
+)
+def test_files_without_such_pieces(tmp_path, file, content, message):
+    path = tmp_path / file
+    json_text = json.dumps(content)
+    path.write_text("\n".join(content) if file == "vocab.txt" else json_text)
+    with pytest.raises(ValueError, match=message) as error:
+        wordpiece_vocabulary(str(path))
+    assert isinstance(error.value, UserError) and "\n" not in str(error.value)
+
+
+def test_a_model_of_one_token_type_reads_one_text(tmp_path):
+    kind = "BertModel"
+    weights = numpy_bert.made_up_weights(kind)
+    name = "embeddings.token_type_embeddings.weight"
+    weights[name] = weights[name][:1]
+    numpy_bert.write(tmp_path, kind, weights, type_vocab_size=1)
+    run = rt.load(tmp_path)
+    encoded = numpy_bert.encode(weights, TOKENS[1:], TYPES[1:])
+    received = run.embed("中the")
+    np.testing.assert_allclose(received, encoded[0, :4].mean(0), atol=1e-5)
+    with pytest.raises(ValueError, match="reads one text. Received a pair") as error:
+        run.embed(("the", "cafe"))
+    assert "\n" not in str(error.value)
 
 
 def test_a_run_of_it_keeps_its_vocabulary_and_is_exported(tmp_path, capsys):

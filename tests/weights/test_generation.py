@@ -5,10 +5,12 @@ import json
 import gin
 import pytest
 
-from remixer_tf import configuration
+from remixer_tf import configuration, loading
 from remixer_tf.commands import run_command
 from remixer_tf.decoding import AnswerLimits, T5Rules
+from remixer_tf.weights import formats
 from remixer_tf.weights.generation import (
+    Generation,
     describe_left_out,
     read_generation,
     write_generation,
@@ -119,6 +121,47 @@ def test_reading(settings, file, expected, left):
 def test_other_values_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         read_generation(settings)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [{"eos_token_id": [1, 7]}, {"decoder_start_token_id": 5}, {"pad_token_id": 3}],
+)
+def test_ids_with_which_transformers_would_answer_otherwise(ids):
+    with pytest.raises(
+        ValueError, match=f"{[*ids][0]} in generation_config.json must be"
+    ):
+        read_generation(ids)
+    assert read_generation({"eos_token_id": [1]}) == Generation()
+
+
+def test_settings_of_config_json(tmp_path):
+    """transformers reads them there where generation_config.json is missing."""
+    old = {"num_beams": 3, "max_length": 9, "length_penalty": 2.0, "num_beam_groups": 3}
+    weights = numpy_t5.made_up_weights()
+    published.write_hugging_face(tmp_path, weights, **published.NEW, **old)
+    found = formats.read_source(str(tmp_path)).generation
+    assert found == read_generation(old)
+    assert found.bindings["beam_search.beams"] == 3
+    assert found.bindings["text_to_text.max_decode_length"] == 8
+    assert found.left_out == {"num_beam_groups": 3}
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 2}')
+    assert formats.read_source(str(tmp_path)).generation == read_generation(
+        {"num_beams": 2}
+    )
+
+
+def test_load_warns_once_of_what_it_cannot_follow(tmp_path):
+    weights = numpy_t5.made_up_weights()
+    config = {**published.NEW, "tokenizer_class": "ByT5Tokenizer"}
+    published.write_hugging_face(tmp_path, weights, **config)
+    settings = {"num_beam_groups": 2, "suppress_tokens": [5]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    with pytest.warns(UserWarning, match="not carried over") as found:
+        loading.load(tmp_path)
+    (text,) = [str(w.message) for w in found if "not carried" in str(w.message)]
+    assert "num_beam_groups = 2" in text and "suppress_tokens = [5]" in text
+    assert "\n" not in text
 
 
 def test_a_model_is_asked_as_it_was_published(tmp_path, capsys):

@@ -179,7 +179,7 @@ def test_the_real_file_of_t5x(tmp_path, real_data_dir):
 
 
 def _error(folder, tmp_path):
-    with pytest.raises((ValueError, FileNotFoundError)) as error:
+    with pytest.raises((ValueError, OSError)) as error:
         imported(folder, tmp_path)
     assert isinstance(error.value, configuration.UserError)
     return str(error.value)
@@ -304,11 +304,25 @@ def test_other_models_and_files_are_refused(tmp_path):
     message = error(model_type="umt5", relative_attention_num_buckets=16)
     assert "relative_attention_num_buckets must be 32" in message
     assert "Received: 'gated-elu'" in error(feed_forward_proj="gated-elu")
-    assert "decoder_start_token_id must be 0" in error(decoder_start_token_id=3)
+    assert "decoder_start_token_id in config.json must be 0" in error(
+        decoder_start_token_id=3
+    )
+    # transformers 5 computes with these two, whatever feed_forward_proj says.
+    assert "dense_act_fn must be gelu_new" in error(dense_act_fn="silu")
+    assert "is_gated_act must be True" in error(is_gated_act=False)
     published.write_hugging_face(folder, weights)
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json")
     assert "is not a safetensors file" in _error(folder, tmp_path)
+    array = {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}
+    header = json.dumps({"shared.weight": array}).encode()
+    length = len(header).to_bytes(8, "little")
+    (folder / "model.safetensors").write_bytes(length + header + b"\0")
+    message = _error(folder, tmp_path)
+    assert "shared.weight" in message and "has the type F8_E4M3" in message
     (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+    assert "is not a safetensors file" in _error(folder, tmp_path)
+    (folder / "model.safetensors").rmdir()
     (folder / "pytorch_model.bin").write_bytes(b"\x80")
     message = _error(folder, tmp_path)
     assert "pytorch_model.bin, which is a pickle" in message
@@ -316,6 +330,9 @@ def test_other_models_and_files_are_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps({"architecture": "resnet50"}))
     assert "timm's resnet50" in _error(folder, tmp_path)
     assert "no weights of a known format" in _error(tmp_path, tmp_path)
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    assert "config.json cannot be read: Is a dir" in _error(folder, tmp_path)
     (tmp_path / "other").write_bytes(b"\xc1")
     assert "not a checkpoint of T5X" in _error(tmp_path / "other", tmp_path)
     (tmp_path / "other").write_bytes(msgpack.packb({"optimizer": 3}))

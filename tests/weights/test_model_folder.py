@@ -54,6 +54,25 @@ def test_every_architecture_goes_there_and_back(tmp_path, preset):
         np.testing.assert_array_equal(here[path].numpy(), variable.numpy(), path)
 
 
+def test_what_enable_lora_added_is_merged(tmp_path):
+    folder, factory = str(tmp_path / "model"), _factory("remixer_tiny")
+    model = build_model(factory, "float32")
+    random = np.random.default_rng(0)
+    layers = [x for x in model._flatten_layers() if hasattr(x, "enable_lora")]
+    for layer in layers:
+        layer.enable_lora(2, lora_alpha=6)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+    tokens = random.integers(1, 64, (2, 32)).astype("int32")
+    batch = {"encoder_input_tokens": tokens, "decoder_input_tokens": tokens}
+    model_folder.write_model_folder(model, folder, "", {}, "")
+    back = build_model(factory, "float32")
+    take(back, model_folder.read_model_folder(folder))
+    assert len(layers) > 5 and "Embedding" in {type(x).__name__ for x in layers}
+    expected, received = (np.array(x(batch)) for x in (model, back))
+    np.testing.assert_allclose(received, expected, atol=1e-4 * expected.std())
+
+
 @pytest.fixture
 def exported(tiny_run, tmp_path):
     """A run's folder, with a result of an evaluation, and its exported copy."""

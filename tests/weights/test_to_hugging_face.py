@@ -5,6 +5,7 @@ import resource
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from remixer_tf import configuration
 from remixer_tf.weights.to_hugging_face import export_hugging_face, t5_config
@@ -49,6 +50,18 @@ def test_round_trip(tmp_path, tied_logits):
         np.testing.assert_array_equal(received[path], value, err_msg=path)
     with pytest.raises(FileExistsError, match="already"):
         export_hugging_face(model, toy_task({"dev": []}), folder)
+
+
+def test_what_enable_lora_added_is_merged(tmp_path):
+    model = tiny_model("t5_1_1")
+    layer = model.encoder.blocks[0].sublayer.query
+    layer.enable_lora(2)
+    layer.lora_kernel_b.assign(np.random.default_rng(0).normal(size=(2, layer.units)))
+    folder = export_hugging_face(model, toy_task({"dev": []}), str(tmp_path / "1"))
+    found = load_file(f"{folder}/model.safetensors")
+    name = "encoder.block.0.layer.0.SelfAttention.q.weight"
+    np.testing.assert_allclose(found[name].T, layer.kernel, rtol=1e-5, atol=1e-6)
+    assert not any("lora" in name for name in found)
 
 
 def test_a_language_model_is_refused():

@@ -8,7 +8,7 @@ from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
 from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_numbers
+from remixer_tf.layers.checks import check_integers, check_numbers
 
 
 class T5Rules:
@@ -130,12 +130,19 @@ def beam_search(
         a `Decoded`.
 
     Raises:
-        ValueError: n_best is not in 1 .. beams, or see `decode`.
+        ValueError: n_best is not in 1 .. beams, the rules are something else, or see
+            `decode`.
     """
-    if not 1 <= n_best <= beams:
+    check_integers(beams=beams, n_best=n_best)
+    if n_best > beams:
         raise UserError(
             "n_best must be at least 1, and at most the number of beams. Received: "
             f"n_best={n_best}, beams={beams}."
+        )
+    if isinstance(rules, type) or not hasattr(rules, "is_answer"):
+        raise UserError(
+            "rules must be T5Rules() or HuggingFaceRules(), of remixer_tf.decoding. "
+            f"Received: rules={rules!r:.200}"
         )
     if beams == 1:  # as both do: neither's rules are greedy with one beam
         return greedy_decode(model, batch, max_length, eos_id, limits)

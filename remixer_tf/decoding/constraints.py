@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import operator
 
 import numpy as np
 from keras import ops
 
 from remixer_tf.errors import UserError
+from remixer_tf.layers.checks import check_integers
 
 IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
 
@@ -55,7 +57,8 @@ class Constraint:
 
     def __init__(self, eos_id, max_length, limits):
         min_length, allowed = limits.min_length, limits.allowed
-        if not 0 <= min_length < max_length:
+        check_integers(0, min_length=min_length)
+        if min_length >= max_length:
             raise UserError(
                 "min_length must be at least 0 and less than the tokens that are "
                 f"decoded at most. Received: min_length={min_length}, "
@@ -65,7 +68,7 @@ class Constraint:
         self.min_length = min_length
         self.allowed = allowed is not None
         if self.allowed:
-            answers = {tuple(int(token) for token in answer) for answer in allowed}
+            answers = _token_ids(allowed)
             self._check(answers, max_length)
             self._build(answers)
 
@@ -147,6 +150,17 @@ class Constraint:
         last = ops.take(self._last, nodes, axis=0)[..., None]
         edges = ops.minimum(first + ops.arange(self._width, dtype="int32"), last)
         return edges, ops.take(self._tokens, edges, axis=0)
+
+
+def _token_ids(allowed):
+    """Allowed answers as a set of tuples of int."""
+    try:
+        return {tuple(map(operator.index, answer)) for answer in allowed}
+    except TypeError:
+        raise UserError(
+            "allowed must be a list of answers, each a list of token ids. Received: "
+            f"allowed={allowed!r:.200}"
+        ) from None
 
 
 def mark(like, tokens):

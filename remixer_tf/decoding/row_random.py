@@ -1,7 +1,11 @@
 """Random numbers of each row's own, from a seed and what the row says."""
 
+import numbers
+
 import numpy as np
 from keras import ops
+
+from remixer_tf.errors import UserError
 
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
@@ -25,7 +29,13 @@ def row_uniforms(tokens, seed, shape):
 
     Returns:
         float32 `[batch, *shape]`, uniform in [0, 1), multiples of 2 ** -24.
+
+    Raises:
+        ValueError: the seed is no integer.
     """
+    if not isinstance(seed, numbers.Integral):
+        raise UserError(f"seed must be an integer. Received: seed={seed!r:.200}")
+    seed = int(seed)
     words = ops.cast(tokens, "uint32")
     # sum_i token_i m ** i for two m, modulo 2 ** 32: padding adds nothing.
     hashes = [

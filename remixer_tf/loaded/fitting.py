@@ -1,10 +1,46 @@
 """Gin bindings that train or evaluate a loaded run on a table."""
 
+import contextlib
 import os
+import shutil
 
 import seqio
 
+from remixer_tf.checkpoints import reading
+from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError
+from remixer_tf.layers.checks import check_integers
+from remixer_tf.models.keras_model import has_lora
+from remixer_tf.optimizers.options import check_range
+
+
+def check_trains(run):
+    """Raises a ValueError unless `fit` can train a `LoadedRun`."""
+    check_writes(run.model)
+    if "inputs" not in run.run.feature_lengths:
+        raise UserError(
+            "fit() trains on inputs and targets, and this run reads targets alone. "
+            "Load it with bindings=[\"FEATURE_LENGTHS = {'inputs': 64, 'targets': "
+            '64}"].'
+        )
+    if has_lora(run.model):
+        raise UserError(
+            "fit() trains a whole model, and this one has LoRA adapters. Train them "
+            "with run.model.fit, or load the run anew."
+        )
+
+
+@contextlib.contextmanager
+def no_folder_if_refused(model_dir):
+    """Removes a new run's folder if training refuses it before its first step."""
+    new = not os.path.exists(model_dir)
+    try:
+        yield
+    except (TypeError, ValueError):
+        steps = reading.available_steps(reading.checkpoint_directory(model_dir))
+        if new and not any(steps):
+            shutil.rmtree(model_dir, ignore_errors=True)
+        raise
 
 
 def table_bindings(run, files, table):
@@ -16,14 +52,24 @@ def table_bindings(run, files, table):
         table: arguments of `table_task`, or None.
 
     Raises:
-        TypeError: a file is no path.
-        ValueError: the run is of images.
+        TypeError: a file is no path, or the table no dictionary.
+        ValueError: the run is of images, or of an encoder.
     """
     if run.task is None:
         raise UserError("The run is of images: a table holds texts.")
+    if not hasattr(run.model, "decode_step"):
+        raise UserError(
+            f"A table holds texts to write, and {type(run.model).__name__} writes "
+            "none. evaluate() without a table evaluates the run's own task."
+        )
     for file in files.values():
         if not isinstance(file, (str, os.PathLike)):
             raise TypeError(f"Expected: the path of a table. Received: {file!r:.200}")
+    if not isinstance(table, (dict, type(None))):
+        raise TypeError(
+            "table must be a dictionary of arguments of table_task, such as "
+            f"{{'inputs': '{{question}}'}}. Received: table={table!r:.200}"
+        )
     table = {"inputs": "{inputs}", "targets": "{targets}"} | (table or {})
     expanded = {k: os.path.expanduser(file) for k, file in files.items()}
     table["files"] = {k: os.path.abspath(file) for k, file in expanded.items()}
@@ -52,7 +98,13 @@ def table_bindings(run, files, table):
 
 
 def training_bindings(steps, batch_size, learning_rate, validates):
-    """Returns bindings of a fine-tuning by T5's recipe: Adafactor, a constant rate."""
+    """Returns bindings of a fine-tuning by T5's recipe: Adafactor, a constant rate.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+    check_integers(steps=steps, batch_size=batch_size)
+    check_range("learning_rate", learning_rate, "a number > 0", lambda x: x > 0)
     names = ("LossEvaluation", "DecodedEvaluation") if validates else ()
     evaluations = ", ".join(f"@{name}()" for name in names)
     return [

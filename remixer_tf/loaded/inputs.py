@@ -19,6 +19,36 @@ def check_choice(name, value, choices):
         )
 
 
+def check_flags(**arguments):
+    """Raises a UserError unless each argument is True or False."""
+    for name, value in arguments.items():
+        if not isinstance(value, bool):
+            raise UserError(
+                f"{name} must be True or False. Received: {name}={value!r:.200}"
+            )
+
+
+def check_listed(**arguments):
+    """Raises a TypeError unless each argument is a list or tuple of str."""
+    for name, value in arguments.items():
+        several = isinstance(value, (list, tuple))
+        if not several or not all(isinstance(text, str) for text in value):
+            raise TypeError(
+                f"{name} must be a list of str. Received: {name}={value!r:.200}"
+            )
+
+
+def check_unicode(text):
+    """Raises a UserError for a str that UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"a text has an unpaired surrogate, {text[error.start]!r}, which is no "
+            f"character. Read files with encoding='utf-8'. Received: {text!r:.200}"
+        ) from None
+
+
 class LongTexts:
     """Counts texts that are longer than a model reads.
 
@@ -60,8 +90,10 @@ def listed(texts, what="a str or a list of str"):
 
     Raises:
         TypeError: they are something else.
+        ValueError: a text has an unpaired surrogate.
     """
     if isinstance(texts, str):
+        check_unicode(texts)
         return [texts], True
     if isinstance(texts, (bytes, dict)) or not hasattr(texts, "__iter__"):
         raise TypeError(f"Expected: {what}. Received: {texts!r:.200}")
@@ -71,6 +103,7 @@ def listed(texts, what="a str or a list of str"):
             raise TypeError(
                 f"Expected: a list of str. Received in the list: {text!r:.200}"
             )
+        check_unicode(text)
     return texts, False
 
 
@@ -79,7 +112,7 @@ def columns(rows, width):
 
     Raises:
         TypeError: a row is something else.
-        ValueError: a row is a pair, and the width is 1.
+        ValueError: a row is a pair, and the width is 1; or as `listed`.
     """
     rows = [row if isinstance(row, (tuple, list)) else (row, "") for row in rows]
     for row in rows:
@@ -89,6 +122,7 @@ def columns(rows, width):
             )
         if width == 1 and row[1]:
             raise UserError(f"The task reads one text. Received a pair: {row!r:.200}")
+        check_unicode("".join(row))
     return [*map(list, zip(*rows, strict=True))][:width]
 
 
@@ -122,9 +156,11 @@ def image_bytes(image):
     if hasattr(image, "convert"):
         image = image.convert("RGB")
     array = np.asarray(image)
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != 3:
+    three = array.ndim == 3 and array.shape[-1] == 3
+    if array.dtype != np.uint8 or not three or not array.size:
         raise TypeError(
-            "Expected: a path, a PIL image, or an array uint8 [height, width, 3]. "
-            f"Received: {type(image).__name__}, {array.dtype} {list(array.shape)}"
+            "Expected: a path, a PIL image, or an array uint8 [height, width, 3] of at "
+            f"least one pixel. Received: {type(image).__name__}, {array.dtype} "
+            f"{list(array.shape)}"
         )
     return tf.io.encode_png(array).numpy()

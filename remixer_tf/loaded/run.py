@@ -20,9 +20,15 @@ from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.exporting import check_export, export_run
 from remixer_tf.layers.base import reads_at_once
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.layers.checks import check_integers, check_paths
 from remixer_tf.loaded import encoders, fitting, searches
-from remixer_tf.loaded.inputs import LongTexts, listed
+from remixer_tf.loaded.inputs import (
+    LongTexts,
+    check_flags,
+    check_listed,
+    check_unicode,
+    listed,
+)
 from remixer_tf.loaded.settings import Settings
 from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
 from remixer_tf.models.keras_model import html_table
@@ -110,6 +116,7 @@ class LoadedRun:
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), **allowed):
         """Loads a run's folder, on devices of this process; see `load`."""
+        check_listed(modules=allowed.get("modules", ()))
 
         def read(bindings):
             options = types.SimpleNamespace(
@@ -209,6 +216,7 @@ class LoadedRun:
         """
         size = search.pop("batch_size", 64)
         check_integers(batch_size=size)
+        check_flags(scores=scores)
         texts, one = listed(texts)
         model = self._answerer(max_length, **search)
         length = model.tokens.input_length
@@ -254,6 +262,7 @@ class LoadedRun:
             )
         if not isinstance(text, str):
             raise TypeError(f"stream() takes one str. Received: {text!r:.200}")
+        check_unicode(text)
         return self._pieces(self._answerer(max_length, **search), text)
 
     def _pieces(self, answerer, text):
@@ -299,7 +308,14 @@ class LoadedRun:
         """
         inputs, one = listed(inputs)
         targets, also_one = listed(targets)
-        if len(inputs) != len(targets) or one != also_one:
+        check_integers(batch_size=batch_size)
+        if one != also_one:
+            given = "inputs are" if one else "targets are"
+            raise UserError(
+                "score() takes two str or two lists of str. Received: the "
+                f"{given} a str, and the other a list."
+            )
+        if len(inputs) != len(targets):
             raise UserError(
                 "score() takes as many inputs as targets. Received: "
                 f"{len(inputs)} and {len(targets)}"
@@ -339,7 +355,13 @@ class LoadedRun:
         """
         if not isinstance(text, str) or not text:
             raise TypeError(f"perplexity() takes a text. Received: {text!r:.200}")
+        check_unicode(text)
         scorer = self._scoring().keeping_ends()
+        if not scorer.codec.one_row:
+            raise UserError(
+                "perplexity() is for language models, which read one text. Received: "
+                f"{type(self.model).__name__}. score() takes inputs and targets."
+            )
         stride = scorer.codec.row_length if stride is None else stride
         pairs = scorer.windows(text.encode(), stride)
         sums, counts, *_ = zip(*scorer.score(pairs, 64), strict=True)
@@ -481,13 +503,9 @@ class LoadedRun:
         """
         from remixer_tf.weights.run import write_run
 
-        check_writes(self.model)
-        if "inputs" not in self.run.feature_lengths:
-            raise UserError(
-                "fit() trains on inputs and targets, and this run reads targets alone. "
-                "Load it with bindings=[\"FEATURE_LENGTHS = {'inputs': 64, 'targets': "
-                '64}"].'
-            )
+        fitting.check_trains(self)
+        check_listed(bindings=bindings)
+        check_paths(model_dir=model_dir)
         files = {"train": train} | ({"validation": validation} if validation else {})
         model_dir = os.path.expanduser(model_dir)
         recipe = steps, batch_size, learning_rate, validation is not None
@@ -498,7 +516,7 @@ class LoadedRun:
                 *bindings,
             ]
         )
-        with settings:
+        with settings, fitting.no_folder_if_refused(model_dir):
             run = configuration.call("Run")
             if not os.path.exists(os.path.join(model_dir, configuration.RUN_FILE)):
                 task = run.get_task()
@@ -634,19 +652,18 @@ class LoadedRun:
     def _answerer(self, max_length=None, skip_special_tokens=None, **search):
         """The `TextToText` of a search."""
         check_writes(self.model)
-        if search.get("allowed"):
+        given = {}
+        if skip_special_tokens is not None:
+            check_flags(skip_special_tokens=skip_special_tokens)
+            given["skip_special_tokens"] = skip_special_tokens
+        if max_length is not None:
+            searches.check_most("max_length", max_length, searches.LONGEST_ANSWER)
+            given["max_decode_length"] = max_length
+        if "beams" in search:
+            searches.check_most("beams", search["beams"], self.model.vocab_size)
+        if search.get("allowed") is not None:
             codec = self.run.codec(self.model)
-            search["allowed"] = [
-                codec.ids("targets", answer, eos=False)
-                if isinstance(answer, str)
-                else answer
-                for answer in search["allowed"]
-            ]
-        given = {
-            "skip_special_tokens": skip_special_tokens,
-            "max_decode_length": max_length,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
+            search["allowed"] = searches.allowed_ids(search["allowed"], codec)
         return self._text_to_text(_Options(given), _Options(search))
 
     @_once

@@ -9,6 +9,10 @@ import threading
 from remixer_tf import configuration
 from remixer_tf.decoding import AnswerLimits, Sampling
 from remixer_tf.errors import UserError, nearest
+from remixer_tf.layers.checks import check_integers
+from remixer_tf.loaded.inputs import check_unicode
+
+LONGEST_ANSWER = 2**16  # tokens: a search holds as many for each beam
 
 _BEAMS = {"beams", "n_best", "rules"}
 _SAMPLING = {"temperature", "top_k", "top_p"}
@@ -65,6 +69,29 @@ def configured_search(options):
         if given := {name: options.pop(name) for name in names & options.keys()}:
             options[part] = dataclasses.replace(own.get(part) or kind(), **given)
     return functools.partial(search, **{**base, **options})
+
+
+def check_most(name, value, most):
+    """Raises a ValueError unless an argument is an integer of 1 to `most`."""
+    check_integers(**{name: value})
+    if value > most:
+        raise UserError(f"{name} must be at most {most:,}. Received: {name}={value}")
+
+
+def allowed_ids(allowed, codec):
+    """Returns allowed answers, a list of str or of ids, as lists of ids."""
+    if isinstance(allowed, (str, bytes)) or not hasattr(allowed, "__iter__"):
+        raise TypeError(
+            "allowed must be a list of str, or of lists of token ids. Received: "
+            f"allowed={allowed!r:.200}"
+        )
+    found = []
+    for answer in allowed:
+        if isinstance(answer, str):
+            check_unicode(answer)
+            answer = codec.ids("targets", answer, eos=False)
+        found.append(answer)
+    return found
 
 
 class TellingModel:

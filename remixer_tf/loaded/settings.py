@@ -6,6 +6,7 @@ import gin
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
+from remixer_tf.loaded.inputs import check_listed
 
 
 class Settings:
@@ -15,9 +16,13 @@ class Settings:
         read: a function of a list of gin bindings that reads the configuration, and
             then these.
         bindings: list of str.
+
+    Raises:
+        TypeError: the bindings are something else.
     """
 
     def __init__(self, read, bindings=()):
+        check_listed(bindings=bindings)
         self._read, self._bindings = read, [*bindings]
         self._before = []  # Restored when blocks end, the innermost last.
         with kept_gin():

@@ -1,5 +1,6 @@
 """Answers to questions about a text: spans of it, found by an encoder."""
 
+import functools
 from typing import NamedTuple
 
 import seqio
@@ -58,7 +59,8 @@ class SpanAnswerer:
         decode_fn: `best_span`, with its arguments.
 
     Attributes:
-        max_question_length: int, tokens; longer questions lose their end.
+        max_question_length: int, tokens; longer questions lose their end. Where
+            windows are too short for the task's, it is half a window.
 
     Raises:
         ValueError: the answers of the task are no spans.
@@ -74,7 +76,11 @@ class SpanAnswerer:
             )
         (self._windows,) = found
         given = getattr(found[0], "keywords", {})
-        self.max_question_length = given.get("max_question_length", 64)
+        question = given.get("max_question_length", 64)
+        window = feature_lengths["inputs"]
+        question = question if question + 4 <= window else window // 2
+        self._windows = functools.partial(self._windows, max_question_length=question)
+        self.max_question_length = question
         self._features = task.output_features
         self._codec = Codec(task, feature_lengths, SpanFeatureConverter)
         model, replicas = engine.model, engine.num_replicas

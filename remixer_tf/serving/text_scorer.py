@@ -14,6 +14,7 @@ from remixer_tf.data.pipeline import check_split
 from remixer_tf.decoding import check_writes, score
 from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
+from remixer_tf.layers.checks import check_integers
 
 
 def text_scorer(run, model_dir, *, step=None):
@@ -117,8 +118,9 @@ class TextScorer:
             ValueError: the model is no language model, or the stride is longer than
                 its rows.
         """
+        check_integers(stride=stride)
         length = self.codec.row_length
-        if not self.codec.one_row or not 1 <= stride <= length:
+        if not self.codec.one_row or stride > length:
             raise UserError(
                 f"A stride is for language models, and from 1 to {length}, the tokens "
                 f"that this model reads. Received: {stride}"

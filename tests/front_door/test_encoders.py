@@ -225,11 +225,12 @@ def test_a_model_that_cannot_says_so(encoder, spans, vision, lm_run, tiny_run):
         (writer.classify, ["a"], "classify.. needs an EncoderOnly.*EncoderDecoder"),
         (writer.embed, ["a"], "embed.. needs an EncoderOnly. Received: EncoderDecoder"),
         (writer.answer, ["a", "b"], "SpanHead.*Received: EncoderDecoder"),
-        (writer.perplexity, ["a"], "stride is for language models"),
+        (writer.perplexity, ["a"], "is for language models, which read one text"),
         (vision.generate, ["a"], "need a model that writes text"),
         (vision.embed, ["a"], "embed.. needs an EncoderOnly. Received: ImageClassif"),
         (vision.answer, ["a", "b"], "SpanHead"),
         (vision.evaluate, ["a.tsv"], "The run is of images"),
+        (encoder.evaluate, ["a.tsv"], "texts to write, and EncoderOnly writes none"),
         (lm.fit, ["a.tsv", "b"], "this run reads targets alone"),
     ]
     if not ON_JAX:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import remixer_tf as rt
 from remixer_tf import loading, named_models
+from remixer_tf.models.keras_model import KerasModel
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 ASKED = {
@@ -55,5 +56,6 @@ def test_questions_to_a_run(
 def test_the_front_door(tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "RUN").symlink_to(tiny_run)
-    for function in (loading.create, loading.load, named_models.presets):
+    of_models = (KerasModel.enable_lora,)
+    for function in (loading.create, loading.load, named_models.presets, *of_models):
         assert check(function)

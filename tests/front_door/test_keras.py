@@ -1,5 +1,7 @@
 """Models as Keras teaches: `fit`, `save`, `load_model`, `get_config`."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -160,6 +162,69 @@ def test_lora_by_keras_own_means(trained):
     for query in queries:
         query.enable_lora(2)
     np.testing.assert_allclose(np.asarray(model(batch)), expected, atol=1e-5)
+
+
+# Kernels: query and value of two self-attentions in the encoder, and of two with two
+# cross-attentions in the decoder; U and V of gMLP's six blocks.
+@pytest.mark.parametrize(
+    ("name", "kernels"), [("t5_1_1_tiny", 12), ("gmlp_lm_tiny", 12)]
+)
+def test_only_adapters_are_trained(name, kernels, tmp_path):
+    model, batch = make(name)
+    before = model.predict(batch, verbose=0)
+    whole = len(model.trainable_variables)
+    model.enable_lora(2)
+    np.testing.assert_array_equal(model.predict(batch, verbose=0), before)
+    adapters = model.trainable_variables
+    names = [v.name for v in adapters]
+    assert sorted(names) == ["lora_kernel_a"] * kernels + ["lora_kernel_b"] * kernels
+    assert all(2 in v.shape for v in adapters)
+    kept = [(v, np.array(v)) for v in model.weights if v.name not in names]
+    started = [np.array(v) for v in adapters]
+    model.compile(rt.Adafactor(1e-2))
+    history = model.fit(batch, batch_size=4, epochs=3, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    for variable, value in kept:
+        np.testing.assert_array_equal(variable, value)
+    for variable, value in zip(adapters, started, strict=True):
+        assert np.any(np.array(variable) != value)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    found, expected = (m.predict(batch, verbose=0) for m in (loaded, model))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert np.max(np.abs(expected - before)) > 1e-3
+    assert len(loaded.trainable_variables) == whole
+
+
+def test_remixer_adapts_its_three_kernels():
+    model, _ = make("remixer_tiny")
+    model.enable_lora(2)
+    paths = [v.path.split("/")[-3:-1] for v in model.trainable_variables]
+    of_blocks = [kernel for owner, kernel in paths if owner == "remixer"]
+    # Two blocks in the encoder and two in the decoder, A and B of each kernel.
+    assert sorted(of_blocks) == ["wi_0"] * 8 + ["wi_1"] * 8 + ["wo"] * 8
+
+
+def test_ranks_that_do_not_fit(trained):
+    model, _ = trained
+    count = len(model.trainable_variables)
+    unbuilt = type(model).from_config(model.get_config())
+    with pytest.raises(ValueError, match="is not built. Call build"):
+        unbuilt.enable_lora(2)
+    for rank in (0, -1, 1.5, "a", None, True, 10**6):
+        with pytest.raises(ValueError, match="^rank must be.*Received: rank="):
+            model.enable_lora(rank)
+    assert len(model.trainable_variables) == count  # Nothing is frozen.
+    model.enable_lora(1)
+    with pytest.raises(ValueError, match="has LoRA adapters already"):
+        model.enable_lora(1)
+    stack = functools.partial(
+        TransformerStack, {"shift": functools.partial(Shift, 0.5)}, 1
+    )
+    shifts = DecoderOnly(stack, vocab_size=11, d_model=8)
+    shifts.build()
+    with pytest.raises(ValueError, match="no attention, Remixer or gMLP block"):
+        shifts.enable_lora(1)
 
 
 def test_summary_shows_shapes(trained, capsys):

@@ -163,7 +163,7 @@ def test_mistakes_are_one_sentence(run):
         run.generate("A", beams=2, top_k=3)
     with pytest.raises(UserError, match="as many inputs as targets"):
         run.score(["A", "B"], ["C"])
-    with pytest.raises(UserError, match="stride is for language models"):
+    with pytest.raises(UserError, match="is for language models, which read one"):
         run.perplexity("A cat")
     with pytest.raises(UserError, match="EncoderOnly"):
         run.classify("A cat")

@@ -199,9 +199,13 @@ def test_a_published_classifier(in_folder):
 
 def test_keras_in_python(in_folder):
     names = {}
-    for block in blocks("python", "docs/guides/python.md")[:2]:
+    *first, new_process = blocks("python", "docs/guides/python.md")[:3]
+    for block in first:
         exec(block.code, names)
     assert (in_folder / "gmlp.keras").exists() and names["model"].built
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    code = [sys.executable, "-c", new_process.code]
+    subprocess.run(code, check=True, env=environment)
 
 
 @pytest.mark.slow

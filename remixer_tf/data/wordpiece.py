@@ -64,10 +64,10 @@ def _pieces_of_json(text):
     model = json.loads(text)["model"]
     kind, vocabulary = model.get("type", "WordPiece"), model["vocab"]
     if kind != "WordPiece" or not isinstance(vocabulary, dict):
-        raise ValueError(f"its model is of type {kind!r}")
+        raise UserError(f"its model is of type {kind!r}")
     pieces = sorted(vocabulary, key=vocabulary.get)
     if [vocabulary[piece] for piece in pieces] != list(range(len(pieces))):
-        raise ValueError("its ids are not 0, 1, 2 and so on")
+        raise UserError("its ids are not 0, 1, 2 and so on")
     return pieces
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import numbers
 
 import seqio
 import tensorflow as tf
@@ -14,7 +15,6 @@ from remixer_tf.data.pipeline import check_split
 from remixer_tf.decoding import check_writes, score
 from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
 
 
 def text_scorer(run, model_dir, *, step=None):
@@ -118,9 +118,9 @@ class TextScorer:
             ValueError: the model is no language model, or the stride is longer than
                 its rows.
         """
-        check_integers(stride=stride)
         length = self.codec.row_length
-        if not self.codec.one_row or stride > length:
+        fits = isinstance(stride, numbers.Integral) and 1 <= stride <= length
+        if not self.codec.one_row or not fits:
             raise UserError(
                 f"A stride is for language models, and from 1 to {length}, the tokens "
                 f"that this model reads. Received: {stride}"

@@ -44,9 +44,8 @@ def run(options):
     given = options.gin_bindings
     imported_run.check_vocabulary_named(source, options.vocabulary, given)
     if source.run is None:  # an exported run, perhaps a stranger's
-        (file,) = source.architecture
-        check_run_configuration(file, options.module_import)
-        paths.start_from([os.path.dirname(file)])
+        (exported,) = source.architecture
+        check_run_configuration(exported, options.module_import)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "imported.gin")
         with open(path, "w") as file:
@@ -57,6 +56,8 @@ def run(options):
             options.gin_search_paths,
             modules=options.module_import,
         )
+    if source.run is None:
+        paths.start_from([os.path.dirname(exported)])
     run = configuration.call("Run")
     check_model(run.model, source)
     model = build_model(run.model, "float32")

@@ -197,6 +197,7 @@ def test_a_published_classifier(in_folder):
     exec(block.code, {})
 
 
+@pytest.mark.slow
 def test_keras_in_python(in_folder):
     names = {}
     *first, new_process = blocks("python", "docs/guides/python.md")[:3]

@@ -37,7 +37,10 @@ def check(function, **names):
     return found.attempted
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "fit")) for n in ASKED],
+)
 def test_questions_to_a_run(
     name, tiny_run, lm_run, classifier_run, span_run, tmp_path, monkeypatch
 ):

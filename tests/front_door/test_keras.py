@@ -87,6 +87,7 @@ def test_the_loss_is_that_of_all_weighted_targets(trained):
         np.testing.assert_allclose([alone, apart], wanted, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_loss_of_keras_and_callbacks(trained, tmp_path):
     model, batch = trained
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -99,6 +100,7 @@ def test_a_loss_of_keras_and_callbacks(trained, tmp_path):
     assert keras.saving.load_model(tmp_path / "best.keras").count_params()
 
 
+@pytest.mark.slow
 def test_balancing_losses_are_added():
     model, batch = make("switch_lm_tiny")
     model.compile(rt.Adafactor(0.0))

@@ -273,6 +273,7 @@ def test_a_saved_keras_model_is_no_run(tmp_path):
         rt.load(str(tmp_path / "m.keras"))
 
 
+@pytest.mark.slow
 def test_tables_of_a_run_that_divides_its_own(tiny_run, tmp_path):
     rows = "inputs\ttargets\n" + "".join(f"a {x}\t{x}\n" for x in "bcdefghijk")
     (tmp_path / "new.tsv").write_text(rows)

@@ -54,7 +54,7 @@ lint: install
 # Into site/; a broken link or name is an error. The variable hides an advertisement.
 docs: install
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 # What .venv holds, as a CycloneDX bill of materials, in sbom.json. The tool stays apart.
 sbom: install

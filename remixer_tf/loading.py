@@ -27,7 +27,7 @@ def create(preset, **sizes):
     Raises:
         ValueError: there is no such preset or size, or a value does not fit.
 
-    Example:
+    Examples:
         >>> import remixer_tf as rt
         >>> model = rt.create("remixer_tiny", vocab_size=64, max_length=128)
         >>> model.count_params()
@@ -75,7 +75,7 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
         FileNotFoundError: there is no such folder, or nothing that can be loaded.
         ValueError: the weights do not fit, or a binding is wrong.
 
-    Example:
+    Examples:
         >>> import remixer_tf as rt
         >>> run = rt.load("RUN")
         >>> answer = run.generate("the cat slept")

@@ -58,7 +58,7 @@ def presets(pattern="*"):
     Raises:
         ValueError: no name matches. The message has the nearest.
 
-    Example:
+    Examples:
         >>> import remixer_tf as rt
         >>> [preset.name for preset in rt.presets("remixer_s*")]
         ['remixer_sbase', 'remixer_sbase_literal', 'remixer_sbase_table1', \

@@ -208,7 +208,7 @@ class LoadedRun:
             TypeError, ValueError: the model writes no text, or an argument does not
                 fit.
 
-        Example:
+        Examples:
             >>> answer = run.generate("the cat slept")
             >>> answers = run.generate(["A cat", "A dog"], beams=2, scores=True)
             >>> len(answers)
@@ -251,7 +251,7 @@ class LoadedRun:
         Raises:
             TypeError, ValueError: as `generate`.
 
-        Example:
+        Examples:
             >>> for piece in run.stream("the cat slept"):
             ...     print(piece, end="")
         """
@@ -302,7 +302,7 @@ class LoadedRun:
             TypeError, ValueError: the model gives texts no likelihood, or there are
                 more inputs than targets, or fewer.
 
-        Example:
+        Examples:
             >>> run.score("the cat slept", "sleep") < 0
             True
         """
@@ -349,7 +349,7 @@ class LoadedRun:
         Raises:
             TypeError, ValueError: not a text, or the model is no language model.
 
-        Example:
+        Examples:
             >>> lm.perplexity("to be or not to be") > 1
             True
         """
@@ -384,7 +384,7 @@ class LoadedRun:
             TypeError, ValueError: the model has no classes, or an input is something
                 else.
 
-        Example:
+        Examples:
             >>> found = encoder.classify("a charming journey")
             >>> found.label in ("negative", "positive") and 0 < found.probability <= 1
             True
@@ -407,7 +407,7 @@ class LoadedRun:
         Raises:
             TypeError, ValueError: as `classify`.
 
-        Example:
+        Examples:
             >>> encoder.embed(["a charming journey", "bleak"]).shape
             (2, 16)
         """
@@ -434,7 +434,7 @@ class LoadedRun:
             TypeError, ValueError: the model has no `SpanHead`, or there are more
                 questions than texts, or fewer.
 
-        Example:
+        Examples:
             >>> answer = spans.answer("who?", "it was Ann")
             >>> answer in "it was Ann"
             True
@@ -496,7 +496,7 @@ class LoadedRun:
             FileNotFoundError: there is no such table.
             TypeError, ValueError: a row is bad, or an argument does not fit.
 
-        Example:
+        Examples:
             >>> new = run.fit("train.tsv", "NEW", steps=2)
             >>> new.step
             2
@@ -543,7 +543,7 @@ class LoadedRun:
             FileNotFoundError: there is no such table, or the task's files are missing.
             TypeError, ValueError: a row is bad, or the run has no evaluations.
 
-        Example:
+        Examples:
             >>> found = run.evaluate("dev.tsv")
             >>> sorted(found)
             ['table/validation/accuracy']
@@ -580,7 +580,7 @@ class LoadedRun:
             OSError: the folder cannot be written.
             ValueError: the format cannot hold the model, or an option does not fit.
 
-        Example:
+        Examples:
             >>> run.export("EXPORT", weights="bfloat16")
             'EXPORT'
             >>> loaded = tf.saved_model.load("EXPORT").signatures["serving_default"]
@@ -610,7 +610,7 @@ class LoadedRun:
             FileNotFoundError: the task's files are missing.
             ValueError: no layer of the model mixes, attends or has an alpha.
 
-        Example:
+        Examples:
             >>> figures = run.pictures()
             >>> len(figures) > 0
             True
@@ -630,7 +630,7 @@ class LoadedRun:
         Raises:
             ValueError: no layer of the model has any.
 
-        Example:
+        Examples:
             >>> [matrix.shape for matrix in lm.mixing().values()]
             [(1, 64, 64)]
         """

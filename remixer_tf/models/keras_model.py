@@ -27,7 +27,7 @@ class KerasModel(SavesParts, keras.Model):
     experts, are added, each with the weight 1. Metrics in `compile`'s
     `weighted_metrics` see the weights.
 
-    Example:
+    Examples:
         model = remixer_tf.create("t5_1_1_tiny")
         model.compile(remixer_tf.Adafactor(1e-3), weighted_metrics=["accuracy"])
         model.fit(batches)
@@ -73,7 +73,7 @@ class KerasModel(SavesParts, keras.Model):
             ValueError: the rank is out of its range; the model is not built, has no
                 such layer, or has adapters already.
 
-        Example:
+        Examples:
             >>> model = rt.create("remixer_tiny", vocab_size=64, max_length=16)
             >>> model.enable_lora(4)
             >>> sorted({v.name for v in model.trainable_variables})

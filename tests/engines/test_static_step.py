@@ -6,10 +6,12 @@ No TPU was here to try: this is what can be seen without one.
 import pathlib
 import re
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.engines.tensorflow.step import TrainStep
+from remixer_tf.engines.tensorflow.step import TrainStep, _traced_by_shape
 from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import Objective
@@ -68,3 +70,40 @@ def test_no_op_is_new():
         )
     assert found <= allowed, f"new: {sorted(found - allowed)}"
     assert allowed <= found, f"gone: {sorted(allowed - found)}"
+
+
+@pytest.mark.slow
+def test_300_steps_of_updates_that_are_traced_once_a_shape():
+    """A function that stays in the graph gives what it gives where it is inlined."""
+    shapes = [(256, 128)] * 5 + [(128,)] * 5 + [(3, 128, 256)] * 2
+    rng = np.random.default_rng(0)
+    starts = [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+    def train(trace):
+        variables = [keras.Variable(start) for start in starts]
+        optimizer = Adafactor(1e-2, beta_1=0.9)
+        optimizer.build(variables)
+        optimizer.compute_update = trace(optimizer.compute_update)
+
+        @tf.function(autograph=False)
+        def steps(seed):
+            def body(index):
+                for i, variable in enumerate(variables):
+                    key = [seed + index, i]
+                    drawn = tf.random.stateless_normal(variable.shape, key)
+                    gradients[i] = drawn + variable.value
+                optimizer.apply(gradients, variables)
+                return (index + 1,)
+
+            gradients = [None] * len(variables)
+            tf.while_loop(lambda index: index < 10, body, [tf.constant(0)])
+
+        for seed in range(0, 300, 10):
+            steps(tf.constant(seed))
+        assert int(optimizer.iterations) == 300
+        return [variable.numpy() for variable in variables]
+
+    kept, inlined = train(_traced_by_shape), train(lambda function: function)
+    for start, one, other in zip(starts, kept, inlined, strict=True):
+        assert np.abs(one - start).max() > 1e-2
+        np.testing.assert_allclose(one, other, atol=1e-5)

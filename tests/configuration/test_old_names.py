@@ -95,6 +95,14 @@ def test_a_user_is_told_the_new_name(old, tmp_path):
         configuration.parse_gin([*FILES, str(path)], [])
 
 
+def test_a_gate_of_an_old_run_is_told_too(tmp_path):
+    """Its file has no reference to the layer that has the parameter now."""
+    path = tmp_path / "operative_config.gin"
+    path.write_text("GatedMLP.toeplitz = True\n")
+    with pytest.raises(UserError, match="is SpatialGatingUnit.toeplitz now"):
+        configuration.parse_gin([str(path)], [])
+
+
 def test_new_names_are_there_and_old_ones_are_not():
     known = {name: value for _, name, value in configurables()}
     parameters = configuration.gin_files.checks.parameters
@@ -102,5 +110,5 @@ def test_new_names_are_there_and_old_ones_are_not():
         owner, parameter = old.split(".")
         assert parameter not in parameters(known[owner])
         if new is not None:
-            owner, parameter = new.split(".")
+            owner, parameter = new.split(" of ")[0].split(".")
             assert parameter in parameters(known[owner])

@@ -106,8 +106,6 @@ def check_names(final):
         for name in names_in(binding.value):
             if name[0] == "@":
                 _check_reference(name, place)
-            else:
-                _check_macro(name[1:], final)
         if not place:
             _check_no_class(binding)
         if binding.arg_name:
@@ -124,7 +122,7 @@ def check_values(config, complete):
     """
     done = set()
     for key in config:
-        _check_circles(key, [], done)
+        _check_macros(key, [], done)
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
         for parameter, value in bindings.items():
@@ -180,25 +178,23 @@ def _find(selector, place):
     Raises:
         UserError: nothing, or several things.
     """
-    registry, reason = gin.config._REGISTRY, ""
+    registry, part, reason = gin.config._REGISTRY, None, ""
     try:
-        if not registry.matching_selectors(selector):
-            register_waiting()
+        part = registry.get_match(selector)
+        if part is None and register_waiting():
+            part = registry.get_match(selector)
+    except KeyError as several:
+        how = f"Write the whole name of one{place}."
+        raise UserError(f"{several.args[0]} {how}") from None
     except ImportError as missing:
         reason = f" If the name is one of t5's: {missing}"
-    found = registry.matching_selectors(selector)
-    if not found:
+    if part is None:
         names = [last(known) for known, _ in registry.items()]
         raise UserError(
             f"gin knows no {selector!r}{place}.{nearest(selector, names)} Names from a "
             f"module of yours need an `import` line in the gin file.{reason}"
         )
-    if len(found) > 1:
-        raise UserError(
-            f"several things are called {selector!r}{place}: {', '.join(found)}. "
-            "Write the whole name of one."
-        )
-    return registry[found[0]]
+    return part
 
 
 def _check_parameter(part, parameter, place):
@@ -240,17 +236,14 @@ def _check_reference(name, place):
         )
 
 
-def _check_macro(name, final):
-    if name not in final and not gin.config._CONSTANTS.matching_selectors(name):
-        macros = [name for name, binding in final.items() if not binding.arg_name]
-        raise UserError(
-            f"the macro {name} is used but not set.{nearest(name, macros)} "
-            f"{_how_to(name)}"
-        )
+def _check_macros(key, users, done):
+    """Raises if a macro is not set, or a part or macro is among its own values.
 
-
-def _check_circles(key, users, done):
-    """Raises if what uses a part or macro is among its values, perhaps by others."""
+    Args:
+        key: (scope, selector) of a part or macro.
+        users: list of keys: each is used by the one before it, and the last uses `key`.
+        done: set of keys that were checked.
+    """
     if key in users:
         circle = [*users[users.index(key) :], key]
         names = [f"{'@%'[k[1] == 'gin.macro']}{written(*k)}" for k in circle]
@@ -258,13 +251,21 @@ def _check_circles(key, users, done):
             f"values refer to each other in a circle: {' uses '.join(names)}. Give one "
             "of them another value."
         )
-    if key not in done:
-        values = gin.get_bindings("/".join(key), resolve_references=False)
-        for reference in gin.config.iterate_references(values):
-            # A reference without a scope keeps that of the call.
-            scope, selector = reference.config_key
-            _check_circles((scope or key[0], selector), [*users, key], done)
-        done.add(key)
+    if key in done:
+        return
+    scope, selector = key
+    values = gin.get_bindings(f"{scope}/{selector}", resolve_references=False)
+    if selector == "gin.macro" and not values:
+        macros = [name for name, owner in gin.config._CONFIG if owner == selector]
+        raise UserError(
+            f"the macro {scope} is used but not set.{nearest(scope, macros)} "
+            f"{_how_to(scope)}"
+        )
+    for reference in gin.config.iterate_references(values):
+        # A reference without a scope keeps that of the call.
+        inner, used = reference.config_key
+        _check_macros((inner or scope, used), [*users, key], done)
+    done.add(key)
 
 
 def _how_to(name):

@@ -13,7 +13,7 @@ import tokenize
 
 import gin
 from gin import config_parser
-from gin.config_parser import BindingStatement, IncludeStatement
+from gin.config_parser import BindingStatement, BlockDeclaration, IncludeStatement
 
 from remixer_tf.errors import UserError, nearest
 
@@ -123,8 +123,7 @@ def read_text(source, name):
                 f"{name} turns on gin's dynamic registration, which could call any "
                 "function. Write @gin.register above yours, and import its module."
             )
-    head = config_parser.BlockDeclaration
-    return [s for s in statements if not isinstance(s, head)]
+    return [s for s in statements if not isinstance(s, BlockDeclaration)]
 
 
 def read_all(files, bindings, folders):

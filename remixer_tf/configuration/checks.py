@@ -21,7 +21,6 @@ from remixer_tf.errors import UserError, nearest
 _REFERENCE = gin.config.ConfigurableReference
 # Classes that are bound as objects, `@Name()`, as our dataclasses are.
 _OBJECTS = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
-# What they take as **kwargs goes to a base class, so all its names are known.
 _LIBRARIES = ("keras.", "remixer_tf.", "seqio.")
 
 
@@ -79,9 +78,8 @@ def _unread(name, final, read):
     if not user.arg_name:
         users = [b for b in bindings if b.arg_name and f"%{name}" in names_in(b.value)]
         if not users:
-            names = {n for b in bindings for n in names_in(b.value)}
-            macros = [n[1:] for n in names if n[0] == "%"]
-            return f"a macro that nothing uses.{nearest(name, macros)}"
+            used = {last(n) for b in bindings for n in names_in(b.value) if n[0] == "%"}
+            return f"a macro that nothing uses.{nearest(name, used)}"
         user = min(users)
         of = f"it is the value of {name_of(user)}, and "
     instead = [
@@ -199,11 +197,10 @@ def _find(selector, place):
 
 def _check_parameter(part, parameter, place):
     known = sorted(parameters(part.wrapped))
-    kinds = [p.kind for p in inspect.signature(part.wrapped).parameters.values()]
-    takes_any = inspect.Parameter.VAR_KEYWORD in kinds and not (
-        "Layer" in _bases(part) or part.selector.startswith(_LIBRARIES)
-    )
-    if parameter not in known and not takes_any:
+    # A class hands its **kwargs to a base class, so that `parameters` has their names.
+    is_class = "Layer" in _bases(part) or part.selector.startswith(_LIBRARIES)
+    takes_any = gin.config._might_have_parameter(part.wrapper, parameter)
+    if parameter not in known and (is_class or not takes_any):
         raise UserError(
             f"{part.name} has no parameter {parameter!r}{place}."
             f"{nearest(parameter, known)} It has: {', '.join(known)}."

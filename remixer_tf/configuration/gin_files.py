@@ -126,9 +126,7 @@ def call(name, /, *args, **kwargs):
     try:
         return register_configurables()[name](*args, **kwargs)
     except TypeError as error:  # Python's own of an argument that is missing
-        missing = re.match(
-            r"([\w.]+?)(?:\.__init__)?\(\) missing \d+ required .*?: (.*)", str(error)
-        )
+        missing = re.match(r"(\w+)(?:\.__init__)?\(\) missing .*?: (.*)", str(error))
         if missing is None or missing[1] not in register_configurables():
             raise
         raise UserError(

@@ -111,7 +111,7 @@ def check_names(final):
 
 
 def check_values(config, complete):
-    """Raises a UserError for values that a part cannot take.
+    """Raises a UserError for values that are missing, circular or not True or False.
 
     Args:
         config: {(scope, selector): {parameter: value}}, as gin holds it. A value

@@ -63,7 +63,7 @@ NEW_NAMES = {
     "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
     "GatedMLP.num_heads": "SpatialGatingUnit.num_mixing_heads",
-    "GatedMLP.d_attention": "TinyAttention.d_kv of GatedMLP.attention = @TinyAttention",
+    "GatedMLP.d_attention": "TinyAttention.d_kv (GatedMLP.attention = @TinyAttention)",
     "GatedMLP.attention_dropout_rate": "TinyAttention.dropout_rate",
     **dict.fromkeys(_REMOVED),
 }

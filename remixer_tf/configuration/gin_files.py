@@ -8,7 +8,7 @@ import re
 import sys
 
 import gin
-from gin.config_parser import BindingStatement, ImportStatement
+from gin.config_parser import BindingStatement, ImportStatement, Location
 
 from remixer_tf import console
 from remixer_tf.checkpoints import paths
@@ -58,8 +58,9 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         UserError: a file or module is missing or malformed, a name unknown, a value
             not set.
     """
+    nowhere = Location(None, 0, None, "")
+    statements = [ImportStatement(module, False, None, nowhere) for module in modules]
     folders = ["", *search_paths, gin_folder()]
-    statements = read_text("".join(f"import {m}\n" for m in modules), "--module_import")
     statements += with_new_names(read_all(files, bindings, folders))
     imports = [s for s in statements if isinstance(s, ImportStatement)]
     checks.check_order(s for s in statements if isinstance(s, BindingStatement))

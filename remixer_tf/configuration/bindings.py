@@ -5,21 +5,25 @@ They are those of gin's parser: `BindingStatement`, `ImportStatement`,
 """
 
 import glob
-import itertools
 import os
+import re
 import sys
 import textwrap
 import tokenize
 
 import gin
 from gin import config_parser
-from gin.config_parser import BindingStatement, IncludeStatement
+from gin.config_parser import BindingStatement, BlockDeclaration, IncludeStatement
 
 from remixer_tf.errors import UserError, nearest
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 # Training writes some 10 kB. Reading a stranger's huge file would take long.
 _MAX_BYTES = 2**20
+_REASONS = {
+    tokenize.TokenError: "a bracket is not closed",
+    RecursionError: "brackets are nested too deep",
+}
 
 
 def scope():
@@ -39,15 +43,10 @@ class Name(str):
 
     __repr__ = str.__str__
 
-    @property
-    def selector(self):
-        """`module.Name` of "@a/module.Name()"; the macro of "%macro"."""
-        return self.removesuffix("()").lstrip("@%").rpartition("/")[2]
 
-    @property
-    def owner(self):
-        """`Name` of "@a/module.Name()"."""
-        return last(self.selector)
+def last(name):
+    """Returns `Name` of "@a/module.Name()", of "module.Name" and of "%a/Name"."""
+    return re.split("[@%/.]", name.removesuffix("()"))[-1]
 
 
 def name_of(binding):
@@ -62,11 +61,6 @@ def place_of(statement):
     return f" (in {file}, line {line})" if file else ""
 
 
-def last(selector):
-    """Returns `Name` of "module.Name"."""
-    return selector.rpartition(".")[2]
-
-
 def names_in(value):
     """Returns the `Name`s in a value, a list."""
     if isinstance(value, dict):
@@ -76,10 +70,20 @@ def names_in(value):
     return [value] if isinstance(value, Name) else []
 
 
+def final_bindings(statements):
+    """Returns {name: binding}: the last binding of each name, in their order."""
+    final = {}
+    for statement in statements:
+        if isinstance(statement, BindingStatement):
+            final.pop(name_of(statement), None)
+            final[name_of(statement)] = statement
+    return final
+
+
 def read_bindings(path):
     """Returns what a gin file itself binds, {name: value as gin text}."""
-    bindings = (s for s in read_statements(path) if isinstance(s, BindingStatement))
-    return {name_of(binding): repr(binding.value) for binding in bindings}
+    final = final_bindings(read_statements(path))
+    return {name: repr(binding.value) for name, binding in final.items()}
 
 
 def read_statements(path):
@@ -110,12 +114,8 @@ def read_text(source, name):
             f"cannot read {name}. Expected: NAME = VALUE, with a Python literal, a "
             "%MACRO or a @reference."
         ) from None
-    except tokenize.TokenError:
-        raise UserError(f"cannot read {name}: a bracket is not closed.") from None
-    except RecursionError:
-        raise UserError(f"cannot read {name}: brackets are nested too deep.") from None
-    except (ValueError, TypeError) as error:  # of bytes, and of a key such as [1]
-        reason = textwrap.shorten(str(error), 200)
+    except (*_REASONS, ValueError, TypeError) as error:  # bytes, or a key such as [1]
+        reason = _REASONS.get(type(error)) or textwrap.shorten(str(error), 200)
         raise UserError(f"cannot read {name}: {reason}.") from None
     for statement in statements:
         if getattr(statement, "module", "").startswith("__gin__."):
@@ -123,8 +123,7 @@ def read_text(source, name):
                 f"{name} turns on gin's dynamic registration, which could call any "
                 "function. Write @gin.register above yours, and import its module."
             )
-    head = config_parser.BlockDeclaration
-    return [s for s in statements if not isinstance(s, head)]
+    return [s for s in statements if not isinstance(s, BlockDeclaration)]
 
 
 def read_all(files, bindings, folders):
@@ -136,23 +135,21 @@ def read_all(files, bindings, folders):
     Raises:
         UserError: a file is missing or malformed.
     """
-    statements = []
-
-    def read(path, outer):
-        place = _find(path, folders)
-        if place in outer:
-            raise UserError(f"{path} is included by a file that it includes.")
-        for statement in read_statements(place):
-            if isinstance(statement, IncludeStatement):
-                read(statement.filename, [*outer, place])
-            else:
-                statements.append(statement)
-
-    for path in files:
-        read(path, [])
+    statements = [s for path in files for s in _with_included(path, folders)]
     for text in bindings:
         statements += read_text(text, f"--gin.{text.replace(' = ', '=', 1)}")
     return statements
+
+
+def _with_included(path, folders, outer=()):
+    place = _find(path, folders)
+    if place in outer:
+        raise UserError(f"{path} is included by a file that it includes.")
+    for statement in read_statements(place):
+        if isinstance(statement, IncludeStatement):
+            yield from _with_included(statement.filename, folders, [*outer, place])
+        else:
+            yield statement
 
 
 def _find(path, folders):
@@ -160,9 +157,12 @@ def _find(path, folders):
     for folder in [*folders, *sys.path]:
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
-    patterns = ("*/" * depth + "*.gin" for depth in range(4))
-    found = itertools.product(folders, patterns)
-    names = {n for folder, p in found for n in glob.glob(p, root_dir=folder or None)}
+    names = {
+        name
+        for folder in folders
+        for depth in range(4)
+        for name in glob.glob("*/" * depth + "*.gin", root_dir=folder or None)
+    }
     searched = ", ".join(map(os.path.abspath, folders))
     raise UserError(
         f"there is no gin file {path!r}.{nearest(path, names)} Searched: {searched}."

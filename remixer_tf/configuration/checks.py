@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import graphlib
 import inspect
-import itertools
 import os
 
 import gin
@@ -17,28 +15,30 @@ from remixer_tf.configuration.bindings import (
     names_in,
     place_of,
 )
-from remixer_tf.configuration.configurables import configurables
 from remixer_tf.data.late_tasks import register_waiting
 from remixer_tf.errors import UserError, nearest
 
 _REFERENCE = gin.config.ConfigurableReference
 # Classes that are bound as objects, `@Name()`, as our dataclasses are.
 _OBJECTS = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
+_LIBRARIES = ("keras.", "remixer_tf.", "seqio.")
 
 
 def check_order(bindings):
     """Raises a UserError if the files of a run come before those of its model."""
-    files = {}
+    of_run = None
     for binding in bindings:
         name, file = name_of(binding), binding.location.filename
-        of_run = files.get("train.dataset", file)
-        if name == "Run.model" and name not in files and of_run != file:
+        if name == "train.dataset":
+            of_run = file
+        elif name == "Run.model" and of_run in (None, file):
+            return
+        elif name == "Run.model":
             raise UserError(
                 f"{file} says what the model is, and comes after a file that says how "
                 "it is trained. It would reset VOCAB_SIZE and other macros. Name the "
                 "model's file first."
             )
-        files[name] = file
 
 
 def check_read(final, parts=frozenset()):
@@ -53,8 +53,8 @@ def check_read(final, parts=frozenset()):
     """
     uses = {}  # {macro or configurable: those that its values name}
     for binding in final.values():
-        owners = (name.owner for name in names_in(binding.value))
-        uses.setdefault(last(binding.selector), set()).update(owners)
+        named = map(last, names_in(binding.value))
+        uses.setdefault(last(binding.selector), set()).update(named)
     new = {last(b.selector) for b in final.values() if b.arg_name} - parts
     read, warnings = set(), []
     while new:
@@ -74,19 +74,17 @@ def check_read(final, parts=frozenset()):
 
 def _unread(name, final, read):
     """Says why nothing reads a macro or parameter, and what is read instead."""
-    readers = [b for b in final.values() if f"%{name}" in names_in(b.value)]
-    users = [b for b in readers if b.arg_name]
-    if final[name].arg_name:
-        user, of = final[name], ""
-    elif users:
-        user, of = users[0], f"it is the value of {name_of(users[0])}, and "
-    else:
-        names = {n for b in final.values() for n in names_in(b.value)}
-        macros = [n[1:] for n in names if n[0] == "%"]
-        return f"a macro that nothing uses.{nearest(name, macros)}"
+    bindings, user, of = final.values(), final[name], ""
+    if not user.arg_name:
+        users = [b for b in bindings if b.arg_name and f"%{name}" in names_in(b.value)]
+        if not users:
+            used = {last(n) for b in bindings for n in names_in(b.value) if n[0] == "%"}
+            return f"a macro that nothing uses.{nearest(name, used)}"
+        user = min(users)
+        of = f"it is the value of {name_of(user)}, and "
     instead = [
         f" It has {name_of(b)} = {b.value!r}."
-        for b in final.values()
+        for b in bindings
         if b.arg_name == user.arg_name and last(b.selector) in read
     ]
     return (
@@ -102,47 +100,38 @@ def check_names(final):
         final: see `check_read`.
     """
     for binding in final.values():
-        place, parameter = place_of(binding), binding.arg_name
+        place = place_of(binding)
         for name in names_in(binding.value):
             if name[0] == "@":
-                _check_reference(name, _find(name.selector, place))
-            else:
-                _check_macro(name[1:], final)
+                _check_reference(name, place)
         if not place:
             _check_no_class(binding)
-        if not parameter:
-            continue
-        part = _find(binding.selector, place)
-        known = sorted(parameters(part.wrapped))
-        if new := getattr(part.wrapped, "moved", {}).get(parameter):
-            raise UserError(f"{part.name}.{parameter} has a new name: {new}.")
-        if parameter not in known and not _takes_any(part):
-            raise UserError(
-                f"{part.name} has no parameter {parameter!r}{place}."
-                f"{nearest(parameter, known)} It has: {', '.join(known)}."
-            )
+        if binding.arg_name:
+            _check_parameter(_find(binding.selector, place), binding.arg_name, place)
 
 
 def check_values(config, complete):
-    """Raises a UserError for values that a part cannot take.
+    """Raises a UserError for values that are missing, circular or not True or False.
 
     Args:
         config: {(scope, selector): {parameter: value}}, as gin holds it. A value
             that is required and not set becomes None in it.
         complete: bool, whether such a value is an error instead.
     """
-    _check_circles(config)
+    done = set()
+    for key in config:
+        _check_macros(key, [], done)
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
         for parameter, value in bindings.items():
             name = written(scope, selector, parameter)
-            default = known[parameter].default if parameter in known else None
-            value = without_macro(value)
-            if isinstance(default, bool) and not isinstance(value, (bool, _REFERENCE)):
+            default = getattr(known.get(parameter), "default", None)
+            read = without_macros(value)
+            if isinstance(default, bool) and not isinstance(read, (bool, _REFERENCE)):
                 raise UserError(
-                    f"{name} must be True or False. Received: {name}={value!r}"
+                    f"{name} must be True or False. Received: {name}={read!r}"
                 )
-            if repr(bindings[parameter]) == "%gin.REQUIRED":
+            if repr(value) == "%gin.REQUIRED":
                 if complete:
                     raise UserError(f"{name} is required and not set. {_how_to(name)}")
                 bindings[parameter] = None
@@ -153,8 +142,7 @@ def parameters(function):
     """Returns {name: parameter}, of a class with those of its base classes."""
     functions = [function]
     if inspect.isclass(function):
-        bases = (vars(base) for base in reversed(function.__mro__[:-1]))
-        functions = [base["__init__"] for base in bases if "__init__" in base]
+        functions = [base.__init__ for base in reversed(function.__mro__)]
     return {
         parameter.name: parameter
         for function in functions
@@ -164,10 +152,14 @@ def parameters(function):
     }
 
 
-def without_macro(value):
-    """Returns what a macro stands for; another value as it is."""
-    while isinstance(value, _REFERENCE) and value.config_key[1] == "gin.macro":
-        value = gin.config._CONFIG[value.config_key]["value"]
+def without_macros(value):
+    """Returns a value with what they stand for in place of the macros in it."""
+    if isinstance(value, dict):
+        return {key: without_macros(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [*map(without_macros, value)]
+    if isinstance(value, _REFERENCE) and value.config_key[1] == "gin.macro":
+        return without_macros(gin.config._CONFIG[value.config_key]["value"])
     return value
 
 
@@ -175,8 +167,7 @@ def written(scope, selector, parameter=""):
     """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
     if selector == "gin.macro":
         return scope
-    short = gin.config._REGISTRY.minimal_selector(selector)
-    return f"{scope}/{short}.{parameter}".strip("/.")
+    return name_of((scope, gin.config._REGISTRY.minimal_selector(selector), parameter))
 
 
 def _find(selector, place):
@@ -185,33 +176,40 @@ def _find(selector, place):
     Raises:
         UserError: nothing, or several things.
     """
-    registry, reason = gin.config._REGISTRY, ""
-    found = registry.matching_selectors(selector)
+    registry, part, reason = gin.config._REGISTRY, None, ""
     try:
-        if not found and register_waiting():
-            found = registry.matching_selectors(selector)
+        part = registry.get_match(selector)
+        if part is None and register_waiting():
+            part = registry.get_match(selector)
+    except KeyError as several:
+        how = f"Write the whole name of one{place}."
+        raise UserError(f"{several.args[0]} {how}") from None
     except ImportError as missing:
         reason = f" If the name is one of t5's: {missing}"
-    if not found:
+    if part is None:
+        names = [last(known) for known, _ in registry.items()]
         raise UserError(
-            f"gin knows no {selector!r}{place}.{nearest(selector, _ours())} Names from "
-            f"a module of yours need an `import` line in the gin file.{reason}"
+            f"gin knows no {selector!r}{place}.{nearest(selector, names)} Names from a "
+            f"module of yours need an `import` line in the gin file.{reason}"
         )
-    if len(found) > 1:
+    return part
+
+
+def _check_parameter(part, parameter, place):
+    known = sorted(parameters(part.wrapped))
+    # A class hands its **kwargs to a base class, so that `parameters` has their names.
+    is_class = "Layer" in _bases(part) or part.selector.startswith(_LIBRARIES)
+    takes_any = gin.config._might_have_parameter(part.wrapper, parameter)
+    if parameter not in known and (is_class or not takes_any):
         raise UserError(
-            f"several things are called {selector!r}{place}: {', '.join(found)}. "
-            "Write the whole name of one."
+            f"{part.name} has no parameter {parameter!r}{place}."
+            f"{nearest(parameter, known)} It has: {', '.join(known)}."
         )
-    return registry[found[0]]
 
 
 def _check_no_class(binding):
     """Raises if the value on a command line is the name of a class, without @."""
-    value = binding.value
-    if isinstance(value, str) and value.startswith("remixer_tf."):
-        value = value.rpartition(".")[2]
-    if isinstance(value, str) and value in _ours():
-        part = _find(value, "")
+    for part in gin.config._REGISTRY.get_all_matches(str(binding.value)):
         if inspect.isclass(part.wrapped):
             name = f"--gin.{name_of(binding)}"
             raise UserError(
@@ -220,7 +218,8 @@ def _check_no_class(binding):
             )
 
 
-def _check_reference(name, part):
+def _check_reference(name, place):
+    part = _find(name.removesuffix("()").lstrip("@").rpartition("/")[2], place)
     if _needs_brackets(part) and not name.endswith("()"):
         raise UserError(
             f"@{part.name} is written with brackets where it is used: @{part.name}()"
@@ -234,39 +233,36 @@ def _check_reference(name, part):
         )
 
 
-def _check_macro(name, final):
-    if name not in final and not gin.config._CONSTANTS.matching_selectors(name):
-        macros = [name for name, binding in final.items() if not binding.arg_name]
-        raise UserError(
-            f"the macro {name} is used but not set.{nearest(name, macros)} "
-            f"{_how_to(name)}"
-        )
+def _check_macros(key, users, done):
+    """Raises if a macro is not set, or a part or macro is among its own values.
 
-
-def _check_circles(config):
-    """Raises if a part or a macro has itself among its values, perhaps by others."""
-    graph, keys = {}, [*config]
-    for scope, selector in keys:  # The list grows.
-        if (scope, selector) in graph:
-            continue
-        values = {}
-        for outer in ("", *itertools.accumulate(scope.split("/"), "{}/{}".format)):
-            values |= config.get((outer, selector), {})
-        used = (part.config_key for part in gin.config.iterate_references(values))
-        # A reference without a scope keeps that of the call.
-        graph[scope, selector] = [(inner or scope, name) for inner, name in used]
-        keys += graph[scope, selector]
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        names = [
-            f"{'%' if key[1] == 'gin.macro' else '@'}{written(*key)}"
-            for key in reversed(error.args[1])
-        ]
+    Args:
+        key: (scope, selector) of a part or macro.
+        users: list of keys: each is used by the one before it, and the last uses `key`.
+        done: set of keys that were checked.
+    """
+    if key in users:
+        circle = [*users[users.index(key) :], key]
+        names = [f"{'@%'[k[1] == 'gin.macro']}{written(*k)}" for k in circle]
         raise UserError(
             f"values refer to each other in a circle: {' uses '.join(names)}. Give one "
             "of them another value."
-        ) from None
+        )
+    if key in done:
+        return
+    scope, selector = key
+    values = gin.get_bindings(f"{scope}/{selector}", resolve_references=False)
+    if selector == "gin.macro" and not values:
+        macros = [name for name, owner in gin.config._CONFIG if owner == selector]
+        raise UserError(
+            f"the macro {scope} is used but not set.{nearest(scope, macros)} "
+            f"{_how_to(scope)}"
+        )
+    for reference in gin.config.iterate_references(values):
+        # A reference without a scope keeps that of the call.
+        inner, used = reference.config_key
+        _check_macros((inner or scope, used), [*users, key], done)
+    done.add(key)
 
 
 def _how_to(name):
@@ -282,17 +278,6 @@ def _bases(part):
 
 
 def _needs_brackets(part):
-    ours = dataclasses.is_dataclass(part.wrapped) and part.name in _ours()
-    return ours or bool(_bases(part) & _OBJECTS)
-
-
-def _takes_any(part):
-    """Whether a part takes **kwargs with names of its own, as Keras' layers do not."""
-    kinds = [p.kind for p in inspect.signature(part.wrapped).parameters.values()]
-    known = part.name in _ours() or "Layer" in _bases(part)
-    return inspect.Parameter.VAR_KEYWORD in kinds and not known
-
-
-@functools.cache
-def _ours():
-    return frozenset(name for _, name, _ in configurables())
+    is_ours = part.selector.startswith("remixer_tf.")
+    is_settings = is_ours and dataclasses.is_dataclass(part.wrapped)
+    return is_settings or not _OBJECTS.isdisjoint(_bases(part))

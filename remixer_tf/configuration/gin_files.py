@@ -15,8 +15,8 @@ from remixer_tf.checkpoints import paths
 from remixer_tf.configuration import checks
 from remixer_tf.configuration.bindings import (
     RUN_FILE,
+    final_bindings,
     gin_folder,
-    name_of,
     place_of,
     read_all,
     read_text,
@@ -63,9 +63,8 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     folders = ["", *search_paths, gin_folder()]
     statements += with_new_names(read_all(files, bindings, folders))
     imports = [s for s in statements if isinstance(s, ImportStatement)]
-    given = [s for s in statements if isinstance(s, BindingStatement)]
-    checks.check_order(given)
-    final = {name_of(binding): binding for binding in given}
+    checks.check_order(s for s in statements if isinstance(s, BindingStatement))
+    final = final_bindings(statements)
     checks.check_read(final)
     load_tensorflow()
     register_configurables()
@@ -74,8 +73,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         _import(statement)
     checks.check_names(final)
     lines = [statement.format() for statement in imports]
-    last = (b for b in given if b is final[name_of(b)])
-    lines += [f"{name_of(binding)} = {binding.value!r}" for binding in last]
+    lines += [f"{name} = {binding.value!r}" for name, binding in final.items()]
     try:
         gin.parse_config(lines)
     except ValueError as error:  # what a module of the user's lets gin configure
@@ -94,9 +92,8 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
 
 def macros(files):
     """Returns the names of the macros that gin files of the package set, sorted."""
-    statements = read_all(files, [], [gin_folder()])
-    bindings = (s for s in statements if isinstance(s, BindingStatement))
-    return sorted({b.selector for b in bindings if not b.arg_name})
+    final = final_bindings(read_all(files, [], [gin_folder()]))
+    return sorted(name for name, binding in final.items() if not binding.arg_name)
 
 
 def _import(statement):
@@ -130,9 +127,7 @@ def call(name, /, *args, **kwargs):
     try:
         return register_configurables()[name](*args, **kwargs)
     except TypeError as error:  # Python's own of an argument that is missing
-        missing = re.match(
-            r"([\w.]+?)(?:\.__init__)?\(\) missing \d+ required .*?: (.*)", str(error)
-        )
+        missing = re.match(r"(\w+)(?:\.__init__)?\(\) missing .*?: (.*)", str(error))
         if missing is None or missing[1] not in register_configurables():
             raise
         raise UserError(
@@ -161,7 +156,7 @@ def get_arguments(name):
     """
     if not is_set(name):
         return {}
-    reference = checks.without_macro(gin.query_parameter(name))
+    reference = checks.without_macros(gin.query_parameter(name))
     return gin.get_bindings(reference.scoped_selector)
 
 
@@ -181,16 +176,15 @@ def configuration_str(defaults=True):
     imports = sorted({statement.format() for statement in gin.config._IMPORTS})
     macros, blocks = [], {}
     for (scope, selector), values in config.items():
-        name = checks.written(scope, selector)
-        lines = {
-            f"{name}.{parameter} = {value!r}"
-            for parameter, value in values.items()
+        lines = [
+            f"{checks.written(scope, selector, parameter)} = {value!r}"
+            for parameter, value in sorted(values.items())
             if gin.config._is_literally_representable(value)
-        }
+        ]
         if selector == "gin.macro":
-            macros += [f"{name} = {value!r}" for value in values.values()]
+            macros += lines
         else:
-            blocks[name.rpartition("/")[2].lower(), scope] = sorted(lines)
+            blocks[checks.written("", selector).lower(), scope] = lines
     blocks = [imports, sorted(macros), *(blocks[key] for key in sorted(blocks))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
@@ -232,6 +226,6 @@ def train(model_dir, dry_run=False, layer_checks=True):
 
 def hyperparameters(text):
     """Returns the numbers and strings that gin text sets, {name: value}."""
-    bindings = (s for s in read_text(text, "text") if isinstance(s, BindingStatement))
+    final = final_bindings(read_text(text, "text"))
     kinds = (bool, int, float, str)  # A `Name` is none of them.
-    return {name_of(b): b.value for b in bindings if type(b.value) in kinds}
+    return {name: b.value for name, b in final.items() if type(b.value) in kinds}

@@ -25,6 +25,8 @@ _MOVED = (
     ("train_dataset", "batch_size feature_converter length_buckets pack shuffle",
      "Batching"),
     ("train_dataset", "count_limit", "LongExamples"),
+    ("GatedMLP", "variant toeplitz spatial_stddev spatial_bias_value norm_epsilon",
+     "SpatialGatingUnit"),
 )  # fmt: skip
 # The argument by which the old owner now takes the new one.
 _ARGUMENTS = {
@@ -60,12 +62,15 @@ NEW_NAMES = {
     "RemixerBlock.width": "RemixerBlock.d_ff",
     "SpatialGatingUnit.num_heads": "SpatialGatingUnit.num_mixing_heads",
     "LengthMixing.num_heads": "LengthMixing.num_mixing_heads",
+    "GatedMLP.num_heads": "SpatialGatingUnit.num_mixing_heads",
+    "GatedMLP.d_attention": "TinyAttention.d_kv (GatedMLP.attention = @TinyAttention)",
+    "GatedMLP.attention_dropout_rate": "TinyAttention.dropout_rate",
     **dict.fromkeys(_REMOVED),
 }
 
 
 def with_new_names(statements):
-    """Returns the statements of a configuration, with new names for old ones.
+    """Yields the statements of a configuration, with new names for old ones.
 
     Where several old names have become one, the last value counts, which is that of
     training.
@@ -74,33 +79,35 @@ def with_new_names(statements):
         UserError: a file that training did not write, or the command line, has an old
             name.
     """
-    return [new for statement in statements for new in _with_new_name(statement)]
+    for statement in statements:
+        old = ""
+        if isinstance(statement, BindingStatement):
+            old = f"{last(statement.selector)}.{statement.arg_name}"
+        if old in NEW_NAMES:
+            yield from _renamed(statement, old, NEW_NAMES[old])
+        else:
+            yield statement
 
 
-def _with_new_name(statement):
-    if not isinstance(statement, BindingStatement):
-        return [statement]
-    scope, selector, parameter, value, location = statement
-    function = last(selector)
-    old = f"{function}.{parameter}"
-    if old not in NEW_NAMES:
-        return [statement]
-    new, place = NEW_NAMES[old], place_of(statement)
-    if not (location.filename or "").endswith(RUN_FILE):
+def _renamed(binding, old, new):
+    """Yields the bindings that stand for one of an old name."""
+    (function, _), place = old.split("."), place_of(binding)
+    # A gate of GatedMLP is a layer of its own, which an old file does not name.
+    is_run = (binding.location.filename or "").endswith(RUN_FILE)
+    if function == "GatedMLP" or not is_run:
         what = f"is {new} now" if new else "is no longer there. Leave it out"
         raise UserError(f"{old} {what}{place}.")
     if new is None:
-        if _REMOVED[old] not in (_ANY, value):
+        if _REMOVED[old] not in (_ANY, binding.value):
             raise UserError(
-                f"{old} = {value!r} is no longer there: all models have "
+                f"{old} = {binding.value!r} is no longer there: all models have "
                 f"{_REMOVED[old]!r}{place}. Read it by an earlier version."
             )
-        return []
-    owner, parameter = new.split(".")
+        return
+    (owner, parameter), scope = new.split("."), binding.scope
     if owner in ("AnswerLimits", "Sampling"):  # Each search has its own.
         scope = f"{scope}/{function}".strip("/")
-    new = statement._replace(scope=scope, selector=owner, arg_name=parameter)
-    if owner not in _ARGUMENTS:
-        return [new]
-    reference = Name(f"@{f'{scope}/{owner}'.strip('/')}()")
-    return [new, statement._replace(arg_name=_ARGUMENTS[owner], value=reference)]
+    yield binding._replace(scope=scope, selector=owner, arg_name=parameter)
+    if owner in _ARGUMENTS:
+        reference = Name(f"@{f'{scope}/{owner}'.strip('/')}()")
+        yield binding._replace(arg_name=_ARGUMENTS[owner], value=reference)

@@ -2,7 +2,7 @@
 
 import gin
 
-from remixer_tf.configuration.checks import parameters, without_macro
+from remixer_tf.configuration.checks import parameters, without_macros
 
 # These train, answer or draw. They change no result of a checkpoint.
 _TRAINING = (
@@ -51,18 +51,8 @@ def evaluation_bindings():
         for name, value in bindings.items():
             left_out = _EVALUATION in selector and name in _WHICH_AND_WHEN
             left_out |= selector == "remixer_tf.run.Run" and name in _HOW
-            value = repr(_resolved(value))
-            same = "/" not in scope and value == repr(_resolved(without.get(name)))
+            value = repr(without_macros(value))
+            same = "/" not in scope and value == repr(without_macros(without.get(name)))
             if not left_out and not same:
                 found[f"{scope}/{selector}.{name}"] = value
     return found
-
-
-def _resolved(value):
-    """A value without macros."""
-    value = without_macro(value)
-    if isinstance(value, dict):
-        return {name: _resolved(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_resolved(item) for item in value]
-    return value

@@ -6,7 +6,7 @@ that may do so.
 
 from gin.config_parser import BindingStatement, IncludeStatement
 
-from remixer_tf.configuration.bindings import names_in, read_statements
+from remixer_tf.configuration.bindings import last, names_in, read_statements
 from remixer_tf.errors import UserError
 
 # Modules of these packages may be imported. t5's models and scripts are programs; its
@@ -34,7 +34,7 @@ def check_run_configuration(path, modules=()):
             _refuse(path, f"includes {statement.filename!r}")
         elif isinstance(statement, BindingStatement):
             for name in names_in(statement.value):
-                if name[0] == "@" and name.owner in _PROGRAMS:
+                if name[0] == "@" and last(name) in _PROGRAMS:
                     _refuse(path, f"refers to the program {name}")
         elif not f"{statement.module}.".startswith(known):
             unknown[statement.module] = f"--module_import={statement.module}"

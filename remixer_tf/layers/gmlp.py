@@ -207,21 +207,6 @@ class GatedMLP(Sublayer):
 
     causal = None
     reorders_cache = False
-    moved = {  # gin's old names
-        **{
-            name: f"SpatialGatingUnit.{name}"
-            for name in (
-                "variant",
-                "toeplitz",
-                "spatial_stddev",
-                "spatial_bias_value",
-                "norm_epsilon",
-            )
-        },
-        "num_heads": "SpatialGatingUnit.num_mixing_heads",
-        "d_attention": "TinyAttention.d_kv, with GatedMLP.attention = @TinyAttention",
-        "attention_dropout_rate": "TinyAttention.dropout_rate",
-    }
 
     def __init__(
         self,

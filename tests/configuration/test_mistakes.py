@@ -206,18 +206,6 @@ def train(launch):
 
 
 @pytest.mark.parametrize(
-    ("binding", "new"),
-    [
-        ("GatedMLP.toeplitz=False", "SpatialGatingUnit.toeplitz"),
-        ("GatedMLP.d_attention=8", "TinyAttention.d_kv"),
-    ],
-)
-def test_the_new_name_of_a_parameter(binding, new):
-    message = message_of(read, [MLM, f"--gin.{binding}"])
-    assert message.startswith(f"{binding.split('=')[0]} has a new name: {new}")
-
-
-@pytest.mark.parametrize(
     ("bindings", "name", "value"),
     [
         (["Batching.pack='yes'"], "Batching.pack", "'yes'"),

@@ -71,6 +71,49 @@ def test_what_earlier_runs_wrote_is_still_read():
     assert (1, 64, 64) in shapes[0].values()
 
 
+NAMED_PARTS = """
+import gin
+from remixer_tf.layers import FeedForward
+
+@gin.register
+class Windowed(FeedForward):
+    def __init__(self, windows=1, **options):
+        super().__init__(**options)
+
+@gin.register
+def of_any_size(size=1, **options):
+    return size, options
+
+@gin.register
+def of_width(width=1):
+    return width
+"""
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        ("train.optimizer = @of_wdith", "knows no 'of_wdith'. Nearest: of_width"),
+        ("TransformerStack.norm = 'Windowed'", ".norm=@Windowed"),
+        ("TransformerStack.norm = 'named_parts.Windowed'", ".norm=@Windowed"),
+        ("Windowed.window = 2", "no parameter 'window'. Nearest: windows"),
+        ("of_width.widht = 2", "no parameter 'widht'. Nearest: width"),
+        ("of_any_size.lenght = 2", None),
+    ],
+)
+def test_names_of_ones_own(tmp_path, monkeypatch, binding, words):
+    """Only a function with **options may take any name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "named_parts.py").write_text(NAMED_PARTS)
+    if words is None:
+        configuration.parse_gin([], [binding], modules=["named_parts"])
+        assert configuration.get_value("of_any_size.lenght") == 2
+        return
+    with pytest.raises(configuration.UserError) as error:
+        configuration.parse_gin([], [binding], modules=["named_parts"])
+    assert words in error.value.message
+
+
 def test_gin_configurable_on_a_layer_is_told(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "wrong_layer.py").write_text(

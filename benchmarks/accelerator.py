@@ -10,7 +10,7 @@ Needs Keras, JAX and gin, and no TensorFlow. Steps are the engine's own
     parts    a step of T5.1.1 base and of Remixer base taken apart
     calls    steps in one call (`lax.scan`)
     logits   logits and loss over all pieces, whole and in chunks of the targets
-    remat    blocks kept for the gradient, and computed again
+    remat    what training keeps for the gradient: see `TransformerStack.remat`
     options  a step under options of the compiler, one at a time
     mixing   Toeplitz mixing by the FFT and by the dense product
 
@@ -46,7 +46,6 @@ from benchmarks.accelerator_measures import (
     not_measured,
     out_of_memory,
     random_batch,
-    recompute_blocks,
     training,
 )
 from benchmarks.accelerator_sizes import FULL, OPTIONS, TINY, VOCAB_SIZE
@@ -54,6 +53,7 @@ from benchmarks.measure import print_header, print_row
 from remixer_tf import layers, models
 from remixer_tf.engines.jax.flops import program_bytes
 from remixer_tf.kernels import fft_product
+from remixer_tf.models.stack import TransformerStack
 from remixer_tf.objectives import losses
 
 
@@ -244,20 +244,20 @@ def print_logits(sizes):
 
 
 def print_remat(sizes, steps=4):
-    print_header("model", "batch", "blocks", "ms/step", "GFLOP/sequence", "GB")
+    print_header("model", "batch", "remat", "ms/step", "GFLOP/sequence", "GB")
     for name in sizes.remat:
-        for again in (False, True):
-            blocks = "computed again" if again else "kept"
+        for remat in (None, "cheap", "full"):
             model = named_model(name)
-            if again:
-                recompute_blocks(model)
-            what = f"{name}, blocks {blocks}"
+            for layer in model._flatten_layers():
+                if isinstance(layer, TransformerStack):
+                    layer.remat = remat
+            what = f"{name}, remat {remat}"
             _, _, batches = sizes.models[name]
             for size, cost, seconds in each_batch(what, model, batches, sizes, steps):
                 print_row(
                     name,
                     size,
-                    blocks,
+                    remat,
                     f"{1e3 * seconds:.1f}",
                     f"{cost.flops / size / 1e9:.2f}",
                     f"{cost.bytes / 1e9:.2f}",

@@ -14,7 +14,6 @@ from benchmarks.measure import print_row
 from remixer_tf.engines.jax.flops import product_flops, program_bytes
 from remixer_tf.engines.jax.step import JaxTrainStep, State
 from remixer_tf.models.build import build_model
-from remixer_tf.models.stack import Block
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import Objective
 from remixer_tf.optimizers import Adafactor
@@ -28,7 +27,7 @@ def make_model(gin_file, *bindings):
     gin.parse_config_files_and_bindings(
         [f"models/{gin_file}.gin"],
         list(bindings),
-        skip_unknown=["train", "evaluate", "text_to_text", "text_scorer"],
+        skip_unknown=["Run"],
     )
     return build_model(gin.get_configurable("EncoderDecoder"), "mixed_bfloat16")
 
@@ -60,24 +59,6 @@ def training(model):
 
     state = State(*([jnp.array(v.value) for v in group] for group in step.variables()))
     return train, state
-
-
-def recompute_blocks(model):
-    """Has each residual block be computed again for its gradient, and not kept.
-
-    It changes the model, which may draw nothing random and sow no losses.
-    """
-    for layer in model._flatten_layers():
-        if isinstance(layer, Block):
-            layer.call = functools.partial(_recomputed, layer.call)
-
-
-def _recomputed(call, x, context, training=False):
-    @jax.checkpoint
-    def block(x, context):
-        return call(x, context=context, training=training)
-
-    return block(x, context)
 
 
 class Program:

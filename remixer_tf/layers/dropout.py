@@ -10,6 +10,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_numbers
 
 _replica = contextvars.ContextVar("replica", default=None)
+_given = contextvars.ContextVar("given", default=({}, []))
 
 
 @contextlib.contextmanager
@@ -28,6 +29,29 @@ def replica(index):
         yield
     finally:
         _replica.reset(token)
+
+
+@contextlib.contextmanager
+def draws_from(generators, states):
+    """Lets generators draw from given states inside the block; their own stay.
+
+    A function that is called twice draws the same seeds twice so.
+
+    Args:
+        generators: list of `ReplicaSeedGenerator`.
+        states: a tensor for each, of the shape and dtype of its state.
+
+    Yields:
+        list of ints, how often each has drawn, complete after the block.
+    """
+    counts = [0] * len(generators)
+    ids = map(id, generators)
+    places = {x: (i, s) for x, (i, s) in zip(ids, enumerate(states), strict=True)}
+    token = _given.set((places, counts))
+    try:
+        yield counts
+    finally:
+        _given.reset(token)
 
 
 class Dropout(keras.layers.Layer):
@@ -76,7 +100,14 @@ class ReplicaSeedGenerator(keras.random.SeedGenerator):
     """Draws seeds that differ between replicas."""
 
     def next(self, ordered=True):
-        seed = super().next(ordered=ordered)
+        places, counts = _given.get()
+        if id(self) in places:
+            place, state = places[id(self)]
+            drawn = ops.convert_to_tensor([0, counts[place]], dtype=state.dtype)
+            seed = state + drawn
+            counts[place] += 1
+        else:
+            seed = super().next(ordered=ordered)
         if (index := _replica.get()) is None:
             return seed
         # The state counts draws in its second number; its first is the seed itself.

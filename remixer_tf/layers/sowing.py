@@ -52,3 +52,23 @@ def sow(layer, collection, name, value):
         receive(layer, name, value() if callable(value) else value)
     elif collection == "losses":
         layer.add_loss(value)  # For Keras' `fit`, which asks a model for its losses.
+
+
+@contextlib.contextmanager
+def hold_back():
+    """Keeps what layers sow inside the block, for `sow` to give it after.
+
+    Yields:
+        list of (layer, collection, name, value), of losses and of what is captured.
+    """
+    held = []
+
+    def keep(collection):
+        return lambda layer, name, value: held.append((layer, collection, name, value))
+
+    collections = {"losses", *(_receivers.get() or {})}
+    token = _receivers.set({collection: keep(collection) for collection in collections})
+    try:
+        yield held
+    finally:
+        _receivers.reset(token)

@@ -12,6 +12,7 @@ from remixer_tf.layers.checks import check_factories, check_integers, check_numb
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.saving import SavesParts, configuration_of
+from remixer_tf.models.remat import call_recomputed, check_remat
 
 
 class Block(keras.layers.Layer):
@@ -227,6 +228,9 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             Models say it: their decoders are causal.
         max_length: int, the longest sequence, which layers such as `RemixerBlock` and
             `PositionEmbedding` need to know; None where no layer does.
+        remat: what training computes again for the gradient instead of keeping it.
+            "full" keeps each block's input alone. "cheap", on JAX, keeps the products
+            of inputs with matrices of weights as well. None keeps all.
 
     Call arguments:
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.
@@ -255,16 +259,19 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         block=Block,
         causal=False,
         max_length=None,
+        remat=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_integers(num_layers=num_layers)
+        check_remat(remat)
         if max_length is not None:
             check_integers(max_length=max_length)
         check_factories(norm=norm, block=block)
         dtype = self.dtype_policy
         self.causal = causal
         self.max_length = max_length
+        self.remat = remat
         self.num_layers = num_layers
         survival = survival_by_layer(survival_probability, num_layers)
         self.positions = self.position_bias = None
@@ -368,7 +375,9 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             context = context._replace(position_bias=bias)
         new_cache = {}
         for block in self.blocks:
-            if state is None:
+            if training and self.remat:
+                x = call_recomputed(block, x, context, self.remat)
+            elif state is None:
                 x = block(x, context=context, training=training)
             else:
                 read = functools.partial(read_prompt, block)

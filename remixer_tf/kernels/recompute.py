@@ -1,0 +1,25 @@
+"""A function whose intermediate values are computed again for the gradient."""
+
+import keras
+
+# What each engine can compute again: everything, or all but the products of an input
+# with a matrix of weights, which cost the most.
+RECOMPUTED = {"tensorflow": ("full",), "jax": ("full", "cheap")}
+
+
+def recompute(function, what):
+    """Returns the function, which keeps only its arguments for the gradient.
+
+    It is `keras.remat`, and for "cheap" JAX' `dots_with_no_batch_dims_saveable`. Gains
+    memory on every device, and costs time; see docs/results/memory.md.
+
+    Args:
+        function: of tensors to tensors. On TensorFlow it is called a second time.
+        what: str, of `RECOMPUTED`.
+    """
+    if what == "full":
+        return keras.remat(function)
+    import jax
+
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return jax.checkpoint(function, policy=policy)

@@ -1,0 +1,103 @@
+"""Activations that are computed again change no number."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from remixer_tf.engines.jax.engine import JaxEngine
+from remixer_tf.errors import UserError
+from remixer_tf.layers import Context, Sublayer
+from remixer_tf.models.stack import TransformerStack
+from remixer_tf.objectives.objective import Objective
+from tests.engines.engine_runs import make_model
+from tests.models.tiny import tiny_batch
+
+ON_JAX = keras.backend.backend() == "jax"
+
+
+def make_step(model, optimizer, **options):
+    objective = Objective(**options)
+    if ON_JAX:
+        engine = JaxEngine()
+        engine.build(lambda: model, lambda: optimizer, "float32", objective)
+        return engine.step
+    from remixer_tf.engines.tensorflow.step import TrainStep
+    from remixer_tf.engines.tensorflow.strategy import get_strategy
+
+    return TrainStep(model, optimizer, get_strategy(), objective)
+
+
+def train(kind, remat, **options):
+    """Returns the sums of two steps, and the model after them."""
+    keras.utils.set_random_seed(1)
+    model = make_model(kind, dropout_rate=0.2)
+    for stack in (getattr(model, x, None) for x in ("encoder", "decoder")):
+        if stack is not None:
+            stack.remat = remat
+    batch = {k: np.stack([v, v]) for k, v in tiny_batch(4).items()}
+    if kind == "experts":
+        batch = {k: v for k, v in batch.items() if "encoder" not in k}
+    step = make_step(model, keras.optimizers.Adam(0.01), **options)
+    sums = {k: np.array(v) for k, v in step(batch).items()}
+    return sums, model
+
+
+@pytest.mark.parametrize("remat", ["full", "cheap"][: 2 if ON_JAX else 1])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("t5_1_1", {}),
+        pytest.param("experts", {"micro_batches": 2}, marks=pytest.mark.slow),
+        pytest.param("remixer", {"micro_batches": 2}, marks=pytest.mark.slow),
+        pytest.param("gmlp", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_sums_and_weights_are_those_without(kind, options, remat):
+    (sums, model), (expected, kept) = (train(kind, x, **options) for x in (remat, None))
+    assert sums.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            sums[name], value, rtol=1e-5, atol=1e-6, err_msg=name
+        )
+    for variable, other in zip(model.variables, kept.variables, strict=True):
+        ours, theirs = variable.numpy(), other.numpy()
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=variable.path)
+
+
+class Noisy(Sublayer):
+    """Changes variables that remat does not know."""
+
+    def __init__(self, kind, **kwargs):
+        super().__init__(**kwargs)
+        self.kind = kind
+        self.part = {
+            "dropout": lambda: keras.layers.Dropout(0.5),
+            "norm": keras.layers.BatchNormalization,
+            "add_loss": lambda: keras.layers.Activation("relu"),
+        }[kind]()
+
+    def build(self, input_shape):
+        self.part.build(input_shape)
+
+    def call(self, x, context, training=False):
+        if self.kind == "add_loss":
+            self.add_loss(keras.ops.sum(x))
+        return self.part(x, training=training)
+
+
+def test_what_cannot_be_computed_again_says_so():
+    cannot = [
+        ("dropout", "of SeedGenerator"),
+        ("norm", "of BatchNormalization"),
+        ("add_loss", "calls add_loss"),
+    ]
+    for kind, message in cannot:
+        sublayers = {"noisy": functools.partial(Noisy, kind)}
+        stack = TransformerStack(sublayers, num_layers=1, remat="full")
+        stack.build([2, 3, 4])
+        with pytest.raises(UserError, match=message):
+            stack(np.ones([2, 3, 4], "float32"), context=Context(), training=True)
+    with pytest.raises(UserError, match="remat on .* must be None, .*'full'"):
+        TransformerStack(sublayers, num_layers=1, remat="half")

@@ -2,8 +2,8 @@
 
 import keras
 
-# What each engine can compute again: everything, or all but the products of an input
-# with a matrix of weights, which cost the most.
+# "full" computes everything again. "cheap" keeps the products of an input with a matrix
+# of weights, which cost the most.
 RECOMPUTED = {"tensorflow": ("full",), "jax": ("full", "cheap")}
 
 

@@ -1,8 +1,8 @@
 """Activations that are computed again where the gradient needs them.
 
-A block then keeps its input alone, so that memory grows with the layers by `[batch,
-length, d_model]` each, for one more forward pass a step (Chen et al. 2016, "Training
-Deep Nets with Sublinear Memory Cost", section 3).
+A block then keeps its input alone, `[batch, length, d_model]`. A step costs one more
+forward pass (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", section
+3).
 """
 
 import contextvars

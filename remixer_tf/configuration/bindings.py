@@ -21,7 +21,7 @@ RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 # Training writes some 10 kB. Reading a stranger's huge file would take long.
 _MAX_BYTES = 2**20
 _REASONS = {
-    tokenize.TokenError: "a bracket is not closed",
+    tokenize.TokenError: "a bracket is not closed, or brackets are nested too deep",
     RecursionError: "brackets are nested too deep",
 }
 

@@ -70,9 +70,10 @@ def test_what_a_scope_sets_otherwise_does_not_refer_to_itself():
     read(["--gin.train.evaluations=@a/train()", "--gin.a/train.evaluations=3"])
 
 
-def test_of_a_file_that_is_nested_too_deep(tmp_path, monkeypatch):
+@pytest.mark.parametrize("closing", ["", "]" * 5000])
+def test_of_a_file_that_is_nested_too_deep(tmp_path, monkeypatch, closing):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.gin").write_text(f"A = {'[' * 5000}")
+    (tmp_path / "own.gin").write_text(f"A = {'[' * 5000}{closing}")
     message = message_of(read, ["--gin_file=own.gin"])
     assert "too deep" in message or "too many nested" in message
 

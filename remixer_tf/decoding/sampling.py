@@ -93,7 +93,8 @@ def sample(
         sampling: a `Sampling`, p; None for `Sampling()`.
         num_samples: int, answers of each example. With several, `Decoded` has
             `answers`, in the order drawn.
-        seed: int.
+        seed: int. If the batch has `seeds`, uint32 `[batch, 2]` of `seed_words`, they
+            prevail: one graph serves all seeds.
         limits: see `decode`. Other tokens are never drawn; those that are left
             have the proportions they had. Its penalty comes before the temperature.
 
@@ -107,6 +108,7 @@ def sample(
     check_integers(num_samples=num_samples)
     sampling = sampling or Sampling()
     prompts = batch["encoder_input_tokens"]
+    seed = batch.get("seeds", seed)
     uniforms = row_uniforms(prompts, seed, (num_samples, max_length))
 
     def choose(log_probs, hypotheses, place, state):

@@ -16,6 +16,7 @@ from remixer_tf import configuration
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
+from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.exporting import check_export, export_run
@@ -33,6 +34,7 @@ from remixer_tf.loaded.settings import Settings
 from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
 from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
+from remixer_tf.serving.token_graph import searchable
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -218,12 +220,13 @@ class LoadedRun:
         check_integers(batch_size=size)
         check_flags(scores=scores)
         texts, one = listed(texts)
-        model = self._answerer(max_length, **search)
+        model, seed = self._answerer(max_length, **search)
+        ask = model if seed is None else functools.partial(model.draw, seed=seed)
         length = model.tokens.input_length
         long = LongTexts(on_long, f"texts are longer than {length} tokens")
         answers, rest = [], iter(texts)
         while batch := list(itertools.islice(rest, size)):
-            found = model(tf.constant(batch))
+            found = ask(tf.constant(batch))
             long.count(batch, found["trimmed"].numpy())
             several = "all_outputs" in found
             names = ("all_outputs", "all_scores") if several else ("outputs", "scores")
@@ -263,11 +266,11 @@ class LoadedRun:
         if not isinstance(text, str):
             raise TypeError(f"stream() takes one str. Received: {text!r:.200}")
         check_unicode(text)
-        return self._pieces(self._answerer(max_length, **search), text)
+        return self._pieces(*self._answerer(max_length, **search), text)
 
-    def _pieces(self, answerer, text):
+    def _pieces(self, answerer, seed, text):
         tokens, _ = answerer.read(tf.constant([text]))
-        batch = {"encoder_input_tokens": tokens}
+        batch = searchable(tokens, seed)
         prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
         steps = self._decoding_steps()
 
@@ -650,7 +653,7 @@ class LoadedRun:
         return matrices
 
     def _answerer(self, max_length=None, skip_special_tokens=None, **search):
-        """The `TextToText` of a search."""
+        """The `TextToText` of a search, and the words of its seed or None."""
         check_writes(self.model)
         given = {}
         if skip_special_tokens is not None:
@@ -664,7 +667,10 @@ class LoadedRun:
         if search.get("allowed") is not None:
             codec = self.run.codec(self.model)
             search["allowed"] = searches.allowed_ids(search["allowed"], codec)
-        return self._text_to_text(_Options(given), _Options(search))
+        seed = None
+        if "seed" in search:  # An input of the graph, which thus serves all seeds.
+            seed, search["seed"] = seed_words(search["seed"]), 0
+        return self._text_to_text(_Options(given), _Options(search)), seed
 
     @_once
     def _text_to_text(self, given, search):

@@ -101,16 +101,16 @@ def match_variables(variables, source):
     used = {name for name, _ in found.values()}
     left = source.shapes.keys() - used - source.skipped.keys()
     problems["unknown"] = [f"{name} {source.shapes[name]}" for name in sorted(left)]
-    lines = [
-        f"  {what}: {', '.join(names[:_SHOWN])}"
+    differences = [
+        f"{what}: {', '.join(names[:_SHOWN])}"
         + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         for what, names in problems.items()
         if names
     ]
-    if lines:
+    if differences:
         raise UserError(
             f"These weights are not a {source.format} as this package knows it. "
-            "Arrays\n" + "\n".join(lines) + "\nNothing was written."
+            f"Arrays {'; '.join(differences)}. Nothing was written."
         )
     return found
 

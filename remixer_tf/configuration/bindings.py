@@ -151,7 +151,11 @@ def read_all(files, bindings, folders):
     for path in files:
         read(path, [])
     for text in bindings:
-        statements += read_text(text, f"--gin.{text.replace(' = ', '=', 1)}")
+        name = f"--gin.{text.replace(' = ', '=', 1)}"
+        for statement in read_text(text, name):
+            if isinstance(statement, IncludeStatement):
+                raise UserError(f"cannot read {name}: a gin file may include others.")
+            statements.append(statement)
     return statements
 
 

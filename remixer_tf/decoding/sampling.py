@@ -35,6 +35,7 @@ class Sampling:
     def __post_init__(self):
         check_numbers(temperature=self.temperature)
         check_integers(top_k=1 if self.top_k is None else self.top_k)
+        check_numbers(top_p=self.top_p)
         if not 0 < self.top_p <= 1:
             raise UserError(
                 "top_p must be greater than 0 and at most 1. Received: "

@@ -25,6 +25,7 @@ from remixer_tf.layers.checks import check_integers, check_paths
 from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import (
     LongTexts,
+    check_choice,
     check_flags,
     check_listed,
     check_unicode,
@@ -32,6 +33,7 @@ from remixer_tf.loaded.inputs import (
 )
 from remixer_tf.loaded.settings import Settings
 from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
+from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
 from remixer_tf.serving.token_graph import searchable
@@ -118,7 +120,6 @@ class LoadedRun:
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), **allowed):
         """Loads a run's folder, on devices of this process; see `load`."""
-        check_listed(modules=allowed.get("modules", ()))
 
         def read(bindings):
             options = types.SimpleNamespace(
@@ -393,6 +394,7 @@ class LoadedRun:
             True
         """
         if isinstance(self.model, ImageClassifier):
+            check_choice("on_long", on_long, LongTexts.CHOICES)
             function = self._signature("classify_bytes")
             return encoders.classify_images(function, inputs)
         return self._encode("classify", inputs, encoders.classes, on_long)
@@ -521,6 +523,8 @@ class LoadedRun:
         )
         with settings, fitting.no_folder_if_refused(model_dir):
             run = configuration.call("Run")
+            parts = run.model, run.dtype_policy
+            check_memory(lambda: build_model(*parts), machine_memory())
             if not os.path.exists(os.path.join(model_dir, configuration.RUN_FILE)):
                 task = run.get_task()
                 for split in files:  # A bad table leaves no folder behind.
@@ -552,6 +556,8 @@ class LoadedRun:
             ['table/validation/accuracy']
         """
         settings = self.settings
+        if data is None and table is not None:
+            raise UserError("table describes the table of data, which is missing.")
         if data is not None:
             bindings = fitting.table_bindings(self, {"validation": data}, table)
             settings = settings.and_bindings(bindings)
@@ -590,6 +596,9 @@ class LoadedRun:
             >>> answer = loaded(inputs=tf.constant(["the cat slept"]))["outputs"]
         """
         check_export(format, weights, **options)
+        check_paths(folder=folder)
+        if "warm_up" in options:
+            check_flags(warm_up=options["warm_up"])
         folder = os.path.expanduser(os.fspath(folder))
         with self.settings:
             export_run(
@@ -664,6 +673,9 @@ class LoadedRun:
             given["max_decode_length"] = max_length
         if "beams" in search:
             searches.check_most("beams", search["beams"], self.model.vocab_size)
+        if "num_samples" in search:
+            most = searches.LONGEST_ANSWER
+            searches.check_most("num_samples", search["num_samples"], most)
         if search.get("allowed") is not None:
             codec = self.run.codec(self.model)
             search["allowed"] = searches.allowed_ids(search["allowed"], codec)

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
+from remixer_tf.data.language_model import check_reads_inputs
+from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
@@ -128,6 +130,8 @@ class TextToText(tf.Module):
                 f"{task.name} has the features {', '.join(features)}. Answering needs "
                 "a task with targets."
             )
+        check_feature_lengths(feature_lengths, converter_for(model))
+        check_reads_inputs(task, feature_lengths, converter_for(model))
         reads, writes = _lengths(task, feature_lengths, max_decode_length)
         self.tokens = TokenGraph(
             model, input_length=reads, max_decode_length=writes, **graph

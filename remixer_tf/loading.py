@@ -5,7 +5,10 @@ import operator
 import os
 import tempfile
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
+import keras
 import numpy as np
 
 from remixer_tf import configuration
@@ -19,7 +22,7 @@ from remixer_tf.named_models import find_presets, preset_names
 from remixer_tf.weights import model_folder
 
 
-def create(preset, **sizes):
+def create(preset: str, **sizes: Any) -> keras.Model:
     """Makes a model with new weights.
 
     Args:
@@ -78,7 +81,14 @@ def _literal(name, value):
     return repr(value)
 
 
-def load(path, step=None, *, bindings=(), modules=(), trust=False):
+def load(
+    path: str | os.PathLike,
+    step: int | str | None = None,
+    *,
+    bindings: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    trust: bool = False,
+) -> LoadedRun:
     """Loads a run, or published weights, to ask it or to train it on.
 
     Args:

@@ -46,7 +46,7 @@ class Presets(tuple):
         return "\n".join(lines)
 
 
-def presets(pattern="*"):
+def presets(pattern: str = "*") -> Presets:
     """Returns the named models.
 
     Args:

@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 import types
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -37,6 +38,9 @@ from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
 from remixer_tf.serving.token_graph import searchable
+
+Texts = str | Sequence[str]
+Path = str | os.PathLike
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,12 +139,12 @@ class LoadedRun:
         return cls(Settings(read, bindings), model_dir, step, **allowed)
 
     @property
-    def model(self):
+    def model(self) -> keras.Model:
         """The built and restored `keras.Model`."""
         return self._restored[0].model
 
     @property
-    def step(self):
+    def step(self) -> int:
         """The step of the checkpoint, an int; 0 for published weights."""
         return self._restored[1]
 
@@ -186,8 +190,14 @@ class LoadedRun:
         return html_table(self._rows())
 
     def generate(
-        self, texts, *, scores=False, max_length=None, on_long="warn", **search
-    ):
+        self,
+        texts: Texts,
+        *,
+        scores: bool = False,
+        max_length: int | None = None,
+        on_long: str = "warn",
+        **search: Any,
+    ) -> Any:
         """Answers texts.
 
         Args:
@@ -242,7 +252,9 @@ class LoadedRun:
         long.warn()
         return answers[0] if one else answers
 
-    def stream(self, text, *, max_length=None, **search):
+    def stream(
+        self, text: str, *, max_length: int | None = None, **search: Any
+    ) -> Iterator[str]:
         """Answers a text, piece by piece as it is decoded. TensorFlow only.
 
         Args:
@@ -290,7 +302,14 @@ class LoadedRun:
                 piece, said = whole[len(said) :], whole
                 yield piece
 
-    def score(self, inputs, targets, *, batch_size=64, on_long="warn"):
+    def score(
+        self,
+        inputs: Texts,
+        targets: Texts,
+        *,
+        batch_size: int = 64,
+        on_long: str = "warn",
+    ) -> float | list[float]:
         """Log-probabilities of targets, given inputs.
 
         Args:
@@ -338,7 +357,7 @@ class LoadedRun:
         long.warn()
         return sums[0] if one else sums
 
-    def perplexity(self, text, *, stride=None):
+    def perplexity(self, text: str, *, stride: int | None = None) -> float:
         """The perplexity of a token of a text, by a language model.
 
         Args:
@@ -371,7 +390,9 @@ class LoadedRun:
         sums, counts, *_ = zip(*scorer.score(pairs, 64), strict=True)
         return float(np.exp(-sum(sums) / max(sum(counts), 1)))
 
-    def classify(self, inputs, *, on_long="warn"):
+    def classify(
+        self, inputs: Any, *, on_long: str = "warn"
+    ) -> encoders.Class | list[encoders.Class]:
         """Says the class of texts or of images. TensorFlow only.
 
         Args:
@@ -399,7 +420,7 @@ class LoadedRun:
             return encoders.classify_images(function, inputs)
         return self._encode("classify", inputs, encoders.classes, on_long)
 
-    def embed(self, texts, *, on_long="warn"):
+    def embed(self, texts: Any, *, on_long: str = "warn") -> np.ndarray:
         """Vectors of texts. TensorFlow only.
 
         Args:
@@ -421,7 +442,9 @@ class LoadedRun:
             return np.zeros([0, self.model.d_model], np.float32)
         return np.asarray(rows)
 
-    def answer(self, question, text, *, on_long="warn"):
+    def answer(
+        self, question: Texts, text: Texts, *, on_long: str = "warn"
+    ) -> str | list[str]:
         """Answers questions by the best span of a text, as SQuAD asks for.
 
         The text may have any length: it is read in overlapping windows (BERT's
@@ -465,16 +488,16 @@ class LoadedRun:
 
     def fit(
         self,
-        train,
-        model_dir,
+        train: Path,
+        model_dir: Path,
         *,
-        validation=None,
-        steps=1000,
-        batch_size=32,
-        learning_rate=1e-3,
-        table=None,
-        bindings=(),
-    ):
+        validation: Path | None = None,
+        steps: int = 1000,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        table: dict | None = None,
+        bindings: Sequence[str] = (),
+    ) -> "LoadedRun":
         """Fine-tunes the run on a table, and returns the new run.
 
         It is `remixer_tf train`, with its checkpoints, bar, logs and evaluations, by
@@ -536,7 +559,9 @@ class LoadedRun:
             configuration.train(model_dir)
         return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
 
-    def evaluate(self, data=None, *, table=None):
+    def evaluate(
+        self, data: Path | None = None, *, table: dict | None = None
+    ) -> dict[str, float]:
         """Evaluates, as `remixer_tf eval` does.
 
         Args:
@@ -573,7 +598,14 @@ class LoadedRun:
             raise UserError("The run has nothing to evaluate (evaluate.evaluations).")
         return found
 
-    def export(self, folder, format="saved_model", *, weights="float32", **options):
+    def export(
+        self,
+        folder: Path,
+        format: str = "saved_model",
+        *,
+        weights: str = "float32",
+        **options: Any,
+    ) -> str:
         """Exports the model with its tokenizer, as `remixer_tf export` does.
 
         Args:
@@ -612,7 +644,7 @@ class LoadedRun:
             )
         return folder
 
-    def pictures(self):
+    def pictures(self) -> dict[str, Any]:
         """Draws mixing matrices, mean attention and alpha, on examples of the task.
 
         Returns:
@@ -632,7 +664,7 @@ class LoadedRun:
         with self.settings:
             return configuration.call(name, period=1).draw(engine.model, step)
 
-    def mixing(self):
+    def mixing(self) -> dict[str, np.ndarray]:
         """The mixing matrices that do not depend on the input.
 
         Returns:

@@ -1,18 +1,28 @@
 """Models by name, and runs from folders: what `remixer_tf.create` and `load` are."""
 
+import ast
+import operator
 import os
 import tempfile
 import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
 
 from remixer_tf import configuration
 from remixer_tf.errors import MissingFileError, UserError, nearest
+from remixer_tf.layers.checks import check_integers, check_paths
+from remixer_tf.loaded.inputs import check_flags, check_listed
 from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.loaded.settings import Settings, kept_gin
-from remixer_tf.named_models import preset_names, unknown_preset
+from remixer_tf.models.build import check_memory, machine_memory
+from remixer_tf.named_models import find_presets, preset_names
 from remixer_tf.weights import model_folder
 
 
-def create(preset, **sizes):
+def create(preset: str, **sizes: Any) -> keras.Model:
     """Makes a model with new weights.
 
     Args:
@@ -33,8 +43,7 @@ def create(preset, **sizes):
         >>> model.count_params()
         1066752
     """
-    if preset not in preset_names():
-        raise unknown_preset(preset)
+    find_presets(preset, operator.eq)
     file = f"models/{preset}.gin"
     macros = configuration.macros([file])
     for name in sizes:
@@ -44,15 +53,42 @@ def create(preset, **sizes):
                 f"{preset} has no size {name!r}.{nearest(name, known)} It has: "
                 f"{', '.join(sorted(known))}."
             )
-    bindings = [f"{name.upper()} = {value!r}" for name, value in sizes.items()]
+    bindings = [f"{name.upper()} = {_literal(name, x)}" for name, x in sizes.items()]
     with kept_gin():
         configuration.parse_gin([file], bindings, complete=False)
-        model = configuration.get_value("Run.model")()
-        model.build()
-    return model
+        factory = configuration.get_value("Run.model")
+
+        def make():
+            model = factory()
+            model.build()
+            return model
+
+        check_memory(make, machine_memory())
+        return make()
 
 
-def load(path, step=None, *, bindings=(), modules=(), trust=False):
+def _literal(name, value):
+    """Returns a size as gin reads it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        ast.literal_eval(repr(value))
+    except (SyntaxError, ValueError):
+        raise UserError(
+            f"{name} must be a number, a str, or a list of these. Received: "
+            f"{name}={value!r:.200}"
+        ) from None
+    return repr(value)
+
+
+def load(
+    path: str | os.PathLike,
+    step: int | str | None = None,
+    *,
+    bindings: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    trust: bool = False,
+) -> LoadedRun:
     """Loads a run, or published weights, to ask it or to train it on.
 
     Args:
@@ -80,6 +116,11 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
         >>> run = rt.load("RUN")
         >>> answer = run.generate("the cat slept")
     """
+    check_paths(path=path)
+    check_listed(bindings=bindings, modules=modules)
+    check_flags(trust=trust)
+    if not (step is None or isinstance(step, str) and step == "best"):
+        check_integers(0, step=step)
     path = os.path.expanduser(os.fspath(path))
     if "://" not in path and not os.path.exists(path):
         hint = nearest(path, preset_names())

@@ -46,7 +46,7 @@ class Presets(tuple):
         return "\n".join(lines)
 
 
-def presets(pattern="*"):
+def presets(pattern: str = "*") -> Presets:
     """Returns the named models.
 
     Args:
@@ -66,18 +66,28 @@ def presets(pattern="*"):
         >>> rt.presets("remixer_small")[0].parameters
         81160000
     """
-    found = [name for name in preset_names() if fnmatch.fnmatchcase(name, pattern)]
+    return Presets(map(_read, find_presets(pattern)))
+
+
+def find_presets(pattern, match=fnmatch.fnmatchcase):
+    """Returns the names for which `match(name, pattern)` holds.
+
+    Raises:
+        ValueError: there is none, or the pattern is no str.
+    """
+    if not isinstance(pattern, str):
+        raise UserError(
+            "The name of a preset is a str, such as 'remixer_small'. Received: "
+            f"{pattern!r:.200}"
+        )
+    names = preset_names()
+    found = [name for name in names if match(name, pattern)]
     if not found:
-        raise unknown_preset(pattern)
-    return Presets(map(_read, found))
-
-
-def unknown_preset(name):
-    """Returns the error for a name, or a pattern, that no preset has."""
-    return UserError(
-        f"there is no preset {name!r}.{nearest(str(name), preset_names())} "
-        "remixer_tf.presets() lists all."
-    )
+        raise UserError(
+            f"there is no preset {pattern!r}.{nearest(pattern, names)} "
+            "remixer_tf.presets() lists all."
+        )
+    return found
 
 
 def preset_names():

@@ -8,11 +8,13 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
+from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.models.build import build_model, check_memory
 from remixer_tf.weights import model_folder
 from remixer_tf.weights.source import check_model, take
 
@@ -33,7 +35,8 @@ class Run:
         seed: int, for initial weights, dropout and the order of data in training.
 
     Raises:
-        ValueError: the seed is not an integer of at least 0.
+        ValueError: the seed is not an integer of at least 0, or a length no integer of
+            at least 1.
     """
 
     model: Callable
@@ -46,6 +49,8 @@ class Run:
 
     def __post_init__(self):
         check_integers(0, seed=self.seed)
+        if self.feature_lengths is not None:
+            check_feature_lengths(self.feature_lengths)
 
     def get_task(self):
         """Returns the `seqio.Task` or `seqio.Mixture`, with the run's vocabulary.
@@ -93,7 +98,9 @@ class Run:
                 raise UserError(f"{model_dir} has one step. Leave step out.")
             source = model_folder.read_model_folder(model_dir)
             check_model(self.model, source)
-        engine.build_model(self.model, self.dtype_policy)
+        parts = self.model, self.dtype_policy
+        check_memory(lambda: build_model(*parts), engine.memory_limit())
+        engine.build_model(*parts)
         if check:
             check(engine.model)
         if source:

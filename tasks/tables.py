@@ -89,10 +89,10 @@ def table_task(
     """
     rows = rows or TableRows()
     _check(files, rows, inputs, targets)
-    if isinstance(metrics, str) or (unknown := set(metrics) - set(METRICS)):
+    several = isinstance(metrics, (list, tuple))
+    if not several or not all(metric in METRICS for metric in metrics):
         raise UserError(
-            f"metrics must be a list of {', '.join(METRICS)}. Received: "
-            f"{metrics if isinstance(metrics, str) else sorted(unknown)}."
+            f"metrics must be a list of {', '.join(METRICS)}. Received: {metrics!r}."
         )
     if OF_T5 & {*metrics}:
         import_t5("evaluation.metrics")  # now, not after hours of training

@@ -277,14 +277,14 @@ def check_coverage(folder, groups, random_states=True):
         ):
             if names:
                 more = f", and {len(names) - 1} more" * (len(names) > 1)
-                problems.append(f"  {group} variables {label}: {names[0]}{more}")
+                problems.append(f"{group} variables {label}: {names[0]}{more}")
         if problems:  # The optimizer's problems follow from the model's.
             break
     if problems:
         raise UserError(
-            f"The checkpoint {folder} was written by another model or optimizer:\n"
-            + "\n".join(problems)
-            + "\nUse the configuration it was trained with, or another --model_dir."
+            f"The checkpoint {folder} was written by another model or optimizer ("
+            f"{'; '.join(problems)}). Use the configuration it was trained "
+            "with, or another --model_dir."
         )
 
 

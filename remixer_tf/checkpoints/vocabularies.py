@@ -90,11 +90,9 @@ def check_vocabularies(model_dir, vocabularies):
     saved = _read(_path(model_dir))
     for name, of_run, of_task in compare_vocabularies(saved, vocabularies):
         raise UserError(
-            f"The run {model_dir} was trained with another vocabulary of {name}.\n"
-            f"  trained with: {of_run}\n"
-            f"  given: {of_task}\n"
-            "Give the run's vocabulary (VOCABULARY, VOCABULARY_FILE), or another "
-            "--model_dir."
+            f"The run {model_dir} was trained with another vocabulary of {name}: "
+            f"{of_run}. Received: {of_task}. Give the run's "
+            "vocabulary (VOCABULARY, VOCABULARY_FILE), or another --model_dir."
         )
 
 

@@ -360,8 +360,8 @@ class Checkpoints:
         reason = None
         if saved != self._data_shapes or parts != here:
             reason = (
-                f"\n  saved: {saved}, read in {parts} part(s)\n"
-                f"  here: {self._data_shapes}, read in {here} part(s)\n"
+                f" Saved: {saved}, read in {parts} part(s). Here: {self._data_shapes}, "
+                f"read in {here} part(s). "
             )
         else:
             try:

@@ -137,7 +137,11 @@ def read_all(files, bindings, folders):
     """
     statements = [s for path in files for s in _with_included(path, folders)]
     for text in bindings:
-        statements += read_text(text, f"--gin.{text.replace(' = ', '=', 1)}")
+        name = f"--gin.{text.replace(' = ', '=', 1)}"
+        for statement in read_text(text, name):
+            if isinstance(statement, IncludeStatement):
+                raise UserError(f"cannot read {name}: a gin file may include others.")
+            statements.append(statement)
     return statements
 
 

@@ -98,6 +98,11 @@ def macros(files):
 
 def _import(statement):
     """Imports a module that gin text names."""
+    if not all(map(str.isidentifier, statement.module.split("."))):
+        raise UserError(
+            f"{statement.module!r}{place_of(statement)} is no name of a module, such "
+            "as 'package.module'."
+        )
     try:
         importlib.import_module(statement.module)
     except ModuleNotFoundError as error:

@@ -117,17 +117,15 @@ def cached_task(task, directory):
     if not tf.io.gfile.exists(_completed(folder)):
         raise MissingFileError(
             f"{str(directory)!r} has no cache of {task.name}. Write it with the same "
-            "gin files and values:\n"
-            f"    python -m remixer_tf cache --output_dir={directory} --gin_file=..."
+            "gin files and values: "
+            f"python -m remixer_tf cache --output_dir={directory} --gin_file=..."
         )
     saved = _read_json(_vocabularies(folder))
     for name, cached, given in compare_vocabularies(saved, describe_vocabularies(task)):
         raise UserError(
-            f"The cache {folder} was written with another vocabulary of {name}.\n"
-            f"  written with: {cached}\n"
-            f"  given: {given}\n"
-            "Give that vocabulary (VOCABULARY, VOCABULARY_FILE), or write another "
-            "cache."
+            f"The cache {folder} was written with another vocabulary of {name}: "
+            f"{cached}. Received: {given}. Give that vocabulary "
+            "(VOCABULARY, VOCABULARY_FILE), or write another cache."
         )
     before = task._cache_step_idx
     # Steps that do nothing replace those that are done: seqio counts seeds by them.

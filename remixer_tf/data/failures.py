@@ -16,8 +16,8 @@ def how_to_fetch(name):
     """Returns the end of a sentence: how to fetch a dataset of TensorFlow Datasets."""
     return (
         "run this where there is a network, and name the folder of its data in "
-        "TFDS_DATA_DIR (C4 needs pip install apache-beam):\n"
-        '    python -c "import tensorflow_datasets as tfds; '
+        "TFDS_DATA_DIR (C4 needs pip install apache-beam): "
+        'python -c "import tensorflow_datasets as tfds; '
         f'tfds.load({name!r}, try_gcs=True)"'
     )
 

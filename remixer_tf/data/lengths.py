@@ -171,7 +171,7 @@ def needs_lengths(task):
     return any(x is not None and x.default is x.empty for x in arguments)
 
 
-def check_feature_lengths(feature_lengths, feature_converter):
+def check_feature_lengths(feature_lengths, feature_converter=None):
     """Raises a ValueError unless it has a positive integer for each feature read."""
     if not isinstance(feature_lengths, Mapping):
         raise UserError(

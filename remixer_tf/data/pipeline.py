@@ -382,10 +382,11 @@ def _count_examples(task, split, feature_lengths, limit, shard_info):
             if not count.examples:
                 raise UserError(NO_EXAMPLES.format(subtask.name, split))
     if missing:
+        reasons = (f"{k}: {str(error).rstrip('.')}" for k, error in missing.items())
         raise MissingFileError(
-            f"Of the tasks of {task.name}, {len(missing)} cannot be read:\n"
-            + "".join(f"  {name}: {error}\n" for name, error in missing.items())
-            + f"Or train without them: get_task.without = {[*missing]}"
+            f"Of the tasks of {task.name}, {len(missing)} cannot be read. "
+            f"{'; '.join(reasons)}. Or train without them: get_task.without = "
+            f"{[*missing]}"
         )
     check_split(task, split)
     return join_counts(task, counts)

@@ -82,9 +82,10 @@ class Constraint:
                 "min_length and max_decode_length."
             )
         tokens = set().union(*answers)
-        if min(tokens, default=1) < 1 or self.eos_id in tokens:
+        out = not all(0 < token < 2**31 for token in tokens)
+        if out or self.eos_id in tokens:
             raise UserError(
-                "Allowed answers are token ids above 0 (padding) without EOS "
+                "Allowed answers are token ids, int32 above 0 (padding), without EOS "
                 f"({self.eos_id}). Received: {sorted(tokens)[:3]}, .."
             )
 

@@ -24,7 +24,7 @@ def row_uniforms(tokens, seed, shape):
 
     Args:
         tokens: int32 `[batch, length]`, 0 on padding.
-        seed: int.
+        seed: int; or a tensor, uint32 `[batch, 2]`, the `seed_words` of each row.
         shape: pair of ints.
 
     Returns:
@@ -33,20 +33,31 @@ def row_uniforms(tokens, seed, shape):
     Raises:
         ValueError: the seed is no integer.
     """
-    if not isinstance(seed, numbers.Integral):
-        raise UserError(f"seed must be an integer. Received: seed={seed!r:.200}")
-    seed = int(seed)
+    if not ops.is_tensor(seed):
+        seed = ops.convert_to_tensor(seed_words(seed)[None])
     words = ops.cast(tokens, "uint32")
     # sum_i token_i m ** i for two m, modulo 2 ** 32: padding adds nothing.
     hashes = [
         ops.sum(words * _powers(base, tokens.shape[1]), axis=1)[:, None, None]
         for base in _MULTIPLIERS
     ]
-    key = threefry((_word(seed), _word(seed >> 32)), hashes)
+    low, high = (seed[:, i, None, None] for i in (0, 1))
+    key = threefry((low, high), hashes)
     row, column = np.indices(shape, dtype="uint32")
     bits, _ = threefry(key, (_word(row), _word(column)))
     upper = ops.cast(ops.bitwise_right_shift(bits, _word(8)), "float32")
     return upper * 2.0**-24
+
+
+def seed_words(seed):
+    """Returns an int of any size and sign modulo 2 ** 64, as uint32 `[2]`, low first.
+
+    Raises:
+        ValueError: the seed is no integer.
+    """
+    if not isinstance(seed, numbers.Integral):
+        raise UserError(f"seed must be an integer. Received: seed={seed!r:.200}")
+    return np.array([int(seed) >> shift & 0xFFFFFFFF for shift in (0, 32)], "uint32")
 
 
 def threefry(key, counter):

@@ -35,6 +35,7 @@ class Sampling:
     def __post_init__(self):
         check_numbers(temperature=self.temperature)
         check_integers(top_k=1 if self.top_k is None else self.top_k)
+        check_numbers(top_p=self.top_p)
         if not 0 < self.top_p <= 1:
             raise UserError(
                 "top_p must be greater than 0 and at most 1. Received: "
@@ -93,7 +94,8 @@ def sample(
         sampling: a `Sampling`, p; None for `Sampling()`.
         num_samples: int, answers of each example. With several, `Decoded` has
             `answers`, in the order drawn.
-        seed: int.
+        seed: int. If the batch has `seeds`, uint32 `[batch, 2]` of `seed_words`, they
+            prevail: one graph serves all seeds.
         limits: see `decode`. Other tokens are never drawn; those that are left
             have the proportions they had. Its penalty comes before the temperature.
 
@@ -107,6 +109,7 @@ def sample(
     check_integers(num_samples=num_samples)
     sampling = sampling or Sampling()
     prompts = batch["encoder_input_tokens"]
+    seed = batch.get("seeds", seed)
     uniforms = row_uniforms(prompts, seed, (num_samples, max_length))
 
     def choose(log_probs, hypotheses, place, state):

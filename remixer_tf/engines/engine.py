@@ -2,7 +2,6 @@
 
 import abc
 import contextlib
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from remixer_tf.checkpoints.reading import (
     saved_value,
 )
 from remixer_tf.errors import UserError
+from remixer_tf.models.build import machine_memory
 
 
 class Host(NamedTuple):
@@ -215,7 +215,4 @@ class Engine(abc.ABC):
 
     def memory_limit(self):
         """Returns the bytes of memory that this host's replicas share, or None."""
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (ValueError, OSError):
-            return None
+        return machine_memory()

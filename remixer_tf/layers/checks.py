@@ -39,7 +39,11 @@ def check_factories(**arguments):
 def check_paths(**arguments):
     """Raises a ValueError unless each argument is a path."""
     for name, value in arguments.items():
-        if not isinstance(value, (str, os.PathLike)):
+        try:
+            valid = isinstance(value, (str, os.PathLike)) and os.fsencode(value)
+        except UnicodeEncodeError:
+            valid = False
+        if not valid or b"\0" in valid:
             raise UserError(
                 f"{name} must be the path of a file or folder. Received: "
                 f"{name}={value!r}"

@@ -9,7 +9,7 @@ import seqio
 from remixer_tf.checkpoints import reading
 from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.layers.checks import check_integers, check_paths
 from remixer_tf.models.keras_model import has_lora
 from remixer_tf.optimizers.options import check_range
 
@@ -65,6 +65,12 @@ def table_bindings(run, files, table):
     for file in files.values():
         if not isinstance(file, (str, os.PathLike)):
             raise TypeError(f"Expected: the path of a table. Received: {file!r:.200}")
+        check_paths(table=file)
+    if isinstance(table, dict) and (own := {"files", "rows"} & table.keys()):
+        raise UserError(
+            f"table has {min(own)!r}, which fit() and evaluate() set. Name the files "
+            "as their arguments."
+        )
     if not isinstance(table, (dict, type(None))):
         raise TypeError(
             "table must be a dictionary of arguments of table_task, such as "

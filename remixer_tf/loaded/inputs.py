@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from remixer_tf.data.image_sources import count_pixels
 from remixer_tf.errors import MissingFileError, StorageError, UserError, nearest
+from remixer_tf.layers.checks import check_paths
 from remixer_tf.serving.image_to_class import MAX_PIXELS
 
 
@@ -60,8 +61,10 @@ class LongTexts:
         ValueError: another `on_long`.
     """
 
+    CHOICES = ("warn", "raise")
+
     def __init__(self, on_long, what):
-        check_choice("on_long", on_long, ("warn", "raise"))
+        check_choice("on_long", on_long, self.CHOICES)
         self._refuses, self._what = on_long == "raise", what
         self._over = self._total = 0
 
@@ -135,6 +138,7 @@ def image_bytes(image):
         ValueError: the file is no JPEG or PNG, or too large.
     """
     if isinstance(image, str) or hasattr(image, "__fspath__"):
+        check_paths(image=image)
         try:
             with open(image, "rb") as file:
                 data = file.read()

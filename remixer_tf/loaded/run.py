@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 import types
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from remixer_tf import configuration
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
+from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_by_name, read_results
 from remixer_tf.exporting import check_export, export_run
@@ -24,6 +26,7 @@ from remixer_tf.layers.checks import check_integers, check_paths
 from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import (
     LongTexts,
+    check_choice,
     check_flags,
     check_listed,
     check_unicode,
@@ -31,8 +34,13 @@ from remixer_tf.loaded.inputs import (
 )
 from remixer_tf.loaded.settings import Settings
 from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
+from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
+from remixer_tf.serving.token_graph import searchable
+
+Texts = str | Sequence[str]
+Path = str | os.PathLike
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +124,6 @@ class LoadedRun:
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), **allowed):
         """Loads a run's folder, on devices of this process; see `load`."""
-        check_listed(modules=allowed.get("modules", ()))
 
         def read(bindings):
             options = types.SimpleNamespace(
@@ -132,12 +139,12 @@ class LoadedRun:
         return cls(Settings(read, bindings), model_dir, step, **allowed)
 
     @property
-    def model(self):
+    def model(self) -> keras.Model:
         """The built and restored `keras.Model`."""
         return self._restored[0].model
 
     @property
-    def step(self):
+    def step(self) -> int:
         """The step of the checkpoint, an int; 0 for published weights."""
         return self._restored[1]
 
@@ -183,8 +190,14 @@ class LoadedRun:
         return html_table(self._rows())
 
     def generate(
-        self, texts, *, scores=False, max_length=None, on_long="warn", **search
-    ):
+        self,
+        texts: Texts,
+        *,
+        scores: bool = False,
+        max_length: int | None = None,
+        on_long: str = "warn",
+        **search: Any,
+    ) -> Any:
         """Answers texts.
 
         Args:
@@ -218,12 +231,13 @@ class LoadedRun:
         check_integers(batch_size=size)
         check_flags(scores=scores)
         texts, one = listed(texts)
-        model = self._answerer(max_length, **search)
+        model, seed = self._answerer(max_length, **search)
+        ask = model if seed is None else functools.partial(model.draw, seed=seed)
         length = model.tokens.input_length
         long = LongTexts(on_long, f"texts are longer than {length} tokens")
         answers, rest = [], iter(texts)
         while batch := list(itertools.islice(rest, size)):
-            found = model(tf.constant(batch))
+            found = ask(tf.constant(batch))
             long.count(batch, found["trimmed"].numpy())
             several = "all_outputs" in found
             names = ("all_outputs", "all_scores") if several else ("outputs", "scores")
@@ -238,7 +252,9 @@ class LoadedRun:
         long.warn()
         return answers[0] if one else answers
 
-    def stream(self, text, *, max_length=None, **search):
+    def stream(
+        self, text: str, *, max_length: int | None = None, **search: Any
+    ) -> Iterator[str]:
         """Answers a text, piece by piece as it is decoded. TensorFlow only.
 
         Args:
@@ -263,11 +279,11 @@ class LoadedRun:
         if not isinstance(text, str):
             raise TypeError(f"stream() takes one str. Received: {text!r:.200}")
         check_unicode(text)
-        return self._pieces(self._answerer(max_length, **search), text)
+        return self._pieces(*self._answerer(max_length, **search), text)
 
-    def _pieces(self, answerer, text):
+    def _pieces(self, answerer, seed, text):
         tokens, _ = answerer.read(tf.constant([text]))
-        batch = {"encoder_input_tokens": tokens}
+        batch = searchable(tokens, seed)
         prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
         steps = self._decoding_steps()
 
@@ -286,7 +302,14 @@ class LoadedRun:
                 piece, said = whole[len(said) :], whole
                 yield piece
 
-    def score(self, inputs, targets, *, batch_size=64, on_long="warn"):
+    def score(
+        self,
+        inputs: Texts,
+        targets: Texts,
+        *,
+        batch_size: int = 64,
+        on_long: str = "warn",
+    ) -> float | list[float]:
         """Log-probabilities of targets, given inputs.
 
         Args:
@@ -334,7 +357,7 @@ class LoadedRun:
         long.warn()
         return sums[0] if one else sums
 
-    def perplexity(self, text, *, stride=None):
+    def perplexity(self, text: str, *, stride: int | None = None) -> float:
         """The perplexity of a token of a text, by a language model.
 
         Args:
@@ -367,7 +390,9 @@ class LoadedRun:
         sums, counts, *_ = zip(*scorer.score(pairs, 64), strict=True)
         return float(np.exp(-sum(sums) / max(sum(counts), 1)))
 
-    def classify(self, inputs, *, on_long="warn"):
+    def classify(
+        self, inputs: Any, *, on_long: str = "warn"
+    ) -> encoders.Class | list[encoders.Class]:
         """Says the class of texts or of images. TensorFlow only.
 
         Args:
@@ -390,11 +415,12 @@ class LoadedRun:
             True
         """
         if isinstance(self.model, ImageClassifier):
+            check_choice("on_long", on_long, LongTexts.CHOICES)
             function = self._signature("classify_bytes")
             return encoders.classify_images(function, inputs)
         return self._encode("classify", inputs, encoders.classes, on_long)
 
-    def embed(self, texts, *, on_long="warn"):
+    def embed(self, texts: Any, *, on_long: str = "warn") -> np.ndarray:
         """Vectors of texts. TensorFlow only.
 
         Args:
@@ -416,7 +442,9 @@ class LoadedRun:
             return np.zeros([0, self.model.d_model], np.float32)
         return np.asarray(rows)
 
-    def answer(self, question, text, *, on_long="warn"):
+    def answer(
+        self, question: Texts, text: Texts, *, on_long: str = "warn"
+    ) -> str | list[str]:
         """Answers questions by the best span of a text, as SQuAD asks for.
 
         The text may have any length: it is read in overlapping windows (BERT's
@@ -460,16 +488,16 @@ class LoadedRun:
 
     def fit(
         self,
-        train,
-        model_dir,
+        train: Path,
+        model_dir: Path,
         *,
-        validation=None,
-        steps=1000,
-        batch_size=32,
-        learning_rate=1e-3,
-        table=None,
-        bindings=(),
-    ):
+        validation: Path | None = None,
+        steps: int = 1000,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        table: dict | None = None,
+        bindings: Sequence[str] = (),
+    ) -> "LoadedRun":
         """Fine-tunes the run on a table, and returns the new run.
 
         It is `remixer_tf train`, with its checkpoints, bar, logs and evaluations, by
@@ -518,6 +546,8 @@ class LoadedRun:
         )
         with settings, fitting.no_folder_if_refused(model_dir):
             run = configuration.call("Run")
+            parts = run.model, run.dtype_policy
+            check_memory(lambda: build_model(*parts), machine_memory())
             if not os.path.exists(os.path.join(model_dir, configuration.RUN_FILE)):
                 task = run.get_task()
                 for split in files:  # A bad table leaves no folder behind.
@@ -529,7 +559,9 @@ class LoadedRun:
             configuration.train(model_dir)
         return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
 
-    def evaluate(self, data=None, *, table=None):
+    def evaluate(
+        self, data: Path | None = None, *, table: dict | None = None
+    ) -> dict[str, float]:
         """Evaluates, as `remixer_tf eval` does.
 
         Args:
@@ -549,6 +581,8 @@ class LoadedRun:
             ['table/validation/accuracy']
         """
         settings = self.settings
+        if data is None and table is not None:
+            raise UserError("table describes the table of data, which is missing.")
         if data is not None:
             bindings = fitting.table_bindings(self, {"validation": data}, table)
             settings = settings.and_bindings(bindings)
@@ -564,7 +598,14 @@ class LoadedRun:
             raise UserError("The run has nothing to evaluate (evaluate.evaluations).")
         return found
 
-    def export(self, folder, format="saved_model", *, weights="float32", **options):
+    def export(
+        self,
+        folder: Path,
+        format: str = "saved_model",
+        *,
+        weights: str = "float32",
+        **options: Any,
+    ) -> str:
         """Exports the model with its tokenizer, as `remixer_tf export` does.
 
         Args:
@@ -587,6 +628,9 @@ class LoadedRun:
             >>> answer = loaded(inputs=tf.constant(["the cat slept"]))["outputs"]
         """
         check_export(format, weights, **options)
+        check_paths(folder=folder)
+        if "warm_up" in options:
+            check_flags(warm_up=options["warm_up"])
         folder = os.path.expanduser(os.fspath(folder))
         with self.settings:
             export_run(
@@ -600,7 +644,7 @@ class LoadedRun:
             )
         return folder
 
-    def pictures(self):
+    def pictures(self) -> dict[str, Any]:
         """Draws mixing matrices, mean attention and alpha, on examples of the task.
 
         Returns:
@@ -620,7 +664,7 @@ class LoadedRun:
         with self.settings:
             return configuration.call(name, period=1).draw(engine.model, step)
 
-    def mixing(self):
+    def mixing(self) -> dict[str, np.ndarray]:
         """The mixing matrices that do not depend on the input.
 
         Returns:
@@ -650,7 +694,7 @@ class LoadedRun:
         return matrices
 
     def _answerer(self, max_length=None, skip_special_tokens=None, **search):
-        """The `TextToText` of a search."""
+        """The `TextToText` of a search, and the words of its seed or None."""
         check_writes(self.model)
         given = {}
         if skip_special_tokens is not None:
@@ -661,10 +705,16 @@ class LoadedRun:
             given["max_decode_length"] = max_length
         if "beams" in search:
             searches.check_most("beams", search["beams"], self.model.vocab_size)
+        if "num_samples" in search:
+            most = searches.LONGEST_ANSWER
+            searches.check_most("num_samples", search["num_samples"], most)
         if search.get("allowed") is not None:
             codec = self.run.codec(self.model)
             search["allowed"] = searches.allowed_ids(search["allowed"], codec)
-        return self._text_to_text(_Options(given), _Options(search))
+        seed = None
+        if "seed" in search:  # An input of the graph, which thus serves all seeds.
+            seed, search["seed"] = seed_words(search["seed"]), 0
+        return self._text_to_text(_Options(given), _Options(search)), seed
 
     @_once
     def _text_to_text(self, given, search):

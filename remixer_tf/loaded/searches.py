@@ -80,13 +80,15 @@ def check_most(name, value, most):
 
 def allowed_ids(allowed, codec):
     """Returns allowed answers, a list of str or of ids, as lists of ids."""
-    if isinstance(allowed, (str, bytes)) or not hasattr(allowed, "__iter__"):
+    one = isinstance(allowed, (str, bytes, dict)) or not hasattr(allowed, "__iter__")
+    answers = [] if one else [*allowed]
+    if one or any(isinstance(answer, bytes) for answer in answers):
         raise TypeError(
             "allowed must be a list of str, or of lists of token ids. Received: "
             f"allowed={allowed!r:.200}"
         )
     found = []
-    for answer in allowed:
+    for answer in answers:
         if isinstance(answer, str):
             check_unicode(answer)
             answer = codec.ids("targets", answer, eos=False)

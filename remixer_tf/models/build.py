@@ -1,6 +1,12 @@
 """Making a model, for training and for everything after it."""
 
+import copy
+import math
+import os
+import random
+
 import keras
+import numpy as np
 from keras.src.backend.common import global_state
 
 from remixer_tf.errors import UserError
@@ -39,12 +45,48 @@ def build_model(model, dtype_policy):
 
 
 def declare(make):
-    """Returns what `make()` builds, its variables without values, to count them."""
-    # Keras notes those without values, and makes them in the next stateless call.
-    waiting = global_state.get_global_attribute("uninitialized_variables") or []
-    before = [*waiting]
+    """Returns what `make()` builds, its variables without values, to count them.
+
+    Names and initial values of what is made later are as if it had not been called.
+    """
+    # Keras notes variables without values, to make them in the next stateless call.
+    notes = {"uninitialized_variables": [], "object_name_uids": None}
+    for name, default in notes.items():
+        value = global_state.get_global_attribute(name, default)
+        notes[name] = copy.copy(value)
+    seeds = random.getstate()
     try:
         with keras.StatelessScope(initialize_variables=False):
             return make()
     finally:
-        global_state.set_global_attribute("uninitialized_variables", before)
+        random.setstate(seeds)
+        for name, value in notes.items():
+            global_state.set_global_attribute(name, value)
+
+
+def machine_memory():
+    """Returns the bytes of this machine's memory, or None if it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def check_memory(make, limit):
+    """Raises a UserError if a model's variables need more memory than there is.
+
+    Args:
+        make: `make()` returns the built model. It is only declared here.
+        limit: bytes; None if unknown, which checks nothing.
+    """
+    if limit is None:
+        return
+    model = declare(make)
+    sizes = [(math.prod(v.shape), np.dtype(v.dtype).itemsize) for v in model.variables]
+    needed = sum(math.prod(size) for size in sizes)
+    if needed > limit:
+        raise UserError(
+            f"{model.name} has {sum(n for n, _ in sizes):,} parameters, which need "
+            f"{needed / 1e9:,.1f} GB of memory. There are {limit / 1e9:,.1f} GB. "
+            "Choose smaller sizes."
+        )

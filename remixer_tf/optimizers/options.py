@@ -18,8 +18,8 @@ _OPTIONS = {
 
 def check_range(name, value, expected, is_valid):
     """Raises a UserError unless `value` is a finite number that `is_valid` accepts."""
-    number = isinstance(value, numbers.Real) and math.isfinite(value)
-    if not number or not is_valid(value):
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not is_valid(value):
         raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
 
 

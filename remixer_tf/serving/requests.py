@@ -5,6 +5,7 @@ import uuid
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
+from remixer_tf.layers.checks import check_integers
 
 MAX_ROWS = 512
 MAX_BYTES = 2**21  # of one string
@@ -26,6 +27,8 @@ def limit_requests(function, max_rows=MAX_ROWS, num_ids=None):
     Returns:
         such a `tf.function`. It raises InvalidArgumentError, in one line.
     """
+
+    check_integers(max_rows=max_rows)
 
     @tf.function(input_signature=function.input_signature, autograph=False)
     def limited(*inputs):

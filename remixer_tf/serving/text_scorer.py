@@ -10,7 +10,11 @@ from absl import logging
 
 from remixer_tf.data.codec import Codec, ragged
 from remixer_tf.data.eval_batches import converter_for, read_examples
-from remixer_tf.data.lengths import count_over_length, has_split
+from remixer_tf.data.lengths import (
+    check_feature_lengths,
+    count_over_length,
+    has_split,
+)
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.decoding import check_writes, score
 from remixer_tf.engines.backend_engine import engine_of
@@ -50,6 +54,7 @@ class TextScorer:
         check_writes(model)
         self.model = model
         self._task = task
+        check_feature_lengths(feature_lengths, converter_for(model))
         self._set_codec(Codec(task, feature_lengths, converter_for(model)))
         features = task.output_features
         needed = {"targets"} if self.codec.one_row else {"inputs", "targets"}

@@ -11,14 +11,17 @@ import tensorflow as tf
 
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
+from remixer_tf.data.language_model import check_reads_inputs
+from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.serving.saved_model import Signatures
-from remixer_tf.serving.token_graph import TokenGraph
+from remixer_tf.serving.token_graph import TokenGraph, searchable
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 _TARGETS = tf.TensorSpec([None], tf.string, name="targets")
+_SEED = tf.TensorSpec([2], tf.uint32, name="seed")
 
 
 def text_to_text(
@@ -127,6 +130,8 @@ class TextToText(tf.Module):
                 f"{task.name} has the features {', '.join(features)}. Answering needs "
                 "a task with targets."
             )
+        check_feature_lengths(feature_lengths, converter_for(model))
+        check_reads_inputs(task, feature_lengths, converter_for(model))
         reads, writes = _lengths(task, feature_lengths, max_decode_length)
         self.tokens = TokenGraph(
             model, input_length=reads, max_decode_length=writes, **graph
@@ -139,8 +144,16 @@ class TextToText(tf.Module):
 
     @tf.function(input_signature=[_STRINGS], autograph=False)
     def __call__(self, inputs):
+        return self._answer(inputs)
+
+    @tf.function(input_signature=[_STRINGS, _SEED], autograph=False)
+    def draw(self, inputs, seed):
+        """A call whose `sample` takes a seed, uint32 `[2]` of `seed_words`."""
+        return self._answer(inputs, seed)
+
+    def _answer(self, inputs, seed=None):
         tokens, trimmed = self.read(inputs)
-        return self._write(self.tokens.decode(tokens), trimmed)
+        return self._write(self.tokens.decode(tokens, seed), trimmed)
 
     def _write(self, decoded, trimmed):
         """Returns a call's answers from a `Decoded` of tensors."""
@@ -235,15 +248,17 @@ class TextThroughArrays(TextToText):
         self._replicas = engine.num_replicas
         self._decode = engine.compile(self.tokens.search, any_rows=True)
 
-    def __call__(self, inputs):
+    def __call__(self, inputs, seed=None):
         tokens, trimmed = self.read(inputs)
         rows = len(tokens)
         # The last row is repeated until the replicas can share the rows.
         fill = [(0, -rows % self._replicas), (0, 0)]
         tokens = np.pad(tokens, fill, mode="edge" if rows else "constant")
-        decoded = self._decode({"encoder_input_tokens": tokens})
+        decoded = self._decode(searchable(tokens, seed))
         tensors = keras.tree.map_structure(lambda x: tf.constant(x[:rows]), decoded)
         return self._write(tensors, trimmed)
+
+    draw = __call__
 
     def signatures(self):
         raise UserError(

@@ -7,6 +7,22 @@ from remixer_tf.engines.tensorflow.strategy import uses_xla
 from remixer_tf.serving.stored_weights import StoredWeights
 
 
+def searchable(tokens, seed=None):
+    """Returns the batch that a search takes.
+
+    Args:
+        tokens: int32 `[batch, input_length]`, padded with 0.
+        seed: uint32 `[2]`, `seed_words` in place of the seed of `sample`; None for its
+            own.
+    """
+    batch = {"encoder_input_tokens": tokens}
+    if seed is not None:
+        batch["seeds"] = tf.tile(
+            tf.convert_to_tensor(seed)[None], [tf.shape(tokens)[0], 1]
+        )
+    return batch
+
+
 class TokenGraph(tf.Module):
     """Decodes ids: the whole search with its cache in one graph.
 
@@ -52,14 +68,14 @@ class TokenGraph(tf.Module):
             return str(error)
         return ""
 
-    def decode(self, tokens):
-        """Decodes int32 `[batch, input_length]`, padded with 0, to a `Decoded`."""
+    def decode(self, tokens, seed=None):
+        """Decodes ids, see `searchable`, to a `Decoded`."""
         decode = self.search
         if self.jit_compile:
             # A new one for each trace: it reads weights that the graph has cast.
             decode = tf.function(decode, jit_compile=True, autograph=False)
         with self.weights.reading():
-            return decode({"encoder_input_tokens": tokens})
+            return decode(searchable(tokens, seed))
 
     def function(self, batch_size=None):
         """Returns the graph, traced when it is first called or saved.

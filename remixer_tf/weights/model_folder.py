@@ -7,6 +7,7 @@ has the checksums of these files, for `sha256sum -c`.
 """
 
 import hashlib
+import math
 import os
 import re
 
@@ -21,7 +22,12 @@ from remixer_tf.weights.safetensors_files import (
     SafetensorsFolder,
     write_safetensors,
 )
-from remixer_tf.weights.source import Source, merged_arrays, model_variables
+from remixer_tf.weights.source import (
+    Source,
+    exported_variables,
+    merged_arrays,
+    model_variables,
+)
 
 MANIFEST = "MANIFEST.sha256"
 _GIN = "operative_config.gin"
@@ -157,8 +163,10 @@ def model_card(model, run, step, vocabularies, metrics):
     for path in model_variables(model):
         if match := re.search(r"(\w+)/layer_\d+_(\w+)/", path):
             layers.setdefault(match[1], {})[match[2]] = None
+    # LoRA's adapters are merged into the file's weights.
+    size = sum(math.prod(v.shape) for v in exported_variables(model).values())
     rows = {
-        "model": f"{type(model).__name__}, {model.count_params():,} parameters",
+        "model": f"{type(model).__name__}, {size:,} parameters",
         **{stack: ", ".join(names) for stack, names in layers.items()},
         "precision": f"weights float32, computed in {run.dtype_policy}",
         "step": f"{step:,}",

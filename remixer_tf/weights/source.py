@@ -101,16 +101,16 @@ def match_variables(variables, source):
     used = {name for name, _ in found.values()}
     left = source.shapes.keys() - used - source.skipped.keys()
     problems["unknown"] = [f"{name} {source.shapes[name]}" for name in sorted(left)]
-    lines = [
-        f"  {what}: {', '.join(names[:_SHOWN])}"
+    differences = [
+        f"{what}: {', '.join(names[:_SHOWN])}"
         + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         for what, names in problems.items()
         if names
     ]
-    if lines:
+    if differences:
         raise UserError(
             f"These weights are not a {source.format} as this package knows it. "
-            "Arrays\n" + "\n".join(lines) + "\nNothing was written."
+            f"Arrays {'; '.join(differences)}. Nothing was written."
         )
     return found
 
@@ -137,16 +137,18 @@ def model_variables(model):
     }
 
 
+def exported_variables(model):
+    """`model_variables` without LoRA's: what `merged_arrays` has."""
+    variables = model_variables(model).items()
+    return {path: v for path, v in variables if "/lora_" not in path}
+
+
 def merged_arrays(model):
     """{path without the model's name: array} of a built model, without dropout's.
 
     A kernel includes what `enable_lora` added to its layer, and so do embeddings.
     """
-    arrays = {
-        path: variable.numpy()
-        for path, variable in model_variables(model).items()
-        if "/lora_" not in path
-    }
+    arrays = {path: v.numpy() for path, v in exported_variables(model).items()}
     for layer in model._flatten_layers():
         if getattr(layer, "lora_enabled", False):
             name = "kernel" if hasattr(layer, "lora_kernel_a") else "embeddings"

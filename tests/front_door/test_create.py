@@ -1,8 +1,11 @@
 """`remixer_tf.create`: models by name."""
 
+import keras
+import numpy as np
 import pytest
 
 import remixer_tf as rt
+from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -27,3 +30,35 @@ def test_mistakes_are_one_sentence():
         rt.create("remixer_tiny", max_lenght=3)
     with pytest.raises(UserError, match="no size 'MAX_LENGTH'"):
         rt.create("remixer_tiny", MAX_LENGTH=3)
+    with pytest.raises(UserError, match=r"no preset 'remixer_s\*'"):
+        rt.create("remixer_s*")
+    for value in (float("nan"), object(), np.ones(2)):
+        with pytest.raises(UserError, match="d_model must be a number, a str, or a li"):
+            rt.create("t5_1_1_tiny", d_model=value)
+
+
+def test_what_needs_more_memory_than_there_is_is_refused():
+    # 4 bytes for each number of the tables of embeddings and logits, 16 x 10**9 each,
+    # are 0.128 TB; the layers have more.
+    message = (
+        r"parameters, which need [0-9,]+\.[0-9] GB of memory\. There are [0-9,.]+ GB"
+    )
+    with pytest.raises(UserError, match=message) as error:
+        rt.create("remixer_tiny", d_model=10**9, vocab_size=16)
+    assert "\n" not in str(error.value)
+
+
+def test_counting_memory_changes_no_weights():
+    keras.utils.set_random_seed(3)
+    first = rt.create("t5_1_1_tiny", vocab_size=np.int64(16))
+    keras.utils.set_random_seed(3)
+    configuration.parse_gin(["models/t5_1_1_tiny.gin"], ["VOCAB_SIZE = 16"], (), False)
+    second = configuration.get_value("Run.model")()
+    second.build()
+    for one, two in zip(first.weights, second.weights, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
+
+
+def test_a_model_has_the_name_of_the_first():
+    keras.backend.clear_session()
+    assert rt.create("t5_1_1_tiny", vocab_size=16).name == "encoder_decoder"

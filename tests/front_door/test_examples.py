@@ -16,6 +16,7 @@ ASKED = {
     for name, member in inspect.getmembers(rt.LoadedRun, callable)
     if not name.startswith("_") and name != "of_folder"
 }
+FRONT = loading.create, loading.load, named_models.presets
 ROWS = "inputs\ttargets\nthe cat slept\tslept\n"
 
 
@@ -56,9 +57,19 @@ def test_questions_to_a_run(
     )
 
 
+@pytest.mark.parametrize(
+    "function", [*ASKED.values(), *FRONT], ids=lambda x: x.__name__
+)
+def test_arguments_and_results_have_types(function):
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.name != "self"]
+    assert all(p.annotation is not p.empty for p in named)
+    assert signature.return_annotation is not signature.empty
+
+
 def test_the_front_door(tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "RUN").symlink_to(tiny_run)
     of_models = (KerasModel.enable_lora,)
-    for function in (loading.create, loading.load, named_models.presets, *of_models):
+    for function in (*FRONT, *of_models):
         assert check(function)

@@ -33,7 +33,8 @@ def infer(tiny_run, tmp_path, *arguments):
     files = [f"--input={tmp_path}/questions.txt", f"--output={tmp_path}/answers.txt"]
     run_command("infer", [f"--model_dir={tiny_run}", *files, *arguments])
     text = (tmp_path / "answers.txt").read_text(errors="replace")
-    return [line.replace(r"\n", "\n") for line in text.split("\n")[:-1]]
+    lines = text.split("\n")[:-1]
+    return [line.replace(r"\n", "\n").replace(r"\r", "\r") for line in lines]
 
 
 def answers(run, *args, **kwargs):
@@ -68,6 +69,36 @@ def test_samples_are_drawn_by_their_seed(run):
         answers(run, "A cat", seed=seed, **kwargs) for seed in (1, 1, 2)
     )
     assert len(first) == 3 and first == again != other
+
+
+def test_a_new_seed_traces_nothing_anew(run, tiny_run, tmp_path, monkeypatch):
+    start, traced = run.model.start_decoding, []
+
+    def record(*args):
+        traced.append(args)
+        return start(*args)
+
+    monkeypatch.setattr(run.model, "start_decoding", record)
+    found, calls = {}, []
+    for seed in (7, 2**40 + 7):
+        found[seed] = answers(run, QUESTIONS, temperature=2.0, seed=seed)
+        calls.append(len(traced))
+    assert calls[0] and len({*calls}) == 1
+    for seed, drawn in found.items():
+        search = [
+            "--gin.text_to_text.decode_fn=@sample",
+            "--gin.sample.sampling=@Sampling()",
+            "--gin.Sampling.temperature=2.0",
+            f"--gin.sample.seed={seed}",
+        ]
+        assert drawn == infer(tiny_run, tmp_path, *search)
+
+
+@on_tensorflow
+def test_a_stream_draws_by_its_seed(run):
+    for seed in (1, 2):
+        search = {"temperature": 2.0, "seed": seed}
+        assert "".join(run.stream("A cat", **search)) == answers(run, "A cat", **search)
 
 
 @on_tensorflow

@@ -1,5 +1,7 @@
 """A bad argument of a loaded run's method is one line, whoever finds it."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -20,6 +22,12 @@ SEARCHES = [
     ({"beams": 2, "rules": rt.decoding.T5Rules}, "rules must be T5Rules"),
     ({"seed": "x"}, "seed must be an integer. Received: seed='x'"),
     ({"seed": None}, "seed must be an integer"),
+    ({"top_p": np.ones(2)}, "top_p must be a number"),
+    ({"top_p": True}, "top_p must be a number"),
+    ({"num_samples": 10**9}, "num_samples must be at most 65,536"),
+    ({"allowed": {"cat": 1}}, "allowed must be a list of str"),
+    ({"allowed": [b"cat"]}, "allowed must be a list of str"),
+    ({"allowed": [[10**12]]}, "token ids, int32 above 0"),
     ({"seed": 1.5}, "seed must be an integer"),
     ({"allowed": "cat"}, "allowed must be a list of str"),
     ({"allowed": 5}, "allowed must be a list of str"),
@@ -50,22 +58,31 @@ CALLS = [
     ("score", [["a"], ["a", "b"]], {}, "as many inputs as targets"),
     ("evaluate", ["t.tsv"], {"table": "x"}, "table must be a dictionary"),
     ("evaluate", [5], {}, "Expected: the path of a table"),
+    ("evaluate", [], {"table": {}}, "which is missing"),
+    ("evaluate", [""], {}, "table must be the path of a file"),
+    ("evaluate", ["t.tsv"], {"table": {"files": 5}}, "table has 'files', which"),
 ]
 FITS = [
     ({"table": "x"}, "table must be a dictionary"),
     ({"table": [1]}, "table must be a dictionary"),
     ({"table": {"inputs": "{nope}"}}, "has no column 'nope'"),
+    ({"table": {"rows": 3}}, "table has 'rows', which fit.. and evaluate.. set"),
+    ({"table": {"metrics": 5}}, "metrics must be a list of accuracy"),
     ({"steps": "a"}, "steps must be an integer"),
     ({"steps": 0}, "steps must be an integer"),
     ({"steps": 1.5}, "steps must be an integer"),
     ({"batch_size": 0}, "batch_size must be an integer"),
     ({"batch_size": "x"}, "batch_size must be an integer"),
     ({"learning_rate": "x"}, "learning_rate must be a number > 0"),
+    ({"learning_rate": True}, "learning_rate must be a number > 0"),
     ({"learning_rate": -1}, "learning_rate must be a number > 0"),
     ({"learning_rate": float("nan")}, "learning_rate must be a number > 0"),
     ({"bindings": "Run.x=1"}, "bindings must be a list of str"),
     ({"bindings": None}, "bindings must be a list of str"),
     ({"bindings": [5]}, "bindings must be a list of str"),
+    ({"bindings": ["include 'x.gin'"]}, "a gin file may include others"),
+    ({"bindings": ["D_MODEL = 64"]}, "written by another model"),
+    ({"bindings": ["D_MODEL = 1000000000"]}, "parameters, which need .* GB of memory"),
     # Found when training begins, after the folder is written.
     ({"bindings": ["Schedule.log_period = 0"]}, "log_period"),
 ]
@@ -105,6 +122,24 @@ def test_a_stream_of_no_text(loaded):
     refused("unpaired surrogate", loaded.stream, LONE)
 
 
+EXPORTS = [
+    *(({"folder": x}, "folder must be the path") for x in (5, None, "", "a\0b", LONE)),
+    ({"format": "savedmodel"}, "format is one of saved_model"),
+    ({"format": 5}, "format is one of saved_model"),
+    ({"max_rows": 0}, "max_rows must be an integer"),
+    ({"max_rows": "x"}, "max_rows must be an integer"),
+    ({"warm_up": "x"}, "warm_up must be True or False"),
+]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's")
+@pytest.mark.parametrize(("options", "message"), EXPORTS, ids=ascii)
+def test_exports(loaded, tmp_path, options, message):
+    options = {"folder": tmp_path / "export", **options}
+    refused(message, loaded.export, **options)
+    assert not (tmp_path / "export").exists()
+
+
 @pytest.mark.parametrize(("options", "message"), FITS, ids=ascii)
 def test_a_refused_fit_leaves_no_folder(loaded, table, tmp_path, options, message):
     folder = tmp_path / "new"
@@ -116,6 +151,14 @@ def test_a_fit_without_a_folder(loaded, table):
     refused("model_dir must be the path", loaded.fit, table, None)
 
 
+def test_a_fit_into_another_runs_folder(loaded, table, lm_run, tmp_path):
+    folder = shutil.copytree(lm_run, tmp_path / "another")
+    before = (folder / "operative_config.gin").read_text()
+    refused("another (model|vocabulary)", loaded.fit, table, folder, steps=1)
+    assert (folder / "checkpoints").exists()
+    assert (folder / "operative_config.gin").read_text() == before
+
+
 def test_fit_refuses_adapters(tiny_run, table, tmp_path):
     run = rt.load(tiny_run)
     run.model.enable_lora(2)
@@ -123,19 +166,72 @@ def test_fit_refuses_adapters(tiny_run, table, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+NO_LIST = (5, [5], "Run.seed = 1", None, {"a": 1})
+LOADS = [
+    *(
+        ({k: x}, f"{k} must be a list of")
+        for k in ("bindings", "modules")
+        for x in NO_LIST
+    ),
+    *(({"trust": x}, "trust must be True or False") for x in ("yes", 5, None)),
+    *(({"step": x}, "step must be an integer") for x in ("bset", 1.5, True, [1], -1)),
+    ({"modules": [""]}, "'' is no name of a module"),
+    ({"modules": ["no_module"]}, "no module 'no_module'"),
+    ({"bindings": ["D_MODEL"]}, "Expected: NAME = VALUE"),
+    ({"bindings": ["include 'x.gin'"]}, "a gin file may include others"),
+]
+BINDINGS = [
+    ("D_MODEL = 64", "of another shape"),
+    ("FEATURE_LENGTHS = 5", "must be a dictionary"),
+    ("FEATURE_LENGTHS = {'inputs': 0, 'targets': 3}", "must be an integer"),
+    ("FEATURE_LENGTHS = {'inputs': 10}", "it has none for targets"),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_run, tmp_path_factory):
+    """A run, and on TensorFlow the same weights in a folder to publish."""
+    if keras.backend.backend() != "tensorflow":
+        return [tiny_run]
+    exported = tmp_path_factory.mktemp("mistakes") / "exported"
+    return tiny_run, rt.load(tiny_run).export(exported, format="safetensors")
+
+
+@pytest.mark.parametrize(("options", "message"), LOADS, ids=str)
+def test_loading(folders, options, message):
+    for folder in folders:
+        refused(message, rt.load, folder, **options)
+
+
+def ask(folder, binding):
+    return rt.load(folder, bindings=[binding]).generate("A")
+
+
+@pytest.mark.parametrize(("binding", "message"), BINDINGS)
+def test_bindings_that_do_not_fit(folders, binding, message):
+    for folder in folders:
+        refused(message, ask, folder, binding)
+
+
+def test_a_run_that_needs_more_memory_than_there_is(tiny_run):
+    """The embedding alone has 4 bytes for each of a billion numbers a token."""
+    run = rt.load(tiny_run, bindings=["D_MODEL = 1000000000"])
+    refused(
+        "parameters, which need [0-9,.]+ GB of memory. There are", run.generate, "A"
+    )
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"bindings": [5]}, "bindings must be a list of str"),
-        ({"bindings": "Run.seed = 1"}, "bindings must be a list of str"),
-        ({"bindings": None}, "bindings must be a list of str"),
-        ({"modules": "os"}, "modules must be a list of str"),
-        ({"modules": None}, "modules must be a list of str"),
-    ],
-    ids=str,
+    "path", [5, None, b"x", ["a"], {"a": 1}, "", "a\0b"], ids=ascii
 )
-def test_loading(tiny_run, options, message):
-    refused(message, rt.load, tiny_run, **options)
+def test_what_is_no_path(path):
+    refused("path must be the path of a file or folder", rt.load, path)
+
+
+@pytest.mark.parametrize("name", [5, None, b"x", ["a"], np.ones(3)], ids=str)
+def test_what_is_no_name(name):
+    refused("name of a preset is a str", rt.create, name)
+    refused("name of a preset is a str", rt.presets, name)
 
 
 def test_a_stride_is_a_number(lm_run):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import remixer_tf as rt
 from remixer_tf import configuration, loading
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.models.build import build_model
@@ -166,6 +167,10 @@ def test_t5x(tmp_path, kind):
     published.write_t5x(tmp_path / "checkpoint", weights, leaf)
     path = tmp_path / "checkpoint" if kind == "msgpack" else tmp_path
     check_logits(imported(path, tmp_path), weights)
+    bindings = ["VOCABULARY = @byte_vocabulary()", "VOCABULARY_FILE = None"]
+    run = rt.load(path, bindings=bindings)
+    check_logits(run.model, weights)
+    assert run.step == 0 and "T5X" in repr(run)
 
 
 @pytest.mark.real_data

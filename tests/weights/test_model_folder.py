@@ -6,6 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import remixer_tf as rt
 from remixer_tf import configuration
@@ -111,6 +112,15 @@ def test_a_run_is_published_and_loaded(exported, tmp_path):
     run_command("infer", [f"--model_dir={moved}", *files])
     lines = (tmp_path / "out.txt").read_text(errors="replace").split("\n")[:-1]
     assert [line.replace(r"\n", "\n") for line in lines] == [x for x, _ in answers]
+
+
+def test_the_card_counts_what_the_file_holds(tiny_run, tmp_path):
+    """enable_lora adds variables, and what it adds is merged into the kernels."""
+    run = rt.load(tiny_run)
+    run.model.enable_lora(2)
+    folder = run.export(tmp_path / "merged", format="safetensors")
+    sizes = [x.size for x in load_file(f"{folder}/model.safetensors").values()]
+    assert f", {sum(sizes):,} parameters" in open(f"{folder}/README.md").read()
 
 
 def test_training_goes_on_from_it(exported, tmp_path, capsys):

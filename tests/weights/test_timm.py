@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 from scipy.special import erf
 
+import remixer_tf as rt
 from remixer_tf import configuration
 from tests.weights.test_importing import imported
 
@@ -102,5 +103,9 @@ def test_image_models(tmp_path, name):
     images = np.random.default_rng(1).normal(size=(3, 4, 4, 3))
     received = np.array(model({"images": images.astype("float32")}))[:, 0]
     np.testing.assert_allclose(received, logits(weights, images), atol=1e-5)
+    run = rt.load(tmp_path)
+    np.testing.assert_array_equal(
+        np.array(run.model({"images": images.astype("float32")}))[:, 0], received
+    )
     assert configuration.get_value("normalize.std") == (255.0,) * 3
     assert configuration.get_value("resize_and_center_crop.method") == "bilinear"

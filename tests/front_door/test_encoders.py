@@ -250,3 +250,8 @@ def test_what_jax_cannot_is_one_sentence(encoder, lm_run):
         encoder.classify("a")
     with pytest.raises(UserError, match=r"stream\(\) needs TensorFlow"):
         rt.load(lm_run).stream("a")
+
+
+def test_pictures_of_encoders_read_what_training_reads(classifier_run, span_run):
+    for folder in (classifier_run, span_run):
+        assert rt.load(folder).pictures()

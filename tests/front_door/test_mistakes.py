@@ -2,11 +2,13 @@
 
 import shutil
 
+import gin
 import keras
 import numpy as np
 import pytest
 
 import remixer_tf as rt
+from remixer_tf.commands import errors_in_one_line, run_command
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 SEARCHES = [
@@ -211,6 +213,22 @@ def ask(folder, binding):
 def test_bindings_that_do_not_fit(folders, binding, message):
     for folder in folders:
         refused(message, ask, folder, binding)
+
+
+@pytest.mark.parametrize(
+    ("binding", "message"), [*BINDINGS, ("D_MODEL = 1000000000", "GB of memory")]
+)
+def test_the_shell_says_the_same(tiny_run, tmp_path, capsys, binding, message):
+    (tmp_path / "in.txt").write_text("A\n")
+    with pytest.raises(ValueError, match=message) as error:
+        ask(tiny_run, binding)
+    gin.clear_config()
+    capsys.readouterr()
+    arguments = [f"--model_dir={tiny_run}", f"--input={tmp_path / 'in.txt'}"]
+    with pytest.raises(SystemExit) as end, errors_in_one_line():
+        run_command("infer", [*arguments, f"--gin.{binding.replace(' = ', '=')}"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"error: {error.value}\n"
 
 
 def test_a_run_that_needs_more_memory_than_there_is(tiny_run):

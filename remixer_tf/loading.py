@@ -52,7 +52,7 @@ def create(preset, **sizes):
     return model
 
 
-def load(path, step=None, *, bindings=(), modules=(), trust=False):
+def load(path, step=None, *, adapters=None, bindings=(), modules=(), trust=False):
     """Loads a run, or published weights, to ask it or to train it on.
 
     Args:
@@ -61,6 +61,8 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
             here they are read into memory.
         step: int, the step of a run's checkpoint; None for the newest, "best" for the
             one that training found best.
+        adapters: str, a folder of adapters that were trained on these weights, of
+            `export --format=adapters`; None for none.
         bindings: list of str, gin bindings that prevail over the run's own, such as
             "text_to_text.decode_fn = @beam_search".
         modules: names of modules of yours to import first, which register tasks or
@@ -73,7 +75,7 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
 
     Raises:
         FileNotFoundError: there is no such folder, or nothing that can be loaded.
-        ValueError: the weights do not fit, or a binding is wrong.
+        ValueError: the weights or adapters do not fit, or a binding is wrong.
 
     Example:
         >>> import remixer_tf as rt
@@ -97,13 +99,14 @@ def load(path, step=None, *, bindings=(), modules=(), trust=False):
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
-        return LoadedRun.of_folder(path, step, bindings, modules=modules, trust=trust)
+        allowed = {"modules": modules, "trust": trust, "adapters": adapters}
+        return LoadedRun.of_folder(path, step, bindings, **allowed)
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
-    return _imported(path, bindings, modules)
+    return _imported(path, bindings, modules, adapters)
 
 
-def _imported(path, bindings, modules):
+def _imported(path, bindings, modules, adapters):
     """A run of published weights, in memory."""
     from remixer_tf.weights import formats
     from remixer_tf.weights.generation import describe_left_out
@@ -122,4 +125,4 @@ def _imported(path, bindings, modules):
             configuration.parse_gin([file], bindings, modules=modules)
 
     settings = Settings(read, bindings)
-    return LoadedRun(settings, source=source)
+    return LoadedRun(settings, source=source, adapters=adapters)

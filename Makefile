@@ -16,8 +16,8 @@ PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 LAYER_TESTS := tests/kernels tests/layers tests/test_testing.py
 KERAS_TESTS := tests/optimizers tests/decoding tests/objectives
 # What a run does, on either engine; on JAX slow unless marked `quick_on_jax`.
-ENGINE_TESTS := tests/training/test_loop.py tests/engines/test_train_step.py \
-	tests/engines/test_layout.py
+ENGINE_TESTS := tests/training/test_loop.py tests/training/test_adapters.py \
+	tests/engines/test_train_step.py tests/engines/test_layout.py
 
 .PHONY: quickstart test test-tensorflow test-jax test-all test-slow \
 	test-slow-tensorflow test-slow-jax lint docs sbom wheel-check install

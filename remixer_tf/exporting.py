@@ -1,11 +1,14 @@
-"""Exports of a run: a SavedModel, safetensors, Hugging Face, LiteRT or ONNX files."""
+"""Exports of a run: SavedModel, safetensors, Hugging Face, LiteRT, ONNX, adapters."""
 
 import dataclasses
 
 from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
-FORMATS = ("saved_model", "safetensors", "huggingface", "litert", "onnx")
+FORMATS = (
+    *("saved_model", "safetensors", "huggingface", "litert", "onnx"),
+    "adapters",
+)
 # Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
@@ -40,7 +43,8 @@ def export_run(
         format: one of `FORMATS`. safetensors is a folder of any model to publish, with
             a model card and checksums, which `remixer_tf.load` reads. Hugging Face's is
             for T5.1.1 and T5.1.0; LiteRT and ONNX, from ids to ids, need the extras of
-            these names.
+            these names. All of them have adapters added to their kernels; "adapters" is
+            a folder of the adapters alone, for `remixer_tf.load`.
         weights: str, the type that a SavedModel stores: "float32", "bfloat16" or
             "float16". The precision of the computation stays the same.
         **options: `batch_sizes`, `max_rows` and `warm_up` of a SavedModel, see
@@ -65,6 +69,8 @@ def export_run(
         return _saved_model(run, model_dir, folder, step, weights, options)
     if format == "safetensors":
         return _safetensors(run, model_dir, folder, step)
+    if format == "adapters":
+        return _adapters(run, model_dir, folder, step)
     if format == "huggingface":
         return _hugging_face(run, model_dir, folder, step)
     return _tokens(run, model_dir, folder, step, format)
@@ -107,6 +113,14 @@ def _safetensors(run, model_dir, folder, step):
         vocabularies,
         model_card(engine.model, run, step, vocabularies, metrics),
     )
+    return []
+
+
+def _adapters(run, model_dir, folder, step):
+    from remixer_tf.weights.adapters import save_adapters
+
+    engine, _ = run.restore(model_dir, step, merge=False)
+    save_adapters(engine.model, folder)
     return []
 
 

@@ -85,6 +85,7 @@ def load(
     path: str | os.PathLike,
     step: int | str | None = None,
     *,
+    adapters: str | os.PathLike | None = None,
     bindings: Sequence[str] = (),
     modules: Sequence[str] = (),
     trust: bool = False,
@@ -97,6 +98,8 @@ def load(
             here they are read into memory.
         step: int, the step of a run's checkpoint; None for the newest, "best" for the
             one that training found best.
+        adapters: str, a folder of adapters that were trained on these weights, of
+            `export --format=adapters`; None for none.
         bindings: list of str, gin bindings that prevail over the run's own, such as
             "text_to_text.decode_fn = @beam_search".
         modules: names of modules of yours to import first, which register tasks or
@@ -109,7 +112,7 @@ def load(
 
     Raises:
         FileNotFoundError: there is no such folder, or nothing that can be loaded.
-        ValueError: the weights do not fit, or a binding is wrong.
+        ValueError: the weights or adapters do not fit, or a binding is wrong.
 
     Examples:
         >>> import remixer_tf as rt
@@ -138,13 +141,14 @@ def load(
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
-        return LoadedRun.of_folder(path, step, bindings, modules=modules, trust=trust)
+        allowed = {"modules": modules, "trust": trust, "adapters": adapters}
+        return LoadedRun.of_folder(path, step, bindings, **allowed)
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
-    return _imported(path, bindings, modules)
+    return _imported(path, bindings, modules, adapters)
 
 
-def _imported(path, bindings, modules):
+def _imported(path, bindings, modules, adapters):
     """A run of published weights, in memory."""
     from remixer_tf.weights import formats
     from remixer_tf.weights.generation import describe_left_out
@@ -163,4 +167,4 @@ def _imported(path, bindings, modules):
             configuration.parse_gin([file], bindings, modules=modules)
 
     settings = Settings(read, bindings)
-    return LoadedRun(settings, source=source)
+    return LoadedRun(settings, source=source, adapters=adapters)

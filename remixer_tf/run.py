@@ -14,9 +14,15 @@ from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.models.adapters import Lora, adapt, has_lora
 from remixer_tf.models.build import build_model, check_memory
 from remixer_tf.weights import model_folder
-from remixer_tf.weights.source import check_model, take
+from remixer_tf.weights.source import (
+    check_model,
+    merged_arrays,
+    model_variables,
+    take,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +39,14 @@ class Run:
         dtype_policy: "float32" or "mixed_bfloat16". Variables stay float32.
         engine: a factory of an `Engine`, which runs the model.
         seed: int, for initial weights, dropout and the order of data in training.
+        adapters: a `Lora`, which adds adapters to the model and freezes the rest; None
+            for none.
+        trainable, frozen: str, regular expressions of paths of variables that train and
+            that do not, see `remixer_tf.models.adapters.adapt`; None for none.
 
     Raises:
-        ValueError: the seed is not an integer of at least 0, or a length no integer of
-            at least 1.
+        ValueError: the seed is not an integer of at least 0, a length no integer of at
+            least 1, or the adapters are no `Lora`.
     """
 
     model: Callable
@@ -46,11 +56,32 @@ class Run:
     dtype_policy: str = "float32"
     engine: Callable = backend_engine
     seed: int = 0
+    adapters: Lora | None = None
+    trainable: str | None = None
+    frozen: str | None = None
 
     def __post_init__(self):
         check_integers(0, seed=self.seed)
         if self.feature_lengths is not None:
             check_feature_lengths(self.feature_lengths)
+        if not isinstance(self.adapters, Lora | None):
+            raise UserError(
+                "adapters must be a Lora (in gin: @Lora(), with its brackets) or None. "
+                f"Received: adapters={self.adapters!r}"
+            )
+
+    def make_model(self):
+        """Makes and builds the model, with the run's adapters and frozen variables.
+
+        Raises:
+            ValueError: these do not fit the model, see `adapt`.
+        """
+        model = self.model()
+        if {self.adapters, self.trainable, self.frozen} != {None}:
+            if not model.built:
+                model.build()
+            adapt(model, self.adapters, self.trainable, self.frozen)
+        return model
 
     def get_task(self):
         """Returns the `seqio.Task` or `seqio.Mixture`, with the run's vocabulary.
@@ -66,7 +97,7 @@ class Run:
         """Returns the `Codec` of the run's task for a built model of the run."""
         return Codec(self.get_task(), self.feature_lengths, converter_for(model))
 
-    def restore(self, model_dir, step=None, check=None):
+    def restore(self, model_dir, step=None, check=None, merge=True):
         """Builds the model in one process and restores a checkpoint.
 
         Args:
@@ -74,6 +105,7 @@ class Run:
             step: int; None for the newest checkpoint, "best" for the best one.
             check: a function of the built model that raises if the model does not fit;
                 None for none.
+            merge: bool, whether adapters are added to their kernels, see `merged`.
 
         Returns:
             the `Engine` that has the model, and the checkpoint's step, an int; 0 of a
@@ -98,7 +130,8 @@ class Run:
                 raise UserError(f"{model_dir} has one step. Leave step out.")
             source = model_folder.read_model_folder(model_dir)
             check_model(self.model, source)
-        parts = self.model, self.dtype_policy
+        # The weights of a folder to publish include their adapters.
+        parts = self.model if source else self.make_model, self.dtype_policy
         check_memory(lambda: build_model(*parts), engine.memory_limit())
         engine.build_model(*parts)
         if check:
@@ -106,4 +139,24 @@ class Run:
         if source:
             take(engine.model, source)
             return engine, 0
-        return engine, reading.restore_model(model_dir, engine.model, step)
+        step = reading.restore_model(model_dir, engine.model, step)
+        return (self.merged(engine) if merge else engine), step
+
+    def merged(self, engine):
+        """Adds adapters to their kernels.
+
+        Args:
+            engine: an `Engine` that has the run's model.
+
+        Returns:
+            an `Engine` that has a model without adapters, which computes the same. The
+            given one, if it has none.
+        """
+        if not has_lora(engine.model):
+            return engine
+        arrays = merged_arrays(engine.model)
+        engine = self.engine()
+        engine.build_model(self.model, self.dtype_policy)
+        for path, variable in model_variables(engine.model).items():
+            variable.assign(arrays[path])
+        return engine

@@ -10,6 +10,7 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers.checks import check_paths
+from remixer_tf.models.adapters import of_adapter
 
 
 class InitialCheckpoint:
@@ -56,9 +57,13 @@ class InitialCheckpoint:
             str, the variables that were taken, fresh, and left over in the checkpoint.
 
         Raises:
-            ValueError: no variable could be taken.
+            ValueError: no variable could be taken, or not all adapters.
         """
         saved = reading.saved_shapes(self._path)["model"]
+        base = reading.base_of(self._path)
+        frozen = reading.saved_shapes(base)["model"] if base else {}
+        frozen = {k: shape for k, shape in frozen.items() if k not in saved}
+        saved |= frozen
         # Also those that are not trained, such as the table of `HashRouter`.
         variables = {
             path: variable
@@ -87,8 +92,13 @@ class InitialCheckpoint:
                 f"{reading.shorten(sorted(variables))}. Map names with "
                 "InitialCheckpoint.rules."
             )
+        self._check_adapters(saved.keys() - set(taken.values()))
         pairs = [(name, variables[path]) for path, name in taken.items()]
-        reading.assign(self._path, "model", pairs)
+        own = [pair for pair in pairs if pair[0] not in frozen]
+        reading.assign(self._path, "model", own)
+        if base:
+            of_base = [pair for pair in pairs if pair[0] in frozen]
+            reading.assign(base, "model", of_base)
         for path, variable in variables.items():
             origins[path] = taken.get(path) or self._set_fresh(path, variable)
         left = [
@@ -105,6 +115,17 @@ class InitialCheckpoint:
                 name_table({path: o for path, o in origins.items() if path != o}),
             ]
         ).rstrip()
+
+    def _check_adapters(self, left):
+        """Raises ValueError if adapters are among the names that nothing takes."""
+        left = [name for name in left if not reading.is_random_state(name)]
+        if adapters := sorted(filter(of_adapter, left)):
+            raise UserError(
+                f"{self._path} has adapters that this run lacks: "
+                f"{reading.shorten(adapters)}. Add them with the same Run.adapters and "
+                "rank. Or export that run with --format=safetensors, which adds them "
+                "to their kernels, and import that with `remixer_tf import_weights`."
+            )
 
     def _set_fresh(self, path, variable):
         """Sets a variable that the checkpoint lacks, and returns the value's name."""

@@ -14,7 +14,9 @@ import tensorflow as tf
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
 from remixer_tf.errors import MissingFileError, StorageError, UserError
+from remixer_tf.models.adapters import is_frozen, of_adapter
 
+BASE = "base/.ATTRIBUTES/VARIABLE_VALUE"  # the hash of the checkpoint of step 0
 LEARNING_RATE = "learning_rate"  # an optimizer's variable, in older checkpoints too
 
 _SHOWN = 10
@@ -40,7 +42,7 @@ def restore_model(model_dir, model, step=None):
     """
     step = choose_step(model_dir, step)
     folder = checkpoint_path(checkpoint_directory(model_dir), step)
-    groups = {"model": named_variables(model.variables)}
+    groups = model_groups(model)
     check_complete(folder)
     if sharded.is_sharded(folder):
         check_whole(folder)  # TensorFlow compares checksums whenever it reads.
@@ -95,10 +97,54 @@ def available_steps(directory):
 
 
 def restore_variables(folder, groups, random_states=True):
-    """Sets {group: {path: `keras.Variable`}}; see `check_coverage`."""
+    """Sets {group: {path: `keras.Variable`}}; see `check_coverage` and `base_of`."""
+    model, frozen = groups["model"], groups.get("frozen", {})
+    base = base_of(folder) if frozen else None
+    if base:
+        assign(base, "model", list(frozen.items()))
+    else:
+        model = model | frozen
+    if frozen and os.path.basename(folder) == "0":
+        model = {path: v for path, v in model.items() if not of_adapter(path)}
+    groups = {name: x for name, x in groups.items() if name != "frozen"}
+    groups["model"] = model
     check_coverage(folder, groups, random_states)
     for group, variables in groups.items():
         assign(folder, group, list(variables.items()))
+
+
+def base_of(folder):
+    """Returns the checkpoint of step 0 that has a checkpoint's frozen variables.
+
+    None if the checkpoint in `folder` is whole.
+
+    Raises:
+        FileNotFoundError: it is missing.
+        ValueError: it is another one than when the checkpoint was written.
+    """
+    written = _base_hash(folder)
+    if written is None:
+        return None
+    base = os.path.join(os.path.dirname(folder), "0")
+    needs = f"The checkpoint {folder} holds what was trained. Its frozen weights are in"
+    if not tf.io.gfile.exists(os.path.join(base, "state.index")):
+        raise MissingFileError(f"{needs} {base}, which is missing. Copy it there.")
+    if hash_checkpoint(base) != written:
+        raise UserError(
+            f"{needs} {base}, which has changed since. Copy there the checkpoint of "
+            "step 0 that the run started from."
+        )
+    return base
+
+
+@retried
+def _base_hash(folder):
+    """Returns the hash of a checkpoint's base, or None."""
+    with plain_path(folder) as place:
+        reader = tf.train.load_checkpoint(os.path.join(place, "state"))
+        if not reader.has_tensor(BASE):
+            return None
+        return reader.get_tensor(BASE).decode()
 
 
 @retried
@@ -152,6 +198,14 @@ def named_variables(variables):
             )
         by_path[variable.path] = variable
     return by_path
+
+
+def model_groups(model):
+    """Returns {"model" or "frozen": {path: `keras.Variable`}} of a built model."""
+    groups = {"model": {}, "frozen": {}}
+    for path, variable in named_variables(model.variables).items():
+        groups["frozen" if is_frozen(variable) else "model"][path] = variable
+    return groups
 
 
 def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):

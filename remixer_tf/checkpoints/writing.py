@@ -12,6 +12,8 @@ list is compared with the model and with the file. Below <model_dir>/checkpoints
     writing-<step>/        a checkpoint until it is whole.
     removing-<step>/       an old checkpoint while it is deleted.
     damaged-<step>/        a damaged checkpoint.
+
+Frozen variables are in 0/ alone. Later checkpoints have its hash, `base`.
 """
 
 import contextlib
@@ -31,6 +33,7 @@ from remixer_tf.checkpoints.reading import (
     check_whole,
     checkpoint_directory,
     checkpoint_path,
+    hash_checkpoint,
     is_random_state,
     named_variables,
     num_parts,
@@ -40,6 +43,7 @@ from remixer_tf.checkpoints.reading import (
     shorten,
 )
 from remixer_tf.errors import StorageError, UserError
+from remixer_tf.models.adapters import of_adapter
 
 
 class Checkpoints:
@@ -77,6 +81,7 @@ class Checkpoints:
             for key, spec in sorted(iterator.element_spec.items())
         )
         self._groups = engine.variables()
+        self._frozen = self._groups.get("frozen", {})
         self._keep = keep
         self._keep_period = keep_period
         self._host = engine.host
@@ -114,6 +119,23 @@ class Checkpoints:
                     f"started. Changed: {shorten(late)}. Make every variable in "
                     "build()."
                 )
+        groups = {k: x for k, x in self._engine.variables().items() if k != "frozen"}
+        self._start_writing(step, groups, summary)
+
+    def save_start(self):
+        """Writes the checkpoint of step 0 if there are frozen variables, and waits.
+
+        All hosts call it before the first step. See `save` for errors.
+        """
+        if self._frozen and not self.has_start:
+            model = self._groups["model"] | self._frozen
+            start = {k: v for k, v in model.items() if not of_adapter(k)}
+            self._start_writing(0, {"model": start})
+            self.wait()
+            self.has_start = True
+
+    def _start_writing(self, step, groups, summary=None):
+        """Copies {group: {path: variable}}, and starts writing a checkpoint."""
         folder = os.path.join(self.directory, f"writing-{step}")
         with self._noted_error():
             if self._host.index == 0:
@@ -124,10 +146,10 @@ class Checkpoints:
                     json.dump(summary or {}, file)
         self._agree()
         with self._noted_error():
-            if self._host.saves_position:
+            if step and self._host.saves_position:
                 self._data.write(self._data_path(folder))
         self._agree()  # All hosts have written their positions.
-        finish, state = self._copy(folder, step)
+        finish, state = self._copy(folder, step, groups)
         self._agree()
         arguments = finish, state, folder, step
         self._thread = threading.Thread(target=self._write, args=arguments)
@@ -153,31 +175,34 @@ class Checkpoints:
         except (OSError, tf.errors.OpError) as error:
             self._error = error
 
-    def _copy(self, folder, step):
-        """Copies everything. Returns a function that waits for orbax, and the state."""
-        finish, groups = (lambda: None), {}
+    def _copy(self, folder, step, groups):
+        """Copies groups. Returns a function that waits for orbax, and the state."""
+        finish, copies = (lambda: None), {}
         if self._by_orbax:
             arrays = {
                 group: {path: variable.value for path, variable in variables.items()}
-                for group, variables in self._engine.variables().items()
+                for group, variables in groups.items()
             }
             try:
                 finish = sharded.save(folder, arrays)
             except (OSError, ValueError) as error:  # ValueError is tensorstore's.
                 self._error = error
         else:
-            groups = self._engine.values()
+            copies = self._engine.values(groups)
         if self._host.index:
             return finish, None
         with tf.device("CPU"):
-            groups = {
+            copies = {
                 group: {path: tf.Variable(value) for path, value in values.items()}
-                for group, values in groups.items()
+                for group, values in copies.items()
             }
+            if step and self._frozen:
+                start = checkpoint_path(self.directory, 0)
+                copies["base"] = tf.Variable(hash_checkpoint(start))
             return finish, tf.train.Checkpoint(
                 step=tf.Variable(step, dtype=tf.int64),
                 data_shapes=tf.Variable(self._data_shapes),
-                **groups,
+                **copies,
             )
 
     def _write(self, finish, state, folder, step):
@@ -195,6 +220,7 @@ class Checkpoints:
             _sync(self.directory, below=False)
             for old in available_steps(self.directory)[: -self._keep]:
                 for_good = self._keep_period and old % self._keep_period == 0
+                for_good = for_good or (old == 0 and self._frozen)
                 if old != self.best_step and not for_good:
                     self._remove(old)
         except Exception as error:  # `check` raises it in the main thread.
@@ -289,7 +315,8 @@ class Checkpoints:
             if self.has_start:
                 variables = self._groups["model"].items()
                 start = {k: v for k, v in variables if not is_random_state(k)}
-                restore_variables(folder, {"model": start}, random_states=False)
+                groups = {"model": start, "frozen": self._frozen}
+                restore_variables(folder, groups, random_states=False)
             return 0
         restore_variables(folder, self._groups)
         if step != restart_data_at:

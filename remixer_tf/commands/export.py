@@ -1,9 +1,10 @@
-"""Writes a SavedModel, safetensors, LiteRT, ONNX or Hugging Face files.
+"""Writes a SavedModel, safetensors, LiteRT, ONNX or Hugging Face files, or adapters.
 
 A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
 (export_<type>/<step> with other --weights than float32), and the command prints what it
 can be asked; or the folder <model_dir>/<format>/<step>, for `remixer_tf.load`,
-transformers, LiteRT or ONNX Runtime.
+transformers, LiteRT or ONNX Runtime. All have adapters added to the kernels;
+--format=adapters writes them alone.
 """
 
 import os
@@ -20,7 +21,8 @@ def add_arguments(parser):
         default=FORMATS[0],
         help="saved_model if not given; safetensors is a folder to publish, of any "
         "model, which remixer_tf.load reads; huggingface is for T5.1.1 and T5.1.0; "
-        "litert and onnx, from ids to ids, need extras of these names",
+        "litert and onnx, from ids to ids, need extras of these names; adapters is "
+        "what LoRA trained",
     )
     parser.add_argument(
         "--weights",

@@ -53,8 +53,10 @@ def _each_device():
     """Says what each device of a mesh would hold, where there are fewer devices."""
     from remixer_tf.engines.jax.layout import declare_run, device_memory
 
-    names = ("Run.model", "train.optimizer", "Run.dtype_policy")
-    declared = declare_run(*(configuration.get_value(name) for name in names))
+    run, optimizer = configuration.call("Run"), "train.optimizer"
+    declared = declare_run(
+        run.make_model, configuration.get_value(optimizer), run.dtype_policy
+    )
     layout = configuration.configured_layout()
     return (
         f"dry run: here are fewer than the {layout.num_devices} devices of the mesh "

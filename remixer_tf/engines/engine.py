@@ -10,6 +10,7 @@ import seqio
 
 from remixer_tf.checkpoints.reading import (
     LEARNING_RATE,
+    model_groups,
     named_variables,
     saved_value,
 )
@@ -159,9 +160,10 @@ class Engine(abc.ABC):
         yield self.model
 
     def variables(self):
-        """Returns {"model" or "optimizer": {path: `keras.Variable`}}, for checkpoints.
+        """Returns {group: {path: `keras.Variable`}}, for checkpoints.
 
-        The learning rate is left out: the configuration sets it.
+        The groups are "model" and "frozen", see `model_groups`, and "optimizer". The
+        learning rate is left out: the configuration sets it.
 
         Raises:
             ValueError: two variables share a path.
@@ -170,10 +172,10 @@ class Engine(abc.ABC):
         # The first part is the optimizer's name, which counts up in a process.
         slots = {path.partition("/")[2]: slot for path, slot in slots.items()}
         slots.pop(LEARNING_RATE, None)
-        return {"model": named_variables(self.model.variables), "optimizer": slots}
+        return {**model_groups(self.model), "optimizer": slots}
 
-    def values(self):
-        """Returns `variables` as arrays that TensorFlow can read on this host.
+    def values(self, groups):
+        """Returns groups as of `variables`, as arrays that TensorFlow can read here.
 
         All hosts call it. The arrays are valid until the next step.
         """
@@ -182,7 +184,7 @@ class Engine(abc.ABC):
                 path: saved_value(variable, self.to_numpy)
                 for path, variable in variables.items()
             }
-            for group, variables in self.variables().items()
+            for group, variables in groups.items()
         }
 
     def to_numpy(self, variable):

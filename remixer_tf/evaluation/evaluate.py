@@ -47,7 +47,7 @@ def evaluate(run, model_dir, evaluations, *, step=None, bindings=None, force=Fal
         check_writable(model_dir)
     # Processes share their weights, so they begin with the same ones.
     keras.utils.set_random_seed(0)
-    engine.build_model(run.model, run.dtype_policy)
+    engine.build_model(run.make_model, run.dtype_policy)
     results, directory = None, reading.checkpoint_directory(model_dir)
     for wanted in wait_for_each(model_dir) if step == "each" else [step]:
         restored = reading.restore_model(model_dir, engine.model, wanted)

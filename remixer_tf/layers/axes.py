@@ -114,8 +114,15 @@ def build_named(layer, input_shape, **axes):
     Raises:
         ValueError: see `NamedAxes.add_weight`; or the layer has no weight of a name.
     """
-    with _making(axes.get):
+    with naming(layer, **axes):
         layer.build(input_shape)
+
+
+@contextlib.contextmanager
+def naming(layer, **axes):
+    """Names the axes of weights that a layer makes in the block; see `build_named`."""
+    with _making(axes.get):
+        yield
     for name in axes:
         weights = [variable for variable in layer.variables if variable.name == name]
         if not weights:

@@ -8,8 +8,9 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
-from remixer_tf.layers.axes import NamedAxes, build_named
+from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.saving import SavesParts
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
@@ -437,14 +438,35 @@ def get_activation(name):
 
 
 class Dense(keras.layers.Dense):
-    """`act(X W + b)`: Keras' layer, on JAX by `project`."""
+    """`act(X W + b)`: Keras' layer, on JAX by `project`.
 
-    def call(self, inputs):
+    With an adapter (`enable_lora`) it is `act(X W + alpha / rank drop(X) A B + b)` (Hu
+    et al. 2021, "LoRA", Equation 3). Gradients of A and B need none of W.
+    """
+
+    def call(self, inputs, training=None):
         matmul = project if keras.backend.backend() == "jax" else ops.matmul
-        y = matmul(inputs, self.kernel)
+        y = matmul(inputs, self._kernel if self.lora_enabled else self.kernel)
+        if self.lora_enabled:
+            x = self.lora_dropout(inputs, training=training)
+            x = matmul(matmul(x, self.lora_kernel_a), self.lora_kernel_b)
+            y = ops.add(y, x * (self.lora_alpha / self.lora_rank))
         if self.bias is not None:
             y = ops.add(y, self.bias)
         return y if self.activation is None else self.activation(y)
+
+    def enable_lora(self, rank, *args, dropout_rate=0.0, **kwargs):
+        """As Keras' `enable_lora`, with dropout on what A multiplies in training."""
+        dropout = Dropout(dropout_rate, name="lora_dropout", dtype=self.dtype_policy)
+        rows, columns = axes_of(self._kernel)
+        axes = {"lora_kernel_a": (rows, None), "lora_kernel_b": (None, columns)}
+        with naming(self, **axes):
+            super().enable_lora(rank, *args, **kwargs)
+        self._tracker.unlock()
+        self.lora_dropout = dropout
+        self._tracker.lock()
+        with self._open_name_scope():
+            self.lora_dropout.build()
 
 
 def dense(name, input_shape, units, dtype, initializer=None, axes=None, **kwargs):

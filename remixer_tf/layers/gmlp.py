@@ -262,7 +262,8 @@ class GatedMLP(Sublayer):
         A device then has the same channels of both: columns of U move between devices,
         and not activations.
         """
-        if self.gating.variant != "split" or not is_shared():
+        whole = self.gating.variant != "split" or not is_shared()
+        if whole or self.wi.lora_enabled:
             return self.act(self.wi(x))
         kernel, bias = (
             share(self, "halves", ops.reshape(weight, (-1, 2, self.d_gate)))

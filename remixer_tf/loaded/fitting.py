@@ -10,7 +10,7 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers, check_paths
-from remixer_tf.models.keras_model import has_lora
+from remixer_tf.models.adapters import has_lora
 from remixer_tf.optimizers.options import check_range
 
 
@@ -23,10 +23,10 @@ def check_trains(run):
             "Load it with bindings=[\"FEATURE_LENGTHS = {'inputs': 64, 'targets': "
             '64}"].'
         )
-    if has_lora(run.model):
+    if has_lora(run.model) and run.run.adapters is None:
         raise UserError(
             "fit() trains a whole model, and this one has LoRA adapters. Train them "
-            "with run.model.fit, or load the run anew."
+            "with run.model.fit, or load the run anew and bind Run.adapters = @Lora()."
         )
 
 

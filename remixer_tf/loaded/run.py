@@ -50,16 +50,35 @@ class RestoredRun(Run):
     Attributes:
         checkpoint: the folder of the run, and the step as `Run.restore` takes it.
         source: the `Source` of published weights; None for a run's folder.
+        onto: folder of adapters to load onto the weights; None for none.
+        merges: bool, whether adapters are added to their kernels, for an export.
     """
 
     checkpoint: tuple = (None, None)
     source: Any = None
+    onto: Any = None
+    merges: bool = False
 
     @functools.cached_property
     def restored(self):
         """The `Engine` that has the model, and the step, an int."""
+        engine, step = self._read()
+        if self.onto is not None:
+            from remixer_tf.weights.adapters import load_adapters
+
+            load_adapters(engine.model, self.onto)
+        return (self.merged(engine) if self.merges else engine), step
+
+    def without_adapters(self):
+        """The run with its adapters, as they are now, added to their kernels."""
+        engine, step = self.restored
+        run = dataclasses.replace(self, merges=True)
+        run.__dict__["restored"] = run.merged(engine), step
+        return run
+
+    def _read(self):
         if self.source is None:
-            return super().restore(*self.checkpoint)
+            return super().restore(*self.checkpoint, merge=False)
         from remixer_tf.weights.source import check_model, take
 
         check_model(self.model, self.source)
@@ -68,7 +87,7 @@ class RestoredRun(Run):
         take(engine.model, self.source)
         return engine, 0
 
-    def restore(self, model_dir=None, step=None, check=None):
+    def restore(self, model_dir=None, step=None, check=None, merge=None):
         """As `Run.restore`: always the engine and step of `restored`."""
         engine, step = self.restored
         if check:
@@ -117,8 +136,10 @@ class LoadedRun:
         with settings:
             run = configuration.call("Run")
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(Run)}
-        checkpoint = model_dir, step
-        self.run = RestoredRun(**fields, checkpoint=checkpoint, source=source)
+        checkpoint, onto = (model_dir, step), allowed.get("adapters")
+        self.run = RestoredRun(
+            **fields, checkpoint=checkpoint, source=source, onto=onto
+        )
         self._kept, self._traced_for = {}, None  # See `_once`.
 
     @classmethod
@@ -544,6 +565,8 @@ class LoadedRun:
                 *bindings,
             ]
         )
+        with self.settings:
+            engine, _ = self.run.without_adapters().restored
         with settings, fitting.no_folder_if_refused(model_dir):
             run = configuration.call("Run")
             parts = run.model, run.dtype_policy
@@ -555,7 +578,7 @@ class LoadedRun:
                 vocabularies = describe_vocabularies(task)
                 configuration.bind_relative_paths(model_dir)
                 text = configuration.configuration_str()
-                write_run(model_dir, self.model, text, vocabularies)
+                write_run(model_dir, engine.model, text, vocabularies)
             configuration.train(model_dir)
         return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
 
@@ -633,8 +656,9 @@ class LoadedRun:
             check_flags(warm_up=options["warm_up"])
         folder = os.path.expanduser(os.fspath(folder))
         with self.settings:
+            run = self.run if format == "adapters" else self.run.without_adapters()
             export_run(
-                self.run,
+                run,
                 self.model_dir,
                 folder,
                 step=self.step,

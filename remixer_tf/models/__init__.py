@@ -1,6 +1,7 @@
 """Models: stacks of residual sublayers, and what is built of them."""
 
 from remixer_tf.layers.saving import register
+from remixer_tf.models.adapters import Lora
 from remixer_tf.models.decoder_only import DecoderOnly
 from remixer_tf.models.encoder_decoder import EncoderDecoder
 from remixer_tf.models.encoder_only import EncoderOnly
@@ -21,6 +22,7 @@ __all__ = [
     "EncoderDecoder",
     "EncoderOnly",
     "ImageClassifier",
+    "Lora",
     "MaskedLMHead",
     "MeanPoolingHead",
     "PostNormBlock",

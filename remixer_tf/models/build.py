@@ -38,7 +38,8 @@ def build_model(model, dtype_policy):
     keras.config.set_dtype_policy(dtype_policy)
     try:
         model = model()
-        model.build()
+        if not model.built:
+            model.build()
     finally:
         keras.config.set_dtype_policy(previous)
     return model

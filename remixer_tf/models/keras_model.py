@@ -4,18 +4,9 @@ import html
 
 import keras
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers import CrossAttention, GatedMLP, RemixerBlock, SelfAttention
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.saving import SavesParts
+from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.models.batches import scorable, targets_and_weights
-
-# The projections of each layer that LoRA adapts.
-_ADAPTED = {
-    (SelfAttention, CrossAttention): ("query", "value"),
-    RemixerBlock: ("wi_0", "wi_1", "wo"),
-    GatedMLP: ("wi", "wo"),
-}
 
 
 class KerasModel(SavesParts, keras.Model):
@@ -54,24 +45,24 @@ class KerasModel(SavesParts, keras.Model):
             return targets_and_weights(scorable(batch, self))
         return targets, weights
 
-    def enable_lora(self, rank):
+    def enable_lora(
+        self, rank, alpha=None, layers=None, dropout_rate=0.0, trainable=None
+    ):
         """Adds low-rank adapters, and freezes all other parameters.
 
-        A kernel W becomes `W + A B`, with A `[inputs, rank]` and B `[rank, outputs]`; B
-        starts at zero (Hu et al. 2021, "LoRA", section 4.1). Those of query and value
-        of all attentions have adapters; W_1, W_2 and W_3 of Remixer blocks; U and V of
-        gMLP blocks. It is Keras' `enable_lora` of each of these layers. `save` adds
-        A B to W: a loaded model answers alike, without adapters and not frozen.
-        Its optimizer begins anew, as Keras warns.
-
-        Call `compile` afterwards.
+        It is Keras' `enable_lora` of each of the layers. `save` adds A B to W: a loaded
+        model answers alike, without adapters and not frozen. Its optimizer begins anew,
+        as Keras warns. Call `compile` afterwards.
 
         Args:
-            rank: int, at most the least axis of these kernels.
+            rank: int, at most the least axis of the kernels.
+            alpha, layers, dropout_rate: see `Lora`.
+            trainable: str, a regular expression of variables that train too, such as
+                "^head/", see `adapt`; None for none.
 
         Raises:
-            ValueError: the rank is out of its range; the model is not built, has no
-                such layer, or has adapters already.
+            ValueError: a value is out of its range, an expression finds nothing, the
+                model is not built or has adapters already.
 
         Examples:
             >>> model = rt.create("remixer_tiny", vocab_size=64, max_length=16)
@@ -80,33 +71,24 @@ class KerasModel(SavesParts, keras.Model):
             ['lora_kernel_a', 'lora_kernel_b']
             >>> model.compile(rt.Adafactor(1e-3))  # Then fit.
         """
-        check_integers(rank=rank)
-        if not self.built:
-            raise UserError(f"{self.name} is not built. Call build() first.")
-        if has_lora(self):
-            raise UserError(f"{self.name} has LoRA adapters already.")
-        adapted = [
-            getattr(layer, name)
-            for layer in self._flatten_layers()
-            for kind, names in _ADAPTED.items()
-            if isinstance(layer, kind)
-            for name in names
-            if hasattr(layer, name)
-        ]
-        if not adapted:
-            raise UserError(
-                f"{self.name} has no attention, Remixer or gMLP block for LoRA."
-            )
-        widest = min(min(layer.kernel.shape) for layer in adapted)
-        if rank > widest:
-            raise UserError(
-                f"rank must be at most {widest}, the least axis of a kernel with an "
-                f"adapter. Received: rank={rank}"
-            )
-        for variable in self.variables:
-            variable.trainable = False
-        for layer in adapted:
-            layer.enable_lora(rank)
+        adapt(self, Lora(rank, alpha, layers, dropout_rate), trainable)
+
+    def freeze(self, frozen=None, trainable=None):
+        """Freezes parameters. Call `compile` afterwards.
+
+        Args:
+            frozen, trainable: str, see `adapt`.
+
+        Raises:
+            ValueError: an expression finds nothing, or the model is not built.
+
+        Example:
+            >>> model = rt.create("t5_1_1_tiny", vocab_size=64)
+            >>> model.freeze("^encoder/|embedding")
+            >>> any("/encoder/" in v.path for v in model.trainable_variables)
+            False
+        """
+        adapt(self, None, trainable, frozen)
 
     def _repr_html_(self):
         """A table for notebooks."""
@@ -120,12 +102,6 @@ class KerasModel(SavesParts, keras.Model):
 
     def build_from_config(self, config):
         self.build()
-
-
-def has_lora(model):
-    """Whether a layer of a model has an adapter."""
-    layers = model._flatten_layers()
-    return any(getattr(layer, "lora_enabled", False) for layer in layers)
 
 
 def html_table(rows):

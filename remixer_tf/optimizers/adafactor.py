@@ -174,7 +174,7 @@ class Adafactor(keras.optimizers.Optimizer):
         decay = 1.0 - ops.power(step + 1.0, -self.decay_exponent)
         gradient = ops.cast(gradient, _DTYPE)
         squared = ops.square(gradient) + _EPSILON_1
-        factored_axes = self._factored_axes(gradient.shape)
+        factored_axes = self._factored_axes(value.shape)  # static, unlike gradients'
         if factored_axes is None:
             factor = ops.rsqrt(average("second_moment", squared, decay))
         else:

@@ -82,7 +82,7 @@ def train(
             shard_info=engine.host.shard_info,
         )
         batches = TimedBatches(data, engine)
-        engine.build(run.model, optimizer, run.dtype_policy, objective)
+        engine.build(run.make_model, optimizer, run.dtype_policy, objective)
         kept = checkpointing.keep, checkpointing.keep_period
         checkpoints = Checkpoints(launch.model_dir, engine, batches.iterator, *kept)
         session = Session(launch, schedule, engine, batches, checkpoints, signal)
@@ -97,6 +97,7 @@ def train(
         if launch.dry_run:
             return None
         text, hyperparameters = session.write_configuration()
+        checkpoints.save_start()
         most = objective.max_skipped_steps
         skipped = SkippedSteps(launch.model_dir, most, text, engine.host)
         totals = Totals(session, skipped, start_time)

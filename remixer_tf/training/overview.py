@@ -2,6 +2,7 @@
 
 import math
 
+from remixer_tf.models.adapters import is_frozen
 from remixer_tf.models.batches import (
     targets_and_weights,
     throughput_tensors,
@@ -38,7 +39,7 @@ def overview(engine, batches, cost, dtype_policy):
     replicas, limit = engine.num_replicas, engine.memory_limit()
     available = f", of {limit / 1e9:.1f} GB on this machine" if limit else ""
     rows = {
-        "model": f"{engine.model.name}, {count_parameters(engine.model):,} parameters",
+        "model": f"{engine.model.name}, {_parameters(engine.model)}",
         "precision": dtype_policy,
         "devices": f"{replicas} replica(s) on {engine.host.count} host(s), here "
         f"{engine.devices()}",
@@ -55,6 +56,15 @@ def overview(engine, batches, cost, dtype_policy):
     if (over := getattr(batches.data, "over_length", None)) is not None:
         rows[over.handling] = str(over)
     return "\n".join(f"{name:>10}  {text}" for name, text in rows.items())
+
+
+def _parameters(model):
+    """How many parameters there are, and how many are trained if some are frozen."""
+    trained = count_parameters(model)
+    frozen = sum(math.prod(v.shape) for v in model.variables if is_frozen(v))
+    if not frozen:
+        return f"{trained:,} parameters"
+    return f"{trained + frozen:,} parameters, {trained:,} of them trained"
 
 
 def parameter_table(model):

@@ -86,16 +86,33 @@ class SafetensorsFolder:
         return self._files[name].get_tensor(name)
 
 
-def write_safetensors(path, arrays):
+def read_file(path):
+    """Returns {name: array} of one file, and its metadata.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+            return arrays, file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"{path} is not a safetensors file, or not all of it: {error}."
+        ) from error
+
+
+def write_safetensors(path, arrays, metadata=None):
     """Writes {name: array}; arrays must be contiguous, others would be written wrong.
+
+    `metadata` is a dictionary of str, or None.
 
     Raises:
         OSError: the file cannot be written.
     """
     try:
-        save_file(
-            arrays, path, {"format": "pt"}
-        )  # the only one that transformers reads
+        # The only format that transformers reads.
+        save_file(arrays, path, {"format": "pt", **(metadata or {})})
     except SafetensorError as error:  # of the disk too
         raise StorageError(str(error)) from error
 

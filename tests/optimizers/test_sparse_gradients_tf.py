@@ -96,3 +96,22 @@ def test_adafactor_clips_the_sparse_gradient_as_the_dense_one():
     _, dense = train(Adafactor(0.1, **options), densify=True)
     _, sparse = train(Adafactor(0.1, **options), densify=False)
     np.testing.assert_allclose(sparse, dense, rtol=1e-6)
+
+
+def test_gradients_of_unknown_shapes():
+    """As `fit` has them, where the size of batches is unknown while it traces."""
+    gradient = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+
+    def applied(shape):
+        variable = keras.Variable(np.ones((4, 3), "float32"))
+        optimizer = Adafactor(1e-2, min_dim_size_to_factor=2)
+        optimizer.build([variable])
+
+        @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
+        def step(gradient):
+            optimizer.apply([gradient], [variable])
+
+        step(gradient)
+        return variable.numpy()
+
+    np.testing.assert_array_equal(applied([None, 3]), applied([4, 3]))

@@ -7,6 +7,7 @@ import keras
 from jax import lax
 from jax import numpy as jnp
 
+from remixer_tf.models.adapters import check_trains
 from remixer_tf.models.batches import (
     count_throughput,
     scorable,
@@ -46,6 +47,7 @@ class JaxTrainStep:
 
     def __init__(self, model, optimizer, objective=None, constrain=None):
         check_optimizer(optimizer)
+        check_trains(model)
         self._model = model
         self._optimizer = optimizer
         self.objective = objective or Objective()

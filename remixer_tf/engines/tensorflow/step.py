@@ -12,6 +12,7 @@ from remixer_tf.engines.tensorflow.strategy import (
     uses_xla,
 )
 from remixer_tf.layers.dropout import replica
+from remixer_tf.models.adapters import check_trains
 from remixer_tf.models.batches import (
     count_throughput,
     scorable,
@@ -53,6 +54,7 @@ class TrainStep:
 
     def __init__(self, model, optimizer, strategy, objective=None, jit_compile=None):
         check_optimizer(optimizer)
+        check_trains(model)
         self._model = model
         self._optimizer = optimizer
         self._strategy = strategy
@@ -220,7 +222,9 @@ class TrainStep:
         masks = replica(replica_id) if several else contextlib.nullcontext()
         variables = [v.value for v in self._model.trainable_variables]
         share = 1.0 / (self._num_replicas * self._micro_batches)
-        with tf.GradientTape() as tape, masks:
+        # Frozen variables are not watched: nothing is computed for their gradients.
+        with tf.GradientTape(watch_accessed_variables=False) as tape, masks:
+            tape.watch(variables)
             with reports(self._model) as reported:
                 outputs = self._model(batch, training=True)
             objective, sums = self._objective.of_part(

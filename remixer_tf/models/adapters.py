@@ -1,0 +1,203 @@
+"""Which parameters of a model train: low-rank adapters, and frozen variables.
+
+Regular expressions find parts of paths without the model's name, such as
+"encoder/layer_0_remixer/remixer/wi_0/kernel".
+"""
+
+import dataclasses
+import re
+
+from remixer_tf.errors import UserError
+from remixer_tf.layers import CrossAttention, GatedMLP, RemixerBlock, SelfAttention
+from remixer_tf.layers.base import Dense
+from remixer_tf.layers.checks import check_integers, check_numbers
+
+# The projections of each layer that have adapters if no expression names others.
+_ADAPTED = {
+    (SelfAttention, CrossAttention): ("query", "value"),
+    RemixerBlock: ("wi_0", "wi_1", "wo"),
+    GatedMLP: ("wi", "wo"),
+}
+_SHOWN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters of projections (Hu et al. 2021, "LoRA", section 4.1).
+
+    A projection X W becomes `X W + alpha / rank * dropout(X) A B`, with A
+    `[inputs, rank]` and B `[rank, outputs]`. B starts at zero.
+
+    Attributes:
+        rank: int. 0 adds nothing.
+        alpha: float, the scale times the rank; None for a scale of 1.
+        layers: str, a regular expression that finds paths of projections, such as
+            "^encoder/.*/(query|key|value|out)$". None: query and value of all
+            attentions, W_1, W_2 and W_3 of Remixer blocks, U and V of gMLP blocks.
+        dropout_rate: float in [0, 1), of the adapter's input, in training only.
+
+    Raises:
+        ValueError: a value is out of its range, or `layers` is no expression.
+
+    Examples:
+        Lora.rank = 4                            # in gin, with Run.adapters = @Lora()
+        Run(model, adapters=Lora(rank=4))        # in Python
+    """
+
+    rank: int = 8
+    alpha: float | None = None
+    layers: str | None = None
+    dropout_rate: float = 0.0
+
+    def __post_init__(self):
+        check_integers(0, rank=self.rank)
+        if self.alpha is not None:
+            check_numbers(alpha=self.alpha)
+        check_numbers(dropout_rate=self.dropout_rate)
+        if self.dropout_rate >= 1:
+            raise UserError(
+                "dropout_rate must be below 1. Received: "
+                f"dropout_rate={self.dropout_rate}"
+            )
+        if self.layers is not None:
+            _compiled("layers", self.layers)
+
+
+def adapt(model, lora=None, trainable=None, frozen=None):
+    """Chooses what trains in a built model. Frozen variables get no gradient and slots.
+
+    Args:
+        model: a built `keras.Model`.
+        lora: a `Lora`; None for no adapters.
+        trainable: str, a regular expression that finds paths of variables that train,
+            such as "^head/". None: all, or with adapters none besides these.
+        frozen: str, an expression of variables that do not train; None for none.
+
+    Raises:
+        ValueError: an expression finds nothing, adapters do not fit the model, or the
+            model is not built.
+    """
+    if not model.built:
+        raise UserError(f"{model.name} is not built. Call build() first.")
+    layers = [] if lora is None else _adapted(model, lora)
+    variables = model.trainable_variables
+    kept = variables if lora is None and trainable is None else []
+    if trainable is not None:
+        kept = _found("trainable", trainable, variables)
+    if frozen is not None:
+        out = {id(v) for v in _found("frozen", frozen, variables)}
+        kept = [v for v in kept if id(v) not in out]
+    kept = {id(v) for v in kept}
+    for variable in variables:
+        if id(variable) not in kept:
+            variable.trainable, variable.frozen = False, True
+    for layer in layers:
+        layer.enable_lora(lora.rank, lora.alpha, dropout_rate=lora.dropout_rate)
+        # Keras froze the kernel too.
+        layer._kernel.trainable = id(layer._kernel) in kept
+
+
+def has_lora(model):
+    """Whether a layer of a model has an adapter."""
+    layers = model._flatten_layers()
+    return any(getattr(layer, "lora_enabled", False) for layer in layers)
+
+
+def is_frozen(variable):
+    """Whether `adapt` has frozen a variable: no step changes it."""
+    return getattr(variable, "frozen", False)
+
+
+def own_path(part):
+    """The path of a layer or variable without the model's name."""
+    return part.path.partition("/")[2]
+
+
+def of_adapter(path):
+    """Whether a variable's path is that of an adapter, or of its dropout."""
+    return "/lora_" in path
+
+
+def check_trains(model):
+    """Raises a ValueError if no variable of a model trains."""
+    if not model.trainable_variables:
+        raise UserError(
+            "No variable of the model is left to train. Set Lora.rank above 0, or "
+            "other Run.trainable and Run.frozen."
+        )
+
+
+def _adapted(model, lora):
+    """Returns the projections that get adapters."""
+    if has_lora(model):
+        raise UserError(f"{model.name} has LoRA adapters already.")
+    if lora.layers is None:
+        layers = [
+            getattr(layer, name)
+            for layer in model._flatten_layers()
+            for kind, names in _ADAPTED.items()
+            if isinstance(layer, kind)
+            for name in names
+            if hasattr(layer, name)
+        ]
+        if not layers:
+            raise UserError(
+                f"{model.name} has no attention, Remixer or gMLP block for LoRA. Name "
+                f"projections in `layers`. {_projections(model)}"
+            )
+    else:
+        layers = _named(model, lora.layers)
+    widest = min(min(layer._kernel.shape) for layer in layers)
+    if lora.rank > widest:
+        raise UserError(
+            f"rank must be at most {widest}, the least axis of a kernel with an "
+            f"adapter. Received: rank={lora.rank}"
+        )
+    return layers if lora.rank else []
+
+
+def _named(model, expression):
+    """Returns the projections whose paths an expression finds."""
+    search = _compiled("layers", expression).search
+    layers = model._flatten_layers(include_self=False)
+    every = [layer for layer in layers if search(own_path(layer))]
+    layers = [layer for layer in every if isinstance(layer, Dense)]
+    if not layers:
+        what = f"finds {own_path(every[0])}, which is no projection" if every else ""
+        raise UserError(
+            f"layers={expression!r} {what or 'finds no layer'}. Adapters are for "
+            f"projections. {_projections(model)}"
+        )
+    return layers
+
+
+def _projections(model):
+    every = model._flatten_layers()
+    paths = sorted(own_path(layer) for layer in every if isinstance(layer, Dense))
+    return f"{model.name} has: {_shortened(paths)}."
+
+
+def _found(name, expression, variables):
+    """Returns the variables whose paths an expression finds."""
+    search = _compiled(name, expression).search
+    if found := [v for v in variables if search(own_path(v))]:
+        return found
+    raise UserError(
+        f"{name}={expression!r} finds no variable. The model has: "
+        f"{_shortened([own_path(v) for v in variables])}."
+    )
+
+
+def _shortened(paths):
+    more = len(paths) - _SHOWN
+    return ", ".join(paths[:_SHOWN]) + (f", and {more} more" if more > 0 else "")
+
+
+def _compiled(name, expression):
+    try:
+        return re.compile(expression)
+    except (re.error, TypeError) as error:
+        raise UserError(
+            f"{name} must be a regular expression. Received: {name}={expression!r} "
+            f"({error})"
+        ) from None

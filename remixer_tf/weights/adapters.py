@@ -1,0 +1,116 @@
+"""Adapters alone: saved as a file, and loaded onto the model they were trained on.
+
+`adapters.safetensors` has what `adapt` left to train, by its path without the model's
+name. Its metadata has each adapter's alpha and dropout, and a checksum of the frozen
+weights.
+"""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+
+from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
+from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.models.adapters import has_lora, own_path
+from remixer_tf.weights.safetensors_files import read_file, write_safetensors
+from remixer_tf.weights.source import model_variables
+
+FILE = "adapters.safetensors"
+_KIND = "remixer_tf adapters"
+
+
+def save_adapters(model, folder):
+    """Writes the adapters of a model, and other variables that train with them.
+
+    Args:
+        model: a built `keras.Model` with adapters.
+        folder: str, which must not be there. It appears whole, or not at all.
+
+    Raises:
+        FileExistsError: the folder is there.
+        OSError: it cannot be written.
+        ValueError: the model has no adapters.
+    """
+    if not has_lora(model):
+        raise UserError(
+            f"{model.name} has no adapters to save. Train them: Run.adapters = @Lora() "
+            "in gin, enable_lora() in Python."
+        )
+    check_absent(folder)
+    variables = model_variables(model)
+    arrays = {
+        path: np.ascontiguousarray(variable.numpy())
+        for path, variable in variables.items()
+        if variable.trainable
+    }
+    layers = {
+        own_path(layer): (layer.lora_alpha, layer.lora_dropout.rate)
+        for layer in _adapted(model)
+    }
+    metadata = {
+        "kind": _KIND,
+        "layers": json.dumps(layers),
+        "base": _checksum(variables, arrays),
+    }
+    with whole_folder(folder) as place:
+        write_safetensors(os.path.join(place, FILE), arrays, metadata)
+
+
+def load_adapters(model, folder):
+    """Gives a model the adapters of `save_adapters`, and freezes what was frozen.
+
+    Args:
+        model: a built `keras.Model` with the weights that the adapters were trained on.
+        folder: str.
+
+    Raises:
+        FileNotFoundError: the folder has no adapters.
+        ValueError: the file is damaged, or the model is another one or has other
+            weights.
+    """
+    path = os.path.join(folder, FILE)
+    if not os.path.exists(path):
+        raise MissingFileError(
+            f"There is no {path}. `remixer_tf export --format=adapters` writes it."
+        )
+    arrays, metadata = read_file(path)
+    if metadata.get("kind") != _KIND:
+        raise UserError(f"{path} does not hold adapters of remixer_tf.")
+    if has_lora(model):
+        raise UserError(f"{model.name} has LoRA adapters already.")
+    before = model_variables(model)
+    if lost := sorted(x for x in arrays if "/lora_" not in x and x not in before):
+        raise UserError(f"{path} has {lost[0]}, which the model lacks.")
+    if _checksum(before, arrays) != metadata.get("base"):
+        raise UserError(
+            f"The adapters in {folder} were trained on other weights than those of "
+            f"{model.name}. Load the run that they started from."
+        )
+    by_path = {own_path(layer): layer for layer in model._flatten_layers()}
+    others = {id(before[x]) for x in arrays if x in before}
+    for variable in model.trainable_variables:
+        if id(variable) not in others:
+            variable.trainable, variable.frozen = False, True
+    for name, (alpha, rate) in json.loads(metadata["layers"]).items():
+        rank = arrays[f"{name}/lora_kernel_a"].shape[1]
+        by_path[name].enable_lora(rank, alpha, dropout_rate=rate)
+    for name, variable in model_variables(model).items():
+        if name in arrays:
+            variable.assign(arrays[name])
+
+
+def _adapted(model):
+    layers = model._flatten_layers()
+    return [layer for layer in layers if getattr(layer, "lora_enabled", False)]
+
+
+def _checksum(variables, arrays):
+    """The SHA-256 of the variables that are not among the arrays, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in sorted(variables.keys() - arrays.keys()):
+        value = np.ascontiguousarray(variables[path].numpy())
+        digest.update(f"{path} {value.shape} ".encode())
+        digest.update(value)
+    return digest.hexdigest()

@@ -59,7 +59,7 @@ NAMES = {
     "remixer_tf.tasks.tables": "TableRows table_task",
     "remixer_tf.tasks.text": "text_task",
     "remixer_tf.training.loop": "train",
-    "remixer_tf.training.settings": "Checkpointing Schedule",
+    "remixer_tf.training.settings": "Checkpointing Schedule Watching",
 }
 
 

@@ -224,7 +224,8 @@ def train(model_dir, dry_run=False, layer_checks=True):
         return text, hyperparameters(text)
 
     run, bindings = call("Run"), evaluation_bindings()
-    launch = Launch(model_dir, configuration, bindings, dry_run, layer_checks)
+    watching = call("Watching")
+    launch = Launch(model_dir, configuration, bindings, dry_run, layer_checks, watching)
     names = ("Schedule", "Checkpointing", "Objective")
     settings = {name.lower(): call(name) for name in names}
     return call("train", run, launch, **settings)

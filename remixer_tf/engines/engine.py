@@ -202,8 +202,11 @@ class Engine(abc.ABC):
         """Measures the FLOP/s of square products in the compute dtype on this host."""
 
     @abc.abstractmethod
-    def peak_rate(self):
-        """Returns the FLOP/s that the makers state for this host's devices, or None."""
+    def peak_rate(self, per_device=None):
+        """Returns the peak FLOP/s of this host's devices; None if it is unknown.
+
+        `per_device` is that of one device; None for what its maker states.
+        """
 
     @abc.abstractmethod
     def devices(self):

@@ -6,6 +6,7 @@ from typing import Any
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.optimizers.options import check_range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,26 @@ class Checkpointing:
 
 
 @dataclasses.dataclass(frozen=True)
+class Watching:
+    """How a run is watched.
+
+    Attributes:
+        peak_flops: float, the peak FLOP/s of one device, to log the utilization of
+            model FLOPs (MFU). None takes what the makers state for 16-bit floats, see
+            `device_rates.PEAKS`; for other devices and float32 there is no MFU then.
+
+    Raises:
+        ValueError: the peak is not positive.
+    """
+
+    peak_flops: float | None = None
+
+    def __post_init__(self):
+        if self.peak_flops is not None:
+            check_range("peak_flops", self.peak_flops, "positive", lambda x: x > 0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Launch:
     """The folder of a run, and how a program starts it.
 
@@ -118,6 +139,7 @@ class Launch:
         dry_run: bool, whether to return before the first step. One batch is read and
             nothing is written.
         layer_checks: bool, whether to test a user's own layers, see `check_own_layers`.
+        watching: a `Watching`.
     """
 
     model_dir: str
@@ -125,3 +147,4 @@ class Launch:
     evaluation_bindings: dict | None = None
     dry_run: bool = False
     layer_checks: bool = True
+    watching: Watching = Watching()

@@ -23,6 +23,7 @@ from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
 from remixer_tf.training import progress
+from remixer_tf.training.settings import Watching
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
 from tests.training import toy
 
@@ -125,6 +126,17 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
     assert "    gin" in texts["configuration"]
     assert "| toy/embedding/embeddings | [16, 8] | 128 |" in texts["parameters"]
     assert "_hparams_/session_start_info" in steps
+    assert steps["goodput"] == [4, 8, 12] and 0 < summary["goodput"] < 1
+    assert "model_flops_utilization" not in steps  # A CPU's peak is unknown.
+
+
+def test_utilization_of_a_given_peak(tmp_path, reports):
+    """MFU is FLOPs per step x steps per second, over the peak of one device."""
+    watching = Watching(peak_flops=1e12)
+    summary = run(tmp_path, 4, log_period=2, watching=watching)
+    for values in list(reports.values())[1:]:  # Before, all calls compiled.
+        used = summary["flops_per_step"] * values["steps_per_second"]
+        assert values["model_flops_utilization"] == pytest.approx(used / 1e12)
 
 
 def test_statistics_are_curves_and_histograms_and_bad_experts_are_named(
@@ -351,7 +363,8 @@ def test_a_summary_counts_all_processes(tmp_path):
     # A kill after the last step leaves no summary; the next start writes it.
     (tmp_path / "one" / "train_summary.json").unlink()
     assert run(tmp_path / "one", 8, dataset=longer) is None
-    assert {**mean, "seconds": 0} == {**summary(tmp_path / "one"), "seconds": 0}
+    times = dict.fromkeys(("seconds", "goodput"))  # when each was written
+    assert mean | times == summary(tmp_path / "one") | times
     # Neither has a checkpoint of an earlier version one.
     (tmp_path / "one" / "train_summary.json").unlink()
     (tmp_path / "one" / "checkpoints" / "8" / "summary.json").unlink()

@@ -256,9 +256,10 @@ class JaxEngine(Engine):
         devices = self._mesh.local_mesh.size if accelerator else 1
         return devices * matmul_rate(self._compute_dtype, accelerator)
 
-    def peak_rate(self):
+    def peak_rate(self, per_device=None):
         devices = self._mesh.local_mesh.devices
-        rate = peak_rate(devices.flat[0].device_kind, self._compute_dtype)
+        kind = devices.flat[0].device_kind
+        rate = per_device or peak_rate(kind, self._compute_dtype)
         return rate and rate * devices.size
 
     def devices(self):

@@ -125,10 +125,11 @@ class TensorFlowEngine(Engine):
         rate = matmul_rate(self._compute_dtype, accelerator)
         return rate * (self._devices_of_host() if accelerator else 1)
 
-    def peak_rate(self):
+    def peak_rate(self, per_device=None):
         gpus = tf.config.list_physical_devices("GPU")
         about = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-        rate = peak_rate(about.get("device_name", ""), self._compute_dtype)
+        kind = about.get("device_name", "")
+        rate = per_device or peak_rate(kind, self._compute_dtype)
         return rate and rate * self._devices_of_host()
 
     def _devices_of_host(self):

@@ -209,6 +209,22 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
+    def start_trace(self, folder):
+        """Begins to record what host and devices do.
+
+        The files will be in <folder>/plugins/profile/<time>: HOST.xplane.pb for
+        TensorBoard, and HOST.trace.json.gz for Perfetto.
+        """
+
+    @abc.abstractmethod
+    def stop_trace(self):
+        """Ends the recording, and writes its files."""
+
+    @abc.abstractmethod
+    def mark_step(self, step):
+        """Returns a context manager whose block a trace shows as this step."""
+
+    @abc.abstractmethod
     def devices(self):
         """Returns this host's devices as text, such as "2 GPU(s), XLA on"."""
 

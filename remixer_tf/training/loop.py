@@ -18,6 +18,7 @@ from remixer_tf.training.hooks import (
     Stopping,
 )
 from remixer_tf.training.logs import Logging, Totals
+from remixer_tf.training.profiling import Profiling
 from remixer_tf.training.progress import Speed
 from remixer_tf.training.run_folder import RunLock, folder_of_run
 from remixer_tf.training.session import Session
@@ -74,6 +75,7 @@ def train(
     objective = objective or Objective()
     check_factories(model=run.model, optimizer=optimizer, dataset=dataset)
     schedule.check_evaluations(evaluations, checkpointing.best)
+    schedule.check_profile(launch.profile)
     with _opened(run, launch) as (engine, signal, lock):
         keras.utils.set_random_seed(run.seed)
         data = dataset(
@@ -110,9 +112,11 @@ def _take_steps(session, evaluating, skipped, totals, logging, lock):
     engine, schedule, step = session.engine, session.schedule, session.step
     session.speed = Speed()
     saving = Saving(session, evaluating, totals, skipped)
+    profiling = Profiling(session)
     hooks = [
         skipped,
         totals,
+        profiling,
         session.progress,
         OwnFolder(session, lock),
         logging,
@@ -120,11 +124,18 @@ def _take_steps(session, evaluating, skipped, totals, logging, lock):
         saving,
         evaluating,
     ]
-    with session.progress, logging, session.checkpoints, session.signal.held():
+    with (
+        session.progress,
+        profiling,
+        logging,
+        session.checkpoints,
+        session.signal.held(),
+    ):
         while step < schedule.train_steps and not evaluating.stops_early:
             batch = next(session.batches)
-            metrics = engine.step(batch, stop=session.signal.received is not None)
             step += schedule.steps_per_call
+            with engine.mark_step(step):
+                metrics = engine.step(batch, stop=session.signal.received is not None)
             for hook in hooks:
                 hook.after_call(step, batch, metrics)
     session.checkpoints.wait()

@@ -64,6 +64,19 @@ class Schedule:
         for i, evaluation in enumerate(evaluations):
             self.check_periods(**{f"period of evaluation {i}": evaluation.period})
 
+    def check_profile(self, profile):
+        """Raises ValueError unless (START, STOP), or None, lie in the run."""
+        if profile is None:
+            return
+        start, stop = profile
+        whole = not (start % self.steps_per_call or stop % self.steps_per_call)
+        if not (0 <= start < stop <= self.train_steps and whole):
+            raise UserError(
+                f"--profile=START:STOP needs 0 <= START < STOP <= {self.train_steps} "
+                f"(train_steps), multiples of steps_per_call={self.steps_per_call}. "
+                f"Received: {start}:{stop}"
+            )
+
     def due(self, step, period):
         """Whether a step ends a period. The last step ends all periods."""
         return step % period == 0 or step == self.train_steps
@@ -140,6 +153,7 @@ class Launch:
             nothing is written.
         layer_checks: bool, whether to test a user's own layers, see `check_own_layers`.
         watching: a `Watching`.
+        profile: (START, STOP), the steps of a trace, see `Profiling`; None for none.
     """
 
     model_dir: str
@@ -148,3 +162,4 @@ class Launch:
     dry_run: bool = False
     layer_checks: bool = True
     watching: Watching = Watching()
+    profile: tuple | None = None

@@ -1,6 +1,7 @@
 """The loop: it trains, writes, continues exactly, and says what is wrong."""
 
 import functools
+import gzip
 import json
 import os
 import pathlib
@@ -612,3 +613,37 @@ def test_progress_bar(capsys):
 
 def test_seconds_as_people_write_them():
     assert progress.format_seconds(3723.4) == "1:02:03"
+
+
+def trace_of(model_dir):
+    """The names in the trace that Perfetto opens, next to the one of TensorBoard."""
+    (folder,) = (model_dir / "tensorboard/train/plugins/profile").iterdir()
+    kinds = sorted(path.name.split(".", 1)[1] for path in folder.iterdir())
+    assert kinds == ["trace.json.gz", "xplane.pb"]
+    (path,) = folder.glob("*.trace.json.gz")
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    return [event["name"] for event in events if event.get("ph") == "X"]
+
+
+@pytest.mark.quick_on_jax
+def test_a_trace_of_some_steps(tmp_path, capsys):
+    run(tmp_path, 6, profile=(2, 4))
+    assert trace_of(tmp_path).count("train") == 2
+    assert "the trace of steps 2 to 4 is in" in capsys.readouterr().out
+    run(tmp_path, 8, profile=(2, 4))
+    assert "no trace is written: --profile begins at step 2" in capsys.readouterr().out
+    for profile in ((4, 4), (2, 9), (-1, 2)):
+        with pytest.raises(ValueError, match=r"0 <= START < STOP <= 8 \(train_steps\)"):
+            run(tmp_path, 8, profile=profile)
+
+
+@pytest.mark.quick_on_jax
+def test_a_run_that_fails_writes_its_trace(tmp_path):
+    def dataset(**options):
+        data = toy.toy_dataset(**options)
+        return data.take(3)
+
+    with pytest.raises(StopIteration):
+        run(tmp_path, 6, dataset=dataset, profile=(0, 6))
+    assert trace_of(tmp_path).count("train") == 3

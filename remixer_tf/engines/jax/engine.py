@@ -262,6 +262,15 @@ class JaxEngine(Engine):
         rate = per_device or peak_rate(kind, self._compute_dtype)
         return rate and rate * devices.size
 
+    def start_trace(self, folder):
+        jax.profiler.start_trace(folder)
+
+    def stop_trace(self):
+        jax.profiler.stop_trace()
+
+    def mark_step(self, step):
+        return jax.profiler.StepTraceAnnotation("train", step_num=step)
+
     def devices(self):
         devices = self._mesh.local_mesh.devices.flat
         mesh = ",".join(f"{axis}:{size}" for axis, size in self._mesh.shape.items())

@@ -19,6 +19,7 @@ from remixer_tf.engines.tensorflow.strategy import (
     split_rows,
     uses_xla,
 )
+from remixer_tf.engines.tensorflow.trace import write_json_traces
 from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
@@ -135,6 +136,17 @@ class TensorFlowEngine(Engine):
     def _devices_of_host(self):
         gpus = len(tf.config.list_physical_devices("GPU"))
         return min(self._replicas, max(gpus, 1))
+
+    def start_trace(self, folder):
+        self._trace_folder = folder
+        tf.profiler.experimental.start(folder)
+
+    def stop_trace(self):
+        tf.profiler.experimental.stop()
+        write_json_traces(self._trace_folder)
+
+    def mark_step(self, step):
+        return tf.profiler.experimental.Trace("train", step_num=step, _r=1)
 
     def devices(self):
         devices = tf.config.list_logical_devices("GPU") or [

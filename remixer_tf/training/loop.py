@@ -21,6 +21,7 @@ from remixer_tf.training.logs import Logging, Totals
 from remixer_tf.training.profiling import Profiling
 from remixer_tf.training.progress import Speed
 from remixer_tf.training.run_folder import RunLock, folder_of_run
+from remixer_tf.training.sending import Sending
 from remixer_tf.training.session import Session
 from remixer_tf.training.settings import Checkpointing
 from remixer_tf.training.stop_signal import StopSignal
@@ -104,10 +105,11 @@ def train(
         totals = Totals(session, skipped, start_time)
         logging = Logging(session, totals, skipped)
         logging.start(text, hyperparameters)
-        return _take_steps(session, evaluating, skipped, totals, logging, lock)
+        sending = Sending(session, evaluating, hyperparameters)
+        return _take_steps(session, evaluating, skipped, totals, logging, sending, lock)
 
 
-def _take_steps(session, evaluating, skipped, totals, logging, lock):
+def _take_steps(session, evaluating, skipped, totals, logging, sending, lock):
     """Takes the remaining steps, and returns the summary."""
     engine, schedule, step = session.engine, session.schedule, session.step
     session.speed = Speed()
@@ -123,9 +125,11 @@ def _take_steps(session, evaluating, skipped, totals, logging, lock):
         Stopping(session, skipped, saving),
         saving,
         evaluating,
+        sending,
     ]
     with (
         session.progress,
+        sending,
         profiling,
         logging,
         session.checkpoints,

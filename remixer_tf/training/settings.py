@@ -123,17 +123,30 @@ class Watching:
     """How a run is watched.
 
     Attributes:
+        loggers: list of `WandbLogger`, `MlflowLogger`, or loggers of your own.
         peak_flops: float, the peak FLOP/s of one device, to log the utilization of
             model FLOPs (MFU). None takes what the makers state for 16-bit floats, see
             `device_rates.PEAKS`; for other devices and float32 there is no MFU then.
 
     Raises:
-        ValueError: the peak is not positive.
+        ValueError: the peak is not positive, or `loggers` is no list of loggers, one of
+            a kind.
     """
 
+    loggers: tuple = ()
     peak_flops: float | None = None
 
     def __post_init__(self):
+        given = self.loggers
+        known = isinstance(given, (list, tuple)) and all(
+            hasattr(logger, "start") and not isinstance(logger, type)
+            for logger in given
+        )
+        if not known or len({*map(type, given)}) < len(given):
+            raise UserError(
+                "loggers must be a list, with one logger of a kind (in gin: "
+                f"[@WandbLogger()], with its brackets). Received: loggers={given!r}"
+            )
         if self.peak_flops is not None:
             check_range("peak_flops", self.peak_flops, "positive", lambda x: x > 0)
 

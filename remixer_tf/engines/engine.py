@@ -158,6 +158,26 @@ class Engine(abc.ABC):
         """
         yield self.model
 
+    @contextlib.contextmanager
+    def averaged(self):
+        """Has the model average weights in a block, if the optimizer has `use_ema`.
+
+        All hosts enter it.
+        """
+        if not self.optimizer.use_ema:
+            yield
+            return
+        weights = self.model.trainable_variables
+        own = [keras.ops.copy(weight.value) for weight in weights]
+        averages = self.optimizer._model_variables_moving_average
+        try:
+            for weight, average in zip(weights, averages, strict=True):
+                weight.assign(average.value)
+            yield
+        finally:
+            for weight, value in zip(weights, own, strict=True):
+                weight.assign(value)
+
     def variables(self):
         """Returns {"model" or "optimizer": {path: `keras.Variable`}}, for checkpoints.
 

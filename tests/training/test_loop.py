@@ -16,7 +16,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
+from remixer_tf.checkpoints.reading import (
+    available_steps,
+    checkpoint_path,
+    restore_model,
+    tensor_name,
+)
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
@@ -647,3 +652,42 @@ def test_a_run_that_fails_writes_its_trace(tmp_path):
     with pytest.raises(StopIteration):
         run(tmp_path, 6, dataset=dataset, profile=(0, 6))
     assert trace_of(tmp_path).count("train") == 3
+
+
+@pytest.mark.quick_on_jax
+@pytest.mark.parametrize("engine", ENGINES[:1])
+def test_averages_of_weights_are_evaluated_and_restored(tmp_path, engine):
+    """Keras' rule: weights of step 1, then m * average + (1 - m) * weights."""
+    evaluated = {}
+
+    class Evaluation:
+        period = 1
+        check = staticmethod(lambda *_: None)
+
+        @staticmethod
+        def run(model_dir, engine, step, **_):
+            weights = engine.model.trainable_variables
+            evaluated[step] = {v.path: keras.ops.convert_to_numpy(v) for v in weights}
+
+    def optimizer():
+        return keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.75)
+
+    options = {"checkpoint_period": 1, "optimizer": optimizer, "engine": engine}
+    run(tmp_path / "parts", 2, evaluations=[Evaluation()], **options)
+    run(tmp_path / "parts", 4, evaluations=[Evaluation()], **options)
+    run(tmp_path / "alone", 4, **options)
+    averages = {}
+    for step in range(1, 5):
+        checkpoints = [read_checkpoint(tmp_path / x, step) for x in ("parts", "alone")]
+        for path, value in evaluated[step].items():
+            weights, alone = (x[tensor_name("model", path)] for x in checkpoints)
+            np.testing.assert_array_equal(weights, alone)
+            average = 0.75 * averages.get(path, weights) + 0.25 * weights
+            np.testing.assert_allclose(value, average, rtol=1e-5, atol=1e-7)
+            averages[path] = average
+    model = toy.ToyModel(dropout_rate=0.3)
+    model.build()
+    assert restore_model(str(tmp_path / "parts"), model) == 4
+    for weight in model.trainable_variables:
+        value = keras.ops.convert_to_numpy(weight)
+        np.testing.assert_array_equal(value, evaluated[4][weight.path])

@@ -33,8 +33,10 @@ def subpackages(folder):
 # Formats of `remixer_tf export`, and lm-evaluation-harness.
 LITERT = ["ai-edge-litert>=2.3"]
 LM_EVAL = ["lm_eval>=0.4.13"]  # 0.16 GB, without PyTorch
+MLFLOW = ["mlflow-skinny>=3"]  # MLflow's client
 ONNX = ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]  # of tensorflow's own minor version
+WANDB = ["wandb>=0.20"]
 
 setup(
     name="remixer_tf",
@@ -118,7 +120,9 @@ setup(
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
         "litert": LITERT,
         "lm_eval": LM_EVAL,
+        "mlflow": MLFLOW,
         "onnx": ONNX,
         "serving": SERVING,
+        "wandb": WANDB,
     },
 )

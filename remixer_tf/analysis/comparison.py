@@ -6,6 +6,8 @@ Everything is read from the files of the runs. No model is built.
 import json
 import math
 import os
+import statistics
+from typing import NamedTuple
 
 from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.errors import UserError
@@ -25,6 +27,7 @@ _SHOWN = {
     "flops_per_token": ("FLOPs per token", "{:.2e}".format),
     "flops_per_image": ("FLOPs per image", "{:.2e}".format),
     "steps": ("steps", "{:,}".format),
+    "loss": ("training loss, last log line", "{:.4g}".format),
     "seconds": ("time", format_seconds),
     "steps_per_second": ("steps per second", "{:.3g}".format),
     "best_step": ("step of the best checkpoint", "{:,}".format),
@@ -86,6 +89,54 @@ def read_run(folder, read_bindings):
         bindings = read_bindings(os.path.join(folder, "operative_config.gin"))
         found |= {("gin", name): value for name, value in bindings.items()}
     return found
+
+
+class Spread(NamedTuple):
+    """The mean of a number over runs, and its standard deviation (of n - 1)."""
+
+    mean: float
+    deviation: float
+
+    def __format__(self, spec):
+        # Two digits of a deviation are enough.
+        rough = ".2g" if spec.endswith("g") else spec
+        return f"{self.mean:{spec}} ± {self.deviation:{rough}}"
+
+
+def average(runs):
+    """Returns one run of several that differ in their seed, for `write_comparison`.
+
+    Args:
+        runs: list of what `read_run` gives.
+
+    Returns:
+        dictionary like theirs. A number that differs is a `Spread`, or the mean of the
+        runs' seconds; a binding that differs has all values. A number that only some
+        runs have is missing.
+    """
+    found = {}
+    for key in dict.fromkeys(key for run in runs for key in run):
+        values = [run[key] for run in runs if key in run]
+        if key[0] == "missing":
+            found[key] = values[0]
+        elif len(values) < len(runs):
+            found["missing", str(key[1])] = "some seeds do not have it"
+        else:
+            found[key] = _average(key, values)
+    return found
+
+
+def _average(key, values):
+    if len({*values}) == 1:
+        return values[0]
+    if key[0] == "gin":
+        return ", ".join(values)
+    mean = statistics.mean(values)
+    if key == ("run", "seconds"):
+        return mean
+    spread = mean, statistics.stdev(values)
+    whole = all(isinstance(value, int) for value in values)
+    return Spread(*map(round, spread)) if whole else Spread(*spread)
 
 
 def _read_metrics(folder):

@@ -26,6 +26,8 @@ _SMALL = 1 << 16  # bytes
 def restore_model(model_dir, model, step=None):
     """Restores the model's variables only, for evaluation.
 
+    Weights are their averages if the optimizer of training had `use_ema`.
+
     Args:
         model_dir: folder of the run.
         model: a built `keras.Model`.
@@ -47,6 +49,14 @@ def restore_model(model_dir, model, step=None):
     if sharded.is_sharded(folder):
         check_whole(folder)  # TensorFlow compares checksums whenever it reads.
     restore_variables(folder, groups)
+    slots = saved_shapes(folder).get("optimizer", {})
+    # Keras names a slot after its variable.
+    averages = [
+        (f"{weight.path.replace('/', '_')}_average", weight)
+        for weight in model.trainable_variables
+    ]
+    if all(name in slots for name, _ in averages):
+        assign(folder, "optimizer", averages)
     return step
 
 

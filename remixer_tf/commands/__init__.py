@@ -14,7 +14,7 @@ from remixer_tf import console
 from remixer_tf.errors import UserError, nearest, printable
 
 COMMANDS = (
-    *("train", "eval", "infer", "score", "export", "import_weights"),
+    *("train", "sweep", "eval", "infer", "score", "export", "import_weights"),
     *("train_vocabulary", "cache", "data_report", "compare", "pictures", "costs"),
     *("report", "lm_eval", "presets", "tasks", "quickstart"),
 )

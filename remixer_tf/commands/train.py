@@ -3,6 +3,7 @@
 Training resumes from the last checkpoint in --model_dir.
 """
 
+import argparse
 from contextlib import nullcontext
 
 from remixer_tf import configuration
@@ -22,6 +23,21 @@ def add_arguments(parser):
         "do not try layers of your own before training: whether they see later tokens, "
         "decode what they train and keep packed examples apart",
     )
+    parser.add_argument(
+        "--profile",
+        type=_steps,
+        metavar="START:STOP",
+        help="write a trace of the steps after START until STOP, for TensorBoard and "
+        "Perfetto, to tensorboard/train/plugins/profile in the run's folder",
+    )
+
+
+def _steps(text):
+    start, colon, stop = text.partition(":")
+    if not colon:
+        message = f"is START:STOP, two steps such as 10:15. Received: {text}"
+        raise argparse.ArgumentTypeError(message)
+    return int(start), int(stop)
 
 
 def run(options):
@@ -42,6 +58,7 @@ def run(options):
                 options.model_dir,
                 dry_run=options.dry_run,
                 layer_checks=not options.no_layer_checks,
+                profile=options.profile,
             )
     except MissingDevicesError:
         if not options.dry_run:

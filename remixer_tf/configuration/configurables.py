@@ -58,8 +58,9 @@ NAMES = {
     "remixer_tf.tasks.result_tables": "glue_table inference_table super_glue_table",
     "remixer_tf.tasks.tables": "TableRows table_task",
     "remixer_tf.tasks.text": "text_task",
+    "remixer_tf.training.loggers": "MlflowLogger WandbLogger",
     "remixer_tf.training.loop": "train",
-    "remixer_tf.training.settings": "Checkpointing Schedule",
+    "remixer_tf.training.settings": "Checkpointing Schedule Watching",
 }
 
 

@@ -208,12 +208,12 @@ def configured_layout():
     return Layout(**{name: get_value(f"JaxEngine.{name}", "") for name in names})
 
 
-def train(model_dir, dry_run=False, layer_checks=True):
+def train(model_dir, **options):
     """Calls `training.loop.train` with what the configuration sets.
 
     Args:
         model_dir: folder of the run.
-        dry_run, layer_checks: see `Launch`.
+        **options: dry_run, layer_checks and profile of `Launch`.
     """
     from remixer_tf.training.settings import Launch
 
@@ -223,7 +223,8 @@ def train(model_dir, dry_run=False, layer_checks=True):
         return text, hyperparameters(text)
 
     run, bindings = call("Run"), evaluation_bindings()
-    launch = Launch(model_dir, configuration, bindings, dry_run, layer_checks)
+    options["watching"] = call("Watching")
+    launch = Launch(model_dir, configuration, bindings, **options)
     names = ("Schedule", "Checkpointing", "Objective")
     settings = {name.lower(): call(name) for name in names}
     return call("train", run, launch, **settings)

@@ -8,8 +8,9 @@ import numpy as np
 from keras import ops
 
 # FLOP/s of dense products of 16-bit floats, by the first words of a device's name in
-# TensorFlow and JAX. A TPU v2 or v3 has two cores; the rate is that of one. Source: the
-# makers' data sheets.
+# TensorFlow and JAX. Sources: https://www.nvidia.com/en-us/data-center/<name>/ (half of
+# a figure "with sparsity") and https://cloud.google.com/tpu/docs/<version>. A TPU v2 or
+# v3 has two cores, each a device; the rate is that of one.
 PEAKS = {
     "Tesla V100": 125e12,
     "Tesla T4": 65e12,

@@ -159,6 +159,26 @@ class Engine(abc.ABC):
         """
         yield self.model
 
+    @contextlib.contextmanager
+    def averaged(self):
+        """Has the model average weights in a block, if the optimizer has `use_ema`.
+
+        All hosts enter it.
+        """
+        if not self.optimizer.use_ema:
+            yield
+            return
+        weights = self.model.trainable_variables
+        own = [keras.ops.copy(weight.value) for weight in weights]
+        averages = self.optimizer._model_variables_moving_average
+        try:
+            for weight, average in zip(weights, averages, strict=True):
+                weight.assign(average.value)
+            yield
+        finally:
+            for weight, value in zip(weights, own, strict=True):
+                weight.assign(value)
+
     def variables(self):
         """Returns {group: {path: `keras.Variable`}}, for checkpoints.
 
@@ -204,8 +224,27 @@ class Engine(abc.ABC):
         """Measures the FLOP/s of square products in the compute dtype on this host."""
 
     @abc.abstractmethod
-    def peak_rate(self):
-        """Returns the FLOP/s that the makers state for this host's devices, or None."""
+    def peak_rate(self, per_device=None):
+        """Returns the peak FLOP/s of this host's devices; None if it is unknown.
+
+        `per_device` is that of one device; None for what its maker states.
+        """
+
+    @abc.abstractmethod
+    def start_trace(self, folder):
+        """Begins to record what host and devices do.
+
+        The files will be in <folder>/plugins/profile/<time>: HOST.xplane.pb for
+        TensorBoard, and HOST.trace.json.gz for Perfetto.
+        """
+
+    @abc.abstractmethod
+    def stop_trace(self):
+        """Ends the recording, and writes its files."""
+
+    @abc.abstractmethod
+    def mark_step(self, step):
+        """Returns a context manager whose block a trace shows as this step."""
 
     @abc.abstractmethod
     def devices(self):

@@ -12,7 +12,7 @@ from remixer_tf.errors import UserError
 _OPTIONS = {
     "gradient_accumulation_steps": (None, "Objective.micro_batches saves memory"),
     "loss_scale_factor": (None, "losses are not scaled, and bfloat16 needs no scale"),
-    "use_ema": (False, "checkpoints hold the weights themselves"),
+    "ema_overwrite_frequency": (None, "evaluation and export take the averages"),
 }
 
 
@@ -26,8 +26,8 @@ def check_range(name, value, expected, is_valid):
 def check_optimizer(optimizer):
     """Checks that an optimizer has no option that a train step here ignores.
 
-    Keras' own trainer scales losses, averages weights and counts updates. With another
-    trainer such options change the result or do nothing.
+    Keras' own trainer scales losses, overwrites weights and counts updates. With
+    another trainer such options change the result or do nothing.
 
     Args:
         optimizer: a `keras.optimizers.Optimizer`.

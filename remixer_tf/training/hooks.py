@@ -151,7 +151,7 @@ class Evaluating:
             return hash_checkpoint(checkpoint_path(checkpoints.directory, step))
 
         for evaluation in due:
-            with session.progress.paused():
+            with session.progress.paused(), engine.averaged():
                 evaluation.run(
                     model_dir,
                     engine,

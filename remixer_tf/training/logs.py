@@ -56,8 +56,14 @@ class Totals:
         self._session.speed.count(read=read)
         rates = self._session.speed.lap(self._unit)
         self._values = summarize_steps(self._sums) | rates
+        self._values["goodput"] = self._goodput()
         self._sums = None
         return self._values
+
+    def _goodput(self):
+        """The share of time spent in steps, since this process called `train`."""
+        seconds = time.perf_counter() - self._start_time
+        return max(0.0, self._session.speed.seconds_in_steps / seconds)
 
     def summary(self, step):
         """Returns the contents of train_summary.json at this step, a dictionary.
@@ -88,6 +94,7 @@ class Totals:
                 if name in values
             },
             **self._session.speed.mean(self._unit),
+            "goodput": self._goodput(),
             "skipped_steps": self._skipped.count + earlier.get("skipped_steps", 0),
             "seconds": seconds,
         }
@@ -141,11 +148,10 @@ class Logging:
         if not session.schedule.due(step, session.schedule.log_period):
             return
         self._skipped.flush()
-        values = self._totals.end_period()
+        values = self._with_state(step, self._totals.end_period())
         session.progress.report(step, values)
         if problem := expert_warning(values):
             session.progress.message(problem)
-        values = self._with_state(step, values)
         if self._writes:
             append_metrics(session.model_dir, step, values)
         with self._writer.as_default(step):
@@ -160,7 +166,7 @@ class Logging:
         if "flops_per_second" in values:
             rate = values.pop("flops_per_second")
             values["share_of_matmul_rate"] = rate / engine.matmul_rate()
-            if peak := engine.peak_rate():
+            if peak := engine.peak_rate(self._session.launch.watching.peak_flops):
                 values["model_flops_utilization"] = rate / peak
         values["parameter_norm"] = engine.parameter_norm()
         values["examples"] = examples

@@ -18,8 +18,10 @@ from remixer_tf.training.hooks import (
     Stopping,
 )
 from remixer_tf.training.logs import Logging, Totals
+from remixer_tf.training.profiling import Profiling
 from remixer_tf.training.progress import Speed
 from remixer_tf.training.run_folder import RunLock, folder_of_run
+from remixer_tf.training.sending import Sending
 from remixer_tf.training.session import Session
 from remixer_tf.training.settings import Checkpointing
 from remixer_tf.training.stop_signal import StopSignal
@@ -74,6 +76,7 @@ def train(
     objective = objective or Objective()
     check_factories(model=run.model, optimizer=optimizer, dataset=dataset)
     schedule.check_evaluations(evaluations, checkpointing.best)
+    schedule.check_profile(launch.profile)
     with _opened(run, launch) as (engine, signal, lock):
         keras.utils.set_random_seed(run.seed)
         data = dataset(
@@ -103,29 +106,41 @@ def train(
         totals = Totals(session, skipped, start_time)
         logging = Logging(session, totals, skipped)
         logging.start(text, hyperparameters)
-        return _take_steps(session, evaluating, skipped, totals, logging, lock)
+        sending = Sending(session, evaluating, hyperparameters)
+        return _take_steps(session, evaluating, skipped, totals, logging, sending, lock)
 
 
-def _take_steps(session, evaluating, skipped, totals, logging, lock):
+def _take_steps(session, evaluating, skipped, totals, logging, sending, lock):
     """Takes the remaining steps, and returns the summary."""
     engine, schedule, step = session.engine, session.schedule, session.step
     session.speed = Speed()
     saving = Saving(session, evaluating, totals, skipped)
+    profiling = Profiling(session)
     hooks = [
         skipped,
         totals,
+        profiling,
         session.progress,
         OwnFolder(session, lock),
         logging,
         Stopping(session, skipped, saving),
         saving,
         evaluating,
+        sending,
     ]
-    with session.progress, logging, session.checkpoints, session.signal.held():
+    with (
+        session.progress,
+        sending,
+        profiling,
+        logging,
+        session.checkpoints,
+        session.signal.held(),
+    ):
         while step < schedule.train_steps and not evaluating.stops_early:
             batch = next(session.batches)
-            metrics = engine.step(batch, stop=session.signal.received is not None)
             step += schedule.steps_per_call
+            with engine.mark_step(step):
+                metrics = engine.step(batch, stop=session.signal.received is not None)
             for hook in hooks:
                 hook.after_call(step, batch, metrics)
     session.checkpoints.wait()

@@ -65,7 +65,8 @@ class Progress:
         """Shows the values of a log period, a dictionary of floats.
 
         It shows learning_rate, and those it finds of loss (or objective), accuracy,
-        auxiliary_loss, steps_per_second, tokens_per_second and images_per_second.
+        auxiliary_loss, steps_per_second, tokens_per_second, images_per_second,
+        model_flops_utilization (as MFU) and goodput.
         """
         loss = "loss" if "loss" in values else "objective"
         text = "  ".join(
@@ -76,6 +77,9 @@ class Progress:
         for unit, digits in (("steps", 2), ("tokens", 0), ("images", 0)):
             if (rate := values.get(f"{unit}_per_second")) is not None:
                 text += f"  {rate:,.{digits}f} {unit}/s"
+        for name, label in (("model_flops_utilization", "MFU"), ("goodput", "goodput")):
+            if name in values:
+                text += f"  {label} {values[name]:.1%}"
         if self._silent:
             return
         if self._bar:
@@ -130,6 +134,11 @@ class Speed:
         self._lap.clear()
         self._start = now
         return rates
+
+    @property
+    def seconds_in_steps(self):
+        """The seconds until the last lap, without pauses and waiting for data."""
+        return self._total["seconds"] - self._total["waited"]
 
     def mean(self, unit):
         """Returns the rates over all periods, as `lap` does."""

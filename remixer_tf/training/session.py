@@ -137,6 +137,6 @@ class Session:
             write_summary(self.model_dir, summary)
         self.progress.message(
             f"{'stopped early' if stopped_early else 'trained'} at step {step} after "
-            f"{format_seconds(summary['seconds'])}; checkpoints are in "
-            f"{self.model_dir}"
+            f"{format_seconds(summary['seconds'])} (goodput {summary['goodput']:.1%}); "
+            f"checkpoints are in {self.model_dir}"
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_integers
+from remixer_tf.optimizers.options import check_range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,19 @@ class Schedule:
         for i, evaluation in enumerate(evaluations):
             self.check_periods(**{f"period of evaluation {i}": evaluation.period})
 
+    def check_profile(self, profile):
+        """Raises ValueError unless (START, STOP), or None, lie in the run."""
+        if profile is None:
+            return
+        start, stop = profile
+        whole = not (start % self.steps_per_call or stop % self.steps_per_call)
+        if not (0 <= start < stop <= self.train_steps and whole):
+            raise UserError(
+                f"--profile=START:STOP needs 0 <= START < STOP <= {self.train_steps} "
+                f"(train_steps), multiples of steps_per_call={self.steps_per_call}. "
+                f"Received: {start}:{stop}"
+            )
+
     def due(self, step, period):
         """Whether a step ends a period. The last step ends all periods."""
         return step % period == 0 or step == self.train_steps
@@ -105,6 +119,39 @@ class Checkpointing:
 
 
 @dataclasses.dataclass(frozen=True)
+class Watching:
+    """How a run is watched.
+
+    Attributes:
+        loggers: list of `WandbLogger`, `MlflowLogger`, or loggers of your own.
+        peak_flops: float, the peak FLOP/s of one device, to log the utilization of
+            model FLOPs (MFU). None takes what the makers state for 16-bit floats, see
+            `device_rates.PEAKS`; for other devices and float32 there is no MFU then.
+
+    Raises:
+        ValueError: the peak is not positive, or `loggers` is no list of loggers, one of
+            a kind.
+    """
+
+    loggers: tuple = ()
+    peak_flops: float | None = None
+
+    def __post_init__(self):
+        given = self.loggers
+        known = isinstance(given, (list, tuple)) and all(
+            hasattr(logger, "start") and not isinstance(logger, type)
+            for logger in given
+        )
+        if not known or len({*map(type, given)}) < len(given):
+            raise UserError(
+                "loggers must be a list, with one logger of a kind (in gin: "
+                f"[@WandbLogger()], with its brackets). Received: loggers={given!r}"
+            )
+        if self.peak_flops is not None:
+            check_range("peak_flops", self.peak_flops, "positive", lambda x: x > 0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Launch:
     """The folder of a run, and how a program starts it.
 
@@ -118,6 +165,8 @@ class Launch:
         dry_run: bool, whether to return before the first step. One batch is read and
             nothing is written.
         layer_checks: bool, whether to test a user's own layers, see `check_own_layers`.
+        watching: a `Watching`.
+        profile: (START, STOP), the steps of a trace, see `Profiling`; None for none.
     """
 
     model_dir: str
@@ -125,3 +174,5 @@ class Launch:
     evaluation_bindings: dict | None = None
     dry_run: bool = False
     layer_checks: bool = True
+    watching: Watching = Watching()
+    profile: tuple | None = None

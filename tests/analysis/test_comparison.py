@@ -76,6 +76,7 @@ MARKDOWN = """\
 | FLOPs per step | 2.50e+09 |  |  |
 | FLOPs per token | 1.00e+07 |  |  |
 | steps | 2,000 |  | 1 |
+| training loss, last log line | 0.5 |  |  |
 | time | 1:01:01 |  |  |
 | steps per second | 4 |  |  |
 | step of the best checkpoint | 1,000 |  |  |

@@ -315,7 +315,8 @@ def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     (tmp_path / "operative_config.gin").write_text(written)
     run_command("train", [f"--model_dir={tmp_path}", "--gin.TRAIN_STEPS=70"])
     *settings, (name, _, launch) = trained
-    assert settings == [("Run",), ("Schedule",), ("Checkpointing",), ("Objective",)]
+    names = ("Run", "Watching", "Schedule", "Checkpointing", "Objective")
+    assert settings == [(name,) for name in names]
     assert name == "train" and launch.model_dir == str(tmp_path)
     assert configuration.get_value("Schedule.train_steps") == 70
     assert configuration.get_value("get_task.name") == "mini_cogs"

@@ -48,7 +48,7 @@ def make(strategy_name, make_model):
     strategy = get_strategy(strategy_name)
     with strategy.scope():
         model = make_model()
-        optimizer = keras.optimizers.AdamW(0.01)
+        optimizer = keras.optimizers.AdamW(0.01, use_ema=True)
     step = TrainStep(model, optimizer, strategy, Objective(clip_norm=1.0))
     variables = [*model.variables, *optimizer.variables]
     return lambda batch: step(toy.stack([read_by(model, batch)])), variables

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from remixer_tf.training import logs
+from remixer_tf.training import logs, progress
 
 GOOD = {
     "loss": 0.0,
@@ -45,3 +45,35 @@ def test_largest_over_mean_load():
         "statistics/moe/load_largest_over_mean",
     }
     assert all(map(np.isnan, found.values()))
+
+
+class Clock:
+    """A clock in place of `time.perf_counter`."""
+
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_seconds_in_steps_leave_out_pauses_and_waiting(monkeypatch):
+    """Of 10 s: 2 compiling, 1 saving and 0.5 waiting for data leave 6.5 s."""
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "perf_counter", clock)
+    speed = progress.Speed()
+    clock.now += 9
+    speed.skip(2)
+    with speed.paused():
+        clock.now += 1
+    speed.count(steps=4, waited=0.5)
+    assert speed.lap("tokens")["steps_per_second"] == pytest.approx(4 / 7)
+    assert speed.seconds_in_steps == pytest.approx(6.5)
+
+
+def test_the_log_line_shows_utilization_and_goodput(capsys):
+    values = {"loss": 1.0, "learning_rate": 0.1, "goodput": 0.875}
+    shown = progress.Progress(0, 10, interactive=False)
+    shown.report(5, values)
+    assert "goodput 87.5%" in (line := capsys.readouterr().out) and "MFU" not in line
+    shown.report(6, values | {"model_flops_utilization": 0.4125})
+    assert "MFU 41.2%  goodput 87.5%" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The loop: it trains, writes, continues exactly, and says what is wrong."""
 
 import functools
+import gzip
 import json
 import os
 import pathlib
@@ -15,7 +16,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.checkpoints.reading import available_steps, checkpoint_path
+from remixer_tf.checkpoints.reading import (
+    available_steps,
+    checkpoint_path,
+    restore_model,
+    tensor_name,
+)
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
@@ -23,6 +29,7 @@ from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
 from remixer_tf.training import progress
+from remixer_tf.training.settings import Watching
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
 from tests.training import toy
 
@@ -125,6 +132,17 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
     assert "    gin" in texts["configuration"]
     assert "| toy/embedding/embeddings | [16, 8] | 128 |" in texts["parameters"]
     assert "_hparams_/session_start_info" in steps
+    assert steps["goodput"] == [4, 8, 12] and 0 < summary["goodput"] < 1
+    assert "model_flops_utilization" not in steps  # A CPU's peak is unknown.
+
+
+def test_utilization_of_a_given_peak(tmp_path, reports):
+    """MFU is FLOPs per step x steps per second, over the peak of one device."""
+    watching = Watching(peak_flops=1e12)
+    summary = run(tmp_path, 4, log_period=2, watching=watching)
+    for values in list(reports.values())[1:]:  # Before, all calls compiled.
+        used = summary["flops_per_step"] * values["steps_per_second"]
+        assert values["model_flops_utilization"] == pytest.approx(used / 1e12)
 
 
 def test_statistics_are_curves_and_histograms_and_bad_experts_are_named(
@@ -351,7 +369,8 @@ def test_a_summary_counts_all_processes(tmp_path):
     # A kill after the last step leaves no summary; the next start writes it.
     (tmp_path / "one" / "train_summary.json").unlink()
     assert run(tmp_path / "one", 8, dataset=longer) is None
-    assert {**mean, "seconds": 0} == {**summary(tmp_path / "one"), "seconds": 0}
+    times = dict.fromkeys(("seconds", "goodput"))  # when each was written
+    assert mean | times == summary(tmp_path / "one") | times
     # Neither has a checkpoint of an earlier version one.
     (tmp_path / "one" / "train_summary.json").unlink()
     (tmp_path / "one" / "checkpoints" / "8" / "summary.json").unlink()
@@ -599,3 +618,76 @@ def test_progress_bar(capsys):
 
 def test_seconds_as_people_write_them():
     assert progress.format_seconds(3723.4) == "1:02:03"
+
+
+def trace_of(model_dir):
+    """The names in the trace that Perfetto opens, next to the one of TensorBoard."""
+    (folder,) = (model_dir / "tensorboard/train/plugins/profile").iterdir()
+    kinds = sorted(path.name.split(".", 1)[1] for path in folder.iterdir())
+    assert kinds == ["trace.json.gz", "xplane.pb"]
+    (path,) = folder.glob("*.trace.json.gz")
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    return [event["name"] for event in events if event.get("ph") == "X"]
+
+
+@pytest.mark.quick_on_jax
+def test_a_trace_of_some_steps(tmp_path, capsys):
+    run(tmp_path, 6, profile=(2, 4))
+    assert trace_of(tmp_path).count("train") == 2
+    assert "the trace of steps 2 to 4 is in" in capsys.readouterr().out
+    run(tmp_path, 8, profile=(2, 4))
+    assert "no trace is written: --profile begins at step 2" in capsys.readouterr().out
+    for profile in ((4, 4), (2, 9), (-1, 2)):
+        with pytest.raises(ValueError, match=r"0 <= START < STOP <= 8 \(train_steps\)"):
+            run(tmp_path, 8, profile=profile)
+
+
+@pytest.mark.quick_on_jax
+def test_a_run_that_fails_writes_its_trace(tmp_path):
+    def dataset(**options):
+        data = toy.toy_dataset(**options)
+        return data.take(3)
+
+    with pytest.raises(StopIteration):
+        run(tmp_path, 6, dataset=dataset, profile=(0, 6))
+    assert trace_of(tmp_path).count("train") == 3
+
+
+@pytest.mark.quick_on_jax
+@pytest.mark.parametrize("engine", ENGINES[:1])
+def test_averages_of_weights_are_evaluated_and_restored(tmp_path, engine):
+    """Keras' rule: weights of step 1, then m * average + (1 - m) * weights."""
+    evaluated = {}
+
+    class Evaluation:
+        period = 1
+        check = staticmethod(lambda *_: None)
+
+        @staticmethod
+        def run(model_dir, engine, step, **_):
+            weights = engine.model.trainable_variables
+            evaluated[step] = {v.path: keras.ops.convert_to_numpy(v) for v in weights}
+
+    def optimizer():
+        return keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.75)
+
+    options = {"checkpoint_period": 1, "optimizer": optimizer, "engine": engine}
+    run(tmp_path / "parts", 2, evaluations=[Evaluation()], **options)
+    run(tmp_path / "parts", 4, evaluations=[Evaluation()], **options)
+    run(tmp_path / "alone", 4, **options)
+    averages = {}
+    for step in range(1, 5):
+        checkpoints = [read_checkpoint(tmp_path / x, step) for x in ("parts", "alone")]
+        for path, value in evaluated[step].items():
+            weights, alone = (x[tensor_name("model", path)] for x in checkpoints)
+            np.testing.assert_array_equal(weights, alone)
+            average = 0.75 * averages.get(path, weights) + 0.25 * weights
+            np.testing.assert_allclose(value, average, rtol=1e-5, atol=1e-7)
+            averages[path] = average
+    model = toy.ToyModel(dropout_rate=0.3)
+    model.build()
+    assert restore_model(str(tmp_path / "parts"), model) == 4
+    for weight in model.trainable_variables:
+        value = keras.ops.convert_to_numpy(weight)
+        np.testing.assert_array_equal(value, evaluated[4][weight.path])

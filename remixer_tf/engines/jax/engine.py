@@ -256,10 +256,20 @@ class JaxEngine(Engine):
         devices = self._mesh.local_mesh.size if accelerator else 1
         return devices * matmul_rate(self._compute_dtype, accelerator)
 
-    def peak_rate(self):
+    def peak_rate(self, per_device=None):
         devices = self._mesh.local_mesh.devices
-        rate = peak_rate(devices.flat[0].device_kind, self._compute_dtype)
+        kind = devices.flat[0].device_kind
+        rate = per_device or peak_rate(kind, self._compute_dtype)
         return rate and rate * devices.size
+
+    def start_trace(self, folder):
+        jax.profiler.start_trace(folder)
+
+    def stop_trace(self):
+        jax.profiler.stop_trace()
+
+    def mark_step(self, step):
+        return jax.profiler.StepTraceAnnotation("train", step_num=step)
 
     def devices(self):
         devices = self._mesh.local_mesh.devices.flat

@@ -19,6 +19,7 @@ from remixer_tf.engines.tensorflow.strategy import (
     split_rows,
     uses_xla,
 )
+from remixer_tf.engines.tensorflow.trace import write_json_traces
 from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
@@ -125,15 +126,27 @@ class TensorFlowEngine(Engine):
         rate = matmul_rate(self._compute_dtype, accelerator)
         return rate * (self._devices_of_host() if accelerator else 1)
 
-    def peak_rate(self):
+    def peak_rate(self, per_device=None):
         gpus = tf.config.list_physical_devices("GPU")
         about = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-        rate = peak_rate(about.get("device_name", ""), self._compute_dtype)
+        kind = about.get("device_name", "")
+        rate = per_device or peak_rate(kind, self._compute_dtype)
         return rate and rate * self._devices_of_host()
 
     def _devices_of_host(self):
         gpus = len(tf.config.list_physical_devices("GPU"))
         return min(self._replicas, max(gpus, 1))
+
+    def start_trace(self, folder):
+        self._trace_folder = folder
+        tf.profiler.experimental.start(folder)
+
+    def stop_trace(self):
+        tf.profiler.experimental.stop()
+        write_json_traces(self._trace_folder)
+
+    def mark_step(self, step):
+        return tf.profiler.experimental.Trace("train", step_num=step, _r=1)
 
     def devices(self):
         devices = tf.config.list_logical_devices("GPU") or [

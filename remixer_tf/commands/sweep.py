@@ -1,0 +1,241 @@
+"""Trains a model for each setting and seed, and compares the results.
+
+Each run is `remixer_tf train` in a folder of its own below --model_dir, where sweep.log
+has its output. Run the same command again to resume: runs that have ended are skipped,
+and others continue. The table has a column for each setting: means and standard
+deviations over the seeds that have ended. As CSV it has each run.
+"""
+
+import collections
+import hashlib
+import itertools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from remixer_tf import configuration, console
+from remixer_tf.errors import UserError
+
+_POLL_SECONDS = 0.2
+_NAME_LENGTH = 100
+_ENDED = "sweep_ended.json"  # in a run's folder: the arguments with which it has ended
+
+
+class _Run(NamedTuple):
+    setting: str  # a name that a folder may have
+    folder: str
+    arguments: tuple  # of `train`, without the folder
+
+
+def add_arguments(parser):
+    configuration.add_common(parser, run="new")
+    configuration.add_list(
+        parser,
+        "--grid",
+        "NAME=[A,B]",
+        "values to try of a macro or parameter, such as LEARNING_RATE=[1e-2,1e-3]; "
+        "repeat it to try all combinations",
+    )
+    configuration.add_list(
+        parser,
+        "--setting",
+        "'NAME=A ...'",
+        "macros and parameters to try together, such as 'D_MODEL=64 D_FF=256'; repeat "
+        "it for several. With --grid, each is tried with each combination",
+    )
+    configuration.add_number(
+        parser, "--seeds", "runs of each setting, with Run.seed 0, 1, ...", 1
+    )
+    configuration.add_number(parser, "--at_once", "runs that train at the same time", 1)
+    configuration.add_table(parser)
+
+
+def run(options):
+    runs = _runs(options)
+    failed = _train_all(runs, options.at_once)
+    ended = [run for run in runs if run not in failed]
+    if ended:
+        _write_table(ended, options)
+    if failed:
+        names = ", ".join(os.path.basename(run.folder) for run in failed)
+        console.say(
+            f"{len(failed)} of {len(runs)} runs failed: {names}. Run the same command "
+            "to try them again; runs that have ended are kept.",
+            "error",
+        )
+        sys.exit(1)
+
+
+def _runs(options):
+    """Returns the `_Run`s of a command line."""
+    if "://" in options.model_dir:
+        raise UserError(
+            "a sweep writes to a local folder. Received: "
+            f"--model_dir={options.model_dir}"
+        )
+    common = [f"--gin_file={file}" for file in options.gin_file]
+    if options.gin_search_paths:
+        common.append(f"--gin_search_paths={','.join(options.gin_search_paths)}")
+    common += [f"--module_import={module}" for module in options.module_import]
+    common += [f"--gin.{b.replace(' = ', '=', 1)}" for b in options.gin_bindings]
+    grids = [_grid(text) for text in options.grid]
+    listed = [_pairs(text) for text in options.setting] or [[]]
+    runs = []
+    for pairs in itertools.product(listed, itertools.product(*grids)):
+        own = [f"{name}={value}" for name, value in itertools.chain(*pairs)]
+        name = _folder_name(",".join(own))
+        for seed in range(options.seeds):
+            folder = ",".join(filter(None, [name, f"seed={seed}"]))
+            arguments = [f"--gin.{text}" for text in (*own, f"Run.seed={seed}")]
+            folder = os.path.join(options.model_dir, folder)
+            runs.append(_Run(name or "all", folder, (*common, *arguments)))
+    return list(dict.fromkeys(runs))  # A value may stand in a grid twice.
+
+
+def _grid(text):
+    """Returns [(name, value as gin text), ...] of "NAME=[A,B]"."""
+    from remixer_tf.configuration.bindings import name_of, read_text
+
+    name, equals, values = (part.strip() for part in text.partition("="))
+    (binding,) = read_text(f"{name} = {values}", f"--grid={text}") if equals else [None]
+    if not equals or not isinstance(binding.value, (list, tuple)) or not binding.value:
+        raise UserError(f"--grid is NAME=[A,B]. Received: --grid={text}")
+    return [(_not_seed(name_of(binding)), repr(value)) for value in binding.value]
+
+
+def _pairs(text):
+    """Returns [(name, value), ...] of "NAME=A NAME=B"."""
+    pairs = [part.partition("=")[::2] for part in shlex.split(text)]
+    if not pairs or not all(name and value for name, value in pairs):
+        raise UserError(
+            "--setting is 'NAME=A NAME=B', with quotes around values that have spaces. "
+            f"Received: --setting={text!r}"
+        )
+    return [(_not_seed(name), value) for name, value in pairs]
+
+
+def _not_seed(name):
+    if name in ("Run.seed", "SEED"):
+        raise UserError(f"--seeds=N sets the seeds of a sweep. Leave {name} out.")
+    return name
+
+
+def _folder_name(text):
+    """The text, or as much of it as a folder's name may have and a hash."""
+    text = re.sub(r"'(?!(?:True|False|None)')([A-Za-z][\w.-]*)'", r"\1", text)  # a word
+    name = re.sub(r"[^\w.,=+-]+", "_", text)[:_NAME_LENGTH]
+    if name == text:
+        return name
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _train_all(runs, at_once):
+    """Trains the runs that have not ended, and returns those that failed."""
+    from remixer_tf.training.progress import format_seconds
+    from remixer_tf.training.stop_signal import StopSignal
+
+    names = {run.folder: os.path.basename(run.folder) for run in runs}
+    waiting = collections.deque(run for run in runs if not _has_ended(run))
+    if len(waiting) < len(runs):
+        console.say(f"{len(runs) - len(waiting)} of {len(runs)} runs have ended before")
+    live, failed = {}, []  # live: {folder: (run, process, start)}
+    with StopSignal():
+        try:
+            while waiting or live:
+                while waiting and len(live) < at_once:
+                    run = waiting.popleft()
+                    live[run.folder] = run, _start(run), time.monotonic()
+                    console.say(f"{names[run.folder]}: training", run=names[run.folder])
+                time.sleep(_POLL_SECONDS)
+                for run, process, start in list(live.values()):
+                    if process.poll() is None:
+                        continue
+                    del live[run.folder]
+                    if process.returncode:
+                        failed.append(run)
+                        console.say(_why(run, process.returncode), "warning")
+                        continue
+                    _note_end(run)
+                    seconds = format_seconds(time.monotonic() - start)
+                    console.say(f"{names[run.folder]}: ended after {seconds}")
+        finally:
+            _stop([process for _, process, _ in live.values()])
+    return failed
+
+
+def _start(run):
+    """Starts a run's process, which Ctrl-C does not reach: its session is its own."""
+    os.makedirs(run.folder, exist_ok=True)
+    command = [sys.executable, "-m", "remixer_tf", "train", f"--model_dir={run.folder}"]
+    with open(os.path.join(run.folder, "sweep.log"), "ab") as log:
+        return subprocess.Popen(
+            [*command, *run.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _stop(processes):
+    """Has processes save and end. A second signal while they do kills them."""
+    for process in processes:
+        process.terminate()
+    try:
+        for process in processes:
+            process.wait()
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+
+
+def _why(run, code):
+    path = os.path.join(run.folder, "sweep.log")
+    with open(path, encoding="utf-8", errors="replace") as log:
+        *_, last = ["", *filter(None, map(str.strip, log))]
+    return (
+        f"{os.path.basename(run.folder)}: failed with exit code {code}: {last} ({path})"
+    )
+
+
+def _has_ended(run):
+    """Whether a run has ended with the same arguments."""
+    if not os.path.exists(os.path.join(run.folder, "train_summary.json")):
+        return False
+    try:
+        with open(os.path.join(run.folder, _ENDED), encoding="utf-8") as file:
+            return json.load(file) == list(run.arguments)
+    except (OSError, ValueError):
+        return False
+
+
+def _note_end(run):
+    with open(os.path.join(run.folder, _ENDED), "w", encoding="utf-8") as file:
+        json.dump(run.arguments, file, indent=2)
+
+
+def _write_table(runs, options):
+    configuration.load_tensorflow()
+    from remixer_tf.analysis.comparison import average, read_run, write_comparison
+    from remixer_tf.serving.lines import open_text_output
+
+    found = {run: read_run(run.folder, configuration.read_bindings) for run in runs}
+    if options.format == "csv":
+        columns = {run.folder: values for run, values in found.items()}
+    else:
+        settings = {}
+        for run, values in found.items():
+            settings.setdefault(run.setting, []).append(values)
+        columns = {}
+        for name, values in settings.items():
+            title = name.replace(",", " ")
+            title += f" ({len(values)} seeds)" if options.seeds > 1 else ""
+            columns[title] = average(values)
+    with open_text_output(options.output) as output:
+        write_comparison(columns, options.format, output)

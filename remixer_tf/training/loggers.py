@@ -1,0 +1,126 @@
+"""Loggers: services that get the numbers of metrics.jsonl.
+
+gin binds them in one line, such as `Watching.loggers = [@WandbLogger()]`. A logger of
+your own has the same three methods.
+"""
+
+import importlib
+import os
+import secrets
+
+from remixer_tf.errors import MissingLibraryError
+
+
+class WandbLogger:
+    """Sends a run's numbers to Weights & Biases.
+
+    W&B's environment variables set all else, such as WANDB_ENTITY, WANDB_RUN_GROUP, and
+    WANDB_MODE=offline for a machine without a network. `wandb login` keeps the key, or
+    WANDB_API_KEY has it; it is not written to the run's folder.
+
+    Args:
+        project: str; None for WANDB_PROJECT, or W&B's default.
+        name: str, of the run in W&B; None for the name of the run's folder.
+
+    Raises:
+        ImportError: wandb is not installed.
+
+    Examples:
+
+    >>> WandbLogger(project="cogs")  # doctest: +SKIP
+    """
+
+    def __init__(self, project=None, name=None):
+        self._wandb = _library("wandb", "WandbLogger")
+        self._project = project
+        self._name = name
+
+    def start(self, model_dir, run_id, hyperparameters):
+        """Starts or resumes the run in the service.
+
+        Args:
+            model_dir: folder of the run.
+            run_id: str, what `start` returned in an earlier process; None at first.
+            hyperparameters: dictionary of numbers and strings.
+
+        Returns:
+            str, by which a later process finds the run in the service.
+        """
+        self._run = self._wandb.init(
+            project=self._project,
+            name=self._name or _name(model_dir),
+            id=run_id or secrets.token_hex(4),
+            resume="allow",
+            dir=None if "://" in model_dir else model_dir,
+            config=hyperparameters,
+            allow_val_change=True,
+        )
+        # W&B's own steps only grow, and a run may resume from an earlier checkpoint.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        return self._run.id
+
+    def log(self, step, values):
+        """Sends a dictionary of numbers."""
+        self._run.log({"step": step, **values})
+
+    def finish(self, status):
+        """Ends: "finished", "stopped" by a signal, or "failed"."""
+        self._run.finish(exit_code=0 if status == "finished" else 1)
+
+
+class MlflowLogger:
+    """Sends a run's numbers to MLflow, as `WandbLogger` does to W&B.
+
+    MLflow's environment variables set all else: MLFLOW_TRACKING_URI the server, and
+    MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD how to log in.
+
+    Args:
+        experiment: str; None for MLFLOW_EXPERIMENT_NAME, or MLflow's default.
+        name: str, of the run in MLflow; None for the name of the run's folder.
+
+    Raises:
+        ImportError: mlflow is not installed.
+
+    Examples:
+
+    >>> MlflowLogger(experiment="cogs")  # doctest: +SKIP
+    """
+
+    def __init__(self, experiment=None, name=None):
+        self._mlflow = _library("mlflow", "MlflowLogger")
+        self._experiment = experiment
+        self._name = name
+
+    def start(self, model_dir, run_id, hyperparameters):
+        """Starts or resumes the run; see `WandbLogger.start`."""
+        if self._experiment is not None:
+            self._mlflow.set_experiment(self._experiment)
+        name = self._name or _name(model_dir)
+        run = self._mlflow.start_run(run_id=run_id, run_name=name)
+        if run_id is None:  # MLflow's parameters cannot change.
+            self._mlflow.log_params(hyperparameters)
+        return run.info.run_id
+
+    def log(self, step, values):
+        """Sends a dictionary of numbers."""
+        self._mlflow.log_metrics(values, step=step)
+
+    def finish(self, status):
+        """Ends: "finished", "stopped" by a signal, or "failed"."""
+        states = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+        self._mlflow.end_run(states[status])
+
+
+def _library(name, logger):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"{logger} needs {name}, which cannot be imported ({error}). Install it: "
+            f"python -m pip install 'remixer_tf[{name}]'"
+        ) from None
+
+
+def _name(model_dir):
+    return os.path.basename(os.path.normpath(model_dir))

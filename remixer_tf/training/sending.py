@@ -1,0 +1,138 @@
+"""A hook that sends the lines of metrics.jsonl to the loggers of a run."""
+
+import json
+import os
+
+import tensorflow as tf
+
+from remixer_tf.checkpoints.whole_folder import write_whole
+from remixer_tf.errors import UserError
+from remixer_tf.training.session import Session
+
+
+class Sending:
+    """Sends each new line of metrics.jsonl, as a context manager around the loop.
+
+    Lines that a service does not take are sent with the next ones.
+    `loggers.json` in the run's folder remembers the run of each service and how many
+    lines it has, for a process that resumes.
+
+    Args:
+        session: the `Session`. Its `Launch.watching` has the loggers. Host 0 sends.
+        evaluating: the `Evaluating`, which writes lines too.
+        hyperparameters: dictionary of numbers and strings.
+    """
+
+    def __init__(self, session: Session, evaluating, hyperparameters):
+        self._session = session
+        self._evaluating = evaluating
+        self._hyperparameters = hyperparameters
+        self._loggers = {}  # started, by name
+        self._state = {}  # {name: {"run_id": str, "lines": the number it has}}
+        self._lines = []  # of metrics.jsonl
+        self._position = 0  # in the file
+        self._failed = {}  # {name: the last error}
+
+    def __enter__(self):
+        if self._session.engine.host.index == 0:
+            with self._session.speed.paused():
+                self._start()
+        return self
+
+    def __exit__(self, kind, *exception):
+        stopped = kind in (SystemExit, KeyboardInterrupt)
+        status = "finished" if kind is None else "stopped" if stopped else "failed"
+        self._send()
+        for name, error in self._failed.items():
+            missing = len(self._lines) - self._state[name]["lines"]
+            self._session.progress.message(
+                f"warning: {name} lacks {missing} lines of metrics.jsonl: {error}"
+            )
+        self._finish(status)
+
+    def after_call(self, step, batch, metrics):
+        """Sends the lines that other hooks have written after this call."""
+        schedule = self._session.schedule
+        if schedule.due(step, schedule.log_period) or self._evaluating.due(step):
+            with self._session.speed.paused():
+                self._send()
+
+    def _start(self):
+        state = _read_json(self._path("loggers.json"))
+        for logger in self._session.launch.watching.loggers:
+            name = type(logger).__name__
+            known = state.get(name, {})
+            arguments = known.get("run_id"), self._hyperparameters
+            try:
+                run_id = logger.start(self._session.model_dir, *arguments)
+            except Exception as error:
+                self._finish("failed")
+                reason = str(error).rstrip(".")
+                raise UserError(
+                    f"{name} cannot start: {reason}. Correct its settings, or leave it "
+                    "out of Watching.loggers."
+                ) from error
+            self._loggers[name] = logger
+            self._state[name] = {"run_id": run_id, "lines": known.get("lines", 0)}
+        self._send()
+
+    def _send(self):
+        if not self._loggers:
+            return
+        self._read()
+        for name, logger in self._loggers.items():
+            state = self._state[name]
+            # The file is shorter if the run resumed from an earlier checkpoint.
+            state["lines"] = min(state["lines"], len(self._lines))
+            try:
+                for line in self._lines[state["lines"] :]:
+                    values = json.loads(line)
+                    logger.log(values.pop("step"), _numbers(values))
+                    state["lines"] += 1
+                self._failed.pop(name, None)
+            except Exception as error:
+                if name not in self._failed:
+                    self._session.progress.message(
+                        f"warning: {name} takes no lines, and gets them later: {error}"
+                    )
+                self._failed[name] = error
+        write_whole(self._path("loggers.json"), json.dumps(self._state, indent=2))
+
+    def _read(self):
+        """Reads the new whole lines of metrics.jsonl."""
+        if not tf.io.gfile.exists(self._path("metrics.jsonl")):
+            return
+        with tf.io.gfile.GFile(self._path("metrics.jsonl"), "rb") as file:
+            file.seek(self._position)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._lines += whole.splitlines()
+        self._position += len(whole)
+
+    def _finish(self, status):
+        for name, logger in self._loggers.items():
+            try:
+                logger.finish(status)
+            except Exception as error:
+                self._session.progress.message(
+                    f"warning: {name} has not ended well: {error}"
+                )
+
+    def _path(self, name):
+        return os.path.join(self._session.model_dir, name)
+
+
+def _numbers(values):
+    """Leaves out arrays, and numbers that were not finite."""
+    return {name: x for name, x in values.items() if isinstance(x, (int, float))}
+
+
+def _read_json(path):
+    """Returns the object in a file; {} if it is missing or damaged."""
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            return json.loads(file.read())
+        except ValueError:
+            return {}

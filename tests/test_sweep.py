@@ -1,0 +1,199 @@
+"""`remixer_tf sweep`, with a stand-in for the process that trains; and for real."""
+
+import csv
+import io
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from remixer_tf.analysis.comparison import Spread, average
+from remixer_tf.commands import run_command
+from remixer_tf.errors import UserError
+from tests.tiny_run import BYTES, TINY
+
+# Writes what `train` writes. Its loss is RATE + seed, and RATE may be "bad" or "slow".
+STAND_IN = """\
+#!{python}
+import json, os, signal, sys, time
+options = dict(a.split("=", 1) for a in sys.argv[4:])
+folder, rate = options["--model_dir"], options.get("--gin.RATE", "0").strip("'")
+seed = int(options["--gin.Run.seed"])
+with open(folder + "/calls", "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+if rate == "bad":
+    print("trying")
+    sys.exit("error: bad does not train.")
+if rate == "slow" and not os.path.exists(folder + "/half"):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    open(folder + "/half", "w").close()
+    time.sleep(60)
+loss = 9.0 if rate == "slow" else float(rate) + seed
+result = dict(task="toy", split="dev", step=10, metrics=dict(loss=loss))
+os.makedirs(folder + "/eval/toy/dev/10", exist_ok=True)
+for name, value in (
+    ("eval/toy/dev/10/loss.json", result),
+    ("train_summary.json", dict(steps=10, parameters=7, seconds=60 + seed)),
+):
+    with open(os.path.join(folder, name), "w") as file:
+        json.dump(value, file)
+with open(folder + "/operative_config.gin", "w") as file:
+    file.write("RATE = %r\\nRun.seed = %d\\n" % (rate, seed))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    path = tmp_path / "python"
+    path.write_text(STAND_IN.format(python=sys.executable))
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
+    return tmp_path / "sweep"
+
+
+def sweep(folder, *arguments):
+    run_command("sweep", [f"--model_dir={folder}", *arguments])
+
+
+def calls(folder):
+    path = folder / "calls"
+    return list(map(json.loads, path.read_text().splitlines()))
+
+
+def test_means_and_deviations_over_seeds(stand_in, capsys):
+    grid = "--grid=RATE=[1.0, 20.0]"
+    more = "--gin_file=a.gin", "--gin.TRAIN_STEPS=10", "--gin.TASK=toy"
+    options = "--seeds=3", "--at_once=2", "--format=markdown"
+    sweep(stand_in, *more, grid, *options)
+    names = [f"RATE={rate},seed={s}" for rate in (1.0, 20.0) for s in range(3)]
+    assert sorted(os.listdir(stand_in)) == names
+    (call,) = calls(stand_in / names[1])
+    assert call[:3] == ["-m", "remixer_tf", "train"]
+    given = [*more[:2], "--gin.TASK='toy'", "--gin.RATE=1.0", "--gin.Run.seed=1"]
+    assert call[3:] == [f"--model_dir={stand_in}/{names[1]}", *given]
+    shown = capsys.readouterr().out
+    assert "|  | RATE=1.0 (3 seeds) | RATE=20.0 (3 seeds) |" in shown
+    assert "| parameters | 7 | 7 |" in shown and "| time | 0:01:01 | 0:01:01 |" in shown
+    # The losses are 1, 2, 3 and 20, 21, 22.
+    cells = "| 2 ± 1 at 10 | 21 ± 1 at 10 |"
+    assert f"| toy/dev/loss | loss.json | last {cells}" in shown
+    assert "| RATE | '1.0' | '20.0' |" in shown and "Run.seed" not in shown
+
+    sweep(stand_in, *more, grid, *options)
+    assert "6 of 6 runs have ended before" in capsys.readouterr().out
+    assert all(len(calls(stand_in / name)) == 1 for name in names)
+    sweep(stand_in, *more, "--grid=RATE=[1.0]", "--seeds=2", "--gin.TRAIN_STEPS=20")
+    assert [len(calls(stand_in / name)) for name in names] == [2, 2, 1, 1, 1, 1]
+    capsys.readouterr()
+    sweep(stand_in, *more, grid, "--seeds=2", "--format=csv")
+    lines = capsys.readouterr().out.split("section,name,run,value\n")[1]
+    rows = list(csv.reader(io.StringIO(lines)))
+    losses = [row[2:] for row in rows if row[0] == "last"]
+    assert losses == list(
+        map(list, zip(names[:2] + names[3:5], "1.0 2.0 20.0 21.0".split(), strict=True))
+    )
+
+
+def test_settings_and_grids_combine(stand_in):
+    settings = "--setting=RATE=1 SIZE='a b'", "--setting=RATE=2 SIZE=c"
+    sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor, @AdamW]")
+    names = sorted(os.listdir(stand_in))
+    assert len(names) == 4 and all(name.endswith(",seed=0") for name in names)
+    assert names[3].startswith("RATE=2,SIZE=c,train.optimizer=_AdamW-")
+    found = {tuple(calls(stand_in / name)[0][4:-1]) for name in names}
+    assert ("--gin.RATE=1", "--gin.SIZE=a b", "--gin.train.optimizer=@AdamW") in found
+
+
+def test_a_run_that_fails_is_named_and_others_go_on(stand_in, capsys):
+    with pytest.raises(SystemExit) as end:
+        sweep(stand_in, "--grid=RATE=['bad', 3]", "--seeds=2", "--log=json")
+    assert end.value.code == 1
+    shown = capsys.readouterr()
+    lines = [json.loads(x) for x in shown.out.splitlines() if x.startswith("{")]
+    failed, _ = (line["message"] for line in lines if line["level"] == "warning")
+    assert failed.startswith("RATE=bad,seed=0")
+    assert "failed with exit code 1: error: bad does not train. (" in failed
+    assert "3.5 ± 0.71 at 10" in shown.out and "bad" not in shown.out.split("metric")[1]
+    error = json.loads(shown.err.splitlines()[-1])
+    assert error["message"].startswith("2 of 4 runs failed: RATE=bad,seed=0")
+
+
+def test_ctrl_c_saves_the_runs_and_the_next_sweep_resumes(stand_in):
+    def interrupt():
+        deadline = time.monotonic() + 30
+        while len(list(stand_in.glob("*/half"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    arguments = ["--grid=RATE=['slow']", "--seeds=3", "--at_once=2"]
+    with pytest.raises(KeyboardInterrupt, match="Run the same command to resume"):
+        sweep(stand_in, *arguments)
+    thread.join()
+    assert len(list(stand_in.glob("*/calls"))) == 2
+    arguments[1] = "--seeds=2"
+    sweep(stand_in, *arguments)
+    assert len(list(stand_in.glob("*/train_summary.json"))) == 2
+
+
+def test_average():
+    runs = [
+        {("run", "steps"): 10, ("last", ("loss", "a")): x, ("best_step", "a"): step}
+        | {("gin", "Run.seed"): str(step), ("missing", "no best.json"): "why"}
+        for x, step in ((0.25, 100), (0.75, 200), (1.25, 400))
+    ]
+    runs[0]["last", ("rare", "a")] = 1.0
+    found = average(runs)
+    deviation = statistics.stdev([0.25, 0.75, 1.25])
+    assert found["last", ("loss", "a")] == Spread(0.75, deviation)
+    assert f"{found['last', ('loss', 'a')]:.4g}" == "0.75 ± 0.5"
+    assert f"{found['best_step', 'a']:,}" == "233 ± 153"
+    assert found["run", "steps"] == 10 and found["gin", "Run.seed"] == "100, 200, 400"
+    assert found["missing", "no best.json"] == "why"
+    assert found["missing", str(("rare", "a"))] == "some seeds do not have it"
+
+
+@pytest.mark.parametrize(
+    "argument, message",
+    [
+        ("--grid=RATE", r"--grid is NAME=\[A,B\]. Received: --grid=RATE"),
+        ("--grid=RATE=3", r"--grid is NAME=\[A,B\]"),
+        ("--grid=RATE=[]", r"--grid is NAME=\[A,B\]"),
+        ("--grid=RATE=[a b]", r"cannot read --grid=RATE=\[a b\]"),
+        ("--grid=Run.seed=[1,2]", "--seeds=N sets the seeds"),
+        ("--setting=RATE", "--setting is 'NAME=A NAME=B'"),
+        ("--at_once=0", "at least 1"),
+    ],
+)
+def test_mistakes(tmp_path, argument, message):
+    with pytest.raises(UserError, match=message):
+        sweep(tmp_path, argument)
+    with pytest.raises(UserError, match="local folder"):
+        sweep("gs://bucket/sweep")
+
+
+@pytest.mark.slow
+def test_a_real_sweep(tmp_path):
+    evaluate = [
+        "--gin.train.evaluations=[@LossEvaluation()]",
+        "--gin.LossEvaluation.period=1",
+        "--gin.LossEvaluation.splits=['dev']",
+    ]
+    command = [sys.executable, "-m", "remixer_tf", "sweep", f"--model_dir={tmp_path}/s"]
+    grid = ["--grid=LEARNING_RATE=[1e-2, 1e-3]", "--seeds=2", "--at_once=2"]
+    command += [*BYTES, *TINY, *evaluate, *grid, "--format=markdown"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "LEARNING_RATE=0.01 (2 seeds)" in done.stdout
+    (row,) = (
+        x
+        for x in done.stdout.splitlines()
+        if x.startswith("| mini_cogs/dev/loss | loss.json | last")
+    )
+    assert row.count("±") == 2

@@ -1,0 +1,224 @@
+"""W&B and MLflow get what metrics.jsonl has; recorded by stand-ins for the services."""
+
+import json
+import sys
+import types
+
+import gin
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.run import Run
+from remixer_tf.training.loggers import MlflowLogger, WandbLogger
+from remixer_tf.training.run_files import append_metrics
+from remixer_tf.training.settings import Watching
+from tests.training import toy
+
+
+class Evaluation:
+    period = 4
+    check = staticmethod(lambda *_: None)
+
+    @staticmethod
+    def run(model_dir, engine, step, force, **_):
+        values = {"toy/dev/loss": 0.5, "none": float("nan")}
+        if force:  # Otherwise the result is there.
+            append_metrics(model_dir, step, values)
+
+
+def run(folder, train_steps, *loggers, **options):
+    return toy.train_toy(
+        Run(toy.ReportingModel),
+        folder,
+        train_steps,
+        watching=Watching(loggers=loggers),
+        log_period=2,
+        checkpoint_period=4,
+        evaluations=[Evaluation()],
+        configuration=lambda: ("", {"rate": 0.01, "name": "toy"}),
+        **options,
+    )
+
+
+def lines(folder):
+    """The lines of metrics.jsonl, without arrays and null: (step, numbers)."""
+    found = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [
+        (
+            line.pop("step"),
+            {k: x for k, x in line.items() if isinstance(x, (int, float))},
+        )
+        for line in found
+    ]
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A module `wandb` with the calls that wandb 0.31 has; `calls` records them."""
+    module = types.ModuleType("wandb")
+    module.calls = []
+
+    class Run:
+        def __init__(self, id):
+            self.id = id
+
+        def __getattr__(self, name):
+            return lambda *a, **k: module.calls.append((name, *a, *k.items()))
+
+    def init(**options):
+        module.calls.append(("init", options))
+        return Run(options["id"])
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    """A module `mlflow` with the calls that mlflow 3.17 has."""
+    module = types.ModuleType("mlflow")
+    module.calls = []
+
+    def start_run(run_id=None, run_name=None):
+        module.calls.append(("start_run", run_id, run_name))
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="abc"))
+
+    for name in ("set_experiment", "log_params", "log_metrics", "end_run"):
+
+        def record(*a, name=name, **k):
+            module.calls.append((name, *a, *k.items()))
+
+        setattr(module, name, record)
+    module.start_run = start_run
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    return module
+
+
+def test_wandb_gets_every_line_and_a_resumed_run_its_own(tmp_path, wandb, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "a-secret")
+    folder = tmp_path / "my_run"
+    run(folder, 4, WandbLogger(project="toys"))
+    _, first = wandb.calls[0]
+    assert first["project"] == "toys" and first["name"] == "my_run"
+    assert first["dir"] == str(folder) and first["resume"] == "allow"
+    assert first["config"] == {"rate": 0.01, "name": "toy"}
+    sent = [call[1] for call in wandb.calls if call[0] == "log"]
+    assert sent == [{"step": step, **values} for step, values in lines(folder)]
+    assert sent[-1] == {"step": 4, "toy/dev/loss": 0.5} and len(sent) == 3
+    assert wandb.calls[-1] == ("finish", ("exit_code", 0))
+    wandb.calls.clear()
+    run(folder, 8, WandbLogger(project="toys"))
+    assert wandb.calls[0][1]["id"] == first["id"]
+    assert [call[1]["step"] for call in wandb.calls if call[0] == "log"] == [6, 8, 8]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 5 and not any(b"a-secret" in x.read_bytes() for x in files)
+
+
+def test_mlflow_gets_every_line(tmp_path, mlflow):
+    folder = tmp_path / "my_run"
+    run(folder, 4, MlflowLogger(experiment="toys"))
+    run(folder, 8, MlflowLogger(experiment="toys"))
+    assert mlflow.calls[:3] == [
+        ("set_experiment", "toys"),
+        ("start_run", None, "my_run"),
+        ("log_params", {"rate": 0.01, "name": "toy"}),
+    ]
+    sent = [(c[2][1], c[1]) for c in mlflow.calls if c[0] == "log_metrics"]
+    assert sent == lines(folder) and len(sent) == 6
+    names = [call[0] for call in mlflow.calls]
+    assert names.count("log_params") == 1  # They cannot change.
+    assert ("start_run", "abc", "my_run") in mlflow.calls
+    assert mlflow.calls[-1] == ("end_run", "FINISHED")
+
+
+class Recorder:
+    """A logger of one's own. It takes no line while `offline` is positive."""
+
+    def __init__(self, offline=0, fails_at_start=False):
+        self.offline = offline
+        self.fails_at_start = fails_at_start
+        self.sent = []
+
+    def start(self, model_dir, run_id, hyperparameters):
+        if self.fails_at_start:
+            raise RuntimeError("no key.")
+        return "an id"
+
+    def log(self, step, values):
+        if self.offline > 0:
+            self.offline -= 1
+            raise ConnectionError("no route")
+        self.sent.append((step, values))
+
+    def finish(self, status):
+        self.status = status
+
+
+def test_lines_that_a_service_does_not_take_come_later(tmp_path, capsys):
+    logger = Recorder(offline=2)
+    run(tmp_path, 8, logger)
+    assert logger.sent == lines(tmp_path)
+    shown = capsys.readouterr().out
+    assert shown.count("warning: Recorder takes no lines, and gets them later") == 1
+    assert "lacks" not in shown
+    run(tmp_path, 12, logger := Recorder(offline=99))
+    assert (
+        "Recorder lacks 3 lines of metrics.jsonl: no route" in capsys.readouterr().out
+    )
+    run(tmp_path, 16, logger := Recorder())
+    assert logger.sent == lines(tmp_path)[6:] and logger.status == "finished"
+
+
+def test_a_logger_that_comes_later_gets_all(tmp_path):
+    run(tmp_path, 4)
+    run(tmp_path, 8, logger := Recorder())
+    assert logger.sent == lines(tmp_path) and len(logger.sent) == 6
+
+
+def test_the_status_of_a_run_that_fails(tmp_path):
+    def dataset(**options):
+        return toy.toy_dataset(**options).take(3)
+
+    with pytest.raises(StopIteration):
+        run(tmp_path, 8, logger := Recorder(), dataset=dataset)
+    assert logger.status == "failed" and [step for step, _ in logger.sent] == [2]
+
+
+def test_mistakes(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="Recorder cannot start: no key. Correct its"):
+        run(tmp_path, 4, Recorder(fails_at_start=True))
+    for wrong in (Recorder, [Recorder], [Recorder(), Recorder()], ["W&B"]):
+        with pytest.raises(ValueError, match="one logger of a kind"):
+            Watching(loggers=wrong)
+    for logger, name in ((WandbLogger, "wandb"), (MlflowLogger, "mlflow")):
+        monkeypatch.setitem(sys.modules, name, None)
+        install = rf"Install it: python -m pip install 'remixer_tf\[{name}\]'"
+        with pytest.raises(ImportError, match=install):
+            logger()
+
+
+def test_one_line_of_gin(wandb, clear_gin):
+    line = "Watching.loggers = [@WandbLogger()]"
+    configuration.parse_gin([], [line], complete=False)
+    (logger,) = configuration.call("Watching").loggers
+    assert isinstance(logger, WandbLogger)
+    gin.clear_config()
+
+
+@pytest.mark.slow
+def test_the_real_libraries_without_a_network(tmp_path, monkeypatch):
+    """Offline W&B, and MLflow's folder of files, where both are installed."""
+    pytest.importorskip("wandb")
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
+    folder = tmp_path / "my_run"
+    for steps in (4, 8):
+        run(folder, steps, WandbLogger(), MlflowLogger())
+    (losses,) = (tmp_path / "mlruns").glob("0/*/metrics/loss")
+    found = [line.split() for line in losses.read_text().splitlines()]
+    expected = [(s, v["loss"]) for s, v in lines(folder) if "loss" in v]
+    assert [(int(s), float(x)) for _, x, s in found] == expected
+    assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) == 2

@@ -56,6 +56,6 @@ def test_questions_to_a_run(
 def test_the_front_door(tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "RUN").symlink_to(tiny_run)
-    of_models = (KerasModel.enable_lora,)
+    of_models = (KerasModel.enable_lora, KerasModel.freeze, rt.models.Lora)
     for function in (loading.create, loading.load, named_models.presets, *of_models):
         assert check(function)

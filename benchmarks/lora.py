@@ -1,10 +1,11 @@
 """LoRA next to full fine-tuning: step time and memory; and next to PEFT, for parity.
 
-    python -m benchmarks.lora [--model=remixer_small] [--rank=8] [--rounds=5]
+    python -m benchmarks.lora [--model=remixer_small] [--rank=8] [--rounds=5] [--adam]
     python -m benchmarks.lora --peft [--reference_python=PYTHON]
 
 The first has a process each for full fine-tuning and for adapters, which take turns:
-batch 4, lengths 512 and 114, Adafactor, no dropout. Peak memory is that of the process.
+batch 4, lengths 512 and 114, Adafactor or Adam, no dropout. Peak memory is that of the
+process.
 
 The second makes a random T5.1.1 of small's width with PEFT's adapters on query and
 value (rank 4, alpha 16). It is imported, and gets the same A and B. PYTHON is of an
@@ -29,8 +30,10 @@ from benchmarks.training_step import BATCH, INPUTS, TARGETS
 RANK, ALPHA = 4, 16  # PEFT's here
 
 
-def serve(kind, model, rank):
+def serve(kind, model, rank, adam):
     """Takes a step for each line that it reads, and answers with a line of JSON."""
+    import keras
+
     from remixer_tf import configuration
     from remixer_tf.analysis.costs import random_superbatch
     from remixer_tf.engines.backend_engine import backend_engine
@@ -42,7 +45,8 @@ def serve(kind, model, rank):
     adapters = Lora(rank) if kind == "lora" else None
     run = Run(lambda: configuration.call("EncoderDecoder"), adapters=adapters)
     engine = backend_engine()
-    engine.build(run.make_model, lambda: Adafactor(1e-3), "float32")
+    optimizer = keras.optimizers.Adam if adam else Adafactor
+    engine.build(run.make_model, lambda: optimizer(1e-3), "float32")
     spec = engine.model.batch_spec(BATCH, {"inputs": INPUTS, "targets": TARGETS})
     batch = random_superbatch(spec, engine.model)
     for _ in sys.stdin:
@@ -61,12 +65,12 @@ def serve(kind, model, rank):
     print(json.dumps(about), flush=True)
 
 
-def measure(model, rank, rounds):
+def measure(model, rank, rounds, adam):
     """Prints a row for full fine-tuning and one for adapters."""
     workers = {
         kind: subprocess.Popen(
             [sys.executable, "-m", "benchmarks.lora", f"--serve={kind}"]
-            + [f"--model={model}", f"--rank={rank}"],
+            + [f"--model={model}", f"--rank={rank}", *["--adam"] * adam],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -146,16 +150,17 @@ def main():
     parser.add_argument("--model", default="remixer_small")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--adam", action="store_true")
     parser.add_argument("--serve", choices=("full", "lora"), help=argparse.SUPPRESS)
     parser.add_argument("--peft", action="store_true")
     parser.add_argument("--reference_python", default=sys.executable)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.model, options.rank)
+        serve(options.serve, options.model, options.rank, options.adam)
     elif options.peft:
         compare_with_peft(options.reference_python)
     else:
-        measure(options.model, options.rank, options.rounds)
+        measure(options.model, options.rank, options.rounds, options.adam)
 
 
 if __name__ == "__main__":

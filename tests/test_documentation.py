@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import gin
+import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
@@ -36,7 +37,7 @@ from tests.documentation import (
     write_files,
 )
 from tests.test_checkpoint_to_answer import run as run_line
-from tests.tiny_run import TEXTS, TINY
+from tests.tiny_run import TEXTS, TINY, train_run
 from tests.weights import numpy_bert, numpy_t5, published
 
 # A configuration for what is bound after that of a run, by the task of the page.
@@ -259,9 +260,9 @@ def test_tests_run_the_python_of_every_page():
         for block in blocks("python")
         if "reference" not in block.page.parts
     }
-    tested = """README answering_and_exporting checkpoint_to_answer from_transformers
-        harness layouts litert_and_onnx mixtures own_parts own_task published_weights
-        python"""
+    tested = """README adapters answering_and_exporting checkpoint_to_answer
+        from_transformers harness layouts litert_and_onnx mixtures own_parts own_task
+        published_weights python"""
     assert {page.removeprefix("guides/") for page in pages} == set(tested.split())
 
 
@@ -284,6 +285,23 @@ def test_a_layer_of_your_own(in_folder):
     page = "docs/guides/own_parts.md"
     write_files(page, in_folder)
     exec(blocks("python", page)[1].code, {})
+
+
+@pytest.mark.slow
+def test_the_guide_to_adapters(in_folder):
+    first, second = blocks("python", "docs/guides/adapters.md")
+    train_run("base", "bytes", "--gin.train.evaluations=[]")
+    gin.clear_config()
+    (in_folder / "train.tsv").write_text("inputs\ttargets\nA cat\tthe dog\n" * 40)
+    names = {}
+    exec(first.code.replace("steps=1000", "steps=2"), names)
+    assert not any("lora" in v.path for v in rt.load("whole").model.variables)
+    model = rt.create("remixer_tiny", vocab_size=64, max_length=8)
+    spec = model.batch_spec(2, {"inputs": 8, "targets": 8})
+    batches = {k: np.ones(x.shape, "int32") for k, x in spec.items()}
+    code = second.code.replace('("remixer_tiny")', '("remixer_tiny", max_length=8)')
+    exec(code, {"rt": rt, "batches": batches})
+    assert (in_folder / "merged.keras").exists()
 
 
 @pytest.mark.slow

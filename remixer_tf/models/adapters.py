@@ -39,9 +39,11 @@ class Lora:
     Raises:
         ValueError: a value is out of its range, or `layers` is no expression.
 
-    Examples:
-        Lora.rank = 4                            # in gin, with Run.adapters = @Lora()
-        Run(model, adapters=Lora(rank=4))        # in Python
+    Example:
+        >>> lora = rt.models.Lora(rank=4, layers="^decoder/.*/(query|value)$")
+        >>> run = rt.Run(lambda: rt.create("t5_1_1_tiny"), adapters=lora)
+        >>> len(run.make_model().trainable_variables)
+        16
     """
 
     rank: int = 8

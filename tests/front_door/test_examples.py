@@ -70,6 +70,6 @@ def test_arguments_and_results_have_types(function):
 def test_the_front_door(tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "RUN").symlink_to(tiny_run)
-    of_models = (KerasModel.enable_lora,)
+    of_models = (KerasModel.enable_lora, KerasModel.freeze, rt.models.Lora)
     for function in (*FRONT, *of_models):
         assert check(function)

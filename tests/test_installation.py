@@ -138,7 +138,7 @@ def test_one_line_for_a_command_that_is_not_there(capsys, monkeypatch):
     for name, words in [
         ("inspect", "there is no command 'inspect': it is 'data_report' now."),
         ("profile", "it is 'costs' now."),
-        ("trian", "Nearest: train. There are: train, eval, "),
+        ("trian", "Nearest: train. There are: train, sweep, eval, "),
     ]:
         monkeypatch.setattr("sys.argv", ["remixer_tf", name])
         with pytest.raises(SystemExit) as exit_:

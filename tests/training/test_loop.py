@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf import optimizers
 from remixer_tf.checkpoints.reading import (
     available_steps,
     checkpoint_path,
@@ -691,3 +692,17 @@ def test_averages_of_weights_are_evaluated_and_restored(tmp_path, engine):
     for weight in model.trainable_variables:
         value = keras.ops.convert_to_numpy(weight)
         np.testing.assert_array_equal(value, evaluated[4][weight.path])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["Lion", "Muon", "ScheduleFreeAdamW"])
+def test_other_optimizers_resume_exactly(tmp_path, optimizer):
+    made = getattr(optimizers, optimizer, None) or getattr(keras.optimizers, optimizer)
+    options = {"optimizer": functools.partial(made, 0.01)}
+    first = run(tmp_path / "whole", 6, **options)
+    run(tmp_path / "parts", 3, **options)
+    assert run(tmp_path / "parts", 6, **options)["loss"] == first["loss"]
+    whole, parts = (read_checkpoint(tmp_path / n, 6) for n in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)

@@ -10,7 +10,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_numbers
 
 _replica = contextvars.ContextVar("replica", default=None)
-_given = contextvars.ContextVar("given", default=({}, []))
+_given = contextvars.ContextVar("given", default=({}, {}))
 
 
 @contextlib.contextmanager
@@ -32,22 +32,19 @@ def replica(index):
 
 
 @contextlib.contextmanager
-def draws_from(generators, states):
+def draws_from(states):
     """Lets generators draw from given states inside the block; their own stay.
 
     A function that is called twice draws the same seeds twice so.
 
     Args:
-        generators: list of `ReplicaSeedGenerator`.
-        states: a tensor for each, of the shape and dtype of its state.
+        states: {`ReplicaSeedGenerator`: a tensor like its state}.
 
     Yields:
-        list of ints, how often each has drawn, complete after the block.
+        {generator: int}, how often each has drawn, complete after the block.
     """
-    counts = [0] * len(generators)
-    ids = map(id, generators)
-    places = {x: (i, s) for x, (i, s) in zip(ids, enumerate(states), strict=True)}
-    token = _given.set((places, counts))
+    counts = dict.fromkeys(states, 0)
+    token = _given.set((states, counts))
     try:
         yield counts
     finally:
@@ -96,16 +93,19 @@ class Dropout(keras.layers.Layer):
         )
 
 
+def state_after(state, draws):
+    """A seed generator's state after so many draws, an int."""
+    return state + ops.convert_to_tensor([0, draws], dtype=state.dtype)
+
+
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
     """Draws seeds that differ between replicas."""
 
     def next(self, ordered=True):
-        places, counts = _given.get()
-        if id(self) in places:
-            place, state = places[id(self)]
-            drawn = ops.convert_to_tensor([0, counts[place]], dtype=state.dtype)
-            seed = state + drawn
-            counts[place] += 1
+        states, counts = _given.get()
+        if self in states:
+            seed = state_after(states[self], counts[self])
+            counts[self] += 1
         else:
             seed = super().next(ordered=ordered)
         if (index := _replica.get()) is None:

@@ -12,7 +12,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.recompute import RECOMPUTED, recompute
-from remixer_tf.layers.dropout import ReplicaSeedGenerator, draws_from
+from remixer_tf.layers.dropout import ReplicaSeedGenerator, draws_from, state_after
 from remixer_tf.layers.sowing import hold_back, sow
 
 
@@ -49,7 +49,7 @@ def call_recomputed(block, x, context, remat):
     parts = block._flatten_layers()
     generators = [g for part in parts for g in getattr(part, "_seed_generators", ())]
     _check_state(block, parts, generators)
-    starts = [generator.state.value * 1 for generator in generators]
+    starts = {generator: generator.state.value * 1 for generator in generators}
     # Only what is passed as an argument gets a gradient on TensorFlow.
     names = [n for n in ("encoded", "position_bias") if getattr(context, n) is not None]
     floats = {name: getattr(context, name) for name in names}
@@ -58,10 +58,10 @@ def call_recomputed(block, x, context, remat):
 
     def call(x, *values):
         given = context._replace(**dict(zip(floats, values, strict=True)))
-        before = _count_losses(block)
-        with draws_from(generators, starts) as counts, hold_back() as sown:
+        before = _count_losses(parts)
+        with draws_from(starts) as counts, hold_back() as sown:
             y = block(x, context=given, training=True)
-        if _count_losses(block) > before:
+        if _count_losses(parts) > before:
             raise UserError(
                 f"Layer '{block.path}' calls add_loss, which remat cannot repeat. Call "
                 "remixer_tf.layers.sow(self, 'losses', NAME, VALUE) instead, or leave "
@@ -73,11 +73,8 @@ def call_recomputed(block, x, context, remat):
     y, *values = recompute(lambda *args: here.run(call, *args), remat)(
         x, *floats.values()
     )
-    for generator, start, count in zip(
-        generators, starts, notes["counts"], strict=True
-    ):
-        step = ops.cast(ops.stack([0, count]), start.dtype)
-        generator.state.assign(start + step)
+    for generator, count in notes["counts"].items():
+        generator.state.assign(state_after(starts[generator], count))
     for (layer, collection, name), value in zip(notes["sown"], values, strict=True):
         sow(layer, collection, name, value)
     return y
@@ -97,5 +94,5 @@ def _check_state(block, parts, generators):
         )
 
 
-def _count_losses(block):
-    return sum(len(part._losses) for part in block._flatten_layers())
+def _count_losses(parts):
+    return sum(len(part._losses) for part in parts)

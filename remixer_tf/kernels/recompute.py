@@ -10,8 +10,9 @@ RECOMPUTED = {"tensorflow": ("full",), "jax": ("full", "cheap")}
 def recompute(function, what):
     """Returns the function, which keeps only its arguments for the gradient.
 
-    It is `keras.remat`, and for "cheap" JAX' `dots_with_no_batch_dims_saveable`. Gains
-    memory on every device, and costs time; see docs/results/memory.md.
+    It is `keras.remat`, and for "cheap" JAX' `dots_with_no_batch_dims_saveable`. Both
+    save memory and cost time. How much has not been measured yet:
+    `python -m benchmarks.accelerator --tables=remat` does.
 
     Args:
         function: of tensors to tensors. On TensorFlow it is called a second time.

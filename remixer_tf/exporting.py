@@ -6,7 +6,11 @@ from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
 FORMATS = (
-    *("saved_model", "safetensors", "huggingface", "litert", "onnx"),
+    "saved_model",
+    "safetensors",
+    "huggingface",
+    "litert",
+    "onnx",
     "adapters",
 )
 # Exports of models by class; other models write text.

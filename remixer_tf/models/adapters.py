@@ -39,7 +39,7 @@ class Lora:
     Raises:
         ValueError: a value is out of its range, or `layers` is no expression.
 
-    Example:
+    Examples:
         >>> lora = rt.models.Lora(rank=4, layers="^decoder/.*/(query|value)$")
         >>> run = rt.Run(lambda: rt.create("t5_1_1_tiny"), adapters=lora)
         >>> len(run.make_model().trainable_variables)

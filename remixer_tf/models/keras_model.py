@@ -82,7 +82,7 @@ class KerasModel(SavesParts, keras.Model):
         Raises:
             ValueError: an expression finds nothing, or the model is not built.
 
-        Example:
+        Examples:
             >>> model = rt.create("t5_1_1_tiny", vocab_size=64)
             >>> model.freeze("^encoder/|embedding")
             >>> any("/encoder/" in v.path for v in model.trainable_variables)

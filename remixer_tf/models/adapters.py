@@ -89,20 +89,40 @@ def adapt(model, lora=None, trainable=None, frozen=None):
     if frozen is not None:
         out = {id(v) for v in _found("frozen", frozen, variables)}
         kept = [v for v in kept if id(v) not in out]
+    train_only(
+        model,
+        kept,
+        [(x, lora.rank, lora.alpha, lora.dropout_rate) for x in layers],
+    )
+
+
+def train_only(model, kept, adapters):
+    """Freezes all variables of a model but some, and adds adapters.
+
+    Args:
+        model: a built `keras.Model`.
+        kept: list of variables that go on training.
+        adapters: list of (projection, rank, alpha, dropout rate).
+    """
     kept = {id(v) for v in kept}
-    for variable in variables:
+    for variable in model.trainable_variables:
         if id(variable) not in kept:
             variable.trainable, variable.frozen = False, True
-    for layer in layers:
-        layer.enable_lora(lora.rank, lora.alpha, dropout_rate=lora.dropout_rate)
+    for layer, rank, alpha, rate in adapters:
+        layer.enable_lora(rank, alpha, dropout_rate=rate)
         # Keras froze the kernel too.
         layer._kernel.trainable = id(layer._kernel) in kept
 
 
+def adapted_layers(model):
+    """Returns the layers of a model that have an adapter."""
+    layers = model._flatten_layers()
+    return [layer for layer in layers if getattr(layer, "lora_enabled", False)]
+
+
 def has_lora(model):
     """Whether a layer of a model has an adapter."""
-    layers = model._flatten_layers()
-    return any(getattr(layer, "lora_enabled", False) for layer in layers)
+    return bool(adapted_layers(model))
 
 
 def is_frozen(variable):

@@ -13,7 +13,13 @@ import numpy as np
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.models.adapters import has_lora, own_path
+from remixer_tf.models.adapters import (
+    adapted_layers,
+    has_lora,
+    of_adapter,
+    own_path,
+    train_only,
+)
 from remixer_tf.weights.safetensors_files import read_file, write_safetensors
 from remixer_tf.weights.source import model_variables
 
@@ -47,7 +53,7 @@ def save_adapters(model, folder):
     }
     layers = {
         own_path(layer): (layer.lora_alpha, layer.lora_dropout.rate)
-        for layer in _adapted(model)
+        for layer in adapted_layers(model)
     }
     metadata = {
         "kind": _KIND,
@@ -81,7 +87,8 @@ def load_adapters(model, folder):
     if has_lora(model):
         raise UserError(f"{model.name} has LoRA adapters already.")
     before = model_variables(model)
-    if lost := sorted(x for x in arrays if "/lora_" not in x and x not in before):
+    others = {x for x in arrays if not of_adapter(x)}
+    if lost := sorted(others - before.keys()):
         raise UserError(f"{path} has {lost[0]}, which the model lacks.")
     if _checksum(before, arrays) != metadata.get("base"):
         raise UserError(
@@ -89,21 +96,14 @@ def load_adapters(model, folder):
             f"{model.name}. Load the run that they started from."
         )
     by_path = {own_path(layer): layer for layer in model._flatten_layers()}
-    others = {id(before[x]) for x in arrays if x in before}
-    for variable in model.trainable_variables:
-        if id(variable) not in others:
-            variable.trainable, variable.frozen = False, True
-    for name, (alpha, rate) in json.loads(metadata["layers"]).items():
-        rank = arrays[f"{name}/lora_kernel_a"].shape[1]
-        by_path[name].enable_lora(rank, alpha, dropout_rate=rate)
+    adapters = [
+        (by_path[name], arrays[f"{name}/lora_kernel_a"].shape[1], alpha, rate)
+        for name, (alpha, rate) in json.loads(metadata["layers"]).items()
+    ]
+    train_only(model, [before[name] for name in others], adapters)
     for name, variable in model_variables(model).items():
         if name in arrays:
             variable.assign(arrays[name])
-
-
-def _adapted(model):
-    layers = model._flatten_layers()
-    return [layer for layer in layers if getattr(layer, "lora_enabled", False)]
 
 
 def _checksum(variables, arrays):

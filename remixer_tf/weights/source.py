@@ -8,6 +8,7 @@ import numpy as np
 
 from remixer_tf.checkpoints.reading import is_random_state, named_variables
 from remixer_tf.errors import UserError
+from remixer_tf.models.adapters import adapted_layers, of_adapter, own_path
 from remixer_tf.models.build import build_model, declare
 from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
@@ -140,7 +141,7 @@ def model_variables(model):
 def exported_variables(model):
     """`model_variables` without LoRA's: what `merged_arrays` has."""
     variables = model_variables(model).items()
-    return {path: v for path, v in variables if "/lora_" not in path}
+    return {path: v for path, v in variables if not of_adapter(path)}
 
 
 def merged_arrays(model):
@@ -149,14 +150,13 @@ def merged_arrays(model):
     A kernel includes what `enable_lora` added to its layer, and so do embeddings.
     """
     arrays = {path: v.numpy() for path, v in exported_variables(model).items()}
-    for layer in model._flatten_layers():
-        if getattr(layer, "lora_enabled", False):
-            name = "kernel" if hasattr(layer, "lora_kernel_a") else "embeddings"
-            own = getattr(layer, f"_{name}")
-            a, b = (getattr(layer, f"lora_{name}_{x}").numpy() for x in "ab")
-            scale = np.float32(layer.lora_alpha / layer.lora_rank)
-            # Not layer.kernel, which has the precision of computing.
-            arrays[own.path.partition("/")[2]] = own.numpy() + scale * (a @ b)
+    for layer in adapted_layers(model):
+        name = "kernel" if hasattr(layer, "lora_kernel_a") else "embeddings"
+        own = getattr(layer, f"_{name}")
+        a, b = (getattr(layer, f"lora_{name}_{x}").numpy() for x in "ab")
+        scale = np.float32(layer.lora_alpha / layer.lora_rank)
+        # Not layer.kernel, which has the precision of computing.
+        arrays[own_path(own)] = own.numpy() + scale * (a @ b)
     return arrays
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.layers.base import Dense
+from remixer_tf.layers.checks import check_numbers
 from remixer_tf.models.adapters import (
     adapted_layers,
     has_lora,
@@ -95,15 +97,29 @@ def load_adapters(model, folder):
             f"The adapters in {folder} were trained on other weights than those of "
             f"{model.name}. Load the run that they started from."
         )
-    by_path = {own_path(layer): layer for layer in model._flatten_layers()}
-    adapters = [
-        (by_path[name], arrays[f"{name}/lora_kernel_a"].shape[1], alpha, rate)
-        for name, (alpha, rate) in json.loads(metadata["layers"]).items()
-    ]
+    layers = model._flatten_layers()
+    by_path = {own_path(x): x for x in layers if isinstance(x, Dense)}
+    try:
+        adapters = [
+            (by_path[name], arrays[f"{name}/lora_kernel_a"].shape[1], alpha, rate)
+            for name, (alpha, rate) in json.loads(metadata["layers"]).items()
+        ]
+        for _, _, alpha, rate in adapters:
+            check_numbers(alpha=alpha, dropout_rate=rate)
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{path} is damaged: its list of adapters does not fit ({error!r:.100})."
+        ) from None
     train_only(model, [before[name] for name in others], adapters)
     for name, variable in model_variables(model).items():
-        if name in arrays:
-            variable.assign(arrays[name])
+        if name not in arrays:
+            continue
+        if arrays[name].shape != tuple(variable.shape):
+            raise UserError(
+                f"{path} is damaged: it has {name} {arrays[name].shape}. Expected: "
+                f"{tuple(variable.shape)}."
+            )
+        variable.assign(arrays[name])
 
 
 def _checksum(variables, arrays):

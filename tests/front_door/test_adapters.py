@@ -1,5 +1,6 @@
 """Adapters: trained by gin, saved alone, loaded onto a run, merged in exports."""
 
+import json
 import os
 
 import gin
@@ -12,6 +13,7 @@ import remixer_tf as rt
 from remixer_tf.commands import run_command
 from remixer_tf.models.adapters import has_lora
 from remixer_tf.weights.adapters import load_adapters, save_adapters
+from remixer_tf.weights.safetensors_files import read_file, write_safetensors
 from tests.tiny_run import train_run
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -76,7 +78,20 @@ def test_adapters_that_do_not_fit(folder, lora, tmp_path):
     with pytest.raises(ValueError, match="trained on other weights"):
         load_adapters(base.model, str(tmp_path / "a"))
     file = tmp_path / "a" / "adapters.safetensors"
-    file.write_bytes(file.read_bytes()[:-9])
+    whole, (arrays, about) = file.read_bytes(), read_file(file)
+    name, (alpha, rate) = next(iter(json.loads(about["layers"]).items()))
+    broken = [{"no_layer": [alpha, rate]}, {name: [alpha]}, {name: ["x", rate]}, [name]]
+    base = start(folder)
+    for layers in ["{", *map(json.dumps, broken)]:
+        write_safetensors(str(file), arrays, about | {"layers": layers})
+        with pytest.raises(ValueError, match="adapters.safetensors is damaged: "):
+            load_adapters(base.model, str(tmp_path / "a"))
+    b = f"{name}/lora_kernel_b"
+    other = arrays | {b: np.zeros([2, 3], "float32")}
+    write_safetensors(str(file), other, about)
+    with pytest.raises(ValueError, match=rf"is damaged: it has {b} \(2, 3\)"):
+        load_adapters(start(folder).model, str(tmp_path / "a"))
+    file.write_bytes(whole[:-9])
     with pytest.raises(ValueError, match="is not a safetensors file"):
         load_adapters(base.model, str(tmp_path / "a"))
 

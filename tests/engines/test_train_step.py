@@ -5,13 +5,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.engines.jax.engine import JaxEngine
-from remixer_tf.engines.tensorflow.step import TrainStep
-from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.objectives.losses import CrossEntropy
-from remixer_tf.objectives.objective import Objective
 from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.optimizers import Adafactor
+from tests.engines import one_device
 from tests.training import toy
 
 NUM_STEPS = 4
@@ -20,18 +17,12 @@ NUM_STEPS = 4
 ON_JAX = keras.backend.backend() == "jax"
 
 
-def make_step(model=None, optimizer=None, jit_compile=False, **options):
+def make_step(model=None, optimizer=None, **options):
     """Returns a model, and the step that trains it on this backend."""
     keras.utils.set_random_seed(0)
     model = model or toy.ToyModel()
     optimizer = optimizer or keras.optimizers.Adam(0.01)
-    objective = Objective(**options)
-    if ON_JAX:  # where all is compiled
-        engine = JaxEngine()
-        engine.build(lambda: model, lambda: optimizer, "float32", objective)
-        return model, engine.step
-    model.build()
-    return model, TrainStep(model, optimizer, get_strategy(), objective, jit_compile)
+    return model, one_device.make_step(model, optimizer, **options)
 
 
 def run(steps_per_call=1, **options):

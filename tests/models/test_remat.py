@@ -6,31 +6,18 @@ import keras
 import numpy as np
 import pytest
 
-from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, Sublayer
 from remixer_tf.models.stack import TransformerStack
-from remixer_tf.objectives.objective import Objective
 from tests.engines.engine_runs import make_model
+from tests.engines.one_device import make_step
 from tests.models.tiny import tiny_batch
 
 ON_JAX = keras.backend.backend() == "jax"
 
 
-def make_step(model, optimizer, **options):
-    objective = Objective(**options)
-    if ON_JAX:
-        engine = JaxEngine()
-        engine.build(lambda: model, lambda: optimizer, "float32", objective)
-        return engine.step
-    from remixer_tf.engines.tensorflow.step import TrainStep
-    from remixer_tf.engines.tensorflow.strategy import get_strategy
-
-    return TrainStep(model, optimizer, get_strategy(), objective)
-
-
 def train(kind, remat, **options):
-    """Returns the sums of two steps, and the model after them."""
+    """Returns the sums of two steps in one call, and the model after them."""
     keras.utils.set_random_seed(1)
     model = make_model(kind, dropout_rate=0.2)
     for stack in (getattr(model, x, None) for x in ("encoder", "decoder")):

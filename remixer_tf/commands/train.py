@@ -33,11 +33,12 @@ def add_arguments(parser):
 
 
 def _steps(text):
-    start, colon, stop = text.partition(":")
-    if not colon:
+    try:
+        start, stop = map(int, text.split(":"))
+    except ValueError:
         message = f"is START:STOP, two steps such as 10:15. Received: {text}"
-        raise argparse.ArgumentTypeError(message)
-    return int(start), int(stop)
+        raise argparse.ArgumentTypeError(message) from None
+    return start, stop
 
 
 def run(options):

@@ -156,7 +156,13 @@ def test_mistakes_in_the_shell_are_one_line(
         (["export", run, "--format=litert"], "litert|writes text"),
         (["score", f"--model_dir={lm_run}", lines], "line 1 has no tab"),
         (["train", f"--model_dir={tmp_path}", "--gin_file=t5_tny.gin"], "t5_tny"),
-        (["train", f"--model_dir={tmp_path}", "--profile=5"], "START:STOP, two steps"),
+        *(
+            (
+                ["train", f"--model_dir={tmp_path}", f"--profile={steps}"],
+                "START:STOP, two steps",
+            )
+            for steps in ("5", "a:b")
+        ),
     ]
     for arguments, message in mistakes:
         code, out, err = shell(monkeypatch, capsys, *arguments)

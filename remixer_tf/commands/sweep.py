@@ -19,6 +19,7 @@ import time
 from typing import NamedTuple
 
 from remixer_tf import configuration, console
+from remixer_tf.configuration.bindings import flag_of, name_of, read_text
 from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
@@ -82,7 +83,7 @@ def _runs(options):
     if options.gin_search_paths:
         common.append(f"--gin_search_paths={','.join(options.gin_search_paths)}")
     common += [f"--module_import={module}" for module in options.module_import]
-    common += [f"--gin.{b.replace(' = ', '=', 1)}" for b in options.gin_bindings]
+    common += map(flag_of, options.gin_bindings)
     grids = [_grid(text) for text in options.grid]
     listed = [_pairs(text) for text in options.setting] or [[]]
     runs = []
@@ -99,8 +100,6 @@ def _runs(options):
 
 def _grid(text):
     """Returns [(name, value as gin text), ...] of "NAME=[A,B]"."""
-    from remixer_tf.configuration.bindings import name_of, read_text
-
     name, equals, values = (part.strip() for part in text.partition("="))
     (binding,) = read_text(f"{name} = {values}", f"--grid={text}") if equals else [None]
     if not equals or not isinstance(binding.value, (list, tuple)) or not binding.value:

@@ -137,12 +137,17 @@ def read_all(files, bindings, folders):
     """
     statements = [s for path in files for s in _with_included(path, folders)]
     for text in bindings:
-        name = f"--gin.{text.replace(' = ', '=', 1)}"
+        name = flag_of(text)
         for statement in read_text(text, name):
             if isinstance(statement, IncludeStatement):
                 raise UserError(f"cannot read {name}: a gin file may include others.")
             statements.append(statement)
     return statements
+
+
+def flag_of(binding):
+    """Returns "--gin.NAME=VALUE" of "NAME = VALUE"."""
+    return f"--gin.{binding.replace(' = ', '=', 1)}"
 
 
 def _with_included(path, folders, outer=()):

@@ -9,6 +9,8 @@ from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import UserError
 from remixer_tf.training.session import Session
 
+_KNOWN = {"run_id": str, "lines": int}  # of each logger in loggers.json
+
 
 class Sending:
     """Sends each new line of metrics.jsonl, as a context manager around the loop.
@@ -58,7 +60,7 @@ class Sending:
                 self._send()
 
     def _start(self):
-        state = _read_json(self._path("loggers.json"))
+        state = _read_state(self._path("loggers.json"))
         for logger in self._session.launch.watching.loggers:
             name = type(logger).__name__
             known = state.get(name, {})
@@ -127,12 +129,17 @@ def _numbers(values):
     return {name: x for name, x in values.items() if isinstance(x, (int, float))}
 
 
-def _read_json(path):
-    """Returns the object in a file; {} if it is missing or damaged."""
+def _read_state(path):
+    """Returns what loggers.json has, without what is missing or damaged."""
     if not tf.io.gfile.exists(path):
         return {}
     with tf.io.gfile.GFile(path) as file:
         try:
-            return json.loads(file.read())
-        except ValueError:
+            state = json.loads(file.read())
+            return {
+                name: known
+                for name, known in state.items()
+                if {k: type(x) for k, x in known.items()} == _KNOWN
+            }
+        except (ValueError, AttributeError, RecursionError):
             return {}

@@ -1,4 +1,4 @@
-"""What a person waits for at the front door, next to its goals.
+"""Waiting times at the front door, next to their goals.
 
     python -m benchmarks.front_door [--rounds=5] [--lines=1000]
 
@@ -92,7 +92,7 @@ def processes(folder, rounds):
 
 
 def python(*arguments):
-    """What a Python process prints until it ends."""
+    """Returns all that a Python process prints."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -8,9 +8,9 @@ batch 4, lengths 512 and 114, Adafactor or Adam, no dropout. Peak memory is that
 process.
 
 The second makes a random T5.1.1 of small's width with PEFT's adapters on query and
-value (rank 4, alpha 16). It is imported, and gets the same A and B. PYTHON is of an
-environment with torch, transformers and peft. Distances are the largest of all logits
-over their standard deviation.
+value (rank 4, alpha 16). It is imported, and gets the same A and B. PYTHON can
+import torch, transformers and peft. Distances are the largest of all logits over their
+standard deviation.
 """
 
 import argparse

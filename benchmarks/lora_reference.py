@@ -1,4 +1,4 @@
-"""What PEFT says: run by `benchmarks.lora`, in an environment with torch and peft.
+"""PEFT's answers; `benchmarks.lora` runs it by a Python that has torch and peft.
 
 It imports nothing of this project, which need not be installed there.
 

@@ -6,17 +6,17 @@
 Inputs and answers of 64 tokens, and no token ends an answer. `--uncached` compares with
 decoding without the cache, where the whole decoder runs over all positions for every
 new token: it takes minutes. The anchors are Hugging Face's `generate` and CTranslate2,
-both in float32, with the weights of our T5.1.1. They run in the environment of PYTHON,
-which has torch, transformers and ctranslate2; a missing one is left out. Every program
-has all cores. All programs take turns at each size until `--seconds` are over, and end
-the round that has begun. A round is one call of 32 rows with 4 beams, or five calls of
-one row. The first round, which compiles, does not count. Rates and their ratios are
-medians of the rounds. Remixer has as many parameters as T5.1.1.
+both in float32, with the weights of our T5.1.1. Each runs in a process of PYTHON, which
+has torch, transformers and ctranslate2; a missing one is left out. Every program has
+all cores. All programs take turns at each size until `--seconds` are over, and end the
+round that has begun. A round is one call of 32 rows with 4 beams, or five calls of one
+row. The first round, which compiles, does not count. Rates and their ratios are medians
+of the rounds. Remixer has as many parameters as T5.1.1.
 """
 
 import argparse
+import contextlib
 import functools
-import json
 import os
 import subprocess
 import tempfile
@@ -104,25 +104,26 @@ class Ours:
         self._graph(batch, beams)().numpy()
 
 
-class Anchors:
-    """Other libraries, in a process of their own that waits for its turn."""
+class Anchor:
+    """Another library, in a process of its own that waits for its turn.
 
-    def __init__(self, python, folder):
+    `starts` is False if the library is missing there, which it says on the screen.
+    """
+
+    def __init__(self, python, folder, name):
         self._process = subprocess.Popen(
-            [python, _ANCHORS, folder, str(LENGTH)],
+            [python, _ANCHORS, folder, str(LENGTH), name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{python} could not run {_ANCHORS}: see above.")
-        self.names = json.loads(line)
+        self._name = name
+        self.starts = self._process.stdout.readline() == "ready\n"
 
-    def decode(self, name, batch, beams):
-        print(name, LENGTH, batch, beams, file=self._process.stdin, flush=True)
+    def decode(self, batch, beams):
+        print(LENGTH, batch, beams, file=self._process.stdin, flush=True)
         if not self._process.stdout.readline():
-            raise RuntimeError(f"{name} has ended; its message is above.")
+            raise RuntimeError(f"{self._name} has ended; its message is above.")
 
     def close(self):
         self._process.stdin.close()
@@ -217,18 +218,18 @@ def main():
         for jit_compile in (True, False)
         for name, model in models.items()
     }
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as anchors:
         if options.anchors:
             path = write_for_anchors(next(iter(models.values())), folder)
-            anchors = Anchors(options.anchors, path)
-            for name in anchors.names:
-                contestants[name] = functools.partial(anchors.decode, name)
+            for name in ("ctranslate2", "transformers"):
+                anchor = Anchor(options.anchors, path, name)
+                anchors.callback(anchor.close)
+                if anchor.starts:
+                    contestants[name] = anchor.decode
         sizes = (
             [int(n) for n in x.split(",")] for x in (options.batches, options.beams)
         )
         print_rates(contestants, *sizes, options.seconds)
-        if options.anchors:
-            anchors.close()
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ def adapt(model, lora=None, trainable=None, frozen=None):
     if trainable is not None:
         kept = _found("trainable", trainable, variables)
     if frozen is not None:
-        out = {id(v) for v in _found("frozen", frozen, variables)}
+        already = [v for v in model.variables if is_frozen(v)]
+        out = {id(v) for v in _found("frozen", frozen, [*variables, *already])}
         kept = [v for v in kept if id(v) not in out]
     train_only(
         model,

@@ -55,6 +55,8 @@ def test_freezing():
     adapt(model, frozen="^encoder/|embedding")
     paths = {v.path for v in model.trainable_variables}
     assert every - paths == {x for x in every if "/encoder/" in x or "embedding" in x}
+    adapt(model, frozen="^encoder/|embedding")  # as it is already
+    assert paths == {v.path for v in model.trainable_variables}
     adapt(model, trainable="norm")
     assert all("norm" in v.path for v in model.trainable_variables)
 

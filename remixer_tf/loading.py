@@ -120,6 +120,8 @@ def load(
         >>> answer = run.generate("the cat slept")
     """
     check_paths(path=path)
+    if adapters is not None:
+        check_paths(adapters=adapters)
     check_listed(bindings=bindings, modules=modules)
     check_flags(trust=trust)
     if not (step is None or isinstance(step, str) and step == "best"):

@@ -80,11 +80,12 @@ def remove_abandoned(parent):
 
 
 def check_absent(folder):
-    """Raises FileExistsError if there is an export of that name."""
+    """Raises FileExistsError if there is a file or a folder of that name."""
     if tf.io.gfile.exists(folder):
         raise ExistingFileError(
-            f"There is an export {folder} already. Remove it, or choose another "
-            "checkpoint with --step."
+            f"There is {folder} already, and nothing replaces it. Choose another "
+            "folder, or another checkpoint with --step; or remove it if it is an old "
+            "export."
         )
 
 

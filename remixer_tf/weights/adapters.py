@@ -79,6 +79,8 @@ def load_adapters(model, folder):
             weights.
     """
     path = os.path.join(folder, FILE)
+    if os.path.isfile(folder):
+        raise UserError(f"Expected: a folder with {FILE}. Received: the file {folder}.")
     if not os.path.exists(path):
         raise MissingFileError(
             f"There is no {path}. `remixer_tf export --format=adapters` writes it."

@@ -4,6 +4,7 @@ import os
 import re
 
 from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.weights import adapters
 from remixer_tf.weights.hugging_face import read_hugging_face
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
 from remixer_tf.weights.model_folder import is_model_folder, read_model_folder
@@ -53,6 +54,11 @@ def _read_folder(folder):
     if is_model_folder(folder):
         return read_model_folder(folder)
     names = os.listdir(folder)
+    if adapters.FILE in names:
+        raise UserError(
+            f"{folder} has adapters alone. Load the run that they were trained on: "
+            f"remixer_tf.load(RUN, adapters={folder!r})."
+        )
     if "config.json" in names:
         config = read_json(os.path.join(folder, "config.json"))
         if "architecture" in config:

@@ -65,7 +65,8 @@ def _unpack(path):
     try:
         tree = msgpack.unpackb(content, ext_hook=extension, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise UserError(f"{path} is not a checkpoint of T5X: {error}.") from error
+        reason = str(error).rstrip(".")
+        raise UserError(f"{path} is not a checkpoint of T5X: {reason}.") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} is not a checkpoint of T5X: it holds no dictionary.")
     return tree

@@ -72,6 +72,15 @@ def test_adapters_that_do_not_fit(folder, lora, tmp_path):
         load_adapters(lora.model, str(tmp_path / "a"))
     with pytest.raises(FileNotFoundError, match="format=adapters` writes it"):
         load_adapters(base.model, str(tmp_path))
+    with pytest.raises(ValueError, match="Expected: a folder with adapters"):
+        load_adapters(base.model, str(tmp_path / "a" / "adapters.safetensors"))
+    with pytest.raises(ValueError, match="has adapters alone. Load the run"):
+        rt.load(tmp_path / "a")
+    with pytest.raises(ValueError, match="adapters must be the path of"):
+        rt.load(folder, adapters=3)
+    (tmp_path / "table.csv").write_text("mine")
+    with pytest.raises(FileExistsError, match="remove it if it is an old export"):
+        lora.export(tmp_path / "table.csv", "adapters")
     with pytest.raises(ValueError, match="has no adapters to save"):
         base.export(str(tmp_path / "none"), "adapters")
     base.model.encoder.final_norm.scale.assign(np.zeros(16))

@@ -70,11 +70,18 @@ def run(options):
 def _each_device():
     """Says what each device of a mesh would hold, where there are fewer devices."""
     from remixer_tf.engines.jax.layout import declare_run, device_memory
+    from remixer_tf.run import Run
 
-    run, optimizer = configuration.call("Run"), "train.optimizer"
-    declared = declare_run(
-        run.make_model, configuration.get_value(optimizer), run.dtype_policy
+    bound = configuration.get_value
+    run = Run(  # Without the task and the vocabulary: their files need not be here.
+        bound("Run.model"),
+        dtype_policy=bound("Run.dtype_policy", "float32"),
+        adapters=bound("Run.adapters"),
+        trainable=bound("Run.trainable"),
+        frozen=bound("Run.frozen"),
     )
+    optimizer = bound("train.optimizer")
+    declared = declare_run(run.make_model, optimizer, run.dtype_policy)
     layout = configuration.configured_layout()
     return (
         f"dry run: here are fewer than the {layout.num_devices} devices of the mesh "

@@ -48,8 +48,23 @@ with open(folder + "/operative_config.gin", "w") as file:
 """
 
 
+CONFIGURATION = """\
+TRAIN_STEPS = 10
+TASK = 'other'
+SIZE = 'all'
+Run.task = %TASK
+Schedule.train_steps = %TRAIN_STEPS
+train.optimizer = @Adafactor()
+train.schedule = @Schedule()
+Schedule.log_period = %RATE
+Schedule.steps_per_call = %SIZE
+"""
+
+
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch):
+def stand_in(tmp_path, monkeypatch, clear_gin):
+    (tmp_path / "a.gin").write_text(CONFIGURATION)
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "python"
     path.write_text(STAND_IN.format(python=sys.executable))
     path.chmod(0o755)
@@ -58,7 +73,8 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def sweep(folder, *arguments):
-    run_command("sweep", [f"--model_dir={folder}", *arguments])
+    arguments = [f"--model_dir={folder}", "--gin_file=a.gin", *arguments]
+    run_command("sweep", arguments)
 
 
 def calls(folder):
@@ -68,15 +84,16 @@ def calls(folder):
 
 def test_means_and_deviations_over_seeds(stand_in, capsys):
     grid = "--grid=RATE=[1.0, 20.0]"
-    more = "--gin_file=a.gin", "--gin.TRAIN_STEPS=10", "--gin.TASK=toy"
+    more = "--gin.TRAIN_STEPS=10", "--gin.TASK=toy"
     options = "--seeds=3", "--at_once=2", "--format=markdown"
     sweep(stand_in, *more, grid, *options)
     names = [f"RATE={rate},seed={s}" for rate in (1.0, 20.0) for s in range(3)]
     assert sorted(os.listdir(stand_in)) == names
     (call,) = calls(stand_in / names[1])
     assert call[:3] == ["-m", "remixer_tf", "train"]
-    given = [*more[:2], "--gin.TASK='toy'", "--gin.RATE=1.0", "--gin.Run.seed=1"]
-    assert call[3:] == [f"--model_dir={stand_in}/{names[1]}", *given]
+    given = [more[0], "--gin.TASK='toy'", "--gin.RATE=1.0", "--gin.Run.seed=1"]
+    first = [f"--model_dir={stand_in}/{names[1]}", "--gin_file=a.gin"]
+    assert call[3:] == [*first, *given]
     shown = capsys.readouterr().out
     assert "|  | RATE=1.0 (3 seeds) | RATE=20.0 (3 seeds) |" in shown
     assert "| parameters | 7 | 7 |" in shown and "| time | 0:01:01 | 0:01:01 |" in shown
@@ -101,13 +118,14 @@ def test_means_and_deviations_over_seeds(stand_in, capsys):
 
 
 def test_settings_and_grids_combine(stand_in):
-    settings = "--setting=RATE=1 SIZE='a b'", "--setting=RATE=2 SIZE=c"
-    sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor, @AdamW]")
+    settings = "--setting=RATE=1 SIZE='[3, 4]'", "--setting=RATE=2 SIZE=c"
+    sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor(), @AdamW()]")
     names = sorted(os.listdir(stand_in))
     assert len(names) == 4 and all(name.endswith(",seed=0") for name in names)
-    assert names[3].startswith("RATE=2,SIZE=c,train.optimizer=_AdamW-")
-    found = {tuple(calls(stand_in / name)[0][4:-1]) for name in names}
-    assert ("--gin.RATE=1", "--gin.SIZE=a b", "--gin.train.optimizer=@AdamW") in found
+    assert names[3].startswith("RATE=2,SIZE=c,train.optimizer=_AdamW_-")
+    found = {tuple(calls(stand_in / name)[0][5:-1]) for name in names}
+    own = "--gin.RATE=1", "--gin.SIZE=[3, 4]", "--gin.train.optimizer=@AdamW()"
+    assert own in found
 
 
 def test_a_run_that_fails_is_named_and_others_go_on(stand_in, capsys):
@@ -177,6 +195,13 @@ def test_mistakes(tmp_path, argument, message):
         sweep(tmp_path, argument)
     with pytest.raises(UserError, match="local folder"):
         sweep("gs://bucket/sweep")
+
+
+@pytest.mark.parametrize("name", ["RTAE", "Adafactor.beta_8"])
+def test_a_misspelt_name_starts_no_run(stand_in, name):
+    with pytest.raises(UserError, match=name.rpartition(".")[2]):
+        sweep(stand_in, "--grid=RATE=[1, 2]", f"--setting={name}=0.5")
+    assert not stand_in.exists()
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ def add_arguments(parser):
 
 def run(options):
     runs = _runs(options)
+    _check(runs)
     failed = _train_all(runs, options.at_once)
     ended = [run for run in runs if run not in failed]
     if ended:
@@ -96,6 +97,16 @@ def _runs(options):
             folder = os.path.join(options.model_dir, folder)
             runs.append(_Run(name or "all", folder, (*common, *arguments)))
     return list(dict.fromkeys(runs))  # A value may stand in a grid twice.
+
+
+def _check(runs):
+    """Reads the configuration of each setting, so that a wrong name starts no run."""
+    waiting = {run.setting: run for run in runs if not _has_ended(run)}
+    for run in waiting.values():
+        arguments = f"--model_dir={run.folder}", *run.arguments
+        configuration.read_configuration(
+            configuration.parse_command_line(arguments, None, configuration.add_common)
+        )
 
 
 def _grid(text):

@@ -118,13 +118,13 @@ def test_means_and_deviations_over_seeds(stand_in, capsys):
 
 
 def test_settings_and_grids_combine(stand_in):
-    settings = "--setting=RATE=1 SIZE='[3, 4]'", "--setting=RATE=2 SIZE=c"
+    settings = "--setting=RATE=1 SIZE=['a b', 4]", "--setting=RATE=2 SIZE=c"
     sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor(), @AdamW()]")
     names = sorted(os.listdir(stand_in))
     assert len(names) == 4 and all(name.endswith(",seed=0") for name in names)
     assert names[3].startswith("RATE=2,SIZE=c,train.optimizer=_AdamW_-")
     found = {tuple(calls(stand_in / name)[0][5:-1]) for name in names}
-    own = "--gin.RATE=1", "--gin.SIZE=[3, 4]", "--gin.train.optimizer=@AdamW()"
+    own = "--gin.RATE=1", "--gin.SIZE=['a b', 4]", "--gin.train.optimizer=@AdamW()"
     assert own in found
 
 
@@ -187,6 +187,7 @@ def test_average():
         ("--grid=RATE=[a b]", r"cannot read --grid=RATE=\[a b\]"),
         ("--grid=Run.seed=[1,2]", "--seeds=N sets the seeds"),
         ("--setting=RATE", "--setting is 'NAME=A NAME=B'"),
+        ("--setting= ", "--setting is 'NAME=A NAME=B'"),
         ("--at_once=0", "at least 1"),
     ],
 )

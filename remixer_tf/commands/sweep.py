@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -119,13 +118,11 @@ def _grid(text):
 
 
 def _pairs(text):
-    """Returns [(name, value), ...] of "NAME=A NAME=B"."""
-    pairs = [part.partition("=")[::2] for part in shlex.split(text)]
-    if not pairs or not all(name and value for name, value in pairs):
-        raise UserError(
-            "--setting is 'NAME=A NAME=B', with quotes around values that have spaces. "
-            f"Received: --setting={text!r}"
-        )
+    """Returns [(name, value), ...] of "NAME=A NAME=B". Values may have spaces."""
+    parts = re.split(r"\s+(?=[\w./]+=)", text.strip())
+    pairs = [part.partition("=")[::2] for part in parts]
+    if not all(name and value for name, value in pairs):
+        raise UserError(f"--setting is 'NAME=A NAME=B'. Received: --setting={text!r}")
     return [(_not_seed(name), value) for name, value in pairs]
 
 

@@ -1,7 +1,5 @@
 """Exports of a run: SavedModel, safetensors, Hugging Face, LiteRT, ONNX, adapters."""
 
-import dataclasses
-
 from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
@@ -139,7 +137,7 @@ def _hugging_face(run, model_dir, folder, step):
         configuration.get_arguments("text_to_text.decode_fn"),
         configuration.get_value("text_to_text.max_decode_length", length),
     )
-    engine, _ = _in_float32(run).restore(model_dir, step)
+    engine, _ = run.in_float32().restore(model_dir, step)
     export_hugging_face(engine.model, run.get_task(), folder, generation)
     return [f"transformers has no {line}" for line in left_out]
 
@@ -158,7 +156,7 @@ def _tokens(run, model_dir, folder, step, runtime):
     # Neither runtime computes in bfloat16 on all processors.
     weights = configuration.get_value("text_to_text.weights", "float32")
     given = {"dtype_policy": run.dtype_policy, "weights": weights}
-    run = _in_float32(run)
+    run = run.in_float32()
     model, _ = configuration.call(
         "text_to_text", run, model_dir, step=step, weights="float32"
     )
@@ -168,10 +166,3 @@ def _tokens(run, model_dir, folder, step, runtime):
         for name, value in given.items()
         if value != "float32"
     ]
-
-
-def _in_float32(run):
-    """The run with float32 computation; a run that has it keeps its weights."""
-    if run.dtype_policy == "float32":
-        return run
-    return dataclasses.replace(run, dtype_policy="float32")

@@ -152,11 +152,22 @@ class Run:
             an `Engine` that has a model without adapters, which computes the same. The
             given one, if it has none.
         """
-        if not has_lora(engine.model):
-            return engine
+        return self.copied(engine) if has_lora(engine.model) else engine
+
+    def copied(self, engine):
+        """Returns a new `Engine` with the run's model and the weights of `engine`.
+
+        Adapters are added to their kernels.
+        """
         arrays = merged_arrays(engine.model)
         engine = self.engine()
         engine.build_model(self.model, self.dtype_policy)
         for path, variable in model_variables(engine.model).items():
             variable.assign(arrays[path])
         return engine
+
+    def in_float32(self):
+        """Returns the run with float32 computation; itself, if it has that."""
+        if self.dtype_policy == "float32":
+            return self
+        return dataclasses.replace(self, dtype_policy="float32")

@@ -76,6 +76,14 @@ class RestoredRun(Run):
         run.__dict__["restored"] = run.merged(engine), step
         return run
 
+    def in_float32(self):
+        """As `Run.in_float32`, with the weights as they are now."""
+        run = super().in_float32()
+        if run is not self:
+            engine, step = self.restored
+            run.__dict__["restored"] = run.copied(engine), step
+        return run
+
     def _read(self):
         if self.source is None:
             return super().restore(*self.checkpoint, merge=False)

@@ -146,3 +146,32 @@ def test_a_fit_trains_adapters_if_bound(folder, tmp_path):
     assert has_lora(new.model) and new.step == 1
     newer = new.fit(str(table), str(tmp_path / "newer"), **options)
     assert has_lora(newer.model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["litert", "onnx"])
+def test_other_runtimes_have_adapters_as_they_are_in_memory(folder, runtime, tmp_path):
+    from remixer_tf.serving import litert, onnx_runtime
+
+    runs = {}
+    for policy in ("float32", "mixed_bfloat16"):
+        run = rt.load(folder, bindings=[f"Run.dtype_policy = '{policy}'"])
+        rng = np.random.default_rng(1)
+        for variable in run.model.trainable_variables:
+            variable.assign(rng.normal(size=variable.shape))
+        runs[policy] = run
+    runs["mixed_bfloat16"].export(str(tmp_path / "export"), runtime)
+    module = {"litert": litert, "onnx": onnx_runtime}[runtime]
+    graph = module.load(str(tmp_path / "export" / module.FILE))
+    shape = json.loads((tmp_path / "export" / "model.json").read_text())
+    length = shape["inputs"]["inputs"]["shape"][1]
+    ids = rng.integers(3, 200, [1, length]).astype("int32")
+    ids[:, -1] = 1
+    batch = {"encoder_input_tokens": tf.constant(ids)}
+    model, length = runs["float32"].model, shape["max_decode_length"]
+    expected = rt.decoding.greedy_decode(model, batch, length)
+    received = graph(inputs=ids)
+    np.testing.assert_array_equal(received["outputs"], expected.tokens)
+    np.testing.assert_allclose(received["scores"], expected.scores, rtol=1e-4)
+    plain = rt.decoding.greedy_decode(start(folder).model, batch, length)
+    assert not np.allclose(plain.scores, expected.scores, rtol=1e-3)

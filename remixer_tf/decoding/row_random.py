@@ -55,7 +55,7 @@ def seed_words(seed):
     Raises:
         ValueError: the seed is no integer.
     """
-    if not isinstance(seed, numbers.Integral):
+    if not isinstance(seed, numbers.Integral) or isinstance(seed, bool):
         raise UserError(f"seed must be an integer. Received: seed={seed!r:.200}")
     return np.array([int(seed) >> shift & 0xFFFFFFFF for shift in (0, 32)], "uint32")
 

@@ -31,6 +31,7 @@ SEARCHES = [
     ({"allowed": [b"cat"]}, "allowed must be a list of str"),
     ({"allowed": [[10**12]]}, "token ids, int32 above 0"),
     ({"seed": 1.5}, "seed must be an integer"),
+    ({"seed": True}, "seed must be an integer"),
     ({"allowed": "cat"}, "allowed must be a list of str"),
     ({"allowed": 5}, "allowed must be a list of str"),
     ({"allowed": [1.5]}, "allowed must be a list of answers, each a list of token"),

@@ -27,5 +27,12 @@ class TiedLogits(keras.layers.Layer):
         self.scale = scale
 
     def call(self, x, embedding):
-        table = ops.convert_to_tensor(embedding.embeddings)
-        return ops.matmul(x * self.scale, ops.transpose(table))
+        return ops.matmul(x * self.scale, _transposed(embedding))
+
+    def matrix(self, embedding):
+        """`scale E^T`, float32 `[d_model, vocab_size]`."""
+        return self.scale * _transposed(embedding)
+
+
+def _transposed(embedding):
+    return ops.transpose(ops.convert_to_tensor(embedding.embeddings))

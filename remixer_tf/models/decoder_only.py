@@ -29,6 +29,7 @@ class DecoderOnly(TextWriter):
             of `seqio.PrefixLMFeatureConverter` also `decoder_causal_attention`, since
             the prefix is read causally as well, and only has no loss.
         training: bool.
+        logits: bool, see `EncoderDecoder`.
 
     Returns:
         float32 `[batch, length, vocab_size]`.
@@ -60,7 +61,7 @@ class DecoderOnly(TextWriter):
         names = "input_tokens", "target_tokens", "loss_weights"
         return {f"decoder_{name}": tokens for name in names}
 
-    def call(self, batch, training=False):
+    def call(self, batch, training=False, logits=True):
         if "encoder_input_tokens" in batch:
             raise UserError(
                 "A language model reads inputs and targets in one row. Received: a "
@@ -72,7 +73,7 @@ class DecoderOnly(TextWriter):
         context = self._read_targets(Context(), batch)
         x = self.token_embedding(batch["decoder_input_tokens"])
         x, _ = self.decoder(x, context=context, training=training)
-        return self._compute_logits(x)
+        return self._compute_logits(x) if logits else x
 
     def prompt(self, batch):
         """The prompts, int32 `[batch, prompt_length]`, 0 after their end.

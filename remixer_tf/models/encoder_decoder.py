@@ -29,6 +29,8 @@ class EncoderDecoder(TextWriter):
             `{encoder,decoder}_{segment_ids,positions}` of the same shapes. Others are
             ignored.
         training: bool.
+        logits: bool. False returns what logits are computed from, float
+            `[batch, decoder_length, d_model]`.
 
     Returns:
         float32 `[batch, decoder_length, vocab_size]`.
@@ -71,12 +73,12 @@ class EncoderDecoder(TextWriter):
             for key, length in lengths.items()
         }
 
-    def call(self, batch, training=False):
+    def call(self, batch, training=False, logits=True):
         context = self.encode(batch, training=training)
         context = self._read_targets(context, batch)
         x = self.token_embedding(batch["decoder_input_tokens"])
         x, _ = self.decoder(x, context=context, training=training)
-        return self._compute_logits(x)
+        return self._compute_logits(x) if logits else x
 
     def encode(self, batch, training=False):
         """Runs the encoder.

@@ -32,6 +32,8 @@ class EncoderOnly(KerasModel):
             by a model without token types), for packed examples
             `encoder_{segment_ids,positions}`, and what the head reads.
         training: bool.
+        logits: bool. False returns what the logits of a vocabulary are computed from,
+            float32 `[batch, targets, d_model]`.
 
     Returns:
         float32 logits, see the head.
@@ -104,11 +106,17 @@ class EncoderOnly(KerasModel):
             **self.head.batch_spec(batch_size, feature_lengths),
         }
 
-    def call(self, batch, training=False):
+    def call(self, batch, training=False, logits=True):
         x, context = self.encode(batch, training=training)
+        if not logits:
+            return self.head.hidden(x, batch)
         return self.head(
             x, batch=batch, context=context, embedding=self.token_embedding
         )
+
+    def vocabulary_matrix(self):
+        """Returns kernel and bias of the logits, see `Hidden`."""
+        return self.head.vocabulary_matrix(self.token_embedding)
 
     def encode(self, batch, training=False):
         """Runs the encoder.

@@ -12,6 +12,7 @@ from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.saving import SavesParts
+from remixer_tf.models.hidden import no_vocabulary
 
 
 class Head(SavesParts, NamedAxes, keras.layers.Layer):
@@ -39,6 +40,14 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
 
     def call(self, x, batch, context, embedding):
         raise NotImplementedError
+
+    def hidden(self, x, batch):
+        """What the logits of a vocabulary are computed from, see `Hidden`."""
+        raise no_vocabulary(self)
+
+    def vocabulary_matrix(self, embedding):
+        """Kernel and bias of the logits of a vocabulary, see `Hidden`."""
+        raise no_vocabulary(self)
 
 
 class MaskedLMHead(Head):
@@ -92,13 +101,20 @@ class MaskedLMHead(Head):
         }
 
     def call(self, x, batch, context, embedding):
+        logits = self.logits(self.hidden(x, batch), embedding=embedding)
+        return logits if self.bias_size is None else logits + self.bias
+
+    def hidden(self, x, batch):
         if "masked_positions" in batch:
             positions = batch["masked_positions"][:, :, None]
             x = ops.take_along_axis(x, positions, axis=1)
         if self.mlm_transform:
             x = self.norm(self.act(self.transform(x)))
-        logits = self.logits(x, embedding=embedding)
-        return logits if self.bias_size is None else logits + self.bias
+        return x
+
+    def vocabulary_matrix(self, embedding):
+        bias = None if self.bias_size is None else self.bias
+        return self.logits.matrix(embedding), bias
 
 
 class ClassificationHead(Head):

@@ -7,6 +7,7 @@ from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.embedding import TiedLogits
+from remixer_tf.models.hidden import matrix_of
 from remixer_tf.models.keras_model import KerasModel
 
 
@@ -135,6 +136,12 @@ class TextWriter(KerasModel):
             tokens=batch["decoder_input_tokens"],
             token_mask=None if real is None else ops.cast(real > 0, "int32"),
         )
+
+    def vocabulary_matrix(self):
+        """Returns kernel and bias of the logits, see `Hidden`."""
+        if self.tied_logits:
+            return self.logits.matrix(self.token_embedding), None
+        return matrix_of(self.logits)
 
     def _compute_logits(self, x):
         if self.tied_logits:

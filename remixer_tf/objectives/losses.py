@@ -5,8 +5,9 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import MASKED
-from remixer_tf.layers.checks import check_numbers
+from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.models.batches import targets_and_weights
+from remixer_tf.models.hidden import Hidden
 
 
 @keras.saving.register_keras_serializable("remixer_tf")
@@ -24,16 +25,36 @@ class CrossEntropy(keras.losses.Loss):
     Args:
         z_loss: float >= 0, coefficient of log(Z)^2; T5 trains with 1e-4.
         label_smoothing: float in [0, 1), mass taken from the target class.
+        tokens_at_once: int, the target tokens whose logits the trainer computes at
+            once, to save memory, see `cross_entropy_in_parts`. None: all. Keras' own
+            `fit` cannot.
+
+    Raises:
+        ValueError: `tokens_at_once` is no positive integer, or Keras calls the loss
+            with it.
     """
 
-    def __init__(self, z_loss=0.0, label_smoothing=0.0):
+    def __init__(self, z_loss=0.0, label_smoothing=0.0, tokens_at_once=None):
         super().__init__(name="cross_entropy")
+        if tokens_at_once is not None:
+            check_integers(tokens_at_once=tokens_at_once)
         self._options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
+        self.tokens_at_once = tokens_at_once
 
     def __call__(self, logits, batch, sample_weight=None):
         if isinstance(batch, dict):
-            sums = cross_entropy(logits, *targets_and_weights(batch), **self._options)
+            targets, weights = targets_and_weights(batch)
+            if isinstance(logits, Hidden):
+                return cross_entropy_in_parts(
+                    logits, targets, weights, self.tokens_at_once, **self._options
+                )
+            sums = cross_entropy(logits, targets, weights, **self._options)
             return {**sums, "objective": sums["loss"] + sums["z_loss"]}
+        if self.tokens_at_once is not None:
+            raise UserError(
+                "Keras' fit computes all logits at once. Set "
+                "CrossEntropy.tokens_at_once = None, or train with remixer_tf train."
+            )
         targets, logits = logits, batch
         weights = ops.ones(ops.shape(logits)[:-1])
         if sample_weight is not None:
@@ -42,7 +63,7 @@ class CrossEntropy(keras.losses.Loss):
         return ops.divide_no_nan(sums["loss"] + sums["z_loss"], ops.sum(weights))
 
     def get_config(self):
-        return dict(self._options)
+        return {**self._options, "tokens_at_once": self.tokens_at_once}
 
 
 def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
@@ -116,6 +137,116 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
         "correct": ops.sum(weights * ops.cast(correct, "float32")),
         "weight": ops.sum(weights),
     }
+
+
+def cross_entropy_in_parts(
+    hidden, targets, weights, tokens_at_once, *, z_loss=0.0, label_smoothing=0.0
+):
+    r"""Returns the sums of `cross_entropy`; the logits never exist as a whole.
+
+    A loop goes through the targets, some positions of all rows in each turn. A turn
+    adds to the gradient at once, so that the logits need not be kept, nor computed
+    again. With l = x W + b and the symbols of `cross_entropy`, per position
+
+        d objective / d l = weight (softmax(l) (1 + 2 z_loss log Z) - q)
+
+    Args:
+        hidden: a `Hidden`.
+        targets: int `[batch, targets]`; shapes are static.
+        weights: int, bool or float `[batch, targets]`.
+        tokens_at_once: int, the most logits at once, divided by `vocab_size`. It is at
+            least the batch: one position of each row.
+        z_loss, label_smoothing: see `cross_entropy`.
+
+    Returns:
+        what `cross_entropy` returns, and "objective", the sum of "loss" and "z_loss",
+        which alone has a gradient.
+
+    Raises:
+        ValueError: see `cross_entropy`.
+    """
+    rows, length = targets.shape
+    size = min(max(1, tokens_at_once // rows), length)  # positions of a turn
+    turns = -(-length // size)
+    targets, weights = (_split(a, turns, size) for a in (targets, weights))
+    names = ("loss", "z_loss", "correct", "weight")
+    options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
+
+    @ops.custom_gradient
+    def total(x, *matrix):
+        def add(turn, x, sums, gradients):
+            def here(a):
+                return ops.take(a, turn, axis=0)
+
+            logits = ops.matmul(here(x), matrix[0])
+            if len(matrix) > 1:
+                logits = logits + matrix[1]
+            new = cross_entropy(logits, here(targets), here(weights), **options)
+            d_logits = _gradient(logits, here(targets), here(weights), **options)
+            more = [ops.matmul(ops.transpose(here(x)), d_logits)]
+            more += [ops.sum(d_logits, axis=0)][: len(matrix) - 1]
+            # It takes the place of x, so that no turn begins before the last has ended.
+            dx = ops.matmul(d_logits, ops.transpose(matrix[0]))
+            x = ops.scatter_update(x, ops.reshape(turn, (1, 1)), dx[None])
+            sums = sums + ops.stack([new[name] for name in names])
+            return x, sums, [a + b for a, b in zip(gradients, more, strict=True)]
+
+        zeros = [ops.zeros_like(part) for part in matrix]
+        start = _split(x, turns, size), ops.zeros(len(names)), zeros
+        dx, sums, gradients = _repeat(turns, add, start)
+        gradients = [_joined(dx, rows, length), *gradients]
+        objective = sums[0] + sums[1]
+
+        def backward(upstream):
+            return tuple(upstream[0] * gradient for gradient in gradients)
+
+        return ops.concatenate([objective[None], sums]), backward
+
+    x, kernel, bias = hidden
+    sums = total(x, kernel, *([] if bias is None else [ops.convert_to_tensor(bias)]))
+    return {name: sums[i] for i, name in enumerate(("objective", *names))}
+
+
+def _gradient(logits, targets, weights, z_loss, label_smoothing):
+    """The gradient of loss and z-loss, float32 `[tokens, vocab_size]`."""
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    exps = ops.exp(logits - largest)
+    total = ops.sum(exps, axis=-1, keepdims=True)
+    log_z = ops.log(total) + largest
+    size = logits.shape[-1]
+    is_target = ops.equal(ops.arange(size, dtype="int32"), targets[:, None])
+    other = label_smoothing / size
+    wanted = ops.where(is_target, 1.0 - label_smoothing + other, other)
+    weights = ops.cast(weights, "float32")[:, None]
+    return weights * (exps * ((1.0 + 2.0 * z_loss * log_z) / total) - wanted)
+
+
+def _split(x, turns, size):
+    """`[rows, length, ..]` to `[turns, rows * size, ..]`, padded with zeros."""
+    rows, length, *rest = x.shape
+    x = ops.pad(x, [[0, 0], [0, turns * size - length]] + [[0, 0]] * len(rest))
+    x = ops.swapaxes(ops.reshape(x, (rows, turns, size, *rest)), 0, 1)
+    return ops.reshape(x, (turns, rows * size, *rest))
+
+
+def _joined(x, rows, length):
+    """The inverse of `_split`, `[rows, length, d_model]`."""
+    x = ops.swapaxes(ops.reshape(x, (x.shape[0], rows, -1, x.shape[-1])), 0, 1)
+    return ops.reshape(x, (rows, -1, x.shape[-1]))[:, :length]
+
+
+def _repeat(turns, body, start):
+    """Calls `body(turn, *carry)` for each turn; each engine can count the turns."""
+    if keras.backend.backend() == "jax":
+        return ops.fori_loop(0, turns, lambda i, carry: body(i, *carry), start)
+    turn = ops.convert_to_tensor(0, "int32")
+    _, *carry = ops.while_loop(
+        lambda i, *_: i < turns,
+        lambda i, *carry: (i + 1, *body(i, *carry)),
+        (turn, *start),
+        maximum_iterations=turns,
+    )
+    return carry
 
 
 def is_argmax(logits, targets):

@@ -10,6 +10,7 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.layers import capture
 from remixer_tf.layers.checks import check_integers, check_numbers
+from remixer_tf.models.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
 
 
@@ -44,11 +45,17 @@ class Objective:
         if self.clip_norm is not None:
             check_numbers(clip_norm=self.clip_norm)
 
+    def outputs(self, model, batch):
+        """Calls a model in training, and returns what `of_part` takes of it."""
+        if getattr(self.loss_fn, "tokens_at_once", None) is None:
+            return model(batch, training=True)
+        return hidden(model, batch)
+
     def of_part(self, outputs, batch, reported, weight, share):
         """Computes a part's share of the objective; the parts' shares add up to it.
 
         Args:
-            outputs: what the model returned in training.
+            outputs: see `outputs`.
             batch: dictionary of tensors, the part.
             reported: what `reports` yielded around the model's call.
             weight: float32 scalar, the weight of the targets of all parts.

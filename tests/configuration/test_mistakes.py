@@ -171,6 +171,7 @@ def test_of_a_model(arguments, words):
         ("SEED='a'", ["seed", "integer", "seed='a'"]),
         ("Objective.micro_batches=0", ["at least 1", "micro_batches=0"]),
         ("Objective.clip_norm='1'", ["number", "clip_norm='1'"]),
+        ("CrossEntropy.tokens_at_once=0", ["at least 1", "tokens_at_once=0"]),
         ("Checkpointing.keep='3'", ["integer", "keep='3'"]),
         ("Checkpointing.keep_period=True", ["integer", "keep_period=True"]),
         ("Objective.max_skipped_steps=-1", ["at least 0", "max_skipped_steps=-1"]),

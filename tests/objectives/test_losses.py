@@ -177,6 +177,52 @@ def test_a_row_of_padding_without_weight_gives_no_nan():
     assert float(sums["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
 
 
+@pytest.mark.parametrize("tokens_at_once", [1, 4, 6, 100])
+def test_logits_in_parts(tokens_at_once):
+    """Of two rows of five: a position at once, two, three, and all."""
+    rng = np.random.default_rng(0)
+    x, kernel, bias = (
+        rng.normal(size=shape).astype("float32") for shape in ((B, L, 4), (4, V), V)
+    )
+    _, targets, weights = make_batch()
+    options = {"z_loss": 0.3, "label_smoothing": 0.1}
+    expected, gradient = reference(x @ kernel + bias, targets, weights, **options)
+    expected["objective"] = expected["loss"] + expected["z_loss"]
+
+    def sums(*hidden):
+        hidden = losses.Hidden(*map(ops.convert_to_tensor, hidden))
+        return losses.cross_entropy_in_parts(
+            hidden, targets, weights, tokens_at_once, **options
+        )
+
+    found = {key: float(value) for key, value in sums(x, kernel, bias).items()}
+    assert found == pytest.approx(expected, rel=1e-5)
+    arguments = [x, kernel, bias]
+    gradients = [
+        gradient @ kernel.T,
+        np.einsum("bld,blv->dv", x, gradient),
+        gradient.sum((0, 1)),
+    ]
+    for i, wanted in enumerate(gradients):
+
+        def twice(value, i=i):
+            with_value = [*arguments[:i], value, *arguments[i + 1 :]]
+            return 2.0 * sums(*with_value)["objective"]
+
+        ours = gradient_of(twice, arguments[i])
+        np.testing.assert_allclose(ours, 2 * wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_at_once_is_for_the_trainer():
+    with pytest.raises(ValueError, match="at least 1. Received: tokens_at_once=0"):
+        losses.CrossEntropy(tokens_at_once=0)
+    logits, targets, _ = make_batch()
+    loss = losses.CrossEntropy(tokens_at_once=8)
+    assert losses.CrossEntropy.from_config(loss.get_config()).tokens_at_once == 8
+    with pytest.raises(ValueError, match="Keras' fit computes all logits at once"):
+        loss(targets, logits)
+
+
 @pytest.mark.parametrize("key", ["loss", "z_loss"])
 def test_each_sum_has_its_own_gradient(key):
     logits, targets, weights = make_batch()

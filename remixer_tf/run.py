@@ -36,7 +36,8 @@ class Run:
         feature_lengths: dictionary of ints, the tokens of each feature in training.
             None for image models.
         vocabulary: `seqio.Vocabulary` to use in place of the task's; None for none.
-        dtype_policy: "float32" or "mixed_bfloat16". Variables stay float32.
+        dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16". Variables stay
+            float32.
         engine: a factory of an `Engine`, which runs the model.
         seed: int, for initial weights, dropout and the order of data in training.
         adapters: a `Lora`, which adds adapters to the model and freezes the rest; None

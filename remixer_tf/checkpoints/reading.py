@@ -107,7 +107,10 @@ def available_steps(directory):
 
 
 def restore_variables(folder, groups, random_states=True):
-    """Sets {group: {path: `keras.Variable`}}; see `check_coverage` and `base_of`."""
+    """Sets {group: {path: `keras.Variable`}}; see `check_coverage` and `base_of`.
+
+    A loss scale stays as it is if the checkpoint, of another precision, has none.
+    """
     model, frozen = groups["model"], groups.get("frozen", {})
     base = base_of(folder) if frozen else None
     if base:
@@ -118,6 +121,8 @@ def restore_variables(folder, groups, random_states=True):
         model = {path: v for path, v in model.items() if not of_adapter(path)}
     groups = {name: x for name, x in groups.items() if name != "frozen"}
     groups["model"] = model
+    if "loss_scale" in groups and "loss_scale" not in saved_shapes(folder):
+        del groups["loss_scale"]
     check_coverage(folder, groups, random_states)
     for group, variables in groups.items():
         assign(folder, group, list(variables.items()))

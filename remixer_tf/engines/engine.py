@@ -64,6 +64,15 @@ def check_rows(rows, replicas, micro_batches=1):
         )
 
 
+def check_float16(dtype_policy, device):
+    """Raises a UserError if a device, such as "TPU", has no float16."""
+    if device == "TPU" and dtype_policy == "mixed_float16":
+        raise UserError(
+            "A TPU computes in bfloat16 and not in float16. Received: dtype_policy="
+            "'mixed_float16'. Set Run.dtype_policy='mixed_bfloat16'."
+        )
+
+
 class Engine(abc.ABC):
     """Builds a model and runs its steps on the devices.
 
@@ -75,10 +84,12 @@ class Engine(abc.ABC):
         num_replicas: int, the parts of a batch that devices of all hosts compute.
         model: the built `keras.Model`.
         optimizer: the built `keras.optimizers.Optimizer`.
+        loss_scale: the `LossScale` under "mixed_float16", else None.
         checkpoint_format: str, see `Checkpoints`.
     """
 
     checkpoint_format = "tensorflow"
+    loss_scale = None
 
     @abc.abstractmethod
     def build(self, model, optimizer, dtype_policy, objective=None):
@@ -108,7 +119,8 @@ class Engine(abc.ABC):
 
         Layers report auxiliary losses and statistics; statistics are means over the
         parts too. If the loss or a gradient is not finite, or the batch has no weight,
-        the step changes neither weights nor slots.
+        the step changes neither weights nor slots. Under "mixed_float16" J is
+        multiplied by a `LossScale`, and the gradients are divided by it.
 
         Args:
             superbatch: dictionary of tensors [steps, batch, ...], this host's part.
@@ -127,6 +139,8 @@ class Engine(abc.ABC):
             - 'steps', and 'updates', the steps that changed the weights. The sums above
               leave the other steps out.
             - 'skipped', steps that were not finite.
+            - 'overflowed', under "mixed_float16", steps with gradients that were not
+              finite, for which the loss scale is lowered. They are not in 'skipped'.
             - 'stop', over 0 if a host wants to stop.
 
         Raises:
@@ -182,8 +196,9 @@ class Engine(abc.ABC):
     def variables(self):
         """Returns {group: {path: `keras.Variable`}}, for checkpoints.
 
-        The groups are "model" and "frozen", see `model_groups`, and "optimizer". The
-        learning rate is left out: the configuration sets it.
+        The groups are "model" and "frozen", see `model_groups`, "optimizer", and if
+        there is one "loss_scale". The learning rate is left out: the configuration sets
+        it.
 
         Raises:
             ValueError: two variables share a path.
@@ -192,7 +207,10 @@ class Engine(abc.ABC):
         # The first part is the optimizer's name, which counts up in a process.
         slots = {path.partition("/")[2]: slot for path, slot in slots.items()}
         slots.pop(LEARNING_RATE, None)
-        return {**model_groups(self.model), "optimizer": slots}
+        groups = {**model_groups(self.model), "optimizer": slots}
+        if self.loss_scale is not None:
+            groups["loss_scale"] = {v.name: v for v in self.loss_scale.variables}
+        return groups
 
     def values(self, groups):
         """Returns groups as of `variables`, as arrays that TensorFlow can read here.

@@ -437,6 +437,16 @@ def get_activation(name):
         ) from None
 
 
+def wide(policy):
+    """The dtype policy of what may exceed float16's 65,504; `policy` but for float16.
+
+    T5's activations do, in the residual stream and where W_o writes into it.
+    """
+    if policy.compute_dtype == "float16":
+        return keras.DTypePolicy("float32")
+    return policy
+
+
 class Dense(keras.layers.Dense):
     """`act(X W + b)`: Keras' layer, on JAX by `project`.
 

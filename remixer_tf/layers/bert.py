@@ -95,5 +95,5 @@ class BertFeedForward(FeedForward):
     def __init__(self, d_ff, activation="gelu_exact", dropout_rate=0.0, **kwargs):
         super().__init__(d_ff, activation, dropout_rate, **kwargs)
 
-    def _dense(self, name, d_in, d_out, axes):
-        return bert_dense(name, d_in, d_out, self.dtype_policy, axes=axes)
+    def _projection(self, name, d_in, d_out, dtype, axes):
+        return bert_dense(name, d_in, d_out, dtype, axes=axes)

@@ -211,6 +211,7 @@ def exchange(x, choices, plan, num_experts, apply):
     rows = ops.einsum("gecs,gsd->egcd", there, x)
     rows = apply(ops.reshape(rows, (num_experts, -1, d_model)), None)
     rows = ops.reshape(rows, (num_experts, groups, -1, d_model))
+    back = ops.cast(back, rows.dtype)
     return ops.cast(ops.einsum("gecs,egcd->gsd", back, rows), "float32")
 
 

@@ -1,12 +1,14 @@
 """Position-wise feed-forward sublayers."""
 
-from remixer_tf.layers.base import PositionWise, dense, get_activation
+from remixer_tf.layers.base import PositionWise, dense, get_activation, wide
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 
 
 class FeedForward(PositionWise):
     """`Y = act(X W_i) W_o`, no biases: T5.1.0's feed-forward layer with `relu`.
+
+    Under float16 W_o and Y are float32, see `wide`.
 
     Args:
         d_ff: int, hidden width.
@@ -34,7 +36,11 @@ class FeedForward(PositionWise):
         self.dropout.build()
 
     def _dense(self, name, d_in, d_out, axes):
-        return dense(name, (None, None, d_in), d_out, self.dtype_policy, axes=axes)
+        dtype = wide(self.dtype_policy) if name == "wo" else self.dtype_policy
+        return self._projection(name, d_in, d_out, dtype, axes)
+
+    def _projection(self, name, d_in, d_out, dtype, axes):
+        return dense(name, (None, None, d_in), d_out, dtype, axes=axes)
 
     def call(self, x, context, training=False):
         return self.wo(self.dropout(self.act(self.wi(x)), training=training))

@@ -11,6 +11,7 @@ from remixer_tf.layers.base import (
     get_activation,
     read_prompt,
     require_max_length,
+    wide,
 )
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
@@ -242,7 +243,8 @@ class GatedMLP(Sublayer):
         dtype = self.dtype_policy
         axes = ("d_model", "d_ff")
         self.wi = bert_dense("wi", d_model, self.d_ff, dtype, axes=axes)  # U
-        self.wo = bert_dense("wo", self.d_gate, d_model, dtype, axes=axes[::-1])  # V
+        out = wide(dtype)
+        self.wo = bert_dense("wo", self.d_gate, d_model, out, axes=axes[::-1])  # V
         self.gating.join_stack(self.causal, self.max_length)
         self.gating.build((None, None, self.d_ff))
         if self.attention is not None:

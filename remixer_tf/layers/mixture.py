@@ -8,7 +8,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import is_shared, share
-from remixer_tf.layers.base import PositionWise, get_activation
+from remixer_tf.layers.base import PositionWise, get_activation, wide
 from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
 from remixer_tf.layers.dropout import Dropout
@@ -137,7 +137,7 @@ class MoE(PositionWise):
         choices = self._choices(routing, mask)
         y, kept = self._compute(x, choices, training)
         self._sow_statistics(choices, kept, mask)
-        y = ops.cast(y, self.compute_dtype)
+        y = ops.cast(y, wide(self.dtype_policy).compute_dtype)
         if training and isinstance(shape[0], int):
             y = ops.reshape(y, (shape[0], -1, shape[2]))[:, : shape[1]]
         return ops.reshape(y, shape)
@@ -222,7 +222,7 @@ class MoE(PositionWise):
         if self.gated:
             hidden *= product(x, wi[1])
         hidden = self.dropout(hidden, training=training)
-        y = product(hidden, wo)
+        y = product(ops.cast(hidden, wide(self.dtype_policy).compute_dtype), wo)
         if block_experts is None:
             y = share(self, "rows_of_groups", share(self, "rows_of_experts", y))
         return y

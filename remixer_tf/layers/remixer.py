@@ -3,7 +3,7 @@
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt
+from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt, wide
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -140,7 +140,8 @@ class RemixerBlock(Sublayer):
         axes = ("d_model", "d_ff")
         self.wi_0 = dense("wi_0", input_shape, d_ff, dtype, axes=axes)  # W_1
         self.wi_1 = dense("wi_1", input_shape, d_ff, dtype, axes=axes)  # W_2
-        self.wo = dense("wo", hidden_shape, d_model, dtype, axes=axes[::-1])  # W_3
+        into = hidden_shape, d_model, wide(dtype)
+        self.wo = dense("wo", *into, axes=axes[::-1])  # W_3
         self.mixing.join_stack(self.causal, self.max_length)
         self.mixing.build(hidden_shape)
         self.dropout.build()
@@ -185,7 +186,7 @@ class RemixerBlock(Sublayer):
         if self.residual == "hidden":
             x_c += x_prime
         y = self.wo(self.dropout(x_c, training=training))
-        return y + x_prime if self.residual == "output" else y
+        return y + ops.cast(x_prime, y.dtype) if self.residual == "output" else y
 
     def _alpha(self, x_prime):
         if self.alpha == "gated":

@@ -12,7 +12,7 @@ from keras.src.backend.common import global_state
 from remixer_tf.errors import UserError
 from remixer_tf.layers.checks import check_factories
 
-DTYPE_POLICIES = ("float32", "mixed_bfloat16")
+DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def build_model(model, dtype_policy):
@@ -21,7 +21,7 @@ def build_model(model, dtype_policy):
     Args:
         model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
             variables.
-        dtype_policy: str, one of `DTYPE_POLICIES`; variables are float32 under both.
+        dtype_policy: str, one of `DTYPE_POLICIES`; variables are float32 under all.
 
     Returns:
         the model.
@@ -31,7 +31,8 @@ def build_model(model, dtype_policy):
     """
     if dtype_policy not in DTYPE_POLICIES:
         raise UserError(
-            f"dtype_policy must be one of {DTYPE_POLICIES}. Received: {dtype_policy!r}"
+            f"dtype_policy must be one of {DTYPE_POLICIES}: small updates would round "
+            f"away from weights of 16 bits. Received: {dtype_policy!r}"
         )
     check_factories(model=model)
     previous = keras.config.dtype_policy()

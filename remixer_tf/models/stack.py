@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import not_causal, read_prompt
+from remixer_tf.layers.base import not_causal, read_prompt, wide
 from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
@@ -17,6 +17,9 @@ from remixer_tf.models.remat import call_recomputed, check_remat
 
 class Block(keras.layers.Layer):
     """`x + dropout(sublayer(norm(x)))`, the pre-norm residual around every sublayer.
+
+    Its dtype is the residual stream's, in which the norm and the sum are computed. The
+    sublayer may have another.
 
     Args:
         sublayer: a `Sublayer`.
@@ -55,8 +58,12 @@ class Block(keras.layers.Layer):
         self.stochastic_depth.build()
 
     def call(self, x, context, training=False):
-        y = self.sublayer(self.norm(x), context=context, training=training)
+        y = self.sublayer(self._read(x), context=context, training=training)
         return self._add(x, y, training)
+
+    def _read(self, x):
+        """`norm(x)` in the sublayer's dtype. Its steps are not called by Keras."""
+        return ops.cast(self.norm(x), self.sublayer.compute_dtype)
 
     def init_cache(self, batch_size, max_length, context):
         cache = self.sublayer.init_cache(batch_size, max_length, context)
@@ -68,11 +75,11 @@ class Block(keras.layers.Layer):
         return cache
 
     def decode_step(self, x, cache, context, state):
-        y, cache = self.sublayer.decode_step(self.norm(x), cache, context, state)
+        y, cache = self.sublayer.decode_step(self._read(x), cache, context, state)
         return self._add(x, y), cache
 
     def prefill(self, x, cache, context, state):
-        y, cache = read_prompt(self.sublayer, self.norm(x), cache, context, state)
+        y, cache = read_prompt(self.sublayer, self._read(x), cache, context, state)
         return self._add(x, y), cache
 
     def _add(self, x, y, training=False):
@@ -82,6 +89,7 @@ class Block(keras.layers.Layer):
                 f"'{self.sublayer.path}': {tuple(y.shape)} for {tuple(x.shape)}"
             )
         y = self.dropout(y, training=training)
+        x = ops.cast(x, self.compute_dtype)
         return x + self.stochastic_depth(y, training=training)
 
 
@@ -95,16 +103,19 @@ class PostNormBlock(Block):
     """
 
     def call(self, x, context, training=False):
-        y = self.sublayer(x, context=context, training=training)
+        y = self.sublayer(self._read(x), context=context, training=training)
         return self.norm(self._add(x, y, training))
 
+    def _read(self, x):
+        return ops.cast(x, self.sublayer.compute_dtype)
+
     def decode_step(self, x, cache, context, state):
-        y, cache = self.sublayer.decode_step(x, cache, context, state)
-        return self.norm(self._add(x, y)), cache
+        y, cache = super().decode_step(x, cache, context, state)
+        return self.norm(y), cache
 
     def prefill(self, x, cache, context, state):
-        y, cache = read_prompt(self.sublayer, x, cache, context, state)
-        return self.norm(self._add(x, y)), cache
+        y, cache = super().prefill(x, cache, context, state)
+        return self.norm(y), cache
 
 
 def survival_by_layer(probability, num_layers):
@@ -269,6 +280,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             check_integers(max_length=max_length)
         check_factories(norm=norm, block=block)
         dtype = self.dtype_policy
+        stream = wide(dtype)  # of the residual stream
         self.causal = causal
         self.max_length = max_length
         self.remat = remat
@@ -278,15 +290,15 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         if positions is not None:
             self.positions = positions(name="positions", dtype=dtype)
             self._tell(self.positions, "positions")
-        self.input_norm = norm(name="input_norm", dtype=dtype) if input_norm else None
+        self.input_norm = norm(name="input_norm", dtype=stream) if input_norm else None
         self.blocks = [
             block(
                 self._make_sublayer(sublayer, key, f"layer_{layer}_{key}"),
-                norm(name="norm", dtype=dtype),
+                norm(name="norm", dtype=stream),
                 dropout_rate,
                 survival[layer],
                 name=f"layer_{layer}_{key}",
-                dtype=dtype,
+                dtype=stream,
             )
             for layer, members in enumerate(sublayers_by_layer(sublayers, num_layers))
             for key, sublayer in members.items()
@@ -294,9 +306,9 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         if position_bias is not None:
             self.position_bias = position_bias(name="position_bias")
             self._tell(self.position_bias, "position_bias")
-        self.final_norm = norm(name="final_norm", dtype=dtype) if final_norm else None
+        self.final_norm = norm(name="final_norm", dtype=stream) if final_norm else None
         self.input_dropout, self.output_dropout = (
-            Dropout(dropout_rate, shared_axes=(1,), name=name, dtype=dtype)
+            Dropout(dropout_rate, shared_axes=(1,), name=name, dtype=stream)
             for name in ("input_dropout", "output_dropout")
         )
 

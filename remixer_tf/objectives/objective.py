@@ -27,7 +27,8 @@ class Objective:
             the other, to save memory. Loss and gradient are the same, up to rounding.
         clip_norm: float, the largest global norm of a gradient; None does not clip.
         max_skipped_steps: int, the steps that a process of a run may skip because their
-            loss or gradient is not finite. One more ends the run.
+            loss or gradient is not finite. One more ends the run. Steps that overflow
+            in float16, and lower the loss scale, do not count.
 
     Raises:
         ValueError: a number is out of its range.

@@ -8,7 +8,7 @@ from keras import ops
 from remixer_tf.errors import UserError
 
 # Sums of a train step that are not the objective's.
-_COUNTS = {"weight", "tokens", "stop", "steps", "updates", "skipped"}
+_COUNTS = {"weight", "tokens", "stop", "steps", "updates", "skipped", "overflowed"}
 
 
 def summarize(sums):

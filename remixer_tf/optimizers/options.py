@@ -11,7 +11,7 @@ from remixer_tf.errors import UserError
 # nothing, and what there is instead.
 _OPTIONS = {
     "gradient_accumulation_steps": (None, "Objective.micro_batches saves memory"),
-    "loss_scale_factor": (None, "losses are not scaled, and bfloat16 needs no scale"),
+    "loss_scale_factor": (None, "training scales losses where float16 needs it"),
     "ema_overwrite_frequency": (None, "evaluation and export take the averages"),
 }
 

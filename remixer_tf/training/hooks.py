@@ -31,20 +31,25 @@ class SkippedSteps:
     for the device. The result is a sum over all hosts, so all count alike and end after
     the same step. The batch of such a step is kept in `nonfinite-<step>`.
 
+    Steps that overflowed in float16 are skipped too, and lower the loss scale. They are
+    no reason to end the run.
+
     Args:
         model_dir: folder of the run.
-        max_skipped: int, how many steps may be skipped after a start.
+        max_skipped: int, how many steps may be skipped after a start, without those
+            that overflowed.
         configuration: str, the operative gin, kept with the batch.
         host: this `Host`, which writes its part of the batch.
 
     Attributes:
-        count: int, the skipped steps since the start.
+        count: int, the skipped steps since the start, with those that overflowed.
         stop: bool, whether a host asked to stop in the results that were read.
     """
 
     def __init__(self, model_dir, max_skipped=0, configuration="", host=None):
         self.count = 0
         self.stop = False
+        self._not_finite = 0
         self._model_dir = model_dir
         self._max_skipped = max_skipped
         self._configuration = configuration
@@ -67,20 +72,30 @@ class SkippedSteps:
         (step, batch, metrics), self._last = self._last, None
         self.stop |= float(metrics["stop"]) > 0
         skipped = round(float(metrics["skipped"]))
-        if not skipped:
-            return
-        self.count += skipped
+        overflowed = round(float(metrics.get("overflowed", 0)))
+        self.count += skipped + overflowed
+        self._not_finite += skipped
         first = step - targets_and_weights(batch)[0].shape[0] + 1
         steps = f"step {step}" if first == step else f"steps {first} to {step}"
+        if overflowed:
+            logging.warning(
+                "Gradients overflowed in %d of %s. Such steps change no weights and "
+                "halve the loss scale. %d steps were skipped in this run.",
+                overflowed,
+                steps,
+                self.count,
+            )
+        if not skipped:
+            return
         folder = os.path.join(self._model_dir, f"nonfinite-{step}")
         tf.io.gfile.makedirs(folder)
         self._write(folder, batch)
         text = (
             f"Loss or gradient was not finite in {skipped} of {steps}, "
-            f"{self.count} in this run. Such steps change no weights. The batch is "
-            f"in {folder}."
+            f"{self._not_finite} in this run. Such steps change no weights. The batch "
+            f"is in {folder}."
         )
-        if self.count > self._max_skipped:
+        if self._not_finite > self._max_skipped:
             raise NotFiniteError(
                 f"{text} No more than {self._max_skipped} are allowed "
                 "(max_skipped_steps). The last checkpoint is good. Try a smaller "

@@ -169,6 +169,8 @@ class Logging:
             if peak := engine.peak_rate(self._session.launch.watching.peak_flops):
                 values["model_flops_utilization"] = rate / peak
         values["parameter_norm"] = engine.parameter_norm()
+        if (scale := engine.loss_scale) is not None:
+            values["loss_scale"] = float(engine.to_numpy(scale.scale))
         values["examples"] = examples
         if per_epoch := self._session.schedule.examples_per_epoch:
             values["epochs"] = examples / per_epoch

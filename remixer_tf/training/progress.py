@@ -66,7 +66,7 @@ class Progress:
 
         It shows learning_rate, and those it finds of loss (or objective), accuracy,
         auxiliary_loss, steps_per_second, tokens_per_second, images_per_second,
-        model_flops_utilization (as MFU) and goodput.
+        model_flops_utilization (as MFU), goodput and loss_scale.
         """
         loss = "loss" if "loss" in values else "objective"
         text = "  ".join(
@@ -80,6 +80,8 @@ class Progress:
         for name, label in (("model_flops_utilization", "MFU"), ("goodput", "goodput")):
             if name in values:
                 text += f"  {label} {values[name]:.1%}"
+        if "loss_scale" in values:
+            text += f"  loss scale {values['loss_scale']:g}"
         if self._silent:
             return
         if self._bar:

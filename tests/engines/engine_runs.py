@@ -72,6 +72,7 @@ class Case(NamedTuple):
     dropout_rate: float = 0.0
     goes_on: str | None = None
     checkpoint_format: str = "tensorflow"
+    policy: str = "float32"
 
 
 CASES = {
@@ -89,6 +90,8 @@ CASES = {
         f"experts_{layout}": Case("experts", layout)
         for layout in ("one", "data", "axis")
     },
+    "half_one": Case("t5_1_1", policy="mixed_float16"),
+    "half_2x2": Case("t5_1_1", "2x2", goes_on="half_one", policy="mixed_float16"),
 }
 # A run by a process that does not live until its end.
 KILLED = Case("t5_1_1", "2x2", checkpoint_format="orbax")
@@ -189,7 +192,11 @@ def run(folder, name, case, engine=backend_engine):
     elif case.goes_on and not (folder / name).exists():
         copy_until_first_checkpoint(folder / case.goes_on, folder / name)
     train_toy(
-        Run(lambda: make_model(case.kind, case.dropout_rate), engine=engine),
+        Run(
+            lambda: make_model(case.kind, case.dropout_rate),
+            engine=engine,
+            dtype_policy=case.policy,
+        ),
         folder / name,
         STEPS,
         optimizer=make_optimizer,

@@ -3,6 +3,7 @@
 A process of its own, since logical devices are set before TensorFlow starts.
 """
 
+import functools
 import json
 import os
 
@@ -214,6 +215,24 @@ def variance_of_masks():
     return float(sums["auxiliary/toy/square"] - sums["auxiliary/toy/number"] ** 2)
 
 
+def overflowed(strategy_name, jit_compile):
+    """Returns the sums, scale and weights of float16 with a step that overflows."""
+    keras.utils.set_random_seed(0)
+    engine = TensorFlowEngine(strategy_name, jit_compile)
+    optimizer = functools.partial(Adafactor, 0.1)
+    objective = Objective(clip_norm=0.3)
+    engine.build(toy.Overflowing, optimizer, "mixed_float16", objective)
+    batches = toy.make_batches(3)
+    for batch, token in zip(batches, (3, toy.BAD_TOKEN, 4), strict=True):
+        batch["encoder_input_tokens"][:] = token
+    sums = engine.step(toy.stack(batches))
+    return {
+        "sums": {name: float(value) for name, value in sums.items()},
+        "scale": [float(v.numpy()) for v in engine.loss_scale.variables],
+        "weights": weights_of(engine.model, engine._strategy),
+    }
+
+
 def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -243,6 +262,8 @@ def main():
         result[f"evaluated {strategy} {jit}"] = evaluated(strategy, jit)
     for strategy in ("single", "mirrored"):
         result[f"answered {strategy}"] = answered(strategy)
+        for jit in (False, True):
+            result[f"overflowed {strategy} {jit}"] = overflowed(strategy, jit)
     result["reductions"] = reduced_shapes()
     result["images"] = images_of_replicas()
     result["dropout"] = dropout_masks()

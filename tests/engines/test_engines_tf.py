@@ -132,6 +132,13 @@ def test_a_run_goes_on_on_another_mesh(runs):
     assert_same_run(runs / "t5_1_1_one", runs / "t5_1_1_4x1")
 
 
+def test_a_run_in_float16_goes_on_on_another_mesh(runs):
+    assert CASES["half_2x2"].goes_on == "half_one"
+    assert_same_run(runs / "half_one", runs / "half_2x2", tolerance=0.01)
+    scales = read_weights(runs / "half_2x2", STEPS, "loss_scale")
+    assert scales == {"scale": 2.0**15, "finite_steps": STEPS}
+
+
 def test_a_killed_run_goes_on(runs):
     """Bitwise on its mesh, and from the same checkpoint on another mesh and engine."""
     assert available_steps(runs / "killed" / "checkpoints") == [PERIOD]

@@ -30,6 +30,17 @@ def test_two_replicas_equal_one_device(runs, optimizer, jit):
         np.testing.assert_allclose(replicas[0], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_two_replicas_scale_the_loss_of_float16_as_one(runs, jit):
+    one, two = (runs[f"overflowed {name} {jit}"] for name in ("single", "mirrored"))
+    counts = ("steps", "updates", "skipped", "overflowed")
+    assert [two["sums"][name] for name in counts] == [3, 2, 0, 1]
+    assert one["scale"] == two["scale"] == [2.0**14, 1]
+    for replicas, (expected,) in zip(two["weights"], one["weights"], strict=True):
+        np.testing.assert_array_equal(*replicas)
+        np.testing.assert_allclose(replicas[0], expected, atol=2e-3)
+
+
 def test_replicas_draw_different_dropout_masks_from_one_state(runs):
     (one, two), (three, four) = runs["dropout"]["draws"]
     masks = {tuple(mask) for mask in (one, two, three, four)}

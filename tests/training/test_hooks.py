@@ -32,6 +32,20 @@ def test_hosts_keep_their_parts_of_a_batch_and_no_part_twice(tmp_path):
     }
 
 
+def test_steps_that_overflow_in_float16_do_not_end_the_run(tmp_path, caplog):
+    rows = tf.ones([2, 1, 3], tf.int32)
+    batch = {"decoder_target_tokens": rows, "decoder_loss_weights": rows}
+    skipped = SkippedSteps(tmp_path)
+    skipped.after_call(4, batch, {"skipped": 0.0, "overflowed": 2.0, "stop": 0.0})
+    with caplog.at_level("WARNING"):
+        skipped.flush()
+    assert "overflowed in 2 of steps 3 to 4." in caplog.text
+    assert skipped.count == 2 and not list(tmp_path.iterdir())
+    skipped.after_call(6, batch, {"skipped": 1.0, "overflowed": 0.0, "stop": 0.0})
+    with pytest.raises(NotFiniteError, match="1 of steps 5 to 6, 1 in this run"):
+        skipped.flush()
+
+
 def test_all_hosts_end_after_the_same_step(tmp_path):
     """They count the sums of `Engine.step`, which are over all hosts."""
     rows = tf.ones([2, 1, 3], tf.int32)

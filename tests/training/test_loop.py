@@ -500,6 +500,30 @@ def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path):
     assert (folder / "operative_config.gin").exists()
 
 
+@pytest.mark.slow
+def test_float16_resumes_exactly_and_from_other_precisions(tmp_path, reports):
+    """Gradients overflow in step 3. A float32 checkpoint has no scale."""
+    half = {"dtype_policy": "mixed_float16", "checkpoint_period": 4}
+    half["model"] = functools.partial(toy.Overflowing, dropout_rate=0.3)
+    run(tmp_path / "whole", 6, **half)
+    scales = [reports[step]["loss_scale"] for step in range(1, 7)]
+    assert scales == [32768] * 2 + [16384] * 4
+    assert reports[6]["skipped_steps"] == 1
+    run(tmp_path / "parts", 4, **half)
+    run(tmp_path / "parts", 6, **half)
+    whole, parts = (read_checkpoint(tmp_path / n, 6) for n in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+    values = {"scale": 16384, "finite_steps": 3, "iteration": 5}
+    for name, value in values.items():
+        group = "optimizer" if name == "iteration" else "loss_scale"
+        assert whole[tensor_name(group, name)] == value
+    run(tmp_path / "parts", 7, **half | {"dtype_policy": "float32"})
+    run(tmp_path / "parts", 8, **half)
+    assert reports[8]["loss_scale"] == 32768
+
+
 def test_mixed_bfloat16_is_not_left_behind(tmp_path, capsys):
     run(tmp_path, 1, dtype_policy="mixed_bfloat16")
     assert keras.config.dtype_policy().name == "float32"

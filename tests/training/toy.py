@@ -15,6 +15,7 @@ from remixer_tf.training.loop import train
 from remixer_tf.training.settings import Checkpointing, Launch, Schedule
 
 VOCAB_SIZE = 16
+BAD_TOKEN = 14  # whose gradient `Overflowing` has not
 
 
 class ToyModel(keras.Model):
@@ -38,6 +39,17 @@ class ToyModel(keras.Model):
         encoded = self.embedding(batch["encoder_input_tokens"])
         x = x + ops.mean(encoded, axis=1, keepdims=True)
         return self.logits(self.dropout(x, training=training))
+
+
+class Overflowing(ToyModel):
+    """Finite logits whose gradient is not where the first input is `BAD_TOKEN`."""
+
+    def call(self, batch, training=False):
+        logits = super().call(batch, training=training)
+        bad = ops.equal(batch["encoder_input_tokens"][0, 0], BAD_TOKEN)
+        # The slope of a root at 0 is infinite.
+        x = ops.where(bad, 0.0, 1.0) * ops.mean(ops.square(logits))
+        return logits + ops.where(bad, ops.sqrt(x), 0.0)
 
 
 class ReportingModel(ToyModel):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
-from remixer_tf.engines.engine import Cost, Engine, Host, check_rows
+from remixer_tf.engines.engine import Cost, Engine, Host, check_float16, check_rows
 from remixer_tf.engines.jax.flops import product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
@@ -19,6 +19,7 @@ from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
 from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
+from remixer_tf.optimizers.loss_scale import loss_scale_for
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
@@ -91,7 +92,8 @@ class JaxEngine(Engine):
         self.build_model(model, dtype_policy)
         with placed(lambda scalar: self._everywhere):
             self.optimizer = optimizer()
-        self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
+            self.loss_scale = loss_scale_for(dtype_policy)
+        self._compute_dtype = keras.DTypePolicy(dtype_policy).compute_dtype
         partition = self._layout.slot_partition(self.model)
 
         def of_slot(slot):
@@ -102,17 +104,19 @@ class JaxEngine(Engine):
 
         with placed(of_slot):
             self._train_step = JaxTrainStep(
-                self.model, self.optimizer, objective, constrain
+                self.model, self.optimizer, objective, constrain, self.loss_scale
             )
-        trainable, non_trainable, slots = self._train_step.variables()
+        trainable, non_trainable, slots, scale = self._train_step.variables()
         of_variables = self._of_variables()
         self._of_state = State(
             [of_variables[variable.path] for variable in trainable],
             [of_variables[variable.path] for variable in non_trainable],
             [of_slot(slot) for slot in slots],
+            [self._everywhere for _ in scale],
         )
 
     def build_model(self, model, dtype_policy):
+        check_float16(dtype_policy, self._mesh.devices.flat[0].platform.upper())
         # Each variable is split when it is made: no device holds them all.
         with placed(self._of_new):
             self.model = build_model(model, dtype_policy)

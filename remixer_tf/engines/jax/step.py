@@ -23,11 +23,13 @@ class State(NamedTuple):
     Attributes:
         trainable, non_trainable: the model's. Random states are non-trainable.
         optimizer: slots and the count of iterations.
+        loss_scale: those of `LossScale.variables`; empty if nothing is scaled.
     """
 
     trainable: list
     non_trainable: list
     optimizer: list
+    loss_scale: list
 
 
 class JaxTrainStep:
@@ -43,15 +45,19 @@ class JaxTrainStep:
         objective: the `Objective`; None for its defaults.
         constrain: a function that constrains how devices share a micro-batch, a
             dictionary of arrays [rows, ...]; None for one device.
+        loss_scale: the `LossScale`; None scales nothing.
     """
 
-    def __init__(self, model, optimizer, objective=None, constrain=None):
+    def __init__(
+        self, model, optimizer, objective=None, constrain=None, loss_scale=None
+    ):
         check_optimizer(optimizer)
         check_trains(model)
         self._model = model
         self._optimizer = optimizer
         self.objective = objective or Objective()
         self._constrain = constrain or (lambda part: part)
+        self._loss_scale = loss_scale
         optimizer.build(model.trainable_variables)
 
     def variables(self):
@@ -60,6 +66,7 @@ class JaxTrainStep:
             self._model.trainable_variables,
             self._model.non_trainable_variables,
             self._optimizer.variables,
+            self._loss_scale.variables if self._loss_scale else [],
         )
 
     def train_steps(self, state, superbatch, stop):
@@ -86,9 +93,12 @@ class JaxTrainStep:
         with keras.StatelessScope(slots):
             learning_rate = jnp.asarray(self._optimizer.learning_rate, "float32")
         compute = self._part if self.objective.micro_batches == 1 else self._parts
+        scale = state.loss_scale[0] if self._loss_scale else None
         sums, gradients, non_trainable = compute(
-            state.trainable, state.non_trainable, batch, weight
+            state.trainable, state.non_trainable, batch, weight, scale
         )
+        if scale is not None:
+            gradients = [gradient / scale for gradient in gradients]
         norm = global_norm(gradients)
         if (most := self.objective.clip_norm) is not None:
             scale = most / jnp.maximum(norm, most)
@@ -96,7 +106,8 @@ class JaxTrainStep:
         trainable, optimizer = self._optimizer.stateless_apply(
             state.optimizer, gradients, state.trainable
         )
-        finite = jnp.isfinite(norm) & jnp.isfinite(sums["objective"])
+        objective = sums["objective"]
+        finite = jnp.isfinite(norm) & jnp.isfinite(objective)
         updated = finite & (weight > 0)
 
         def keep(new, old):
@@ -114,14 +125,22 @@ class JaxTrainStep:
             "updates": updated.astype("float32"),
             "skipped": 1 - finite.astype("float32"),
         }
+        loss_scale = state.loss_scale
+        if self._loss_scale is not None:
+            loss_scale, overflowed = self._loss_scale.after(
+                loss_scale, updated, finite, objective
+            )
+            sums["overflowed"] = overflowed.astype("float32")
+            sums["skipped"] -= sums["overflowed"]
         state = State(
             keep(trainable, state.trainable),
             non_trainable,
             keep(optimizer, state.optimizer),
+            loss_scale,
         )
         return state, sums
 
-    def _parts(self, trainable, non_trainable, batch, weight):
+    def _parts(self, trainable, non_trainable, batch, weight, scale):
         """Returns what `_part` does, added up over the micro-batches."""
         parts = {
             key: value.reshape(self.objective.micro_batches, -1, *value.shape[1:])
@@ -132,7 +151,7 @@ class JaxTrainStep:
             totals, non_trainable = carry
             part = self._constrain(part)
             sums, gradients, non_trainable = self._part(
-                trainable, non_trainable, part, weight
+                trainable, non_trainable, part, weight, scale
             )
             totals = jax.tree.map(jnp.add, totals, gradients)
             return (totals, non_trainable), sums
@@ -142,7 +161,7 @@ class JaxTrainStep:
         sums = {key: jnp.sum(value, axis=0) for key, value in sums.items()}
         return sums, gradients, non_trainable
 
-    def _part(self, trainable, non_trainable, batch, weight):
+    def _part(self, trainable, non_trainable, batch, weight, scale):
         """Returns sums, gradients and random states of one part of the batch."""
         variables, reached = self.variables(), set()
 
@@ -163,7 +182,7 @@ class JaxTrainStep:
                     outputs, batch, reported, weight, share
                 )
             states = [scope.get_current_value(v) for v in variables.non_trainable]
-            return value, (sums, states)
+            return value if scale is None else value * scale, (sums, states)
 
         gradient = jax.grad(objective, has_aux=True)
         gradients, (sums, states) = gradient(trainable)

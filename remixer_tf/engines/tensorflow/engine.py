@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
-from remixer_tf.engines.engine import Cost, Engine, check_rows
+from remixer_tf.engines.engine import Cost, Engine, check_float16, check_rows
 from remixer_tf.engines.tensorflow.flops import (
     matmul_flops,
     peak_bytes,
@@ -23,6 +23,7 @@ from remixer_tf.engines.tensorflow.trace import write_json_traces
 from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
+from remixer_tf.optimizers.loss_scale import loss_scale_for
 
 
 class TensorFlowEngine(Engine):
@@ -56,16 +57,20 @@ class TensorFlowEngine(Engine):
         self.build_model(model, dtype_policy)
         with self._strategy.scope():
             self.optimizer = optimizer()
-        self._compute_dtype = "bfloat16" if "bfloat16" in dtype_policy else "float32"
+            self.loss_scale = loss_scale_for(dtype_policy)
+        self._compute_dtype = keras.DTypePolicy(dtype_policy).compute_dtype
         self._train_step = TrainStep(
             self.model,
             self.optimizer,
             self._strategy,
             objective,
             jit_compile=self._jit_compile,
+            loss_scale=self.loss_scale,
         )
 
     def build_model(self, model, dtype_policy):
+        if tf.config.list_logical_devices("TPU"):
+            check_float16(dtype_policy, "TPU")
         with self._strategy.scope():
             self.model = build_model(model, dtype_policy)
 

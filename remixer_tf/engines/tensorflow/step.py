@@ -47,18 +47,28 @@ class TrainStep:
         objective: the `Objective`; None for its defaults.
         jit_compile: bool, whether XLA compiles forward and backward passes. None
             compiles on GPUs.
+        loss_scale: the `LossScale`, made in the strategy's scope; None scales nothing.
 
     Attributes:
         run_steps: the `tf.function` that a call runs on what `arguments` returns.
     """
 
-    def __init__(self, model, optimizer, strategy, objective=None, jit_compile=None):
+    def __init__(
+        self,
+        model,
+        optimizer,
+        strategy,
+        objective=None,
+        jit_compile=None,
+        loss_scale=None,
+    ):
         check_optimizer(optimizer)
         check_trains(model)
         self._model = model
         self._optimizer = optimizer
         self._strategy = strategy
         self._objective = objective or Objective()
+        self._loss_scale = loss_scale
         self._micro_batches = self._objective.micro_batches
         self._num_replicas = strategy.num_replicas_in_sync
         self._gradients = tf.function(
@@ -98,8 +108,8 @@ class TrainStep:
             )
             # All replicas have the same.
             new = {k: first_local(value) for k, value in new.items()}
-            norm = new["gradient_norm"]
-            finite = tf.math.is_finite(norm) & tf.math.is_finite(new["objective"])
+            norm, objective = new["gradient_norm"], new["objective"]
+            finite = tf.math.is_finite(norm) & tf.math.is_finite(objective)
 
             def update():
                 self._strategy.run(self._apply, (gradients,))
@@ -119,6 +129,12 @@ class TrainStep:
                 "updates": updates,
                 "skipped": 1.0 - tf.cast(finite, tf.float32),
             }
+            if self._loss_scale is not None:
+                overflowed = self._adapt_scale(updates > 0, finite, objective)
+                new |= {
+                    "overflowed": overflowed,
+                    "skipped": new["skipped"] - overflowed,
+                }
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
         targets, _ = targets_and_weights(superbatch)
@@ -137,6 +153,15 @@ class TrainStep:
         )
         return sums
 
+    def _adapt_scale(self, updated, finite, objective):
+        """Assigns the loss scale after a step. Returns 1.0 if gradients overflowed."""
+        variables = self._loss_scale.variables
+        values = [tf.convert_to_tensor(variable.value) for variable in variables]
+        values, overflowed = self._loss_scale.after(values, updated, finite, objective)
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        return tf.cast(overflowed, tf.float32)
+
     def _trace(self, superbatch):
         """Traces the model. `_loop` needs names and shapes of the sums beforehand."""
         batch, replica_id = self._batch_at(superbatch, 0)
@@ -144,7 +169,8 @@ class TrainStep:
         traced = self._gradients.get_concrete_function(*specs, replica_id)
         sums, _ = traced.structured_outputs
         self._shapes = {key: value.shape for key, value in sums.items()}
-        self._shapes |= dict.fromkeys(_SCALARS, tf.TensorShape([]))
+        scalars = (*_SCALARS, "overflowed") if self._loss_scale else _SCALARS
+        self._shapes |= dict.fromkeys(scalars, tf.TensorShape([]))
 
     def _part_specs(self, batch):
         """Returns the specs of a micro-batch and of the weight, for `_gradients`."""
@@ -177,6 +203,9 @@ class TrainStep:
             "stop": tf.identity(stop),  # into the graph of the loop
         }
         sums, gradients = context.all_reduce("SUM", (sums, gradients))
+        if self._loss_scale is not None:
+            scale = tf.convert_to_tensor(self._loss_scale.scale.value)
+            gradients = [gradient / scale for gradient in gradients]
         sums["gradient_norm"] = norm = tf.linalg.global_norm(gradients)
         if (most := self._objective.clip_norm) is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, most, norm)
@@ -230,6 +259,8 @@ class TrainStep:
             objective, sums = self._objective.of_part(
                 outputs, batch, reported, weight, share
             )
+            if self._loss_scale is not None:
+                objective *= tf.convert_to_tensor(self._loss_scale.scale.value)
         gradients = tape.gradient(objective, variables)
         unused = [
             variable.path

@@ -1,0 +1,109 @@
+"""Models that compute in float16: finite where float16's 65,504 would be exceeded."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.decoding import greedy_decode
+from remixer_tf.layers import Context, GatedFeedForward, MoE, Sublayer
+from remixer_tf.models import PostNormBlock, TransformerStack
+from tests.compiled import compiled
+from tests.models.tiny import (
+    EACH_DECODER,
+    EACH_KIND,
+    read_by,
+    tiny_batch,
+    tiny_decoder,
+    tiny_model,
+)
+
+POLICY = "mixed_float16"
+
+
+def check(make, batch):
+    """Outputs in float16 are finite and near those of float32; returns the model."""
+    reference, model = make(), make(dtype=POLICY)
+    model.set_weights(reference.get_weights())
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    logits = compiled(model)(batch)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    expected = np.array(compiled(reference)(batch))
+    error = np.array(logits) - expected
+    assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.01
+    return model
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_encoder_decoders_with_padding_rows(kind):
+    batch = tiny_batch()
+    batch["encoder_input_tokens"][-1] = 0
+    batch["decoder_target_tokens"][-1] = 0
+    check(functools.partial(tiny_model, kind), batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EACH_DECODER)
+def test_decoders(kind):
+    make = functools.partial(tiny_decoder, kind)
+    model = check(make, read_by(make(), tiny_batch()))
+    greedy_decode(model, {"encoder_input_tokens": np.ones((2, 2), "int32")}, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_decoding(kind):
+    if kind == "mixer_encoder":
+        pytest.skip("as t5_1_1")
+    inputs = {"encoder_input_tokens": tiny_batch()["encoder_input_tokens"]}
+    keras.utils.set_random_seed(1)
+    reference, model = tiny_model(kind), tiny_model(kind, dtype=POLICY)
+    model.set_weights(reference.get_weights())
+    expected, found = (greedy_decode(m, inputs, 5) for m in (reference, model))
+    np.testing.assert_allclose(
+        np.array(found.scores), np.array(expected.scores), rtol=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(GatedFeedForward, 64, "relu"),
+        functools.partial(MoE, 1, 64, activation="relu", gated=True),
+    ],
+)
+def test_what_wo_sums_may_exceed_float16(make):
+    """64 hidden units of 40 * 40, times a W_o of ones: 102,400."""
+    layers = [make(name="layer", dtype=dtype) for dtype in ("float32", POLICY)]
+    for layer in layers:
+        layer.build((None, None, 4))
+        for weight in layer.weights:
+            one = "wo" in weight.path
+            weight.assign(np.full(weight.shape, 1.0 if one else 10.0))
+        x = ops.ones((1, 2, 4), layer.compute_dtype)
+        y = np.array(layer(x, context=Context()))
+        np.testing.assert_allclose(y, np.full(y.shape, 102_400.0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("block", [None, PostNormBlock])
+def test_the_residual_stream_may_exceed_float16(block):
+    """Two sublayers that each add 60,000 to all channels but the first."""
+
+    class Add(Sublayer):
+        causal = True
+
+        def call(self, x, context, training=False):
+            assert keras.backend.standardize_dtype(x.dtype) == self.compute_dtype
+            return ops.zeros_like(x) + ops.cast([0.0, 6e4, 6e4, 6e4], x.dtype)
+
+        def decode_step(self, x, cache, context, state):
+            return self.call(x, context), cache
+
+    options = {} if block is None else {"block": block}
+    stack = TransformerStack({"add": Add}, num_layers=2, dtype=POLICY, **options)
+    stack.build((None, None, 4))
+    y, _ = stack(ops.ones((1, 2, 4)), context=Context())
+    # A root mean square of 1, and the first channel is small.
+    np.testing.assert_allclose(y[0, 0, 1:], np.full(3, (4 / 3) ** 0.5), rtol=1e-3)

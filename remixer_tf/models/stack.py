@@ -18,8 +18,8 @@ from remixer_tf.models.remat import call_recomputed, check_remat
 class Block(keras.layers.Layer):
     """`x + dropout(sublayer(norm(x)))`, the pre-norm residual around every sublayer.
 
-    Its dtype is the residual stream's, in which the norm and the sum are computed. The
-    sublayer may have another.
+    A block's dtype is that of the norm and the residual stream. The sublayer may have
+    another.
 
     Args:
         sublayer: a `Sublayer`.

@@ -36,7 +36,7 @@ class SkippedSteps:
 
     Args:
         model_dir: folder of the run.
-        max_skipped: int, how many steps may be skipped after a start, without those
+        max_skipped: int, how many steps may be not finite after a start, without those
             that overflowed.
         configuration: str, the operative gin, kept with the batch.
         host: this `Host`, which writes its part of the batch.

@@ -1,0 +1,96 @@
+"""Weights in 8 bits: `w = s q`, with integers q and a scale s for each channel."""
+
+import hashlib
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from remixer_tf.layers import MoE
+
+LARGEST = 127  # -128 is left out, so that the integers are symmetric
+
+
+class EightBits(NamedTuple):
+    """A weight as integers and scales: `w = scale * integers`, up to half a scale.
+
+    Attributes:
+        integers: int8, of the weight's shape.
+        scale: float32, of that shape, but 1 in the axis that shares a scale.
+    """
+
+    integers: Any
+    scale: Any
+
+
+def quantize(weight, axis):
+    """Rounds a weight to the nearest integers, from -127 to 127.
+
+    s = max |w| / 127 over the axis, and q = round(w / s), so |w - s q| <= s / 2.
+
+    Args:
+        weight: float array.
+        axis: int, the axis whose numbers share a scale.
+
+    Returns:
+        an `EightBits`.
+
+    Examples:
+        >>> quantize(np.array([[1.27, 0.3], [-0.4, 0.0]]), axis=0).integers
+        array([[127, 127], [-40,   0]], dtype=int8)
+    """
+    weight = np.asarray(weight, "float32")
+    scale = np.max(np.abs(weight), axis, keepdims=True) / LARGEST
+    scale = np.where(scale > 0, scale, 1.0).astype("float32")
+    integers = np.clip(np.rint(weight / scale), -LARGEST, LARGEST)
+    return EightBits(integers.astype("int8"), scale)
+
+
+def shared_axes(model):
+    """Which weights of a model are stored in 8 bits.
+
+    Those are the kernels of dense layers and experts, with a scale for each output, and
+    embeddings of tokens, with a scale for each token. Norms, biases, matrices over
+    positions and routers stay float32: they are small, or errors in them grow.
+
+    Args:
+        model: a built `keras.Model`.
+
+    Returns:
+        dictionary from a weight's path to the axis that shares a scale.
+    """
+    axes = {}
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            axes[layer._kernel.path] = -2
+        elif isinstance(layer, keras.layers.Embedding):
+            axes[layer._embeddings.path] = -1
+        elif isinstance(layer, MoE):
+            axes |= {weight.path: -2 for weight in (*layer.wi, layer.wo)}
+    return axes
+
+
+class Constants:
+    """Finds weights among the constants of a converted file, by their values.
+
+    Args:
+        weights: iterable of pairs: a float array, and the axis that shares a scale.
+            Only matrices are found, as they are or transposed.
+    """
+
+    def __init__(self, weights):
+        self._found = {}
+        for array, axis in weights:
+            array = np.asarray(array, "float32")
+            if array.ndim == 2:
+                self._found[_key(array)] = (array, axis)
+                self._found.setdefault(_key(array.T), (array.T, -3 - axis))
+
+    def find(self, array):
+        """Returns the `EightBits` of a constant, or None if it is no such weight."""
+        found = self._found.get(_key(array))
+        return None if found is None else quantize(*found)
+
+
+def _key(array):
+    return array.shape, hashlib.sha256(np.ascontiguousarray(array)).digest()

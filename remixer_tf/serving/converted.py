@@ -77,7 +77,7 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             compare(runtime, path, function, examples)
             agreement = 1.0
             if weights != "float32":
-                runtime.quantize(path, graph.weights.constants(), weights)
+                runtime.quantize(path, graph.weights.matrix_shapes(), weights)
                 agreement = token_agreement(runtime, path, function, examples)
         except ValueError as error:
             raise UserError(

@@ -1,6 +1,5 @@
 """Weights in 8 bits: `w = s q`, with integers q and a scale s for each channel."""
 
-import hashlib
 from typing import Any, NamedTuple
 
 import keras
@@ -70,27 +69,14 @@ def shared_axes(model):
     return axes
 
 
-class Constants:
-    """Finds weights among the constants of a converted file, by their values.
+def matrix_shapes(model):
+    """Returns the shapes of the matrices of `shared_axes`, also transposed, as a set.
 
-    Args:
-        weights: iterable of pairs: a float array, and the axis that shares a scale.
-            Only matrices are found, as they are or transposed.
+    A converted file has no names for its constants, and some are no weights: LiteRT's
+    converter multiplies a norm's scale into the kernel that follows. So what a product
+    or a look-up reads is known by its shape. Experts have three axes, and are left out.
     """
-
-    def __init__(self, weights):
-        self._found = {}
-        for array, axis in weights:
-            array = np.asarray(array, "float32")
-            if array.ndim == 2:
-                self._found[_key(array)] = (array, axis)
-                self._found.setdefault(_key(array.T), (array.T, -3 - axis))
-
-    def find(self, array):
-        """Returns the `EightBits` of a constant, or None if it is no such weight."""
-        found = self._found.get(_key(array))
-        return None if found is None else quantize(*found)
-
-
-def _key(array):
-    return array.shape, hashlib.sha256(np.ascontiguousarray(array)).digest()
+    axes = shared_axes(model)
+    shapes = {tuple(w.shape) for w in model.weights if w.path in axes}
+    shapes = {shape for shape in shapes if len(shape) == 2}
+    return shapes | {shape[::-1] for shape in shapes}

@@ -45,19 +45,19 @@ def convert(module, function, path):
         file.write(content)
 
 
-def quantize(path, constants, weights):
+def quantize(path, shapes, weights):
     """Stores weights of a file in 8 bits, see `litert_graph.quantize`.
 
     Args:
         path: str, of the file, which is replaced.
-        constants: the `Constants` to store so.
+        shapes: `matrix_shapes`, of the constants to store so.
         weights: str, "int8" or "int8_weight_only".
     """
     with open(path, "rb") as file:
         content = file.read()
     only = weights == "int8_weight_only"
     with open(path, "wb") as file:
-        file.write(litert_graph.quantize(content, constants, only))
+        file.write(litert_graph.quantize(content, shapes, only))
 
 
 def load(path):

@@ -4,11 +4,13 @@ import copy
 
 import numpy as np
 
+from remixer_tf.serving import int8
+
 # The versions of operators that take 8 bits, so that older runtimes refuse the file.
 VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 5, "GATHER": 2, "CAST": 1, "MUL": 1}
 
 
-def quantize(content, constants, weight_only=False):
+def quantize(content, shapes, weight_only=False):
     """Stores weights in 8 bits, in all graphs of a file, the bodies of loops included.
 
     A product of positions with a kernel rounds each position's numbers to 8 bits while
@@ -17,8 +19,8 @@ def quantize(content, constants, weight_only=False):
 
     Args:
         content: bytes of a file with float32 weights.
-        constants: the `Constants` to store so. A product's constant is its second
-            factor; others stay.
+        shapes: `int8.matrix_shapes`, of the constants to store so. A product's constant
+            is its second factor; others stay.
         weight_only: bool.
 
     Returns:
@@ -28,11 +30,11 @@ def quantize(content, constants, weight_only=False):
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromPackedBuf(content, 0)
-    editor = _Editor(schema, model, constants, weight_only)
+    editor = _Editor(schema, model, shapes, weight_only)
     for graph in model.subgraphs:
         editor.rewrite(graph)
     read = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
-    for number in editor.replaced - read:
+    for number in {*editor.buffers} - read:
         model.buffers[number].data = None
     builder = flatbuffers.Builder(len(content) // 2)
     builder.Finish(model.Pack(builder), b"TFL3")
@@ -43,15 +45,14 @@ class _Editor:
     """Rewrites the graphs of one file.
 
     Attributes:
-        replaced: set of ints, the float buffers that graphs may read no longer.
+        buffers: dictionary from a float buffer to those of integers and of scales.
     """
 
-    def __init__(self, schema, model, constants, weight_only):
+    def __init__(self, schema, model, shapes, weight_only):
         self._schema, self._model = schema, model
-        self._constants, self._weight_only = constants, weight_only
-        self._buffers = {}  # from a float buffer to those of integers and scales
+        self._shapes, self._weight_only = shapes, weight_only
         self._codes = {}
-        self.replaced = set()
+        self.buffers = {}
 
     def rewrite(self, graph):
         kinds = self._schema.BuiltinOperator
@@ -73,18 +74,16 @@ class _Editor:
         """Returns the buffers of a constant in 8 bits and its scales, or None."""
         tensor = graph.tensors[operator.inputs[place]]
         data = self._model.buffers[tensor.buffer].data
-        if tensor.type != self._schema.TensorType.FLOAT32 or data is None:
+        shape = () if tensor.shape is None else tuple(tensor.shape)
+        is_float = tensor.type == self._schema.TensorType.FLOAT32
+        if data is None or not is_float or shape not in self._shapes:
             return None
-        if tensor.buffer not in self._buffers:
-            array = np.frombuffer(np.asarray(data, "uint8").tobytes(), "<f4")
-            eight = self._constants.find(array.reshape(tensor.shape))
+        if tensor.buffer not in self.buffers:
             # Rows have a scale each: outputs of a kernel, tokens of an embedding.
-            if eight is None or eight.scale.shape[1] != 1:
-                self._buffers[tensor.buffer] = None
-            else:
-                self.replaced.add(tensor.buffer)
-                self._buffers[tensor.buffer] = [self._add_buffer(x) for x in eight]
-        return self._buffers[tensor.buffer]
+            array = np.asarray(data, "uint8").view("<f4").reshape(shape)
+            eight = int8.quantize(array, axis=1)
+            self.buffers[tensor.buffer] = [self._add_buffer(x) for x in eight]
+        return self.buffers[tensor.buffer]
 
     def _product(self, graph, operator, integers, scale):
         """FULLY_CONNECTED, of a kernel `[d_out, d_in]`."""
@@ -111,10 +110,10 @@ class _Editor:
         (table, ids), (y,) = operator.inputs, operator.outputs
         thin = {"shape": [*graph.tensors[y].shape[:-1], 1]}
         column = {"shape": [graph.tensors[table].shape[0], 1]}
-        table = self._add_tensor(graph, table, "int8", "INT8", buffer=integers)
         scales = self._add_tensor(
             graph, table, "scale", "FLOAT32", buffer=scale, **column
         )
+        table = self._add_tensor(graph, table, "int8", "INT8", buffer=integers)
         row = self._add_tensor(graph, y, "int8", "INT8")
         floats = self._add_tensor(graph, y, "float", "FLOAT32")
         row_scale = self._add_tensor(graph, y, "scale", "FLOAT32", **thin)
@@ -168,5 +167,5 @@ class _Editor:
         read = {number for operator in graph.operators for number in operator.inputs}
         read |= {*graph.inputs, *graph.outputs}
         for number, tensor in enumerate(graph.tensors):
-            if number not in read and tensor.buffer in self.replaced:
+            if number not in read and tensor.buffer in self.buffers:
                 tensor.buffer = 0

@@ -1,8 +1,6 @@
 """Changes to graphs of ONNX: loops that read from outside, weights in 8 bits."""
 
-import collections
-
-import numpy as np
+from remixer_tf.serving import int8
 
 
 def graphs_of(graph):
@@ -64,7 +62,7 @@ def _rename_inputs(graphs, renamed):
             output.name = renamed.get(output.name, output.name)
 
 
-def quantize(model, constants):
+def quantize(model, shapes):
     """Stores weights in 8 bits; products round the other factor while they run.
 
     `X W` becomes `s_x s_w (X_q - z) W_q`, with X_q in uint8 and its s_x and z from the
@@ -73,43 +71,61 @@ def quantize(model, constants):
 
     Args:
         model: a `ModelProto` after `read_from_outside`, which is changed.
-        constants: the `Constants` to store so. A product's constant is its second
-            factor; others stay.
+        shapes: `int8.matrix_shapes`, of the constants to store so. A product's constant
+            is its second factor; others stay.
     """
     import onnx
 
-    stored = {}  # by the name of a constant: the names of integers and scales
-    for constant in list(model.graph.initializer):
-        if constant.data_type != onnx.TensorProto.FLOAT:
-            continue
-        array = onnx.numpy_helper.to_array(constant)
-        if (eight := constants.find(array)) is not None:
-            names = f"{constant.name}_int8", f"{constant.name}_scale"
-            stored[constant.name] = names
-            arrays = [eight.integers, eight.scale]
-            if eight.scale.shape[0] == 1:
-                arrays[1] = eight.scale[0]  # [d_out], as runtimes expect it
-            for name, array in zip(names, arrays, strict=True):
-                new = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
-                model.graph.initializer.append(new)
+    floats = {
+        constant.name: constant
+        for constant in model.graph.initializer
+        if constant.data_type == onnx.TensorProto.FLOAT
+        and tuple(constant.dims) in shapes
+    }
+    stored = _Stored(model.graph, floats)
     for graph in reversed(list(graphs_of(model.graph))):  # the nodes are copied
         _rewrite(graph, stored)
-    used = collections.Counter(
+    read = {
         name for g in graphs_of(model.graph) for node in g.node for name in node.input
-    )
+    }
     for constant in list(model.graph.initializer):
-        if not used[constant.name]:
+        if constant.name in floats and constant.name not in read:
             model.graph.initializer.remove(constant)
 
 
+class _Stored:
+    """Adds integers and scales of constants to a graph, each once."""
+
+    def __init__(self, graph, floats):
+        self._graph, self._floats, self._names = graph, floats, {}
+
+    def __contains__(self, name):
+        return name in self._floats
+
+    def names(self, name, axis):
+        """Returns the names of a constant's integers, and of its scales."""
+        import onnx
+
+        if (name, axis) not in self._names:
+            array = onnx.numpy_helper.to_array(self._floats[name])
+            integers, scale = int8.quantize(array, axis)
+            # A product's runtime expects scales [d_out].
+            arrays = integers, scale if axis == 1 else scale[0]
+            names = f"{name}_int8_{axis}", f"{name}_scale_{axis}"
+            for array, new in zip(arrays, names, strict=True):
+                self._graph.initializer.append(onnx.numpy_helper.from_array(array, new))
+            self._names[name, axis] = names
+        return self._names[name, axis]
+
+
 def _rewrite(graph, stored):
-    """Replaces the products and gathers of a graph that read what is `stored`."""
+    """Replaces the products and look-ups of a graph that read what is `stored`."""
     nodes, rounded = [], {}
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in stored:
-            nodes += _product(node, *stored[node.input[1]], rounded)
+            nodes += _product(node, *stored.names(node.input[1], axis=0), rounded)
         elif node.op_type == "Gather" and node.input[0] in stored:
-            nodes += _rows(node, *stored[node.input[0]])
+            nodes += _rows(node, *stored.names(node.input[0], axis=1))
         else:
             nodes.append(node)
     del graph.node[:]

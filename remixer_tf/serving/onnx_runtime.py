@@ -33,18 +33,18 @@ def convert(module, function, path):
     onnx.save(model, path)
 
 
-def quantize(path, constants, weights):
+def quantize(path, shapes, weights):
     """Stores weights of a file in 8 bits, see `onnx_graph.quantize`.
 
     Args:
         path: str, of the file, which is replaced.
-        constants: the `Constants` to store so.
+        shapes: `matrix_shapes`, of the constants to store so.
         weights: str, "int8".
     """
     import onnx
 
     model = onnx.load(path)
-    onnx_graph.quantize(model, constants)
+    onnx_graph.quantize(model, shapes)
     onnx.save(model, path)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
-from remixer_tf.serving.int8 import Constants, quantize, shared_axes
+from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 
@@ -35,15 +35,15 @@ class StoredWeights(tf.Module):
             raise UserError(
                 f"Weights are stored as one of {DTYPES}. Received: {dtype!r}"
             )
-        axes = shared_axes(model)
+        axes = shared_axes(model) if dtype == "int8" else {}
         self._stored = [
             _store_integers(weight, axes[weight.path])
-            if dtype == "int8" and weight.path in axes
+            if weight.path in axes
             else [_store(weight, "float32" if dtype == "int8" else dtype)]
             for weight in model.weights
         ]
         self._pairs = lambda: zip(model.weights, self._stored, strict=True)
-        self._axes = lambda: axes
+        self._shapes = lambda: matrix_shapes(model)
 
     @property
     def num_bytes(self):
@@ -51,14 +51,9 @@ class StoredWeights(tf.Module):
         variables = itertools.chain(*self._stored)
         return sum(v.dtype.size * v.shape.num_elements() for v in variables)
 
-    def constants(self):
-        """Returns the `Constants` of the model's weights that fit into 8 bits."""
-        axes = self._axes()
-        return Constants(
-            (weight.numpy(), axes[weight.path])
-            for weight, _ in self._pairs()
-            if weight.path in axes
-        )
+    def matrix_shapes(self):
+        """Returns `matrix_shapes` of the model."""
+        return self._shapes()
 
     def reading(self):
         """Returns a context for tracing: in it the model reads these weights."""

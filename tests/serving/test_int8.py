@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
-from remixer_tf.serving.int8 import Constants, quantize, shared_axes
+from remixer_tf.serving import litert, onnx_runtime
+from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder
@@ -37,16 +38,6 @@ def test_errors_are_half_a_step_at_most(shape):
     assert (np.abs(weight - scale * integers) <= scale / 2 * (1 + 1e-5)).all()
 
 
-def test_constants_are_found_as_they_are_and_transposed():
-    weight = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
-    constants = Constants([(weight, -2), (np.ones([2, 3, 4], "float32"), -2)])
-    found, turned = constants.find(weight), constants.find(weight.T)
-    assert found.scale.shape == (1, 3) and turned.scale.shape == (3, 1)
-    np.testing.assert_array_equal(found.integers, turned.integers.T)
-    assert constants.find(weight + 1e-6) is None
-    assert constants.find(weight.reshape(3, 5)) is None
-
-
 def test_which_weights_become_integers():
     model = tiny_decoder("smlp")  # mixing matrices, experts and two kinds of routers
     eight = shared_axes(model)
@@ -55,6 +46,8 @@ def test_which_weights_become_integers():
     kernels = [w.path for w in model.weights if w.path.endswith("kernel")]
     assert {p.split("/")[-2] for p in kernels if p not in eight} == {"router"}
     assert {p.split("/")[-1] for p in eight} == {"embeddings", "kernel", "wi", "wo"}
+    shapes = {(40, 8), (8, 12), (6, 8)}  # tokens, W_1 and W_2 of the gMLPs
+    assert matrix_shapes(model) == shapes | {shape[::-1] for shape in shapes}
 
 
 def test_a_weight_that_is_not_finite_is_named():
@@ -112,3 +105,52 @@ def test_a_saved_graph_of_integers(tmp_path):
     np.testing.assert_allclose(received, logits["int8"], rtol=1e-5, atol=1e-5)
     error = np.abs(received - logits["float32"]).max()
     assert 0 < error < 0.05 * logits["float32"].std()
+
+
+class Product(tf.Module):
+    """`(T[ids] + 1) W`, in a loop that adds it twice, as a search has its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = tf.Variable([[1.27, 0.5, -0.25], [0.0, 2.54, 0.02]] * 5)
+        self.kernel = tf.Variable([[1.27, 0.0], [0.4, -2.54], [0.12, 1.0]])
+        spec = tf.TensorSpec([1, 2], tf.int32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            def add(step, y):
+                return step + 1, y + (tf.gather(self.table, inputs) + 1) @ self.kernel
+
+            zeros = tf.constant(0), tf.zeros([1, 2, 2])
+            return {"y": tf.while_loop(lambda n, _: n < 2, add, zeros)[1]}
+
+        self.function = function
+
+
+@pytest.mark.parametrize(
+    "runtime, weights",
+    [
+        (litert, "int8_weight_only"),
+        (litert, "int8"),
+        (onnx_runtime, "int8"),
+    ],
+    ids=["litert_weight_only", "litert", "onnx"],
+)
+def test_a_product_by_hand(runtime, weights, tmp_path):
+    product = Product()
+    path = str(tmp_path / runtime.FILE)
+    runtime.convert(product, product.function, path)
+    runtime.quantize(path, {(10, 3), (3, 2), (2, 3)}, weights)
+    ids = np.array([[0, 3]], "int32")
+    y = runtime.load(path)(inputs=ids)["y"]
+    # Rows of the table and columns of the kernel have steps of 0.01 and 0.02, of which
+    # all numbers are multiples: 2 (2.27, 1.5, 0.75) W and 2 (1, 3.54, 1.02) W.
+    exact = 2 * np.array([[[3.5729, -3.06], [2.8084, -7.9716]]])
+    # Rounding 0 to 3.54 to 8 bits errs by 0.007 at most, times 2 (0 + 2.54 + 1).
+    tolerance = 1e-5 if weights == "int8_weight_only" else 0.05
+    np.testing.assert_allclose(y, exact, atol=tolerance)
+    content = (tmp_path / runtime.FILE).read_bytes()
+    for weight in (product.table, product.kernel):
+        floats = weight.numpy()
+        assert floats.tobytes() not in content
+        assert floats.T.tobytes() not in content

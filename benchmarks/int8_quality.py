@@ -1,4 +1,4 @@
-"""What weights in 8 bits cost: change of loss and exact match, and size, by format.
+"""Loss, exact match and size of models with weights in 8 bits, format by format.
 
     python -m benchmarks.int8_quality MODEL_DIR... [--splits=test,gen] [--examples=1000]
 

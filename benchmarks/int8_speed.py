@@ -8,14 +8,16 @@ Random weights, questions and answers of 64 tokens; no token ends an answer. A s
 rows x beams. Under `taskset` each program has one core and one thread, and its CPU time
 counts, so that other programs on the machine disturb little. All take turns; rates and
 ratios are medians of the rounds, and the first call, which prepares, does not count.
-LiteRT's files are of one row: it answers several one after another. LiteRT and ONNX
+LiteRT reads one row a call, so several rows are several calls. LiteRT and ONNX
 have no beam search. The anchors have the weights of T5.1.1, see `benchmarks.decode`.
 """
 
 import argparse
 import contextlib
 import functools
+import multiprocessing
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -27,11 +29,10 @@ from benchmarks.decode import LENGTH, Anchor, write_for_anchors
 from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
-from remixer_tf.serving import litert, onnx_runtime
+from remixer_tf.exporting import WEIGHTS
+from remixer_tf.serving.converted import RUNTIMES
 from remixer_tf.serving.token_graph import TokenGraph
 
-FILES = [(litert, "float32"), (litert, "int8_weight_only"), (litert, "int8")]
-FILES += [(onnx_runtime, "float32"), (onnx_runtime, "int8")]
 ANCHORS = ("transformers", "ctranslate2", "ctranslate2_int8")
 
 
@@ -71,7 +72,30 @@ class Ours:
         return time.process_time() - start
 
 
-def make_contestants(model, beams, folder):
+def make_model(name):
+    configuration.parse_gin([f"models/{name}.gin"], [])
+    model = configuration.call("EncoderDecoder")
+    model.build()
+    return model
+
+
+def path_of(folder, runtime, weights):
+    return os.path.join(folder, f"{weights}_{runtime.FILE}")
+
+
+def write_files(name, runtime, folder):
+    """Writes a model in each type; in a process of its own, as it takes much memory."""
+    graph = token_graph(make_model(name))
+    path = path_of(folder, RUNTIMES[runtime], "float32")
+    function = graph.function(None if RUNTIMES[runtime].ANY_BATCH else 1)
+    RUNTIMES[runtime].convert(graph, function, path)
+    for weights in WEIGHTS[runtime][1:]:
+        copy = path_of(folder, RUNTIMES[runtime], weights)
+        shutil.copy(path, copy)
+        RUNTIMES[runtime].quantize(copy, graph.weights.matrix_shapes(), weights)
+
+
+def make_contestants(name, model, beams, folder):
     """Returns dictionary of names to functions of (batch, beams)."""
     contestants = {}
     for weights in ("float32", "int8"):
@@ -81,26 +105,19 @@ def make_contestants(model, beams, folder):
             functions[n](tf.constant(rows))["outputs"].numpy()
 
         contestants[f"SavedModel {weights}"] = Ours(answer, beams)
-    graph = token_graph(model)
-    shapes = graph.weights.matrix_shapes()
-    for runtime, weights in FILES:
-        path = os.path.join(folder, runtime.FILE)
-        if weights == "float32":
-            function = graph.function(None if runtime.ANY_BATCH else 1)
-            runtime.convert(graph, function, path)
-            with open(path, "rb") as file:
-                content = file.read()
-        else:
-            path = os.path.join(folder, f"{weights}_{runtime.FILE}")
-            with open(path, "wb") as file:
-                file.write(content)
-            runtime.quantize(path, shapes, weights)
-        name = f"{runtime.NAME} {weights}"
-        print(f"<!-- {name}: {os.path.getsize(path) / 1e6:.1f} MB -->", flush=True)
-        run = load_onnx(path) if runtime is onnx_runtime else runtime.load(path)
-        contestants[name] = Ours(
-            lambda n, rows, run=run: run(inputs=rows), [1], runtime.ANY_BATCH
+    for key, runtime in RUNTIMES.items():
+        process = multiprocessing.get_context("spawn").Process(
+            target=write_files, args=(name, key, folder)
         )
+        process.start()
+        process.join()
+        for weights in WEIGHTS[key]:
+            path = path_of(folder, runtime, weights)
+            size = os.path.getsize(path) / 1e6
+            run = load_onnx(path) if key == "onnx" else runtime.load(path)
+            contestants[f"{runtime.NAME} {weights}, {size:.1f} MB"] = Ours(
+                lambda n, rows, run=run: run(inputs=rows), [1], runtime.ANY_BATCH
+            )
     return contestants
 
 
@@ -112,6 +129,13 @@ def load_onnx(path):
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options)
     return lambda **inputs: session.run(None, inputs)
+
+
+def float32_of(name, contestants):
+    """The contestant of the same program with weights in float32."""
+    program = name.split()[0].removesuffix("_int8")
+    names = [n for n in contestants if n.startswith(program) and "int8" not in n]
+    return names[0]
 
 
 def compare(model_name, contestants, batch, beams, rounds):
@@ -132,7 +156,7 @@ def compare(model_name, contestants, batch, beams, rounds):
             beams,
             name,
             f"{batch * LENGTH / seconds:.0f}",
-            ratio(name, f"{name.split()[0]} float32"),
+            ratio(name, float32_of(name, able)),
             ratio(name, "ctranslate2_int8"),
             ratio(name, "transformers"),
         )
@@ -159,9 +183,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as anchors:
         others = {}
         for name in options.models.split(","):
-            configuration.parse_gin([f"models/{name}.gin"], [])
-            model = configuration.call("EncoderDecoder")
-            model.build()
+            model = make_model(name)
             if options.anchors and not others:
                 path = write_for_anchors(model, folder)
                 for library in ANCHORS:
@@ -170,7 +192,7 @@ def main():
                     if anchor.starts:
                         others[library] = anchor.decode
             beams = sorted({n for _, n in sizes})
-            contestants = make_contestants(model, beams, folder)
+            contestants = make_contestants(name, model, beams, folder)
             for batch, n in sizes:
                 compare(name, contestants | others, batch, n, options.rounds)
 

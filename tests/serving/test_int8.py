@@ -143,8 +143,8 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
     runtime.quantize(path, {(10, 3), (3, 2), (2, 3)}, weights)
     ids = np.array([[0, 3]], "int32")
     y = runtime.load(path)(inputs=ids)["y"]
-    # Rows of the table and columns of the kernel have steps of 0.01 and 0.02, of which
-    # all numbers are multiples: 2 (2.27, 1.5, 0.75) W and 2 (1, 3.54, 1.02) W.
+    # Rows of the table and columns of the kernel have steps of 0.01 and 0.02: all
+    # numbers are multiples of them. 2 (2.27, 1.5, 0.75) W and 2 (1, 3.54, 1.02) W.
     exact = 2 * np.array([[[3.5729, -3.06], [2.8084, -7.9716]]])
     # Rounding 0 to 3.54 to 8 bits errs by 0.007 at most, times 2 (0 + 2.54 + 1).
     tolerance = 1e-5 if weights == "int8_weight_only" else 0.05

@@ -121,9 +121,12 @@ class Anchor:
         self.starts = self._process.stdout.readline() == "ready\n"
 
     def decode(self, batch, beams):
+        """Decodes, and returns the CPU time that it took, in seconds."""
         print(LENGTH, batch, beams, file=self._process.stdin, flush=True)
-        if not self._process.stdout.readline():
+        line = self._process.stdout.readline()
+        if not line:
             raise RuntimeError(f"{self._name} has ended; its message is above.")
+        return float(line.split()[1])
 
     def close(self):
         self._process.stdin.close()

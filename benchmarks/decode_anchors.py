@@ -3,14 +3,17 @@
     decode_anchors.py FOLDER LENGTH LIBRARY
 
 It imports nothing of this project, which need not be installed there. It says "ready".
-Lines come in, `inputs batch beams`, and for each a line "done" goes out. Each library
-has a process: CTranslate2 4.8.5 decodes at half its rate where torch 2.13 has computed
-anything before (1 row: 103 and 221 tokens/s, 2026-11-25).
+Lines come in, `inputs batch beams`, and for each a line "done SECONDS" goes out, with
+the CPU time that it took. Each library has a process: CTranslate2 4.8.5 decodes at half
+its rate where torch 2.13 has computed anything before (1 row: 103 and 221 tokens/s,
+2026-11-25).
 """
 
+import functools
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 
@@ -40,9 +43,9 @@ class HuggingFace:
 
 
 class CTranslate2:
-    """CTranslate2's translator, in float32."""
+    """CTranslate2's translator, in float32 or int8."""
 
-    def __init__(self, folder, length):
+    def __init__(self, folder, length, compute_type="float32"):
         import ctranslate2
 
         # In a process of its own, because torch computes in it.
@@ -50,7 +53,7 @@ class CTranslate2:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         self._translator = ctranslate2.Translator(
             os.path.join(folder, "ctranslate2"),
-            compute_type="float32",
+            compute_type=compute_type,
             inter_threads=1,
             intra_threads=len(os.sched_getaffinity(0)),
         )
@@ -96,7 +99,11 @@ class _Pieces:
         return f"<{token}>"
 
 
-LIBRARIES = {"transformers": HuggingFace, "ctranslate2": CTranslate2}
+LIBRARIES = {
+    "transformers": HuggingFace,
+    "ctranslate2": CTranslate2,
+    "ctranslate2_int8": functools.partial(CTranslate2, compute_type="int8"),
+}
 
 
 def main(folder, length, name):
@@ -110,10 +117,11 @@ def main(folder, length, name):
     print("ready", flush=True)
     for line in sys.stdin:
         inputs, batch, beams = map(int, line.split())
+        start = time.process_time()
         library.decode(
             np.random.default_rng(0).integers(2, 32000, (batch, inputs)), beams
         )
-        print("done", flush=True)
+        print("done", time.process_time() - start, flush=True)
 
 
 if __name__ == "__main__":

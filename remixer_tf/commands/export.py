@@ -28,8 +28,9 @@ def add_arguments(parser):
         "--weights",
         default="float32",
         metavar="TYPE",
-        help="type of the weights in a SavedModel: float32 (if not given), or, at half "
-        "the size, bfloat16 or float16. Computing stays as it is",
+        help="type of the weights: float32 if not given. In a SavedModel bfloat16, "
+        "float16 or int8, and computing stays as it is. In LiteRT and ONNX int8, whose "
+        "products are of integers, and in LiteRT int8_weight_only",
     )
     parser.add_argument(
         "--batch_sizes",

@@ -30,7 +30,7 @@ def check_runtime(name):
         ) from error
 
 
-def export_tokens(graph, task, name, folder):
+def export_tokens(graph, task, name, folder, weights="float32"):
     """Writes the search of a model, from ids to ids, as a file of another runtime.
 
     The folder also has the files of the vocabularies and `model.json`: the names, types
@@ -41,6 +41,12 @@ def export_tokens(graph, task, name, folder):
         task: the `seqio.Task` or `seqio.Mixture` of the model.
         name: str, one of `RUNTIMES`.
         folder: str. It appears when the runtime has given TensorFlow's answers.
+        weights: str, "float32", "int8" (products of integers), or, in LiteRT alone,
+            "int8_weight_only". The float32 file is compared before it is rounded.
+
+    Returns:
+        float, the part of TensorFlow's tokens that a file with rounded weights gives
+        for random questions; 1.0 in float32.
 
     Raises:
         FileExistsError: the folder exists.
@@ -69,6 +75,10 @@ def export_tokens(graph, task, name, folder):
         try:
             runtime.convert(graph, function, path)
             compare(runtime, path, function, examples)
+            agreement = 1.0
+            if weights != "float32":
+                runtime.quantize(path, graph.weights.matrix_shapes(), weights)
+                agreement = token_agreement(runtime, path, function, examples)
         except ValueError as error:
             raise UserError(
                 f"{error} Nothing was written. Export a SavedModel, or another search "
@@ -76,6 +86,7 @@ def export_tokens(graph, task, name, folder):
             ) from error
         description = os.path.join(local, "model.json")
         content = _describe_graph(runtime, function) | {
+            "weights": weights,
             "pad_id": 0,
             "eos_id": vocabularies["targets"].eos_id,
             "inputs_end_with_eos": "inputs" in task.output_features
@@ -88,6 +99,7 @@ def export_tokens(graph, task, name, folder):
         files = {_file(vocabulary) for vocabulary in vocabularies.values()} - {None}
         for file in {path, description, *files}:
             tf.io.gfile.copy(file, os.path.join(place, os.path.basename(file)))
+    return agreement
 
 
 def example_tokens(length, vocab_size):
@@ -115,13 +127,7 @@ def compare(runtime, path, function, examples):
     batches = [examples[row : row + 1] for row in range(len(examples))]
     if runtime.ANY_BATCH:
         batches.append(examples)
-    try:
-        run = runtime.load(path)
-        received = [run(**{spec.name: batch}) for batch in batches]
-    except Exception as error:  # a runtime's own, of no public class
-        raise UserError(
-            f"{runtime.NAME} cannot run what its converter wrote: {error}"
-        ) from error
+    received = _run(runtime, path, spec.name, batches)
     for batch, answers in zip(batches, received, strict=True):
         for name, expected in function(tf.constant(batch)).items():
             expected, answer = expected.numpy(), answers[name]
@@ -132,6 +138,41 @@ def compare(runtime, path, function, examples):
                     f"{name}{list(where)} is {answer[where]}, not {expected[where]}, "
                     f"for {spec.name} {batch.tolist()}."
                 )
+
+
+def token_agreement(runtime, path, function, examples):
+    """Compares a file with rounded weights with its graph in float32, row by row.
+
+    Args:
+        runtime, path, function, examples: see `compare`.
+
+    Returns:
+        float, the part of the tokens of `outputs` that are equal.
+
+    Raises:
+        ValueError: a score is not finite.
+    """
+    (spec,) = function.input_signature
+    batches = [examples[row : row + 1] for row in range(len(examples))]
+    received = _run(runtime, path, spec.name, batches)
+    if not all(np.isfinite(answers["scores"]).all() for answers in received):
+        raise UserError(f"With weights in int8, {runtime.NAME} gives no finite scores.")
+    equal = [
+        answers["outputs"] == function(tf.constant(batch))["outputs"].numpy()
+        for batch, answers in zip(batches, received, strict=True)
+    ]
+    return float(np.mean(equal))
+
+
+def _run(runtime, path, name, batches):
+    """Returns a file's answers to batches of the input of this name."""
+    try:
+        run = runtime.load(path)
+        return [run(**{name: batch}) for batch in batches]
+    except Exception as error:  # a runtime's own, of no public class
+        raise UserError(
+            f"{runtime.NAME} cannot run what its converter wrote: {error}"
+        ) from error
 
 
 def _first_difference(expected, received):

@@ -6,6 +6,7 @@ import tempfile
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
+from remixer_tf.serving import litert_graph
 
 NAME = "LiteRT"
 EXTRA = "litert"
@@ -42,6 +43,21 @@ def convert(module, function, path):
             raise UserError(f"LiteRT cannot compute {', '.join(names)}.") from error
     with open(path, "wb") as file:
         file.write(content)
+
+
+def quantize(path, shapes, weights):
+    """Stores weights of a file in 8 bits, see `litert_graph.quantize`.
+
+    Args:
+        path: str, of the file, which is replaced.
+        shapes: `matrix_shapes`, of the constants to store so.
+        weights: str, "int8" or "int8_weight_only".
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    only = weights == "int8_weight_only"
+    with open(path, "wb") as file:
+        file.write(litert_graph.quantize(content, shapes, only))
 
 
 def load(path):

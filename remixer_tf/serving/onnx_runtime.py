@@ -5,6 +5,7 @@ import logging
 import numpy as np
 
 from remixer_tf.errors import UserError
+from remixer_tf.serving import onnx_graph
 
 NAME = "ONNX"
 EXTRA = "onnx"
@@ -28,6 +29,22 @@ def convert(module, function, path):
     )
     if names := sorted(_unknown_operations(onnx, model.graph)):
         raise UserError(f"ONNX cannot compute {', '.join(names)}.")
+    onnx_graph.read_from_outside(model.graph)
+    onnx.save(model, path)
+
+
+def quantize(path, shapes, weights):
+    """Stores weights of a file in 8 bits, see `onnx_graph.quantize`.
+
+    Args:
+        path: str, of the file, which is replaced.
+        shapes: `matrix_shapes`, of the constants to store so.
+        weights: str, "int8".
+    """
+    import onnx
+
+    model = onnx.load(path)
+    onnx_graph.quantize(model, shapes)
     onnx.save(model, path)
 
 

@@ -1,20 +1,24 @@
-"""A model's weights as an export stores them: float32 or half the size."""
+"""A model's weights as an export stores them: float32, half or a quarter of it."""
 
 import contextlib
+import itertools
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
+from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "int8")
 
 
 class StoredWeights(tf.Module):
     """Holds the weights that `tf.saved_model.save` writes.
 
-    Weights of half the size are copies, cast back whenever they are read. Integers keep
-    their type. The model is no attribute, or Keras would save it too.
+    Smaller weights are copies, cast back whenever they are read. int8 has a float32
+    scale for each channel, and leaves some weights in float32, see `shared_axes`.
+    Integers keep their type. The model is no attribute, or Keras would save it too.
 
     Args:
         model: a built `keras.Model`.
@@ -31,24 +35,44 @@ class StoredWeights(tf.Module):
             raise UserError(
                 f"Weights are stored as one of {DTYPES}. Received: {dtype!r}"
             )
-        self._variables = [_store(weight, dtype) for weight in model.weights]
-        self._pairs = lambda: zip(model.weights, self._variables, strict=True)
+        axes = shared_axes(model) if dtype == "int8" else {}
+        self._stored = [
+            _store_integers(weight, axes[weight.path])
+            if weight.path in axes
+            else [_store(weight, "float32" if dtype == "int8" else dtype)]
+            for weight in model.weights
+        ]
+        self._pairs = lambda: zip(model.weights, self._stored, strict=True)
+        self._shapes = lambda: matrix_shapes(model)
 
     @property
     def num_bytes(self):
         """The bytes of the weights in the file, an int."""
-        return sum(v.dtype.size * v.shape.num_elements() for v in self._variables)
+        variables = itertools.chain(*self._stored)
+        return sum(v.dtype.size * v.shape.num_elements() for v in variables)
+
+    def matrix_shapes(self):
+        """Returns `matrix_shapes` of the model."""
+        return self._shapes()
 
     def reading(self):
         """Returns a context for tracing: in it the model reads these weights."""
         copies = [
-            (weight, tf.cast(variable, weight.dtype))
-            for weight, variable in self._pairs()
-            if variable is not weight.value
+            (weight, _read(stored, weight.dtype))
+            for weight, stored in self._pairs()
+            if stored[0] is not weight.value
         ]
         if not copies:
             return contextlib.nullcontext()
         return keras.StatelessScope(state_mapping=copies)
+
+
+def _read(stored, dtype):
+    """Returns the tensor of a weight: the variable, or integers times their scale."""
+    value, *scales = stored
+    for scale in scales:
+        value = tf.cast(value, scale.dtype) * scale
+    return tf.cast(value, dtype)
 
 
 def _store(weight, dtype):
@@ -62,3 +86,17 @@ def _store(weight, dtype):
             f"{tf.reduce_max(tf.abs(weight.value)):.3g}. Store bfloat16 or float32."
         )
     return tf.Variable(value, trainable=False, name=weight.path)
+
+
+def _store_integers(weight, axis):
+    """Returns two `tf.Variable`s in a list: the integers and the scales of a weight."""
+    array = weight.numpy()
+    if not np.isfinite(array).all():
+        raise UserError(
+            f"int8 cannot hold {weight.path}: it has values that are not finite. "
+            "Export an earlier checkpoint (--step)."
+        )
+    return [
+        tf.Variable(value, trainable=False, name=weight.path + end)
+        for value, end in zip(quantize(array, axis), ("", "_scale"), strict=True)
+    ]

@@ -175,6 +175,40 @@ def test_a_run(tiny_run):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
+@pytest.mark.parametrize(
+    "runtime, weights, tiny_run",
+    [
+        (litert, "int8", "bytes"),  # T5.1.1
+        (litert, "int8_weight_only", "words"),  # Remixer
+        (onnx_runtime, "int8", "bytes"),
+        (onnx_runtime, "int8", "words"),
+    ],
+    indirect=["tiny_run"],
+)
+def test_a_run_in_8_bits(runtime, weights, tiny_run, capsys):
+    options = f"--format={runtime.EXTRA}", f"--weights={weights}"
+    run_command("export", [f"--model_dir={tiny_run}", *options])
+    *_, size, path = capsys.readouterr().out.splitlines()
+    folder = tiny_run / f"{runtime.EXTRA}_{weights}" / "1"
+    assert path == str(folder)
+    assert f"MB, weights in {weights}: " in size
+    description = json.loads((folder / "model.json").read_text())
+    assert description["weights"] == weights
+
+    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
+    run = dataclasses.replace(configuration.call("Run"), dtype_policy="float32")
+    model, _ = configuration.call("text_to_text", run, str(tiny_run))
+    ids = converted.example_tokens(description["max_input_length"], 40)[-1:]
+    expected = model.tokens.function(1)(tf.constant(ids))
+    received = runtime.load(str(folder / runtime.FILE))(inputs=ids)
+    assert received["outputs"].shape == expected["outputs"].shape
+    # After one step all tokens are nearly as likely, whichever are chosen.
+    np.testing.assert_allclose(received["scores"], expected["scores"], rtol=0.01)
+    assert (received["scores"] != expected["scores"].numpy()).any()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clear_gin")
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 @pytest.mark.parametrize("search", ["t5", "sampling"])
 def test_other_searches_are_refused(search, tiny_run):

@@ -1,0 +1,201 @@
+"""Answers by weights in 8 bits: tokens/s next to float32, CTranslate2 and transformers.
+
+    taskset -c 0 python -m benchmarks.int8_speed
+        [--models=t5_1_1_small,remixer_small] [--sizes=1x1,8x1,1x4,8x4] [--rounds=5]
+        [--anchors=PYTHON]
+
+Random weights, questions and answers of 64 tokens; no token ends an answer. A size is
+rows x beams. Under `taskset` each program has one core and one thread, and its CPU time
+counts, so that other programs on the machine disturb little. All take turns; rates and
+ratios are medians of the rounds, and the first call, which prepares, does not count.
+LiteRT reads one row a call, so several rows are several calls. LiteRT and ONNX
+have no beam search. The anchors have the weights of T5.1.1, see `benchmarks.decode`.
+"""
+
+import argparse
+import contextlib
+import functools
+import multiprocessing
+import os
+import shutil
+import statistics
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.decode import LENGTH, Anchor, write_for_anchors
+from benchmarks.measure import print_header, print_row
+from remixer_tf import configuration
+from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
+from remixer_tf.exporting import WEIGHTS
+from remixer_tf.serving.converted import RUNTIMES
+from remixer_tf.serving.token_graph import TokenGraph
+
+ANCHORS = ("transformers", "ctranslate2", "ctranslate2_int8")
+
+
+def questions(batch):
+    rows = np.random.default_rng(0).integers(2, 32000, (batch, LENGTH))
+    return rows.astype("int32")
+
+
+def token_graph(model, weights="float32", beams=1):
+    decode = functools.partial(greedy_decode, eos_id=-1)
+    if beams > 1:
+        decode = functools.partial(beam_search, eos_id=-1, beams=beams, rules=T5Rules())
+    return TokenGraph(
+        model,
+        input_length=LENGTH,
+        max_decode_length=LENGTH,
+        decode_fn=decode,
+        weights=weights,
+        jit_compile=False,
+    )
+
+
+class Ours:
+    """A contestant: CPU seconds of `(batch, beams)`, or None for what it cannot do."""
+
+    def __init__(self, answer, beams, any_batch=True):
+        self._answer, self._beams, self._any_batch = answer, beams, any_batch
+
+    def __call__(self, batch, beams):
+        if beams not in self._beams:
+            return None
+        rows = questions(batch)
+        batches = [rows] if self._any_batch else np.split(rows, batch)
+        start = time.process_time()
+        for rows in batches:
+            self._answer(beams, rows)
+        return time.process_time() - start
+
+
+def make_model(name):
+    configuration.parse_gin([f"models/{name}.gin"], [])
+    model = configuration.call("EncoderDecoder")
+    model.build()
+    return model
+
+
+def path_of(folder, runtime, weights):
+    return os.path.join(folder, f"{weights}_{runtime.FILE}")
+
+
+def write_files(name, runtime, folder):
+    """Writes a model in each type; in a process of its own, as it takes much memory."""
+    graph = token_graph(make_model(name))
+    path = path_of(folder, RUNTIMES[runtime], "float32")
+    function = graph.function(None if RUNTIMES[runtime].ANY_BATCH else 1)
+    RUNTIMES[runtime].convert(graph, function, path)
+    for weights in WEIGHTS[runtime][1:]:
+        copy = path_of(folder, RUNTIMES[runtime], weights)
+        shutil.copy(path, copy)
+        RUNTIMES[runtime].quantize(copy, graph.weights.matrix_shapes(), weights)
+
+
+def make_contestants(name, model, beams, folder):
+    """Returns dictionary of names to functions of (batch, beams)."""
+    contestants = {}
+    for weights in ("float32", "int8"):
+        functions = {n: token_graph(model, weights, n).function() for n in beams}
+
+        def answer(n, rows, functions=functions):
+            functions[n](tf.constant(rows))["outputs"].numpy()
+
+        contestants[f"SavedModel {weights}"] = Ours(answer, beams)
+    for key, runtime in RUNTIMES.items():
+        process = multiprocessing.get_context("spawn").Process(
+            target=write_files, args=(name, key, folder)
+        )
+        process.start()
+        process.join()
+        for weights in WEIGHTS[key]:
+            path = path_of(folder, runtime, weights)
+            size = os.path.getsize(path) / 1e6
+            run = load_onnx(path) if key == "onnx" else runtime.load(path)
+            contestants[f"{runtime.NAME} {weights}, {size:.1f} MB"] = Ours(
+                lambda n, rows, run=run: run(inputs=rows), [1], runtime.ANY_BATCH
+            )
+    return contestants
+
+
+def load_onnx(path):
+    """As `onnx_runtime.load`, with one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options)
+    return lambda **inputs: session.run(None, inputs)
+
+
+def float32_of(name, contestants):
+    """The contestant of the same program with weights in float32."""
+    program = name.split()[0].removesuffix("_int8")
+    names = [n for n in contestants if n.startswith(program) and "int8" not in n]
+    return names[0]
+
+
+def compare(model_name, contestants, batch, beams, rounds):
+    """Prints the rates of one size."""
+    able = {n: f for n, f in contestants.items() if f(batch, beams) is not None}
+    times = [{n: f(batch, beams) for n, f in able.items()} for _ in range(rounds)]
+
+    def ratio(name, other):
+        if other not in able or other == name:
+            return ""
+        return f"{statistics.median(t[other] / t[name] for t in times):.2f}"
+
+    for name in able:
+        seconds = statistics.median(t[name] for t in times)
+        print_row(
+            model_name,
+            batch,
+            beams,
+            name,
+            f"{batch * LENGTH / seconds:.0f}",
+            ratio(name, float32_of(name, able)),
+            ratio(name, "ctranslate2_int8"),
+            ratio(name, "transformers"),
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="t5_1_1_small,remixer_small")
+    parser.add_argument("--sizes", default="1x1,8x1,1x4,8x4")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--anchors", metavar="PYTHON")
+    options = parser.parse_args()
+    sizes = [tuple(map(int, x.split("x"))) for x in options.sizes.split(",")]
+    print_header(
+        "model",
+        "rows",
+        "beams",
+        "who",
+        "tokens/s",
+        "to its float32",
+        "to CTranslate2's int8",
+        "to transformers",
+    )
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as anchors:
+        others = {}
+        for name in options.models.split(","):
+            model = make_model(name)
+            if options.anchors and not others:
+                path = write_for_anchors(model, folder)
+                for library in ANCHORS:
+                    anchor = Anchor(options.anchors, path, library)
+                    anchors.callback(anchor.close)
+                    if anchor.starts:
+                        others[library] = anchor.decode
+            beams = sorted({n for _, n in sizes})
+            contestants = make_contestants(name, model, beams, folder)
+            for batch, n in sizes:
+                compare(name, contestants | others, batch, n, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -370,22 +370,21 @@ def not_causal(layer):
 def update_cache(cached, x, state):
     """Puts `x` at `state.step` of `cached`.
 
-    Both are `[batch, heads, length, channels]`, x of length 1. The layout is that of
-    the products that read the cache, which then need no transposition.
+    Both are `[.., length, channels]`, x of length 1. The layout is that of the products
+    that read the cache, which then need no transposition.
 
     A select and not a dynamic slice: it runs in a SavedModel server, on TPU and in
     TFLite alike, and costs no more than the read of the cache that follows.
     """
-    here = ops.equal(state.key_positions, state.step)
-    here = here[None, None, :, None]
+    here = ops.equal(state.key_positions, state.step)[:, None]
     return ops.where(here, ops.cast(x, cached.dtype), cached)
 
 
 def fill_cache(cached, x):
     """Puts `x`, of any length, at the beginning of an empty cache of `update_cache`."""
-    missing = cached.shape[2] - x.shape[2]
-    x = ops.cast(x, cached.dtype)
-    return ops.pad(x, [[0, 0], [0, 0], [0, missing], [0, 0]])
+    missing = cached.shape[-2] - x.shape[-2]
+    others = [[0, 0]] * (len(x.shape) - 2)
+    return ops.pad(ops.cast(x, cached.dtype), [*others, [0, missing], [0, 0]])
 
 
 def read_cache(weights, cached, ancestry=None):

@@ -227,34 +227,36 @@ class LengthMixing(Sublayer):
     def init_cache(self, batch_size, max_length, context):
         """See `Sublayer`: the cache holds the inputs, of all steps to `max_length`.
 
+        Rows and heads are one axis, and the product reads the cache in the shape in
+        which a step writes it. Where one of the two does not hold, XLA copies the whole
+        cache at every step: decoding 32 rows with 4 beams then takes 1.4 times as long
+        (docs/results/decoding.md).
+
         A step reads the whole cache. Relaxed tiling (Oncescu et al. 2024, "Flash
-        Inference", arXiv 2410.12982) reads less of it, which our lengths do not repay:
-        windows of eight steps gained 6% of decoding at 32 rows of 4 beams with XLA and
-        nothing elsewhere (2 cores of an AMD EPYC, 2026-11-23).
+        Inference", arXiv 2410.12982) reads less of it, which our lengths do not repay.
         """
         require_causal(self)
         check_length(self, max_length)
-        shape = (batch_size, self.num_mixing_heads, max_length, self.group)
+        shape = (batch_size * self.num_mixing_heads, max_length, self.group)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
     def decode_step(self, x, cache, context, state):
         """See `Sublayer`: row t of M, at step t, times the inputs so far."""
-        # The cache's numbers lie in the order example, head, hypothesis. All hypotheses
-        # of an example are then one matrix in the product, with no transposition.
-        ancestry, (_, heads, n, _) = state.ancestry, cache["inputs"].shape
-        hypotheses = 1 if ancestry is None else ancestry.shape[1]
-        inputs = update_cache(cache["inputs"], self._as_cached(x, ancestry), state)
+        ancestry, heads = state.ancestry, self.num_mixing_heads
+        inputs = update_cache(cache["inputs"], self._as_cached(x), state)
         t, s = ops.reshape(state.step, (1, 1)), state.key_positions[None]
         row = self._restrict(self._weights(t, s), s <= t)
         row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
         if ancestry is None:
-            rows = ops.broadcast_to(row, (ops.shape(inputs)[0], *row.shape))
-        else:  # [examples, heads, hypotheses, writers, length]
-            ancestry = ops.cast(ops.transpose(ancestry, (0, 2, 3, 1, 4)), row.dtype)
-            rows = ancestry * row[:, None]
-        rows = ops.reshape(rows, (-1, heads, hypotheses, hypotheses * n))
-        columns = ops.reshape(inputs, (-1, heads, hypotheses * n, self.group))
-        y = ops.matmul(rows, columns)
+            hypotheses = 1
+            rows = ops.broadcast_to(row, (ops.shape(x)[0], *row.shape))
+        else:  # [examples, writers, heads, hypotheses, length]
+            hypotheses = ancestry.shape[1]
+            rows = ops.cast(ancestry, row.dtype) * row
+        rows = ops.reshape(rows, (-1, hypotheses, row.shape[-1]))
+        y = ops.matmul(rows, inputs)  # M[t] X, the part of each writer
+        y = ops.reshape(y, (-1, hypotheses, heads, hypotheses, self.group))
+        y = ops.sum(y, axis=1)  # over writers
         if self.use_bias:
             b = ops.reshape(self.spatial_bias, (heads, self.max_length))
             b = ops.take(b, state.step, axis=1)
@@ -263,13 +265,11 @@ class LengthMixing(Sublayer):
         return ops.reshape(y, (-1, 1, heads * self.group)), {"inputs": inputs}
 
     def prefill(self, x, cache, context, state):
-        inputs = fill_cache(cache["inputs"], self._as_cached(x, state.ancestry))
+        inputs = fill_cache(cache["inputs"], self._as_cached(x))
         return self(x, context=context), {"inputs": inputs}
 
-    def _as_cached(self, x, ancestry):
-        """`[rows, length, channels]` to `[rows, heads, length, group]` of the cache."""
-        hypotheses = 1 if ancestry is None else ancestry.shape[1]
-        heads, length = self.num_mixing_heads, x.shape[1]
-        x = ops.reshape(x, (-1, hypotheses, length, heads, self.group))
-        x = ops.transpose(x, (0, 3, 1, 2, 4))
-        return ops.reshape(x, (-1, heads, length, self.group))
+    def _as_cached(self, x):
+        """`[rows, length, channels]` to the cache's `[rows * heads, length, group]`."""
+        length = x.shape[1]
+        x = ops.reshape(x, (-1, length, self.num_mixing_heads, self.group))
+        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, length, self.group))

@@ -1,13 +1,17 @@
 """LengthMixing and the Toeplitz matrices against NumPy."""
 
 import functools
+import math
+import re
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from remixer_tf.kernels import fft_product
 from remixer_tf.layers import Context, LengthMixing, create_toeplitz_matrix
+from remixer_tf.layers.base import DecodeState
 from remixer_tf.testing import Trial
 from tests.compiled import compiled, outputs_and_gradients
 from tests.layers.harness import DTYPES, assert_equals
@@ -197,7 +201,51 @@ def test_decoding_with_heads(heads, toeplitz):
         num_mixing_heads=heads, causal=True, softmax=True, toeplitz=toeplitz
     )
     cache = layer.init_cache(2, 6, Context())
-    assert cache["inputs"].shape == (2, heads, 6, 6 // heads)
+    assert cache["inputs"].shape == (2 * heads, 6, 6 // heads)
     trial = Trial(layer, d_model=6, length=6)
     trial.jit = compiled
     trial.check_decoding()
+
+
+def optimized_hlo(function, x):
+    """What XLA makes of a function of one array, as text."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function).lower(x).compile().as_text()
+    import tensorflow as tf
+
+    x = tf.constant(x)
+    compiled_function = tf.function(function, jit_compile=True)
+    return compiled_function.experimental_get_compiler_ir(x)(stage="optimized_hlo")
+
+
+@pytest.mark.parametrize("hypotheses", [1, 2])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_xla_writes_the_cache_once_a_step(hypotheses, heads):
+    layer, _, _ = make(num_mixing_heads=heads, causal=True, softmax=True)
+    rows, length = 2 * hypotheses, 7
+    ancestry = np.ones((2, hypotheses, 1, hypotheses, length), "float32")
+
+    def steps(x):
+        def step(t, x, cache):
+            positions = ops.arange(length, dtype="int32")
+            state = DecodeState(t, positions, ancestry if hypotheses > 1 else None)
+            y, cache = layer.decode_step(x, cache, Context(), state)
+            return t + 1, y, cache
+
+        start = ops.convert_to_tensor(0, "int32")
+        start = start, x, layer.init_cache(rows, length, Context())
+        return ops.while_loop(lambda t, *_: t < length, step, start)[1]
+
+    hlo = optimized_hlo(steps, np.ones((rows, 1, 6), "float32"))
+    body = re.search(r"body=%([\w.-]+)", hlo)[1]
+    lines = hlo.split(f"\n%{body} (")[1].split("\n}")[0].splitlines()
+    made = [re.match(r".* = \w+\[([\d,]*)\]\S* ([\w-]+)\(", line) for line in lines]
+    made = [
+        match[2]
+        for match in made
+        if match and math.prod(map(int, filter(None, match[1].split(",")))) == rows * 42
+    ]
+    made = [name for name in made if name not in ("get-tuple-element", "bitcast")]
+    assert made == ["fusion"]

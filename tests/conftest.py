@@ -5,6 +5,7 @@ not collected, and tests of engines and training are slow unless they are marked
 `quick_on_jax`.
 """
 
+import gc
 import os
 import pathlib
 import random
@@ -21,6 +22,16 @@ os.environ.setdefault(
 )
 
 import pytest
+
+# Imports and traced graphs stay: with Python's own threshold, looking for garbage among
+# them takes a tenth of the time.
+gc.set_threshold(50_000)
+# The processes share the programs that JAX compiles, and the slow tests those of the
+# quick ones: two thirds of JAX's time is compilation.
+PROGRAMS = pathlib.Path(__file__).parents[1] / "build" / "jax_programs"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 SEED = 0
 ON_TENSORFLOW = os.environ["KERAS_BACKEND"] == "tensorflow"

@@ -5,6 +5,7 @@ not collected, and tests of engines and training are slow unless they are marked
 `quick_on_jax`.
 """
 
+import gc
 import os
 import pathlib
 import random
@@ -21,6 +22,16 @@ os.environ.setdefault(
 )
 
 import pytest
+
+# Imports and traced graphs stay: with Python's own threshold, looking for garbage among
+# them takes a tenth of the time.
+gc.set_threshold(50_000)
+# The processes share the programs that JAX compiles, and the slow tests those of the
+# quick ones: two thirds of JAX's time is compilation.
+PROGRAMS = pathlib.Path(__file__).parents[1] / "build" / "jax_programs"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 SEED = 0
 ON_TENSORFLOW = os.environ["KERAS_BACKEND"] == "tensorflow"
@@ -70,19 +81,35 @@ def real_data_dir():
     return pathlib.Path(REAL_DATA)
 
 
-@pytest.fixture(
-    scope="session", params=["bytes", pytest.param("words", marks=pytest.mark.slow)]
-)
-def tiny_run(request, tmp_path_factory):
-    """The folder of a run with one checkpoint, of step 1; see tests/tiny_run.py."""
+def _train_tiny_run(vocabulary, tmp_path_factory):
     import gin
 
     from tests.tiny_run import train_run
 
-    model_dir = tmp_path_factory.mktemp(request.param)
-    train_run(model_dir, request.param)
+    model_dir = tmp_path_factory.mktemp(vocabulary)
+    train_run(model_dir, vocabulary)
     gin.clear_config()
     return model_dir
+
+
+@pytest.fixture(scope="session")
+def bytes_run(tmp_path_factory):
+    """The folder of a run with one checkpoint, of step 1; see tests/tiny_run.py."""
+    return _train_tiny_run("bytes", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def words_run(tmp_path_factory):
+    """As `bytes_run`, with another model and vocabulary."""
+    return _train_tiny_run("words", tmp_path_factory)
+
+
+@pytest.fixture(
+    scope="session", params=["bytes", pytest.param("words", marks=pytest.mark.slow)]
+)
+def tiny_run(request):
+    """Each of both runs, for what may depend on the model or the vocabulary."""
+    return request.getfixturevalue(f"{request.param}_run")
 
 
 @pytest.fixture

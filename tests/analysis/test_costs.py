@@ -3,8 +3,6 @@
 import csv
 import io
 import math
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -303,13 +301,3 @@ def test_errors_are_one_message(arguments, words):
     assert isinstance(error.value, configuration.UserError)
     message = error.value.message
     assert all(word in message for word in words), message
-
-
-@pytest.mark.slow
-def test_a_wrong_name_ends_with_code_2():
-    command = [sys.executable, "-m", "remixer_tf", "costs", "--gin_file=none.gin"]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert process.returncode == 2
-    lines = [x for x in process.stderr.splitlines() if x.startswith("error: ")]
-    assert len(lines) == 1 and "no gin file 'none.gin'" in lines[0]
-    assert "Traceback" not in process.stderr

@@ -128,7 +128,7 @@ def test_a_restored_iterator_goes_on_exactly(source, tmp_path):
 
 
 def test_short_lived_iterators(source):
-    live_shortly(source, rounds=20)
+    live_shortly(source, rounds=8)
 
 
 def test_seeds_differ_between_epochs_and_runs(folder):

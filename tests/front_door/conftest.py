@@ -20,6 +20,7 @@ SHORT = [
     "--gin.Schedule.log_period=1",
     "--gin.Schedule.checkpoint_period=2",
     "--gin.train.evaluations=[]",
+    "--gin.LongExamples.count_limit=0",
 ]
 BERT = [
     "--gin.D_KV=8",

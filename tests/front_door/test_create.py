@@ -60,5 +60,5 @@ def test_counting_memory_changes_no_weights():
 
 
 def test_a_model_has_the_name_of_the_first():
-    keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)
     assert rt.create("t5_1_1_tiny", vocab_size=16).name == "encoder_decoder"

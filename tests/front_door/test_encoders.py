@@ -213,8 +213,8 @@ def test_wrong_inputs_are_one_sentence(encoder, spans):
         spans.answer(3, "c")
 
 
-def test_a_model_that_cannot_says_so(encoder, spans, vision, lm_run, tiny_run):
-    writer, lm = rt.load(tiny_run), rt.load(lm_run)
+def test_a_model_that_cannot_says_so(encoder, spans, vision, lm_run, bytes_run):
+    writer, lm = rt.load(bytes_run), rt.load(lm_run)
     calls = [
         *((one.generate, ["a"], "need a model that writes text") for one in (encoder,)),
         (encoder.score, ["a", "b"], "need a model that writes text"),

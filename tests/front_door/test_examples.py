@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import re
 
 import pytest
 import tensorflow as tf
@@ -15,6 +16,13 @@ ASKED = {
     name: member
     for name, member in inspect.getmembers(rt.LoadedRun, callable)
     if not name.startswith("_") and name != "of_folder"
+}
+# Runs in examples, and the fixtures that train them.
+RUNS = {
+    "run": "bytes_run",
+    "lm": "lm_run",
+    "encoder": "classifier_run",
+    "spans": "span_run",
 }
 FRONT = loading.create, loading.load, named_models.presets
 ROWS = "inputs\ttargets\nthe cat slept\tslept\n"
@@ -42,19 +50,17 @@ def check(function, **names):
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] * (n == "fit")) for n in ASKED],
 )
-def test_questions_to_a_run(
-    name, tiny_run, lm_run, classifier_run, span_run, tmp_path, monkeypatch
-):
+def test_questions_to_a_run(name, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for table in ("train.tsv", "dev.tsv"):
         (tmp_path / table).write_text(ROWS)
-    assert check(
-        ASKED[name],
-        run=rt.load(tiny_run),
-        lm=rt.load(lm_run),
-        encoder=rt.load(classifier_run),
-        spans=rt.load(span_run),
-    )
+    method = ASKED[name]
+    runs = {
+        run: rt.load(request.getfixturevalue(fixture))
+        for run, fixture in RUNS.items()
+        if re.search(rf">>>.*\b{run}\.", method.__doc__)
+    }
+    assert check(method, **runs)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +73,9 @@ def test_arguments_and_results_have_types(function):
     assert signature.return_annotation is not signature.empty
 
 
-def test_the_front_door(tiny_run, tmp_path, monkeypatch):
+def test_the_front_door(bytes_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "RUN").symlink_to(tiny_run)
+    (tmp_path / "RUN").symlink_to(bytes_run)
     of_models = (KerasModel.enable_lora, KerasModel.freeze, rt.models.Lora)
     for function in (*FRONT, *of_models):
         assert check(function)

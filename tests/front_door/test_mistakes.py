@@ -92,8 +92,8 @@ FITS = [
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny_run):
-    return rt.load(tiny_run)
+def loaded(bytes_run):
+    return rt.load(bytes_run)
 
 
 @pytest.fixture
@@ -162,8 +162,8 @@ def test_a_fit_into_another_runs_folder(loaded, table, lm_run, tmp_path):
     assert (folder / "operative_config.gin").read_text() == before
 
 
-def test_fit_refuses_adapters(tiny_run, table, tmp_path):
-    run = rt.load(tiny_run)
+def test_fit_refuses_adapters(bytes_run, table, tmp_path):
+    run = rt.load(bytes_run)
     run.model.enable_lora(2)
     refused("has LoRA adapters", run.fit, table, tmp_path / "new", steps=1)
     assert not (tmp_path / "new").exists()
@@ -192,12 +192,12 @@ BINDINGS = [
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_run, tmp_path_factory):
+def folders(bytes_run, tmp_path_factory):
     """A run, and on TensorFlow the same weights in a folder to publish."""
     if keras.backend.backend() != "tensorflow":
-        return [tiny_run]
+        return [bytes_run]
     exported = tmp_path_factory.mktemp("mistakes") / "exported"
-    return tiny_run, rt.load(tiny_run).export(exported, format="safetensors")
+    return bytes_run, rt.load(bytes_run).export(exported, format="safetensors")
 
 
 @pytest.mark.parametrize(("options", "message"), LOADS, ids=str)
@@ -219,22 +219,22 @@ def test_bindings_that_do_not_fit(folders, binding, message):
 @pytest.mark.parametrize(
     ("binding", "message"), [*BINDINGS, ("D_MODEL = 1000000000", "GB of memory")]
 )
-def test_the_shell_says_the_same(tiny_run, tmp_path, capsys, binding, message):
+def test_the_shell_says_the_same(bytes_run, tmp_path, capsys, binding, message):
     (tmp_path / "in.txt").write_text("A\n")
     with pytest.raises(ValueError, match=message) as error:
-        ask(tiny_run, binding)
+        ask(bytes_run, binding)
     gin.clear_config()
     capsys.readouterr()
-    arguments = [f"--model_dir={tiny_run}", f"--input={tmp_path / 'in.txt'}"]
+    arguments = [f"--model_dir={bytes_run}", f"--input={tmp_path / 'in.txt'}"]
     with pytest.raises(SystemExit) as end, errors_in_one_line():
         run_command("infer", [*arguments, f"--gin.{binding.replace(' = ', '=')}"])
     assert end.value.code == 2
     assert capsys.readouterr().err == f"error: {error.value}\n"
 
 
-def test_a_run_that_needs_more_memory_than_there_is(tiny_run):
+def test_a_run_that_needs_more_memory_than_there_is(bytes_run):
     """The embedding alone has 4 bytes for each of a billion numbers a token."""
-    run = rt.load(tiny_run, bindings=["D_MODEL = 1000000000"])
+    run = rt.load(bytes_run, bindings=["D_MODEL = 1000000000"])
     refused(
         "parameters, which need [0-9,.]+ GB of memory. There are", run.generate, "A"
     )

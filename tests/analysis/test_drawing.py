@@ -283,7 +283,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work():
 
 
 @pytest.mark.slow
-def test_errors_are_one_message(tmp_path, tiny_run):
+def test_errors_are_one_message(tmp_path, bytes_run):
     task = toy_task({"train": rows([(2, 2)]), "dev": rows([(3, 2), (4, 5)])})
     drawer = Pictures(task, period=1, feature_lengths=LENGTHS)
     with pytest.raises(ValueError, match="nothing to show"):
@@ -298,8 +298,8 @@ def test_errors_are_one_message(tmp_path, tiny_run):
     gin.clear_config()
     for arguments, words in (
         (["--model_dir=nowhere"], "there is no nowhere"),
-        ([f"--model_dir={tiny_run}", "--step=7"], "no checkpoint of step 7"),
-        ([f"--model_dir={tiny_run}", "--gin.Pictures.split='x'"], "no split 'x'"),
+        ([f"--model_dir={bytes_run}", "--step=7"], "no checkpoint of step 7"),
+        ([f"--model_dir={bytes_run}", "--gin.Pictures.split='x'"], "no split 'x'"),
     ):
         with pytest.raises(Exception, match=words) as error:
             run_command("pictures", arguments)

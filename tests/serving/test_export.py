@@ -56,6 +56,9 @@ BLOCKED = "remixer_tf,keras,seqio,t5,gin,sentencepiece,tensorflow_datasets"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clear_gin")]
 
 
+on_bytes = pytest.mark.parametrize("tiny_run", ["bytes"], indirect=True)
+
+
 def restored(folder):
     return configuration.call("text_to_text", configuration.call("Run"), str(folder))
 
@@ -130,6 +133,7 @@ def test_signature_and_assets(exported, tiny_run):
     assert step == 1
 
 
+@on_bytes
 def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     content = sorted(os.listdir(exported))
     with monkeypatch.context() as early:
@@ -152,6 +156,7 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
     assert os.listdir(tiny_run / "export") == ["1"]
 
 
+@on_bytes
 def test_weights_of_another_type_stand_beside(exported, tiny_run, monkeypatch):
     def stop(model, path, *args):
         raise NotImplementedError(path)
@@ -162,6 +167,7 @@ def test_weights_of_another_type_stand_beside(exported, tiny_run, monkeypatch):
     assert error.value.args == (str(tiny_run / "export_bfloat16" / "1"),)
 
 
+@on_bytes
 def test_errors(tiny_run, tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint of step 5"):
         run_command("export", [f"--model_dir={tiny_run}", "--step=5"])

@@ -189,7 +189,7 @@ def test_the_command(tiny_run, tmp_path, capsysbinary, monkeypatch):
         assert isinstance(error.value, configuration.UserError)
 
 
-def test_a_terminal_is_asked_line_by_line(tiny_run, capsysbinary, monkeypatch):
+def test_a_terminal_is_asked_line_by_line(bytes_run, capsysbinary, monkeypatch):
     class Terminal(io.BytesIO):
         def isatty(self):
             return True
@@ -201,7 +201,7 @@ def test_a_terminal_is_asked_line_by_line(tiny_run, capsysbinary, monkeypatch):
     seen = []
     stdin = io.TextIOWrapper(Terminal(b"A cat .\n\xff\n"))
     monkeypatch.setattr(sys, "stdin", stdin)
-    run_command("infer", [f"--model_dir={tiny_run}", "--batch_size=64"])
+    run_command("infer", [f"--model_dir={bytes_run}", "--batch_size=64"])
     assert [text.err for text in seen] == [b"> "] * 3
     assert [text.out.count(b"\n") for text in seen] == [0, 1, 1]
 

@@ -76,6 +76,9 @@ def test_what_enable_lora_added_is_merged(tmp_path):
     np.testing.assert_allclose(received, expected, atol=1e-4 * expected.std())
 
 
+on_bytes = pytest.mark.parametrize("tiny_run", ["bytes"], indirect=True)
+
+
 @pytest.fixture
 def exported(tiny_run, tmp_path):
     """A run's folder, with a result of an evaluation, and its exported copy."""
@@ -115,15 +118,16 @@ def test_a_run_is_published_and_loaded(exported, tmp_path):
     assert [line.replace(r"\n", "\n") for line in lines] == [x for x, _ in answers]
 
 
-def test_the_card_counts_what_the_file_holds(tiny_run, tmp_path):
+def test_the_card_counts_what_the_file_holds(bytes_run, tmp_path):
     """enable_lora adds variables, and what it adds is merged into the kernels."""
-    run = rt.load(tiny_run)
+    run = rt.load(bytes_run)
     run.model.enable_lora(2)
     folder = run.export(tmp_path / "merged", format="safetensors")
     sizes = [x.size for x in load_file(f"{folder}/model.safetensors").values()]
     assert f", {sum(sizes):,} parameters" in open(f"{folder}/README.md").read()
 
 
+@on_bytes
 def test_training_goes_on_from_it(exported, tmp_path, capsys):
     _, published = exported
     run_command(
@@ -136,6 +140,7 @@ def test_training_goes_on_from_it(exported, tmp_path, capsys):
         np.testing.assert_array_equal(variable.numpy(), other.numpy(), other.path)
 
 
+@on_bytes
 def test_other_files_than_those_exported(exported):
     _, published = exported
 

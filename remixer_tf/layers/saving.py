@@ -21,6 +21,11 @@ class Part:
     def __init__(self, serialized):
         self.serialized = serialized
 
+    def __eq__(self, other):
+        return isinstance(other, Part) and self.serialized == other.serialized
+
+    __hash__ = None
+
     def __call__(self, **arguments):
         made = copy.deepcopy(self.serialized)
         made["config"] |= {

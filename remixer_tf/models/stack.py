@@ -13,6 +13,7 @@ from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.saving import SavesParts, configuration_of
 from remixer_tf.models.remat import call_recomputed, check_remat
+from remixer_tf.models.scan import call_scanned, check_scan
 
 
 class Block(keras.layers.Layer):
@@ -242,6 +243,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         remat: what training computes again for the gradient instead of keeping it.
             "full" keeps each block's input alone. "cheap", on JAX, keeps the products
             of inputs with matrices of weights as well. None keeps all.
+        scan: bool, whether training runs one program for all layers, which must be
+            equal, see `call_scanned`. JAX only.
 
     Call arguments:
         x: float `[batch, length, d_model]`, or `[batch, 1, d_model]` while decoding.
@@ -271,6 +274,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         causal=False,
         max_length=None,
         remat=None,
+        scan=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -284,8 +288,12 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         self.causal = causal
         self.max_length = max_length
         self.remat = remat
+        self.scan = scan
         self.num_layers = num_layers
         survival = survival_by_layer(survival_probability, num_layers)
+        by_layer = sublayers_by_layer(sublayers, num_layers)
+        if scan:
+            check_scan(by_layer, survival_probability)
         self.positions = self.position_bias = None
         if positions is not None:
             self.positions = positions(name="positions", dtype=dtype)
@@ -300,7 +308,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
                 name=f"layer_{layer}_{key}",
                 dtype=stream,
             )
-            for layer, members in enumerate(sublayers_by_layer(sublayers, num_layers))
+            for layer, members in enumerate(by_layer)
             for key, sublayer in members.items()
         ]
         if position_bias is not None:
@@ -386,7 +394,10 @@ class TransformerStack(SavesParts, keras.layers.Layer):
                 bias = self.position_bias(step, state.key_positions)
             context = context._replace(position_bias=bias)
         new_cache = {}
-        for block in self.blocks:
+        scanned = training and self.scan
+        if scanned:
+            x = call_scanned(self._blocks_by_layer(), x, context, self.remat)
+        for block in () if scanned else self.blocks:
             if training and self.remat:
                 x = call_recomputed(block, x, context, self.remat)
             elif state is None:
@@ -398,6 +409,14 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         if self.final_norm is not None:
             x = self.final_norm(x)
         return self.output_dropout(x, training=training), new_cache
+
+    def _blocks_by_layer(self):
+        """The blocks of each layer, which all have as many."""
+        size = len(self.blocks) // self.num_layers
+        return [
+            self.blocks[layer * size : (layer + 1) * size]
+            for layer in range(self.num_layers)
+        ]
 
     def init_cache(self, batch_size, max_length, context):
         """Empty caches of all blocks, by the blocks' names (see `Sublayer`)."""

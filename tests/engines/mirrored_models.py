@@ -17,6 +17,7 @@ from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.engines.tensorflow.strategy import get_strategy
 from remixer_tf.layers import BaseRouter, SwitchRouter
 from remixer_tf.models import DecoderOnly
+from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import Objective
 from tests.models.tiny import (
     VOCAB_SIZE,
@@ -42,14 +43,22 @@ def mixture(kind, router):
     return model
 
 
-def make(strategy_name, make_model):
+def computed_again():
+    """A Remixer that keeps no activations of its blocks."""
+    model = remixer(0.3)
+    model.encoder.remat = model.decoder.remat = "full"
+    return model
+
+
+def make(strategy_name, make_model, **objective):
     """Returns a model's train step of a batch, and all variables."""
     keras.utils.set_random_seed(0)
     strategy = get_strategy(strategy_name)
     with strategy.scope():
         model = make_model()
         optimizer = keras.optimizers.AdamW(0.01, use_ema=True)
-    step = TrainStep(model, optimizer, strategy, Objective(clip_norm=1.0))
+    objective = Objective(clip_norm=1.0, **objective)
+    step = TrainStep(model, optimizer, strategy, objective)
     variables = [*model.variables, *optimizer.variables]
     return lambda batch: step(toy.stack([read_by(model, batch)])), variables
 
@@ -74,7 +83,9 @@ def differences():
 
     switch = functools.partial(SwitchRouter, jitter=0.0, balance_weight=1.0)
     step, variables = make("mirrored", functools.partial(remixer, 0.3))
-    train(step, variables, batches[:2])
+    began = train(step, variables, batches[:2])
+    in_parts = CrossEntropy(tokens_at_once=6)  # three positions of a replica's two rows
+    little = make("mirrored", computed_again, loss_fn=in_parts)
     saved = [variable.numpy() for variable in variables]
 
     def go_on(batches):
@@ -88,6 +99,7 @@ def differences():
         "two devices, no dropout": between_one_and_two(remixer),
         "switch": between_one_and_two(lambda: mixture("switch", switch), batches[:2]),
         "base": between_one_and_two(lambda: mixture("base", BaseRouter), batches[:2]),
+        "little memory": _difference(train(*little, batches[:2]), began),
         "restored": _difference(went_on, go_on(batches[2:])),
         # Each replica with the other's rows: with equal masks, the same loss.
         "masks": abs(went_on[0][0] - go_on([swapped])[0][0]),

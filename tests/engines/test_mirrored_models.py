@@ -22,6 +22,11 @@ def test_a_mixture_trains_alike_on_one_device_and_two(differences, router):
     assert differences[router] < 1e-4
 
 
+def test_remat_and_logits_in_parts_change_nothing_on_two_devices(differences):
+    """Dropout's masks are those of each replica."""
+    assert differences["little memory"] < 1e-4
+
+
 def test_the_random_state_of_a_remixer_on_two_devices_is_restored(differences):
     assert differences["restored"] == 0
 

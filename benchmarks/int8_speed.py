@@ -3,14 +3,15 @@
     taskset -c 0 python -m benchmarks.int8_speed
         [--models=t5_1_1_small,remixer_small] [--sizes=1x1,8x1,1x4,8x4] [--rounds=5]
         [--anchors=PYTHON] [--folder=FOLDER] [--runtimes=litert,onnx]
+        [--gin=BINDING]
 
 Random weights, questions and answers of 64 tokens; no token ends an answer. A size is
 rows x beams. Under `taskset` each program has one core and one thread, and its CPU time
 counts, so that other programs on the machine disturb little. All take turns; rates and
 ratios are medians of the rounds, and the first call, which prepares, does not count.
 LiteRT reads one row a call, so several rows are several calls. LiteRT and ONNX have no
-beam search, and converting a small model to ONNX takes over 6 GB. The anchors have the
-weights of T5.1.1, see `benchmarks.decode`.
+beam search, and converting a small model to ONNX takes over 6 GB. The anchors have
+T5.1.1 small, see `benchmarks.decode`.
 """
 
 import argparse
@@ -73,8 +74,8 @@ class Ours:
         return time.process_time() - start
 
 
-def make_model(name):
-    configuration.parse_gin([f"models/{name}.gin"], [])
+def make_model(name, bindings):
+    configuration.parse_gin([f"models/{name}.gin"], bindings)
     model = configuration.call("EncoderDecoder")
     model.build()
     return model
@@ -84,9 +85,9 @@ def path_of(folder, name, runtime, weights):
     return os.path.join(folder, f"{name}_{weights}_{runtime.FILE}")
 
 
-def write_files(name, key, folder):
+def write_files(name, bindings, key, folder):
     """Writes a model for a runtime in each type."""
-    runtime, graph = RUNTIMES[key], token_graph(make_model(name))
+    runtime, graph = RUNTIMES[key], token_graph(make_model(name, bindings))
     path = path_of(folder, name, runtime, "float32")
     runtime.convert(graph, graph.function(None if runtime.ANY_BATCH else 1), path)
     for weights in WEIGHTS[key][1:]:
@@ -95,14 +96,14 @@ def write_files(name, key, folder):
         runtime.quantize(copy, graph.weights.matrix_shapes(), weights)
 
 
-def write_missing_files(names, runtimes, folder):
+def write_missing_files(names, bindings, runtimes, folder):
     """Does it in processes of their own, one by one: converters take much memory."""
     for name in names:
         for key in runtimes:
             runtime = RUNTIMES[key]
             if not os.path.exists(path_of(folder, name, runtime, WEIGHTS[key][-1])):
                 process = multiprocessing.get_context("spawn").Process(
-                    target=write_files, args=(name, key, folder)
+                    target=write_files, args=(name, bindings, key, folder)
                 )
                 process.start()
                 process.join()
@@ -180,6 +181,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--anchors", metavar="PYTHON")
     parser.add_argument("--runtimes", default=",".join(RUNTIMES))
+    parser.add_argument("--gin", action="append", default=[], metavar="BINDING")
     parser.add_argument("--folder", help="keeps converted files for another time")
     options = parser.parse_args()
     sizes = [tuple(map(int, x.split("x"))) for x in options.sizes.split(",")]
@@ -196,16 +198,16 @@ def main():
     names, runtimes = options.models.split(","), options.runtimes.split(",")
     with tempfile.TemporaryDirectory() as local, contextlib.ExitStack() as anchors:
         folder, others = options.folder or local, {}
-        write_missing_files(names, runtimes, folder)
+        write_missing_files(names, options.gin, runtimes, folder)
+        if options.anchors:
+            path = write_for_anchors(make_model("t5_1_1_small", options.gin), local)
+            for library in ANCHORS:
+                anchor = Anchor(options.anchors, path, library)
+                anchors.callback(anchor.close)
+                if anchor.starts:
+                    others[library] = anchor.decode
         for name in names:
-            model = make_model(name)
-            if options.anchors and not others:
-                path = write_for_anchors(model, local)
-                for library in ANCHORS:
-                    anchor = Anchor(options.anchors, path, library)
-                    anchors.callback(anchor.close)
-                    if anchor.starts:
-                        others[library] = anchor.decode
+            model = make_model(name, options.gin)
             beams = sorted({n for _, n in sizes})
             contestants = make_contestants(name, model, beams, runtimes, folder)
             for batch, n in sizes:

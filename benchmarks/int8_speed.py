@@ -2,14 +2,16 @@
 
     taskset -c 0 python -m benchmarks.int8_speed
         [--models=t5_1_1_small,remixer_small] [--sizes=1x1,8x1,1x4,8x4] [--rounds=5]
-        [--anchors=PYTHON]
+        [--anchors=PYTHON] [--folder=FOLDER] [--runtimes=litert,onnx]
+        [--gin=BINDING]
 
 Random weights, questions and answers of 64 tokens; no token ends an answer. A size is
 rows x beams. Under `taskset` each program has one core and one thread, and its CPU time
 counts, so that other programs on the machine disturb little. All take turns; rates and
 ratios are medians of the rounds, and the first call, which prepares, does not count.
-LiteRT reads one row a call, so several rows are several calls. LiteRT and ONNX
-have no beam search. The anchors have the weights of T5.1.1, see `benchmarks.decode`.
+LiteRT reads one row a call, so several rows are several calls. LiteRT and ONNX have no
+beam search, and converting a small model to ONNX takes over 6 GB. The anchors have
+T5.1.1 small, see `benchmarks.decode`.
 """
 
 import argparse
@@ -72,47 +74,57 @@ class Ours:
         return time.process_time() - start
 
 
-def make_model(name):
-    configuration.parse_gin([f"models/{name}.gin"], [])
+def make_model(name, bindings):
+    configuration.parse_gin([f"models/{name}.gin"], bindings)
     model = configuration.call("EncoderDecoder")
     model.build()
     return model
 
 
-def path_of(folder, runtime, weights):
-    return os.path.join(folder, f"{weights}_{runtime.FILE}")
+def path_of(folder, name, runtime, weights):
+    return os.path.join(folder, f"{name}_{weights}_{runtime.FILE}")
 
 
-def write_files(name, runtime, folder):
-    """Writes a model in each type; in a process of its own, as it takes much memory."""
-    graph = token_graph(make_model(name))
-    path = path_of(folder, RUNTIMES[runtime], "float32")
-    function = graph.function(None if RUNTIMES[runtime].ANY_BATCH else 1)
-    RUNTIMES[runtime].convert(graph, function, path)
-    for weights in WEIGHTS[runtime][1:]:
-        copy = path_of(folder, RUNTIMES[runtime], weights)
+def write_files(name, bindings, key, folder):
+    """Writes a model for a runtime in each type."""
+    runtime, graph = RUNTIMES[key], token_graph(make_model(name, bindings))
+    path = path_of(folder, name, runtime, "float32")
+    runtime.convert(graph, graph.function(None if runtime.ANY_BATCH else 1), path)
+    for weights in WEIGHTS[key][1:]:
+        copy = path_of(folder, name, runtime, weights)
         shutil.copy(path, copy)
-        RUNTIMES[runtime].quantize(copy, graph.weights.matrix_shapes(), weights)
+        runtime.quantize(copy, graph.weights.matrix_shapes(), weights)
 
 
-def make_contestants(name, model, beams, folder):
+def write_missing_files(names, bindings, runtimes, folder):
+    """Does it in processes of their own, one by one: converters take much memory."""
+    for name in names:
+        for key in runtimes:
+            runtime = RUNTIMES[key]
+            if not os.path.exists(path_of(folder, name, runtime, WEIGHTS[key][-1])):
+                process = multiprocessing.get_context("spawn").Process(
+                    target=write_files, args=(name, bindings, key, folder)
+                )
+                process.start()
+                process.join()
+
+
+def make_contestants(name, model, beams, runtimes, folder):
     """Returns dictionary of names to functions of (batch, beams)."""
     contestants = {}
     for weights in ("float32", "int8"):
-        functions = {n: token_graph(model, weights, n).function() for n in beams}
+        graphs = {n: token_graph(model, weights, n) for n in beams}
+        functions = {n: graph.function() for n, graph in graphs.items()}
+        size = graphs[beams[0]].weights.num_bytes / 1e6
 
         def answer(n, rows, functions=functions):
             functions[n](tf.constant(rows))["outputs"].numpy()
 
-        contestants[f"SavedModel {weights}"] = Ours(answer, beams)
-    for key, runtime in RUNTIMES.items():
-        process = multiprocessing.get_context("spawn").Process(
-            target=write_files, args=(name, key, folder)
-        )
-        process.start()
-        process.join()
+        contestants[f"SavedModel {weights}, {size:.1f} MB"] = Ours(answer, beams)
+    for key in runtimes:
+        runtime = RUNTIMES[key]
         for weights in WEIGHTS[key]:
-            path = path_of(folder, runtime, weights)
+            path = path_of(folder, name, runtime, weights)
             size = os.path.getsize(path) / 1e6
             run = load_onnx(path) if key == "onnx" else runtime.load(path)
             contestants[f"{runtime.NAME} {weights}, {size:.1f} MB"] = Ours(
@@ -168,6 +180,9 @@ def main():
     parser.add_argument("--sizes", default="1x1,8x1,1x4,8x4")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--anchors", metavar="PYTHON")
+    parser.add_argument("--runtimes", default=",".join(RUNTIMES))
+    parser.add_argument("--gin", action="append", default=[], metavar="BINDING")
+    parser.add_argument("--folder", help="keeps converted files for another time")
     options = parser.parse_args()
     sizes = [tuple(map(int, x.split("x"))) for x in options.sizes.split(",")]
     print_header(
@@ -180,19 +195,21 @@ def main():
         "to CTranslate2's int8",
         "to transformers",
     )
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as anchors:
-        others = {}
-        for name in options.models.split(","):
-            model = make_model(name)
-            if options.anchors and not others:
-                path = write_for_anchors(model, folder)
-                for library in ANCHORS:
-                    anchor = Anchor(options.anchors, path, library)
-                    anchors.callback(anchor.close)
-                    if anchor.starts:
-                        others[library] = anchor.decode
+    names, runtimes = options.models.split(","), options.runtimes.split(",")
+    with tempfile.TemporaryDirectory() as local, contextlib.ExitStack() as anchors:
+        folder, others = options.folder or local, {}
+        write_missing_files(names, options.gin, runtimes, folder)
+        if options.anchors:
+            path = write_for_anchors(make_model("t5_1_1_small", options.gin), local)
+            for library in ANCHORS:
+                anchor = Anchor(options.anchors, path, library)
+                anchors.callback(anchor.close)
+                if anchor.starts:
+                    others[library] = anchor.decode
+        for name in names:
+            model = make_model(name, options.gin)
             beams = sorted({n for _, n in sizes})
-            contestants = make_contestants(name, model, beams, folder)
+            contestants = make_contestants(name, model, beams, runtimes, folder)
             for batch, n in sizes:
                 compare(name, contestants | others, batch, n, options.rounds)
 

@@ -62,6 +62,8 @@ class _Editor:
             code = self._model.operatorCodes[operator.opcodeIndex]
             kind = max(code.builtinCode, code.deprecatedBuiltinCode)
             place = {kinds.FULLY_CONNECTED: 1, kinds.GATHER: 0}.get(kind)
+            if kind == kinds.GATHER and operator.builtinOptions.axis:
+                place = None  # It reads columns.
             stored = None if place is None else self._store(graph, operator, place)
             if stored is None:
                 operators.append(operator)

@@ -124,7 +124,11 @@ def _rewrite(graph, stored):
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in stored:
             nodes += _product(node, *stored.names(node.input[1], axis=0), rounded)
-        elif node.op_type == "Gather" and node.input[0] in stored:
+        elif (
+            node.op_type == "Gather"
+            and node.input[0] in stored
+            and not any(x.name == "axis" and x.i for x in node.attribute)
+        ):
             nodes += _rows(node, *stored.names(node.input[0], axis=1))
         else:
             nodes.append(node)

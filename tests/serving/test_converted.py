@@ -202,8 +202,9 @@ def test_a_run_in_8_bits(runtime, weights, tiny_run, capsys):
     expected = model.tokens.function(1)(tf.constant(ids))
     received = runtime.load(str(folder / runtime.FILE))(inputs=ids)
     assert received["outputs"].shape == expected["outputs"].shape
-    # After one step all tokens are nearly as likely, whichever are chosen.
-    np.testing.assert_allclose(received["scores"], expected["scores"], rtol=0.01)
+    # After one step all tokens are nearly as likely, whichever are chosen. With 16
+    # channels, rounding errors do not average out as in a larger model.
+    np.testing.assert_allclose(received["scores"], expected["scores"], rtol=0.03)
     assert (received["scores"] != expected["scores"].numpy()).any()
 
 

@@ -88,9 +88,10 @@ def quantize(model, shapes):
     read = {
         name for g in graphs_of(model.graph) for node in g.node for name in node.input
     }
-    for constant in list(model.graph.initializer):
-        if constant.name in floats and constant.name not in read:
-            model.graph.initializer.remove(constant)
+    constants = model.graph.initializer
+    for place in reversed(range(len(constants))):
+        if constants[place].name in {*floats} - read:
+            del constants[place]
 
 
 class _Stored:

@@ -14,6 +14,7 @@ from tests.compiled import compiled
 from tests.models.tiny import (
     EACH_DECODER,
     EACH_KIND,
+    KINDS,
     read_by,
     tiny_batch,
     tiny_decoder,
@@ -36,7 +37,10 @@ def check(make, batch):
     return model
 
 
-@pytest.mark.parametrize("kind", EACH_KIND)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[pytest.mark.slow] * (k != "remixer")) for k in KINDS],
+)
 def test_encoder_decoders_with_padding_rows(kind):
     batch = tiny_batch()
     batch["encoder_input_tokens"][-1] = 0

@@ -186,6 +186,8 @@ def test_average():
         ("--grid=RATE=[a b]", r"cannot read --grid=RATE=\[a b\]"),
         ("--grid=Run.seed=[1,2]", "--seeds=N sets the seeds"),
         ("--setting=RATE", "--setting is 'NAME=A NAME=B'"),
+        ("--setting=RATE=1 RATE=2", "A setting has RATE twice"),
+        ("--setting=RATE=1 run.Run.seed=2", "Leave run.Run.seed out"),
         ("--setting= ", "--setting is 'NAME=A NAME=B'"),
         ("--at_once=0", "at least 1"),
     ],

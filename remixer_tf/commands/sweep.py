@@ -18,7 +18,7 @@ import time
 from typing import NamedTuple
 
 from remixer_tf import configuration, console
-from remixer_tf.configuration.bindings import flag_of, name_of, read_text
+from remixer_tf.configuration.bindings import flag_of, last, name_of, read_text
 from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
@@ -88,7 +88,9 @@ def _runs(options):
     listed = [_pairs(text) for text in options.setting] or [[]]
     runs = []
     for pairs in itertools.product(listed, itertools.product(*grids)):
-        own = [f"{name}={value}" for name, value in itertools.chain(*pairs)]
+        pairs = [*itertools.chain(*pairs)]
+        _check_once([name for name, _ in pairs])
+        own = [f"{name}={value}" for name, value in pairs]
         name = _folder_name(",".join(own))
         for seed in range(options.seeds):
             folder = ",".join(filter(None, [name, f"seed={seed}"]))
@@ -114,7 +116,7 @@ def _grid(text):
     (binding,) = read_text(f"{name} = {values}", f"--grid={text}") if equals else [None]
     if not equals or not isinstance(binding.value, (list, tuple)) or not binding.value:
         raise UserError(f"--grid is NAME=[A,B]. Received: --grid={text}")
-    return [(_not_seed(name_of(binding)), repr(value)) for value in binding.value]
+    return [(_not_seed(binding), repr(value)) for value in binding.value]
 
 
 def _pairs(text):
@@ -123,13 +125,24 @@ def _pairs(text):
     pairs = [part.partition("=")[::2] for part in parts]
     if not all(name and value for name, value in pairs):
         raise UserError(f"--setting is 'NAME=A NAME=B'. Received: --setting={text!r}")
-    return [(_not_seed(name), value) for name, value in pairs]
+    flag = f"--setting={text}"
+    return [(_not_seed(*read_text(f"{n} = 0", flag)), value) for n, value in pairs]
 
 
-def _not_seed(name):
-    if name in ("Run.seed", "SEED"):
+def _not_seed(binding):
+    """Returns the name of a binding that is not the seed's."""
+    name = name_of(binding)
+    if name == "SEED" or (last(binding.selector), binding.arg_name) == ("Run", "seed"):
         raise UserError(f"--seeds=N sets the seeds of a sweep. Leave {name} out.")
     return name
+
+
+def _check_once(names):
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"A setting has {name} twice. Give it in one --grid, or in --setting."
+            )
 
 
 def _folder_name(text):

@@ -169,7 +169,9 @@ def _tokens(run, model_dir, folder, step, runtime, weights):
         )
     # Neither runtime computes in bfloat16 on all processors.
     stored = configuration.get_value("text_to_text.weights", "float32")
-    given = {"dtype_policy": run.dtype_policy, "weights": stored}
+    given = {"dtype_policy": run.dtype_policy}
+    if weights == "float32":
+        given["weights"] = stored
     run = run.in_float32()
     model, _ = configuration.call(
         "text_to_text", run, model_dir, step=step, weights="float32"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers import MoE
 
 LARGEST = 127  # -128 is left out, so that the integers are symmetric
@@ -74,9 +75,27 @@ def matrix_shapes(model):
 
     A converted file has no names for its constants, and some are no weights: LiteRT's
     converter multiplies a norm's scale into the kernel that follows. So what a product
-    or a look-up reads is known by its shape. Experts have three axes, and are left out.
+    or a look-up reads is known by its shape. A shape that a router or a matrix over
+    positions has too is left out, and so are experts, which have three axes.
+
+    Raises:
+        ValueError: a weight is not finite.
     """
     axes = shared_axes(model)
-    shapes = {tuple(w.shape) for w in model.weights if w.path in axes}
-    shapes = {shape for shape in shapes if len(shape) == 2}
-    return shapes | {shape[::-1] for shape in shapes}
+    shapes = {True: set(), False: set()}
+    for weight in model.weights:
+        if weight.path in axes:
+            check_finite(weight)
+        if len(weight.shape) == 2:
+            shape = tuple(weight.shape)
+            shapes[weight.path in axes] |= {shape, shape[::-1]}
+    return shapes[True] - shapes[False]
+
+
+def check_finite(weight):
+    """Raises a ValueError if a weight has numbers that no integers can stand for."""
+    if not np.isfinite(weight.numpy()).all():
+        raise UserError(
+            f"int8 cannot hold {weight.path}: it has values that are not finite. "
+            "Export an earlier checkpoint (--step)."
+        )

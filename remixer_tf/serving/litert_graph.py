@@ -34,7 +34,7 @@ def quantize(content, shapes, weight_only=False):
     for graph in model.subgraphs:
         editor.rewrite(graph)
     read = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
-    for number in {*editor.buffers} - read:
+    for number in {number for number, _ in editor.buffers} - read:
         model.buffers[number].data = None
     builder = flatbuffers.Builder(len(content) // 2)
     builder.Finish(model.Pack(builder), b"TFL3")
@@ -45,7 +45,8 @@ class _Editor:
     """Rewrites the graphs of one file.
 
     Attributes:
-        buffers: dictionary from a float buffer to those of integers and of scales.
+        buffers: dictionary from a float buffer and its shape to the buffers of integers
+            and of scales. Equal bytes of two shapes may be one buffer.
     """
 
     def __init__(self, schema, model, shapes, weight_only):
@@ -80,12 +81,13 @@ class _Editor:
         is_float = tensor.type == self._schema.TensorType.FLOAT32
         if data is None or not is_float or shape not in self._shapes:
             return None
-        if tensor.buffer not in self.buffers:
+        key = tensor.buffer, shape
+        if key not in self.buffers:
             # Rows have a scale each: outputs of a kernel, tokens of an embedding.
             array = np.asarray(data, "uint8").view("<f4").reshape(shape)
             eight = int8.quantize(array, axis=1)
-            self.buffers[tensor.buffer] = [self._add_buffer(x) for x in eight]
-        return self.buffers[tensor.buffer]
+            self.buffers[key] = [self._add_buffer(x) for x in eight]
+        return self.buffers[key]
 
     def _product(self, graph, operator, integers, scale):
         """FULLY_CONNECTED, of a kernel `[d_out, d_in]`."""
@@ -168,6 +170,7 @@ class _Editor:
         """Takes the buffers of tensors that no operator of a graph reads."""
         read = {number for operator in graph.operators for number in operator.inputs}
         read |= {*graph.inputs, *graph.outputs}
+        rewritten = {number for number, _ in self.buffers}
         for number, tensor in enumerate(graph.tensors):
-            if number not in read and tensor.buffer in self.buffers:
+            if number not in read and tensor.buffer in rewritten:
                 tensor.buffer = 0

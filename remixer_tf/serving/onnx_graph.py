@@ -33,8 +33,11 @@ def read_from_outside(graph):
 def _free_invariants(graph, loop, body):
     """Does it for a node `Loop` of a graph: inputs 0 and 1 are count and condition."""
     made = {name: node for node in body.node for name in node.output}
-    inside = {name for g in graphs_of(body) for node in g.node for name in node.output}
-    inside |= {constant.name for constant in body.initializer}
+    inside = set()  # names that would hide those of the graph around
+    for nested in graphs_of(body):
+        inside |= {name for node in nested.node for name in node.output}
+        inside |= {value.name for value in (*nested.input, *nested.initializer)}
+    results = {output.name for output in graph.output}
 
     def source(name):
         while name in made and made[name].op_type == "Identity":
@@ -44,10 +47,12 @@ def _free_invariants(graph, loop, body):
     renamed = {}
     for place in reversed(range(2, len(loop.input))):
         name, outside = body.input[place].name, loop.input[place]
-        if source(body.output[place - 1].name) != name or outside in inside:
+        unchanged = source(body.output[place - 1].name) == name
+        after = loop.output[place - 2]
+        if not unchanged or outside in inside or after in results:
             continue
         renamed[name] = outside
-        _rename_inputs([graph], {loop.output[place - 2]: outside})
+        _rename_inputs(graphs_of(graph), {after: outside})
         del loop.input[place], loop.output[place - 2]
         del body.input[place], body.output[place - 1]
     _rename_inputs(graphs_of(body), renamed)
@@ -68,6 +73,7 @@ def quantize(model, shapes):
     `X W` becomes `s_x s_w (X_q - z) W_q`, with X_q in uint8 and its s_x and z from the
     smallest and largest number of X, by the operations DynamicQuantizeLinear and
     MatMulInteger of ONNX. A row of an embedding is read, and multiplied by its scale.
+    Tied logits multiply with the embedding's integers, transposed.
 
     Args:
         model: a `ModelProto` after `read_from_outside`, which is changed.
@@ -85,26 +91,75 @@ def quantize(model, shapes):
     stored = _Stored(model.graph, floats)
     for graph in reversed(list(graphs_of(model.graph))):  # the nodes are copied
         _rewrite(graph, stored)
-    read = {
-        name for g in graphs_of(model.graph) for node in g.node for name in node.input
-    }
+    stored.finish()
+    for graph in graphs_of(model.graph):
+        _drop_unread(graph, model.graph, stored.transposed)
+    read = _read(model.graph)
     constants = model.graph.initializer
     for place in reversed(range(len(constants))):
         if constants[place].name in {*floats} - read:
             del constants[place]
 
 
+def _read(graph):
+    """The names that the nodes and results of a graph and those inside it read."""
+    graphs = [*graphs_of(graph)]
+    names = {name for g in graphs for node in g.node for name in node.input}
+    return names | {output.name for g in graphs for output in g.output}
+
+
+def _drop_unread(graph, whole, names):
+    """Takes the nodes that make some names which nothing of the whole graph reads."""
+    unread = names.keys() - _read(whole)
+    kept = [node for node in graph.node if not unread.intersection(node.output)]
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
 class _Stored:
-    """Adds integers and scales of constants to a graph, each once."""
+    """Adds integers and scales of constants to a graph, each once.
+
+    Attributes:
+        transposed: dictionary from the name of a transposed constant to the constant's.
+    """
 
     def __init__(self, graph, floats):
         self._graph, self._floats, self._names = graph, floats, {}
+        self._nodes = []
+        self.transposed = {
+            node.output[0]: node.input[0]
+            for g in graphs_of(graph)
+            for node in g.node
+            if node.op_type == "Transpose" and node.input[0] in floats
+        }
 
-    def __contains__(self, name):
-        return name in self._floats
+    def rows(self, name):
+        """Returns the names of integers and scales `[rows, 1]` of a table, or None."""
+        return self._add(name, axis=1) if name in self._floats else None
 
-    def names(self, name, axis):
-        """Returns the names of a constant's integers, and of its scales."""
+    def columns(self, name):
+        """Returns the names of integers and scales of a product's factor, or None."""
+        if name in self._floats:
+            return self._add(name, axis=0)
+        if name not in self.transposed:
+            return None
+        if name not in self._names:
+            names = self._add(self.transposed[name], axis=1)
+            new = self._names[name] = [f"{old}_transposed" for old in names]
+            self._nodes += zip(names, new, strict=True)
+        return self._names[name]
+
+    def finish(self):
+        """Has the whole graph transpose integers first, so that loops read them."""
+        from onnx.helper import make_node
+
+        nodes = [make_node("Transpose", [x], [y], perm=[1, 0]) for x, y in self._nodes]
+        nodes += self._graph.node
+        del self._graph.node[:]
+        self._graph.node.extend(nodes)
+
+    def _add(self, name, axis):
         import onnx
 
         if (name, axis) not in self._names:
@@ -123,14 +178,13 @@ def _rewrite(graph, stored):
     """Replaces the products and look-ups of a graph that read what is `stored`."""
     nodes, rounded = [], {}
     for node in graph.node:
-        if node.op_type == "MatMul" and node.input[1] in stored:
-            nodes += _product(node, *stored.names(node.input[1], axis=0), rounded)
-        elif (
-            node.op_type == "Gather"
-            and node.input[0] in stored
-            and not any(x.name == "axis" and x.i for x in node.attribute)
+        if node.op_type == "MatMul" and (names := stored.columns(node.input[1])):
+            nodes += _product(node, *names, rounded)
+        elif node.op_type == "Gather" and not any(
+            x.name == "axis" and x.i for x in node.attribute
         ):
-            nodes += _rows(node, *stored.names(node.input[0], axis=1))
+            names = stored.rows(node.input[0])
+            nodes += _rows(node, *names) if names else [node]
         else:
             nodes.append(node)
     del graph.node[:]

@@ -4,11 +4,15 @@ import contextlib
 import itertools
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
-from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
+from remixer_tf.serving.int8 import (
+    check_finite,
+    matrix_shapes,
+    quantize,
+    shared_axes,
+)
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 
@@ -52,7 +56,7 @@ class StoredWeights(tf.Module):
         return sum(v.dtype.size * v.shape.num_elements() for v in variables)
 
     def matrix_shapes(self):
-        """Returns `matrix_shapes` of the model."""
+        """As `matrix_shapes`, of the model."""
         return self._shapes()
 
     def reading(self):
@@ -90,13 +94,9 @@ def _store(weight, dtype):
 
 def _store_integers(weight, axis):
     """Returns two `tf.Variable`s in a list: the integers and the scales of a weight."""
-    array = weight.numpy()
-    if not np.isfinite(array).all():
-        raise UserError(
-            f"int8 cannot hold {weight.path}: it has values that are not finite. "
-            "Export an earlier checkpoint (--step)."
-        )
+    check_finite(weight)
+    parts = zip(quantize(weight.numpy(), axis), ("", "_scale"), strict=True)
     return [
         tf.Variable(value, trainable=False, name=weight.path + end)
-        for value, end in zip(quantize(array, axis), ("", "_scale"), strict=True)
+        for value, end in parts
     ]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
-from remixer_tf.serving import litert, onnx_runtime
+from remixer_tf.serving import litert, onnx_graph, onnx_runtime
 from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
 from tests.layers.harness import randomize
@@ -154,3 +154,96 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
         floats = weight.numpy()
         assert floats.tobytes() not in content
         assert floats.T.tobytes() not in content
+
+
+class Tied(tf.Module):
+    """`T[ids] T^T` in a loop, as tied logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = tf.Variable([[1.27, 0.5, -0.25], [0.0, 2.54, 0.02]] * 5)
+        spec = tf.TensorSpec([1, 2], tf.int32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            def add(step, y):
+                rows = tf.gather(self.table, inputs)
+                return step + 1, y + rows @ tf.transpose(self.table)
+
+            zeros = tf.constant(0), tf.zeros([1, 2, 10])
+            return {"y": tf.while_loop(lambda n, _: n < 2, add, zeros)[1]}
+
+        self.function = function
+
+
+@pytest.mark.parametrize("runtime", [litert, onnx_runtime])
+def test_tied_logits_read_the_same_integers(runtime, tmp_path):
+    tied = Tied()
+    path = str(tmp_path / runtime.FILE)
+    runtime.convert(tied, tied.function, path)
+    runtime.quantize(path, {(10, 3), (3, 10)}, "int8")
+    y = runtime.load(path)(inputs=np.array([[0, 3]], "int32"))["y"]
+    # Twice the products of (1.27, 0.5, -0.25) and (0, 2.54, 0.02) with each other.
+    exact = 2 * np.array([[1.9254, 1.265] * 5, [1.265, 6.452] * 5])[None]
+    np.testing.assert_allclose(y, exact, atol=0.08)
+    content = (tmp_path / runtime.FILE).read_bytes()
+    floats = tied.table.numpy()
+    assert floats.tobytes() not in content
+    assert floats.T.tobytes() not in content
+    assert content.count(np.int8([127, 50, -25, 0, 127, 1]).tobytes() * 5) == 1
+
+
+def test_a_shape_of_positions_too_stays_float32():
+    """24 positions and 24 tokens: both tables are [24, 8]."""
+    assert (40, 8) in matrix_shapes(tiny_decoder("bert"))
+    shapes = matrix_shapes(tiny_decoder("bert", vocab_size=24))
+    assert shapes and not shapes & {(24, 8), (8, 24)}
+
+
+def test_loops_keep_what_nested_names_hide():
+    """By hand: y = x, then twice y = y W; the inner loop calls its own input W."""
+    from onnx import TensorProto, helper, numpy_helper
+    from onnxruntime import InferenceSession
+
+    def info(name, shape=(1,)):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    def flag(name):
+        return helper.make_tensor_value_info(name, TensorProto.BOOL, ())
+
+    count = helper.make_tensor_value_info("i", TensorProto.INT64, ())
+    inner = helper.make_graph(
+        [
+            helper.make_node("Identity", ["c2"], ["d2"]),
+            helper.make_node("Mul", ["W", "w"], ["z"]),
+        ],
+        "inner",
+        [helper.make_tensor_value_info("j", TensorProto.INT64, ()), flag("c2")]
+        + [info("W")],
+        [flag("d2"), info("z")],
+    )
+    outer = helper.make_graph(
+        [
+            helper.make_node("Identity", ["c"], ["d"]),
+            helper.make_node("Identity", ["w"], ["w_out"]),
+            helper.make_node("Loop", ["n", "", "y"], ["y_out"], body=inner),
+        ],
+        "outer",
+        [count, flag("c"), info("w"), info("y")],
+        [flag("d"), info("w_out"), info("y_out")],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "W", "x"], ["W_end", "end"], body=outer)],
+        "whole",
+        [info("x")],
+        [info("end")],
+        [
+            numpy_helper.from_array(np.array(2), "n"),
+            numpy_helper.from_array(np.float32([3.0]), "W"),
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    onnx_graph.read_from_outside(model.graph)
+    (y,) = InferenceSession(model.SerializeToString()).run(None, {"x": [5.0]})
+    assert y == [5 * 3**4]

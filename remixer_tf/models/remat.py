@@ -43,8 +43,8 @@ def call_recomputed(block, x, context, remat):
         what the block returns, of the shape of x.
 
     Raises:
-        ValueError: a layer in the block changes variables in training, or calls Keras'
-            `add_loss`.
+        ValueError: a layer in the block has variables that training changes otherwise
+            than by gradients, or calls Keras' `add_loss`.
     """
     parts = block._flatten_layers()
     generators = [g for part in parts for g in getattr(part, "_seed_generators", ())]
@@ -82,12 +82,15 @@ def call_recomputed(block, x, context, remat):
 
 def _check_state(block, parts, generators):
     others = [
-        part for part in parts if isinstance(part, keras.layers.BatchNormalization)
+        part
+        for part in parts
+        # Those that were made so; one that is frozen is not among them.
+        if any("float" in v.dtype for v in part._non_trainable_variables)
     ]
     others += [g for g in generators if not isinstance(g, ReplicaSeedGenerator)]
     if others:
         raise UserError(
-            f"Layer '{block.path}' changes variables in training, of "
+            f"Layer '{block.path}' has variables that training may change, of "
             f"{type(others[0]).__name__} '{others[0].name}', and remat would do so "
             "twice. Use remixer_tf.layers.Dropout for dropout, or leave "
             "TransformerStack.remat out."
@@ -95,4 +98,4 @@ def _check_state(block, parts, generators):
 
 
 def _count_losses(parts):
-    return sum(len(part._losses) for part in parts)
+    return sum(len(part._losses) + len(part._loss_ids) for part in parts)

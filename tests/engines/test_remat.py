@@ -8,10 +8,11 @@ import pytest
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, Sublayer
+from remixer_tf.models import DecoderOnly
 from remixer_tf.models.stack import TransformerStack
 from tests.engines.engine_runs import make_model
 from tests.engines.one_device import make_step
-from tests.models.tiny import tiny_batch
+from tests.models.tiny import VOCAB_SIZE, tiny_batch
 
 ON_JAX = keras.backend.backend() == "jax"
 
@@ -56,6 +57,8 @@ def test_sums_and_weights_are_those_without(kind, options, remat):
 class Noisy(Sublayer):
     """Changes variables that remat does not know."""
 
+    causal = True
+
     def __init__(self, kind, **kwargs):
         super().__init__(**kwargs)
         self.kind = kind
@@ -63,12 +66,19 @@ class Noisy(Sublayer):
             "dropout": lambda: keras.layers.Dropout(0.5),
             "norm": keras.layers.BatchNormalization,
             "add_loss": lambda: keras.layers.Activation("relu"),
+            "counter": lambda: keras.layers.Activation("relu"),
         }[kind]()
 
     def build(self, input_shape):
         self.part.build(input_shape)
+        if self.kind == "counter":
+            self.calls = self.add_weight(
+                name="calls", shape=(), axes=(), initializer="zeros", trainable=False
+            )
 
     def call(self, x, context, training=False):
+        if self.kind == "counter":
+            self.calls.assign(self.calls + 1)
         if self.kind == "add_loss":
             self.add_loss(keras.ops.sum(x))
         return self.part(x, training=training)
@@ -78,6 +88,7 @@ def test_what_cannot_be_computed_again_says_so():
     cannot = [
         ("dropout", "of SeedGenerator"),
         ("norm", "of BatchNormalization"),
+        ("counter", "training may change, of Noisy"),
         ("add_loss", "calls add_loss"),
     ]
     for kind, message in cannot:
@@ -88,3 +99,13 @@ def test_what_cannot_be_computed_again_says_so():
             stack(np.ones([2, 3, 4], "float32"), context=Context(), training=True)
     with pytest.raises(UserError, match="remat on .* must be None, .*'full'"):
         TransformerStack(sublayers, num_layers=1, remat="half")
+
+
+def test_add_loss_in_a_step_says_so():
+    """A step of JAX collects losses elsewhere."""
+    sublayers = {"noisy": functools.partial(Noisy, "add_loss")}
+    stack = functools.partial(TransformerStack, sublayers, num_layers=1, remat="full")
+    model = DecoderOnly(stack, VOCAB_SIZE, d_model=8)
+    batch = {k: v[None] for k, v in tiny_batch(4).items() if "encoder" not in k}
+    with pytest.raises(UserError, match="calls add_loss"):
+        make_step(model, keras.optimizers.SGD(0.1))(batch)

@@ -41,6 +41,32 @@ def check_scan(sublayers, survival_probability):
         )
 
 
+def _check_equal(layers):
+    """Raises ValueError if adapters make another program of a layer."""
+
+    def form(layer):
+        weights = [
+            (w.path.removeprefix(block.path), tuple(w.shape))
+            for block in layer
+            for w in block.weights
+        ]
+        adapters = [
+            (part.lora_alpha, part.lora_rank, part.lora_dropout.rate)
+            for block in layer
+            for part in block._flatten_layers()
+            if getattr(part, "lora_enabled", False)
+        ]
+        return weights, adapters
+
+    for i, layer in enumerate(layers):
+        if form(layer) != form(layers[0]):
+            raise UserError(
+                "TransformerStack.scan runs one program for all layers, which must "
+                f"have the same adapters. Received: layer {i} is not layer 0. Give "
+                "all layers equal ones (Lora.layers), or set scan to False."
+            )
+
+
 def call_scanned(layers, x, context, remat):
     """Calls equal layers in training, one after the other, in one loop.
 
@@ -54,9 +80,13 @@ def call_scanned(layers, x, context, remat):
 
     Returns:
         float `[batch, length, d_model]`.
+
+    Raises:
+        ValueError: a layer has other adapters than the first.
     """
     variables = [[v for block in layer for v in block.variables] for layer in layers]
     parts = [[p for b in layer for p in b._flatten_layers()] for layer in layers]
+    _check_equal(layers)
     with AutocastScope(None):  # Some layers read float32 weights in a bfloat16 model.
         stacked = [
             ops.stack([v.value for v in same]) for same in zip(*variables, strict=True)

@@ -18,6 +18,7 @@ from remixer_tf.layers import (
     sow,
 )
 from remixer_tf.models import DecoderOnly
+from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.models.stack import TransformerStack
 from tests.engines.one_device import make_step
 from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_model
@@ -149,6 +150,19 @@ def test_a_program_has_one_layer():
 
     assert products(5, scan=True) == products(2, scan=True)
     assert products(5, scan=False) > products(2, scan=False)
+
+
+@on_jax
+@pytest.mark.parametrize("layers", ["_0_.*/query$", "_0_.*/query$|_1_.*/value$"])
+def test_layers_with_other_adapters_are_not_equal(layers):
+    """Of the second, all have rank 8 and d_model 8: the shapes are equal."""
+    model = tiny_model("t5_1_1", num_layers=2)
+    adapt(model, Lora(8, layers=layers))
+    model.build = lambda: None
+    model.encoder.scan = model.decoder.scan = True
+    batch = {k: v[None] for k, v in tiny_batch(4).items()}
+    with pytest.raises(UserError, match="same adapters. Received: layer 1 is not"):
+        make_step(model, keras.optimizers.SGD(0.1))(batch)
 
 
 @on_jax

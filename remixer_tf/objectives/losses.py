@@ -165,6 +165,7 @@ def cross_entropy_in_parts(
     Raises:
         ValueError: see `cross_entropy`.
     """
+    _check(hidden.x, targets, weights, z_loss, label_smoothing)
     rows, length = targets.shape
     size = min(max(1, tokens_at_once // rows), length)  # positions of a turn
     turns = -(-length // size)

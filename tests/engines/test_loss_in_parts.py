@@ -6,7 +6,6 @@ import re
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.errors import UserError
@@ -113,7 +112,9 @@ def sizes_over(vocab_size, tokens_at_once):
     else:
         step = make_step(model, keras.optimizers.SGD(0.1), loss_fn=loss_fn)
         function = step.run_steps.get_concrete_function(
-            *step.arguments({k: tf.constant(v) for k, v in batch.items()})
+            *step.arguments(
+                {k: keras.ops.convert_to_tensor(v) for k, v in batch.items()}
+            )
         )
         graphs = [function.graph]
         graphs += [

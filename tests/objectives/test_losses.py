@@ -197,6 +197,8 @@ def test_logits_in_parts(tokens_at_once):
 
     found = {key: float(value) for key, value in sums(x, kernel, bias).items()}
     assert found == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="Received: logits"):
+        sums(x[:, 1:], kernel, bias)
     arguments = [x, kernel, bias]
     gradients = [
         gradient @ kernel.T,

@@ -439,7 +439,8 @@ def get_activation(name):
 def wide(policy):
     """The dtype policy of what may exceed float16's 65,504; `policy` but for float16.
 
-    T5's activations do, in the residual stream and where W_o writes into it.
+    T5's activations do, in the residual stream and where W_o writes into it, and so do
+    products of them.
     """
     if policy.compute_dtype == "float16":
         return keras.DTypePolicy("float32")
@@ -461,7 +462,9 @@ class Dense(keras.layers.Dense):
             x = matmul(matmul(x, self.lora_kernel_a), self.lora_kernel_b)
             y = ops.add(y, x * (self.lora_alpha / self.lora_rank))
         if self.bias is not None:
-            y = ops.add(y, self.bias)
+            # In float32: the gradient of b is a sum over all positions.
+            b = ops.cast(self.bias, "float32")
+            y = ops.cast(ops.cast(y, "float32") + b, y.dtype)
         return y if self.activation is None else self.activation(y)
 
     def enable_lora(self, rank, *args, dropout_rate=0.0, **kwargs):

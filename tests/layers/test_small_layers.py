@@ -1,5 +1,6 @@
 """Normalisation, feed-forward, dropout, positions, pooling against NumPy."""
 
+import functools
 import math
 
 import keras
@@ -15,11 +16,13 @@ from remixer_tf.layers import (
     FeedForward,
     GatedFeedForward,
     LayerNorm,
+    LengthMixing,
     MeanPooling,
     PositionEmbedding,
     RMSNorm,
 )
-from remixer_tf.layers.base import get_activation
+from remixer_tf.layers.base import dense, get_activation
+from tests.compiled import outputs_and_gradients
 from tests.layers.harness import DTYPES, assert_equals, randomize
 
 
@@ -199,3 +202,21 @@ def test_mean_pooling(dtype, tol):
     np.testing.assert_array_equal(y[2], 0)
     with pytest.raises(ValueError, match="packing off"):
         layer(x, context=Context(segment_ids=mask))
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("kind", ["dense", "mixing"])
+def test_gradients_of_biases_are_summed_in_float32(kind, dtype):
+    """8,192 ones. In bfloat16 such a sum stops growing at 256."""
+    if kind == "dense":
+        layer = dense("dense", (None, None, 2), 3, dtype, use_bias=True)
+        x, call = ops.zeros((8, 1024, 2), layer.compute_dtype), layer
+        bias = layer.bias
+    else:
+        layer = LengthMixing(use_bias=True, max_length=4, dtype=dtype)
+        layer.build((None, None, 2))
+        x = ops.zeros((4096, 4, 2), layer.compute_dtype)
+        call, bias = functools.partial(layer, context=Context()), layer.spatial_bias
+    bias.assign(np.zeros(bias.shape))
+    _, gradients = outputs_and_gradients(lambda: ops.cast(call(x), "float32"), layer)
+    np.testing.assert_array_equal(gradients[bias.path], np.full(bias.shape, 8192.0))

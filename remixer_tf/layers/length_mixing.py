@@ -15,6 +15,7 @@ from remixer_tf.layers.base import (
     require_max_length,
     require_positions,
     update_cache,
+    wide,
 )
 from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
@@ -160,7 +161,10 @@ class LengthMixing(Sublayer):
         else:
             matrix = self.matrix(n)
             used = self.dropout(matrix, training=training)
-            y = mix(ops.cast(used, x.dtype), x)  # M X
+            dtype = x.dtype
+            if self.softmax and mask is not None:  # Small weights over a small mass.
+                dtype = wide(self.dtype_policy).compute_dtype
+            y = mix(ops.cast(used, dtype), ops.cast(x, dtype))  # M X
             if self.softmax and mask is not None:  # divided by softmax(H) mask
                 mass = ops.einsum("hts,bs->hbt", matrix, ops.cast(mask, "float32"))
                 mass = ops.where(mass > SMALLEST_MASS, mass, 1.0)[:, :, None]
@@ -169,7 +173,8 @@ class LengthMixing(Sublayer):
         if self.use_bias:
             b = ops.reshape(self.spatial_bias, (self.num_mixing_heads, self.max_length))
             b = ops.take(b, context.positions, axis=1) if packed else b[:, None, :n]
-            y = y + ops.cast(b, y.dtype)[:, :, None]
+            # In float32: the gradient of b is a sum over all rows.
+            y = ops.cast(y, "float32") + ops.cast(b, "float32")[:, :, None]
         return ops.cast(y, x.dtype)
 
     def matrix(self, length):

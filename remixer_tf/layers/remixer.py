@@ -122,8 +122,9 @@ class RemixerBlock(Sublayer):
             name="mixing",
             dtype=self.dtype_policy,
         )
+        out = wide(self.dtype_policy)
         self.dropout = Dropout(
-            dropout_rate, shared_axes=(1,), name="dropout", dtype=self.dtype_policy
+            dropout_rate, shared_axes=(1,), name="dropout", dtype=out
         )
 
     def build(self, input_shape):
@@ -182,11 +183,14 @@ class RemixerBlock(Sublayer):
         gate = self.gate(x_prime) if self.composition == "gate" else None
         alpha = self._alpha(x_prime)
         sow(self, "intermediates", "alpha", alpha)
+        dtype = wide(self.dtype_policy).compute_dtype  # X_S * X' may exceed float16.
+        x_prime, x_s, alpha = (ops.cast(a, dtype) for a in (x_prime, x_s, alpha))
+        gate = None if gate is None else ops.cast(gate, dtype)
         x_c = self.compose(x_prime, x_s, alpha, gate)
         if self.residual == "hidden":
             x_c += x_prime
         y = self.wo(self.dropout(x_c, training=training))
-        return y + ops.cast(x_prime, y.dtype) if self.residual == "output" else y
+        return y + x_prime if self.residual == "output" else y
 
     def _alpha(self, x_prime):
         if self.alpha == "gated":

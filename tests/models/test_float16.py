@@ -8,7 +8,14 @@ import pytest
 from keras import ops
 
 from remixer_tf.decoding import greedy_decode
-from remixer_tf.layers import Context, GatedFeedForward, MoE, Sublayer
+from remixer_tf.layers import (
+    Context,
+    GatedFeedForward,
+    LengthMixing,
+    MoE,
+    RemixerBlock,
+    Sublayer,
+)
 from remixer_tf.models import PostNormBlock, TransformerStack
 from tests.compiled import compiled
 from tests.models.tiny import (
@@ -89,6 +96,37 @@ def test_what_wo_sums_may_exceed_float16(make):
         x = ops.ones((1, 2, 4), layer.compute_dtype)
         y = np.array(layer(x, context=Context()))
         np.testing.assert_allclose(y, np.full(y.shape, 102_400.0), rtol=1e-3)
+
+
+def test_a_remixers_composition_may_exceed_float16():
+    """X' = 400 everywhere: X_C + X' = (400 * 400) / 2 + 400, times a W_3 of 1 / 64."""
+    for dtype in ("float32", POLICY):
+        layer = RemixerBlock(
+            64,
+            residual="hidden",
+            activation="relu",
+            max_length=4,
+            causal=True,
+            dtype=dtype,
+        )
+        layer.build((None, None, 4))
+        for weight in layer.weights:
+            if "wi" in weight.path:
+                weight.assign(np.full(weight.shape, 5.0))
+            if "wo" in weight.path:
+                weight.assign(np.full(weight.shape, 1 / 64))
+        y = np.array(layer(ops.ones((1, 2, 4), layer.compute_dtype), context=Context()))
+        np.testing.assert_allclose(y, np.full(y.shape, 80_400.0), rtol=1e-3)
+
+
+def test_a_small_mass_of_real_positions_keeps_its_mean():
+    """Padding has e^20 of their weight; the real inputs are 1, 2 and 3."""
+    layer = LengthMixing(softmax=True, max_length=4, dtype=POLICY)
+    layer.build((None, None, 1))
+    layer.mixing_matrix.assign([[[0.0, 0.0, 0.0, 20.0]] * 4])
+    x = ops.cast([[[1.0], [2.0], [3.0], [0.0]]], "float16")
+    y = layer(x, context=Context(padding_mask=np.array([[1, 1, 1, 0]], "int32")))
+    np.testing.assert_allclose(np.array(y, "float32")[0, :3, 0], [2, 2, 2], rtol=1e-3)
 
 
 @pytest.mark.parametrize("block", [None, PostNormBlock])

@@ -53,7 +53,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
         OSError: the folder cannot be written.
         ImportError: see `check_runtime`.
         ValueError: the model cannot decode, the format lacks an operation, the weights
-            are too large for it, or its answers differ from TensorFlow's.
+            are too large for it, its answers differ from TensorFlow's, or a weight to
+            round is not finite.
     """
     check_runtime(name)
     check_absent(folder)
@@ -64,6 +65,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             f"weights take {graph.weights.num_bytes / 1e9:.1f} GB. Export a smaller "
             "model, or a SavedModel."
         )
+    if weights != "float32":
+        graph.weights.check_finite()
     features = task.output_features
     features = {n: features.get(n, features["targets"]) for n in ("inputs", "targets")}
     vocabularies = {n: feature.vocabulary for n, feature in features.items()}

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers import MoE
 
 LARGEST = 127  # -128 is left out, so that the integers are symmetric
@@ -43,6 +44,21 @@ def quantize(weight, axis):
     scale = np.where(scale > 0, scale, 1.0).astype("float32")
     integers = np.clip(np.rint(weight / scale), -LARGEST, LARGEST)
     return EightBits(integers.astype("int8"), scale)
+
+
+def check_finite(model):
+    """Raises a ValueError if a weight of a model has NaN or infinity.
+
+    Integers have neither, so that rounding would hide them. Norms and biases count too:
+    LiteRT's converter multiplies a norm's scale into the kernel that follows.
+    """
+    for weight in model.weights:
+        is_float = "float" in keras.backend.standardize_dtype(weight.dtype)
+        if is_float and not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
+            raise UserError(
+                f"int8 cannot hold {weight.path}: it has values that are not finite. "
+                "Export an earlier checkpoint (--step)."
+            )
 
 
 def shared_axes(model):

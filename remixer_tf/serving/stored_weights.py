@@ -4,11 +4,10 @@ import contextlib
 import itertools
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
-from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
+from remixer_tf.serving.int8 import check_finite, matrix_shapes, quantize, shared_axes
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 
@@ -26,7 +25,10 @@ class StoredWeights(tf.Module):
 
     Raises:
         ValueError: an unknown dtype, or one that cannot hold a weight (float16 ends at
-            65,504).
+            65,504; int8 has no NaN and no infinity).
+
+    Attributes:
+        check_finite: function of no arguments, `int8.check_finite` of the model.
     """
 
     def __init__(self, model, dtype="float32"):
@@ -35,7 +37,10 @@ class StoredWeights(tf.Module):
             raise UserError(
                 f"Weights are stored as one of {DTYPES}. Received: {dtype!r}"
             )
-        axes = shared_axes(model) if dtype == "int8" else {}
+        axes = {}
+        if dtype == "int8":
+            check_finite(model)
+            axes = shared_axes(model)
         self._stored = [
             _store_integers(weight, axes[weight.path])
             if weight.path in axes
@@ -44,6 +49,7 @@ class StoredWeights(tf.Module):
         ]
         self._pairs = lambda: zip(model.weights, self._stored, strict=True)
         self._shapes = lambda: matrix_shapes(model)
+        self.check_finite = lambda: check_finite(model)
 
     @property
     def num_bytes(self):
@@ -90,13 +96,9 @@ def _store(weight, dtype):
 
 def _store_integers(weight, axis):
     """Returns two `tf.Variable`s in a list: the integers and the scales of a weight."""
-    array = weight.numpy()
-    if not np.isfinite(array).all():
-        raise UserError(
-            f"int8 cannot hold {weight.path}: it has values that are not finite. "
-            "Export an earlier checkpoint (--step)."
-        )
     return [
         tf.Variable(value, trainable=False, name=weight.path + end)
-        for value, end in zip(quantize(array, axis), ("", "_scale"), strict=True)
+        for value, end in zip(
+            quantize(weight.numpy(), axis), ("", "_scale"), strict=True
+        )
     ]

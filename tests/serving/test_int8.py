@@ -1,16 +1,19 @@
 """Weights in 8 bits: their integers and scales, and files that hold them."""
 
 import os
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf import exporting
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
-from remixer_tf.serving import litert, onnx_runtime
+from remixer_tf.serving import converted, litert, onnx_runtime
 from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
+from remixer_tf.serving.token_graph import TokenGraph
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder
 
@@ -50,12 +53,44 @@ def test_which_weights_become_integers():
     assert matrix_shapes(model) == shapes | {shape[::-1] for shape in shapes}
 
 
-def test_a_weight_that_is_not_finite_is_named():
+def test_a_weight_that_is_not_finite_is_named(tmp_path):
     model = tiny_decoder("gmlp")
     kernel = next(w for w in model.weights if w.path.endswith("wi/kernel"))
     kernel.assign(np.full(kernel.shape, np.inf))
     with pytest.raises(UserError, match="int8 cannot hold .*wi/kernel"):
         StoredWeights(model, "int8")
+    graph = TokenGraph(model, input_length=4, max_decode_length=4)
+    folder = str(tmp_path / "new")
+    for name in ("litert", "onnx"):
+        with pytest.raises(UserError, match="int8 cannot hold .*wi/kernel"):
+            converted.export_tokens(graph, None, name, folder, "int8")
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_lines_of_an_export_name_the_type_of_its_weights(
+    weights, tmp_path, monkeypatch
+):
+    model = types.SimpleNamespace(tokens=None)
+    given = {"text_to_text.decode_fn": None, "text_to_text.weights": "bfloat16"}
+    fakes = {
+        "get_value": lambda name, default=None: given[name],
+        "call": lambda *args, **options: (model, 1),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(exporting.configuration, name, fake)
+    monkeypatch.setattr(converted, "export_tokens", lambda *args: 0.5)
+    run = types.SimpleNamespace(dtype_policy="mixed_bfloat16", get_task=lambda: None)
+    run.in_float32 = lambda: run
+    lines = exporting._tokens(run, None, str(tmp_path), None, "onnx", weights)
+    policy, *rest = lines
+    assert (
+        policy == "dtype_policy is mixed_bfloat16 in the run, and float32 in this file"
+    )
+    expected = {
+        "float32": "weights is bfloat16 in the run, and float32 in this file",
+        "int8": "0.0 MB, weights in int8: 50% of float32's tokens for random questions",
+    }
+    assert rest == [expected[weights]]
 
 
 @pytest.mark.parametrize(

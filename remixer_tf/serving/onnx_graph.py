@@ -25,41 +25,53 @@ def read_from_outside(graph):
     for node in list(graph.node):
         for attribute in node.attribute:
             if attribute.HasField("g"):
+                read_from_outside(attribute.g)
                 if node.op_type == "Loop":
                     _free_invariants(graph, node, attribute.g)
-                read_from_outside(attribute.g)
 
 
 def _free_invariants(graph, loop, body):
     """Does it for a node `Loop` of a graph: inputs 0 and 1 are count and condition."""
     made = {name: node for node in body.node for name in node.output}
-    inside = {name for g in graphs_of(body) for node in g.node for name in node.output}
-    inside |= {constant.name for constant in body.initializer}
+    own, *nested = map(_names, graphs_of(body))
+    nested = set().union(*nested)
 
     def source(name):
         while name in made and made[name].op_type == "Identity":
             name = made[name].input[0]
         return name
 
-    renamed = {}
     for place in reversed(range(2, len(loop.input))):
         name, outside = body.input[place].name, loop.input[place]
-        if source(body.output[place - 1].name) != name or outside in inside:
+        if source(body.output[place - 1].name) != name:
             continue
-        renamed[name] = outside
-        _rename_inputs([graph], {loop.output[place - 2]: outside})
+        if outside in own | nested or name in nested:
+            continue  # The name is another value inside.
+        output = loop.output[place - 2]
         del loop.input[place], loop.output[place - 2]
         del body.input[place], body.output[place - 1]
-    _rename_inputs(graphs_of(body), renamed)
+        _replace(body, name, outside)
+        if output:  # "" is an output that nothing reads.
+            _replace(graph, output, outside)
 
 
-def _rename_inputs(graphs, renamed):
-    for graph in graphs:
-        for node in graph.node:
-            for place, name in enumerate(node.input):
-                node.input[place] = renamed.get(name, name)
-        for output in graph.output:
-            output.name = renamed.get(output.name, output.name)
+def _names(graph):
+    """Returns the names of a graph's inputs, constants and results, as a set."""
+    names = {name for node in graph.node for name in node.output}
+    return names | {value.name for value in (*graph.input, *graph.initializer)}
+
+
+def _replace(graph, name, other):
+    """Makes a graph, and those inside its nodes, read another name."""
+    from onnx.helper import make_node
+
+    for inner in graphs_of(graph):
+        for node in inner.node:
+            for place, read in enumerate(node.input):
+                if read == name:
+                    node.input[place] = other
+        if name in {output.name for output in inner.output}:
+            inner.node.append(make_node("Identity", [other], [name]))
 
 
 def quantize(model, shapes):

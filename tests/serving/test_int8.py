@@ -10,7 +10,7 @@ import tensorflow as tf
 from remixer_tf import exporting
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
-from remixer_tf.serving import converted, litert, onnx_runtime
+from remixer_tf.serving import converted, litert, onnx_graph, onnx_runtime
 from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.token_graph import TokenGraph
@@ -189,3 +189,83 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
         floats = weight.numpy()
         assert floats.tobytes() not in content
         assert floats.T.tobytes() not in content
+
+
+def _turns(y, w, calls, other=()):
+    """The body of a loop that hands `w` on, as `<w>_out`, and computes `<y>_out`."""
+    from onnx import TensorProto, helper
+
+    def value(name, kind="FLOAT", shape=(2, 2)):
+        return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
+
+    hand_on = [
+        helper.make_node("Identity", [name], [f"{name}_out"]) for name in (w, f"{w}_go")
+    ]
+    inputs = [value(f"{w}_turn", "INT64", []), value(f"{w}_go", "BOOL", [])]
+    outputs = [value(f"{w}_go_out", "BOOL", []), value(f"{y}_out"), value(f"{w}_out")]
+    return helper.make_graph(
+        [*calls, *hand_on], "body", [*inputs, value(y), value(w), *other], outputs
+    )
+
+
+def _nodes_of_loops(case):
+    """Nodes of `z`, 2 or 4 times `x = x W` as `case` says."""
+    from onnx import TensorProto, helper
+
+    product = helper.make_node("MatMul", ["y", "w"], ["y_out"])
+    inputs = ["n", "true", "x", "W"]
+    if case == "nested":
+        inner = _turns("v", "u", [helper.make_node("MatMul", ["v", "u"], ["v_out"])])
+        product = helper.make_node(
+            "Loop", ["n", "true", "y", "w"], ["y_out", "u_end"], body=inner
+        )
+    if case == "shadowed":  # W inside is what the inner loop computes.
+        inner = _turns("W", "u", [helper.make_node("MatMul", ["W", "u"], ["W_out"])])
+        product = helper.make_node(
+            "Loop", ["n", "true", "y", "w"], ["y_out", "u_end"], body=inner
+        )
+    loop = helper.make_node(
+        "Loop", inputs, ["y_end", "w_end"], body=_turns("y", "w", [product])
+    )
+    if case == "read_in_a_branch":
+        value = helper.make_tensor_value_info("branch", TensorProto.FLOAT, [2, 2])
+        branch = helper.make_node("MatMul", ["y_end", "w_end"], ["branch"])
+        graph = helper.make_graph([branch], "branch", [], [value])
+        branches = {"then_branch": graph, "else_branch": graph}
+        return [loop, helper.make_node("If", ["true"], ["z"], **branches)]
+    return [loop, helper.make_node("MatMul", ["y_end", "w_end"], ["z"])]
+
+
+@pytest.mark.parametrize(
+    "case, power", [("nested", 5), ("shadowed", 5), ("read_in_a_branch", 3), ("", 3)]
+)
+def test_loops_read_from_outside(case, power, tmp_path):
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    def value(name):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2])
+
+    matrix = np.array([[0.5, -1.0], [2.0, 0.25]], "float32")
+    constants = {"n": np.array(2), "true": np.array(True), "W": matrix}
+    graph = helper.make_graph(
+        _nodes_of_loops(case),
+        "graph",
+        [value("x")],
+        [value("z"), value("w_end")],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opset = helper.make_opsetid("", onnx_runtime.OPSET)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    onnx_graph.read_from_outside(model.graph)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, str(tmp_path / "model.onnx"))
+    x = np.array([[1.0, 2.0], [0.0, 1.0]], "float32")
+    received = onnx_runtime.load(str(tmp_path / "model.onnx"))(x=x)
+    expected = x @ np.linalg.matrix_power(matrix, power)
+    np.testing.assert_allclose(received["z"], expected, rtol=1e-5)
+    np.testing.assert_array_equal(received["w_end"], matrix)
+    inner = [node for g in onnx_graph.graphs_of(model.graph) for node in g.node]
+    loops = [node for node in inner if node.op_type == "Loop"]
+    left = {"shadowed": [4, 3]}.get(case, [3] * len(loops))
+    assert [len(node.input) for node in loops] == left

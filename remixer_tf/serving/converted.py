@@ -80,7 +80,7 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             compare(runtime, path, function, examples)
             agreement = 1.0
             if weights != "float32":
-                runtime.quantize(path, graph.weights.matrix_shapes(), weights)
+                runtime.quantize(path, graph.weights.matrices(), weights)
                 agreement = token_agreement(runtime, path, function, examples)
         except ValueError as error:
             raise UserError(

@@ -85,14 +85,55 @@ def shared_axes(model):
     return axes
 
 
-def matrix_shapes(model):
-    """Returns the shapes of the matrices of `shared_axes`, also transposed, as a set.
+class Matrices:
+    """The matrices that a converted file stores as integers: `array in matrices`.
 
-    A converted file has no names for its constants, and some are no weights: LiteRT's
-    converter multiplies a norm's scale into the kernel that follows. So what a product
-    or a look-up reads is known by its shape. Experts have three axes, and are left out.
+    A converted file has no names for its constants, so they are known by their values,
+    also transposed. Each row or column may have a factor: LiteRT's converter multiplies
+    a norm's scale into the kernel that follows.
+
+    Args:
+        weights: list of float32 arrays `[m, n]`.
+
+    Examples:
+        >>> weight = np.array([[1, 2], [3, 4]], "float32")
+        >>> matrices = Matrices([weight])
+        >>> weight.T in matrices, weight * [2, 3] in matrices, weight + 1 in matrices
+        (True, True, False)
     """
+
+    def __init__(self, weights):
+        self._by_shape = {}
+        for weight in weights:
+            for matrix in (weight, weight.T):
+                self._by_shape.setdefault(matrix.shape, []).append(matrix)
+
+    def __contains__(self, array):
+        # A line of one number is a multiple of any other.
+        found = self._by_shape.get(array.shape, ())
+        if not found or min(array.shape) == 1 or not np.isfinite(array).all():
+            return False
+        return any(
+            _is_multiple(array, matrix) or _is_multiple(array.T, matrix.T)
+            for matrix in found
+        )
+
+
+def _is_multiple(array, matrix):
+    """Whether each row of an array is a multiple of the matrix's row."""
+    for rows in (slice(1), slice(None)):  # The first row rules out most.
+        received, row = array[rows], matrix[rows]
+        squares = (row**2).sum(axis=1, keepdims=True)
+        factor = (received * row).sum(axis=1, keepdims=True)
+        factor = factor / np.where(squares > 0, squares, 1)
+        error = np.abs(received - factor * row).max()
+        if error > 1e-5 * np.abs(received).max():
+            return False
+    return True
+
+
+def matrices(model):
+    """Returns the `Matrices` of `shared_axes`, without experts of three axes."""
     axes = shared_axes(model)
-    shapes = {tuple(w.shape) for w in model.weights if w.path in axes}
-    shapes = {shape for shape in shapes if len(shape) == 2}
-    return shapes | {shape[::-1] for shape in shapes}
+    weights = [w for w in model.weights if w.path in axes and len(w.shape) == 2]
+    return Matrices([keras.ops.convert_to_numpy(weight) for weight in weights])

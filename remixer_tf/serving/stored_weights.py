@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
-from remixer_tf.serving.int8 import check_finite, matrix_shapes, quantize, shared_axes
+from remixer_tf.serving.int8 import check_finite, matrices, quantize, shared_axes
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 
@@ -28,7 +28,7 @@ class StoredWeights(tf.Module):
             65,504; int8 has no NaN and no infinity).
 
     Attributes:
-        check_finite: function of no arguments, `int8.check_finite` of the model.
+        check_finite, matrices: functions of no arguments, those of `int8` of the model.
     """
 
     def __init__(self, model, dtype="float32"):
@@ -48,7 +48,7 @@ class StoredWeights(tf.Module):
             for weight in model.weights
         ]
         self._pairs = lambda: zip(model.weights, self._stored, strict=True)
-        self._shapes = lambda: matrix_shapes(model)
+        self.matrices = lambda: matrices(model)
         self.check_finite = lambda: check_finite(model)
 
     @property
@@ -56,10 +56,6 @@ class StoredWeights(tf.Module):
         """The bytes of the weights in the file, an int."""
         variables = itertools.chain(*self._stored)
         return sum(v.dtype.size * v.shape.num_elements() for v in variables)
-
-    def matrix_shapes(self):
-        """Returns `matrix_shapes` of the model."""
-        return self._shapes()
 
     def reading(self):
         """Returns a context for tracing: in it the model reads these weights."""

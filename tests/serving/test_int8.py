@@ -11,12 +11,15 @@ from remixer_tf import exporting
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
 from remixer_tf.serving import converted, litert, onnx_graph, onnx_runtime
-from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
+from remixer_tf.serving.int8 import Matrices, matrices, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.token_graph import TokenGraph
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder
 
+RUNTIMES = pytest.mark.parametrize(
+    "runtime", [litert, onnx_runtime], ids=["litert", "onnx"]
+)
 INPUTS = np.random.default_rng(0).integers(2, VOCAB_SIZE, (3, 8)).astype("int32")
 
 
@@ -49,8 +52,9 @@ def test_which_weights_become_integers():
     kernels = [w.path for w in model.weights if w.path.endswith("kernel")]
     assert {p.split("/")[-2] for p in kernels if p not in eight} == {"router"}
     assert {p.split("/")[-1] for p in eight} == {"embeddings", "kernel", "wi", "wo"}
-    shapes = {(40, 8), (8, 12), (6, 8)}  # tokens, W_1 and W_2 of the gMLPs
-    assert matrix_shapes(model) == shapes | {shape[::-1] for shape in shapes}
+    randomize(model)
+    in_files = {w.path for w in model.weights if w.numpy() in matrices(model)}
+    assert in_files == {p for p in eight if "/w" not in p[-3:]}  # but experts
 
 
 def test_a_weight_that_is_not_finite_is_named(tmp_path):
@@ -175,7 +179,8 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
     product = Product()
     path = str(tmp_path / runtime.FILE)
     runtime.convert(product, product.function, path)
-    runtime.quantize(path, {(10, 3), (3, 2), (2, 3)}, weights)
+    weight_arrays = [product.table.numpy(), product.kernel.numpy()]
+    runtime.quantize(path, Matrices(weight_arrays), weights)
     ids = np.array([[0, 3]], "int32")
     y = runtime.load(path)(inputs=ids)["y"]
     # Rows of the table and columns of the kernel have steps of 0.01 and 0.02: all
@@ -189,6 +194,117 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
         floats = weight.numpy()
         assert floats.tobytes() not in content
         assert floats.T.tobytes() not in content
+
+
+class Tied(tf.Module):
+    """`(T[ids] + 1) T^T`: logits from the table of an embedding, once or in a loop."""
+
+    def __init__(self, in_loop):
+        super().__init__()
+        self.table = tf.Variable([[1.27, 0.5, -0.25], [0.0, 2.54, 0.02]] * 5)
+        spec = tf.TensorSpec([1, 2], tf.int32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            def compute(step, y):
+                rows = tf.gather(self.table, inputs) + 1
+                return step + 1, y + rows @ tf.transpose(self.table)
+
+            start = tf.constant(0), tf.zeros([1, 2, 10])
+            if in_loop:
+                return {"y": tf.while_loop(lambda n, _: n < 1, compute, start)[1]}
+            return {"y": compute(*start)[1]}
+
+        self.function = function
+
+
+@pytest.mark.parametrize("in_loop", [True, False], ids=["in_a_loop", "once"])
+@RUNTIMES
+def test_logits_from_an_embedding_read_the_same_integers(runtime, in_loop, tmp_path):
+    tied = Tied(in_loop)
+    path = str(tmp_path / runtime.FILE)
+    runtime.convert(tied, tied.function, path)
+    table = tied.table.numpy()
+    runtime.quantize(path, Matrices([table]), "int8")
+    y = runtime.load(path)(inputs=np.array([[0, 1]], "int32"))["y"]
+    # (2.27, 1.5, 0.75) and (1, 3.54, 1.02) times rows 0 and 1 of the table.
+    exact = [[[3.4454, 3.825] * 5, [2.785, 9.012] * 5]]
+    np.testing.assert_allclose(y, exact, atol=0.05)
+    content = (tmp_path / runtime.FILE).read_bytes()
+    integers = np.array([[127, 50, -25], [0, 127, 1]] * 5, "int8")  # steps 0.01, 0.02
+    assert [content.count(x.tobytes()) for x in (integers, integers.T)] == [1, 0]
+    assert [content.count(x.tobytes()) for x in (table, table.T)] == [0, 0]
+
+
+class Others(tf.Module):
+    """A matrix of a kernel's shape, and look-ups of columns and of rows' numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel, self.columns, self.numbers, self.mixing = (
+            tf.Variable(
+                np.random.default_rng(seed).normal(size=(4, 4)), dtype="float32"
+            )
+            for seed in range(4)
+        )
+        spec = tf.TensorSpec([4, 4], tf.int32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            x = tf.cast(inputs, tf.float32)
+            return {
+                "kernel": x @ self.kernel,
+                "columns": tf.gather(self.columns, inputs[0], axis=1),
+                "numbers": tf.gather(self.numbers, inputs, axis=1, batch_dims=1),
+                "mixing": x @ self.mixing,
+            }
+
+        self.function = function
+
+
+@RUNTIMES
+def test_what_stays_float32(runtime, tmp_path):
+    others = Others()
+    path = str(tmp_path / runtime.FILE)
+    runtime.convert(others, others.function, path)
+    weights = others.kernel, others.columns, others.numbers
+    runtime.quantize(path, Matrices([w.numpy() for w in weights]), "int8")
+    ids = np.array([[0, 3, 2, 1], [1, 1, 0, 2], [3, 0, 0, 1], [2, 3, 1, 0]], "int32")
+    received = runtime.load(path)(inputs=ids)
+    exact = {
+        "columns": others.columns.numpy()[:, ids[0]],
+        "numbers": np.take_along_axis(others.numbers.numpy(), ids, axis=1),
+        "mixing": ids @ others.mixing.numpy(),
+    }
+    for name, expected in exact.items():
+        np.testing.assert_allclose(received[name], expected, rtol=1e-5, err_msg=name)
+    product = ids @ others.kernel.numpy()
+    np.testing.assert_allclose(received["kernel"], product, atol=0.1)
+    assert np.abs(received["kernel"] - product).max() > 1e-4
+
+
+class OneBuffer(tf.Module):
+    """`x A B`, with A `[2, 3]` and B `[3, 2]` of ones: LiteRT stores the ones once."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = tf.Variable(tf.ones([2, 3])), tf.Variable(tf.ones([3, 2]))
+        spec = tf.TensorSpec([2, 2], tf.float32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            return {"y": tf.nn.relu(inputs @ self.a) @ self.b}
+
+        self.function = function
+
+
+def test_two_matrices_of_one_buffer(tmp_path):
+    module = OneBuffer()
+    path = str(tmp_path / litert.FILE)
+    litert.convert(module, module.function, path)
+    litert.quantize(path, Matrices([np.ones([2, 3], "float32")]), "int8")
+    y = litert.load(path)(inputs=np.array([[1, 2], [-1, 0]], "float32"))["y"]
+    np.testing.assert_allclose(y, [[9, 9], [0, 0]], rtol=0.01)
 
 
 def _turns(y, w, calls, other=()):

@@ -125,7 +125,7 @@ def measure(model_dir, splits, number, folder):
         else:
             with open(path, "wb") as file:
                 file.write(content)
-            runtime.quantize(path, module.weights.matrix_shapes(), weights)
+            runtime.quantize(path, module.weights.matrices(), weights)
         report(kind, os.path.getsize(path), runtime.load(path), 1, runtime)
 
 

@@ -93,7 +93,7 @@ def write_files(name, bindings, key, folder):
     for weights in WEIGHTS[key][1:]:
         copy = path_of(folder, name, runtime, weights)
         shutil.copy(path, copy)
-        runtime.quantize(copy, graph.weights.matrix_shapes(), weights)
+        runtime.quantize(copy, graph.weights.matrices(), weights)
 
 
 def write_missing_files(names, bindings, runtimes, folder):

@@ -53,8 +53,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
         OSError: the folder cannot be written.
         ImportError: see `check_runtime`.
         ValueError: the model cannot decode, the format lacks an operation, the weights
-            are too large for it or not finite, or its answers differ from
-            TensorFlow's.
+            are too large for it, its answers differ from TensorFlow's, or a weight to
+            round is not finite.
     """
     check_runtime(name)
     check_absent(folder)
@@ -65,10 +65,11 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             f"weights take {graph.weights.num_bytes / 1e9:.1f} GB. Export a smaller "
             "model, or a SavedModel."
         )
+    if weights != "float32":
+        graph.weights.check_finite()
     features = task.output_features
     features = {n: features.get(n, features["targets"]) for n in ("inputs", "targets")}
     vocabularies = {n: feature.vocabulary for n, feature in features.items()}
-    shapes = graph.weights.matrix_shapes() if weights != "float32" else None
     graph.jit_compile = False  # Neither runtime has XLA.
     function = graph.function(None if runtime.ANY_BATCH else 1)
     examples = example_tokens(graph.input_length, vocabularies["inputs"].vocab_size)
@@ -78,8 +79,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             runtime.convert(graph, function, path)
             compare(runtime, path, function, examples)
             agreement = 1.0
-            if shapes is not None:
-                runtime.quantize(path, shapes, weights)
+            if weights != "float32":
+                runtime.quantize(path, graph.weights.matrices(), weights)
                 agreement = token_agreement(runtime, path, function, examples)
         except ValueError as error:
             raise UserError(

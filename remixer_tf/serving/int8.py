@@ -46,6 +46,21 @@ def quantize(weight, axis):
     return EightBits(integers.astype("int8"), scale)
 
 
+def check_finite(model):
+    """Raises a ValueError if a weight of a model has NaN or infinity.
+
+    Integers have neither, so that rounding would hide them. Norms and biases count too:
+    LiteRT's converter multiplies a norm's scale into the kernel that follows.
+    """
+    for weight in model.weights:
+        is_float = "float" in keras.backend.standardize_dtype(weight.dtype)
+        if is_float and not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
+            raise UserError(
+                f"int8 cannot hold {weight.path}: it has values that are not finite. "
+                "Export an earlier checkpoint (--step)."
+            )
+
+
 def shared_axes(model):
     """Which weights of a model are stored in 8 bits.
 
@@ -70,32 +85,55 @@ def shared_axes(model):
     return axes
 
 
-def matrix_shapes(model):
-    """Returns the shapes of the matrices of `shared_axes`, also transposed, as a set.
+class Matrices:
+    """The matrices that a converted file stores as integers: `array in matrices`.
 
-    A converted file has no names for its constants, and some are no weights: LiteRT's
-    converter multiplies a norm's scale into the kernel that follows. So what a product
-    or a look-up reads is known by its shape. A shape that a router or a matrix over
-    positions has too is left out, and so are experts, which have three axes.
+    A converted file has no names for its constants, so they are known by their values,
+    also transposed. Each row or column may have a factor: LiteRT's converter multiplies
+    a norm's scale into the kernel that follows.
 
-    Raises:
-        ValueError: a weight is not finite.
+    Args:
+        weights: list of float32 arrays `[m, n]`.
+
+    Examples:
+        >>> weight = np.array([[1, 2], [3, 4]], "float32")
+        >>> matrices = Matrices([weight])
+        >>> weight.T in matrices, weight * [2, 3] in matrices, weight + 1 in matrices
+        (True, True, False)
     """
-    axes = shared_axes(model)
-    shapes = {True: set(), False: set()}
-    for weight in model.weights:
-        if weight.path in axes:
-            check_finite(weight)
-        if len(weight.shape) == 2:
-            shape = tuple(weight.shape)
-            shapes[weight.path in axes] |= {shape, shape[::-1]}
-    return shapes[True] - shapes[False]
 
+    def __init__(self, weights):
+        self._by_shape = {}
+        for weight in weights:
+            for matrix in (weight, weight.T):
+                self._by_shape.setdefault(matrix.shape, []).append(matrix)
 
-def check_finite(weight):
-    """Raises a ValueError if a weight has numbers that no integers can stand for."""
-    if not np.isfinite(weight.numpy()).all():
-        raise UserError(
-            f"int8 cannot hold {weight.path}: it has values that are not finite. "
-            "Export an earlier checkpoint (--step)."
+    def __contains__(self, array):
+        # A line of one number is a multiple of any other.
+        found = self._by_shape.get(array.shape, ())
+        if not found or min(array.shape) == 1 or not np.isfinite(array).all():
+            return False
+        return any(
+            _is_multiple(array, matrix) or _is_multiple(array.T, matrix.T)
+            for matrix in found
         )
+
+
+def _is_multiple(array, matrix):
+    """Whether each row of an array is a multiple of the matrix's row."""
+    for rows in (slice(1), slice(None)):  # The first row rules out most.
+        received, row = array[rows], matrix[rows]
+        squares = (row**2).sum(axis=1, keepdims=True)
+        factor = (received * row).sum(axis=1, keepdims=True)
+        factor = factor / np.where(squares > 0, squares, 1)
+        error = np.abs(received - factor * row).max()
+        if error > 1e-5 * np.abs(received).max():
+            return False
+    return True
+
+
+def matrices(model):
+    """Returns the `Matrices` of `shared_axes`, without experts of three axes."""
+    axes = shared_axes(model)
+    weights = [w for w in model.weights if w.path in axes and len(w.shape) == 2]
+    return Matrices([keras.ops.convert_to_numpy(weight) for weight in weights])

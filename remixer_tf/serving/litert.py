@@ -45,19 +45,19 @@ def convert(module, function, path):
         file.write(content)
 
 
-def quantize(path, shapes, weights):
+def quantize(path, matrices, weights):
     """Stores weights of a file in 8 bits, see `litert_graph.quantize`.
 
     Args:
         path: str, of the file, which is replaced.
-        shapes: `matrix_shapes`, of the constants to store so.
+        matrices: `int8.Matrices`, the constants to store so.
         weights: str, "int8" or "int8_weight_only".
     """
     with open(path, "rb") as file:
         content = file.read()
     only = weights == "int8_weight_only"
     with open(path, "wb") as file:
-        file.write(litert_graph.quantize(content, shapes, only))
+        file.write(litert_graph.quantize(content, matrices, only))
 
 
 def load(path):

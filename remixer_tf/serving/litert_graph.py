@@ -10,7 +10,7 @@ from remixer_tf.serving import int8
 VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 5, "GATHER": 2, "CAST": 1, "MUL": 1}
 
 
-def quantize(content, shapes, weight_only=False):
+def quantize(content, matrices, weight_only=False):
     """Stores weights in 8 bits, in all graphs of a file, the bodies of loops included.
 
     A product of positions with a kernel rounds each position's numbers to 8 bits while
@@ -19,8 +19,8 @@ def quantize(content, shapes, weight_only=False):
 
     Args:
         content: bytes of a file with float32 weights.
-        shapes: `int8.matrix_shapes`, of the constants to store so. A product's constant
-            is its second factor; others stay.
+        matrices: `int8.Matrices`, the constants to store so. A product's constant is
+            its second factor; others stay.
         weight_only: bool.
 
     Returns:
@@ -30,11 +30,11 @@ def quantize(content, shapes, weight_only=False):
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromPackedBuf(content, 0)
-    editor = _Editor(schema, model, shapes, weight_only)
+    editor = _Editor(schema, model, matrices, weight_only)
     for graph in model.subgraphs:
         editor.rewrite(graph)
     read = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
-    for number in {number for number, _ in editor.buffers} - read:
+    for number in editor.replaced() - read:
         model.buffers[number].data = None
     builder = flatbuffers.Builder(len(content) // 2)
     builder.Finish(model.Pack(builder), b"TFL3")
@@ -46,12 +46,12 @@ class _Editor:
 
     Attributes:
         buffers: dictionary from a float buffer and its shape to the buffers of integers
-            and of scales. Equal bytes of two shapes may be one buffer.
+            and of scales, or None: matrices of equal bytes may share a buffer.
     """
 
-    def __init__(self, schema, model, shapes, weight_only):
+    def __init__(self, schema, model, matrices, weight_only):
         self._schema, self._model = schema, model
-        self._shapes, self._weight_only = shapes, weight_only
+        self._matrices, self._weight_only = matrices, weight_only
         self._codes = {}
         self.buffers = {}
 
@@ -63,8 +63,8 @@ class _Editor:
             code = self._model.operatorCodes[operator.opcodeIndex]
             kind = max(code.builtinCode, code.deprecatedBuiltinCode)
             place = {kinds.FULLY_CONNECTED: 1, kinds.GATHER: 0}.get(kind)
-            if kind == kinds.GATHER and operator.builtinOptions.axis:
-                place = None  # It reads columns.
+            if kind == kinds.GATHER and _reads_no_rows(operator.builtinOptions):
+                place = None
             stored = None if place is None else self._store(graph, operator, place)
             if stored is None:
                 operators.append(operator)
@@ -79,15 +79,21 @@ class _Editor:
         data = self._model.buffers[tensor.buffer].data
         shape = () if tensor.shape is None else tuple(tensor.shape)
         is_float = tensor.type == self._schema.TensorType.FLOAT32
-        if data is None or not is_float or shape not in self._shapes:
+        if data is None or not is_float or len(shape) != 2:
             return None
         key = tensor.buffer, shape
         if key not in self.buffers:
-            # Rows have a scale each: outputs of a kernel, tokens of an embedding.
             array = np.asarray(data, "uint8").view("<f4").reshape(shape)
-            eight = int8.quantize(array, axis=1)
-            self.buffers[key] = [self._add_buffer(x) for x in eight]
+            self.buffers[key] = None
+            if array in self._matrices:
+                # Rows have a scale each: outputs of a kernel, tokens of an embedding.
+                eight = int8.quantize(array, axis=1)
+                self.buffers[key] = [self._add_buffer(x) for x in eight]
         return self.buffers[key]
+
+    def replaced(self):
+        """Returns the set of float buffers that have integers."""
+        return {buffer for (buffer, _), eight in self.buffers.items() if eight}
 
     def _product(self, graph, operator, integers, scale):
         """FULLY_CONNECTED, of a kernel `[d_out, d_in]`."""
@@ -170,7 +176,11 @@ class _Editor:
         """Takes the buffers of tensors that no operator of a graph reads."""
         read = {number for operator in graph.operators for number in operator.inputs}
         read |= {*graph.inputs, *graph.outputs}
-        rewritten = {number for number, _ in self.buffers}
         for number, tensor in enumerate(graph.tensors):
-            if number not in read and tensor.buffer in rewritten:
+            if number not in read and tensor.buffer in self.replaced():
                 tensor.buffer = 0
+
+
+def _reads_no_rows(gather):
+    """Whether a GATHER reads columns, or other numbers for each example of a batch."""
+    return bool(gather.axis or gather.batchDims)

@@ -33,18 +33,18 @@ def convert(module, function, path):
     onnx.save(model, path)
 
 
-def quantize(path, shapes, weights):
+def quantize(path, matrices, weights):
     """Stores weights of a file in 8 bits, see `onnx_graph.quantize`.
 
     Args:
         path: str, of the file, which is replaced.
-        shapes: `matrix_shapes`, of the constants to store so.
+        matrices: `int8.Matrices`, the constants to store so.
         weights: str, "int8".
     """
     import onnx
 
     model = onnx.load(path)
-    onnx_graph.quantize(model, shapes)
+    onnx_graph.quantize(model, matrices)
     onnx.save(model, path)
 
 

@@ -7,12 +7,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.errors import UserError
-from remixer_tf.serving.int8 import (
-    check_finite,
-    matrix_shapes,
-    quantize,
-    shared_axes,
-)
+from remixer_tf.serving.int8 import check_finite, matrices, quantize, shared_axes
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 
@@ -30,7 +25,10 @@ class StoredWeights(tf.Module):
 
     Raises:
         ValueError: an unknown dtype, or one that cannot hold a weight (float16 ends at
-            65,504).
+            65,504; int8 has no NaN and no infinity).
+
+    Attributes:
+        check_finite, matrices: functions of no arguments, those of `int8` of the model.
     """
 
     def __init__(self, model, dtype="float32"):
@@ -39,7 +37,10 @@ class StoredWeights(tf.Module):
             raise UserError(
                 f"Weights are stored as one of {DTYPES}. Received: {dtype!r}"
             )
-        axes = shared_axes(model) if dtype == "int8" else {}
+        axes = {}
+        if dtype == "int8":
+            check_finite(model)
+            axes = shared_axes(model)
         self._stored = [
             _store_integers(weight, axes[weight.path])
             if weight.path in axes
@@ -47,17 +48,14 @@ class StoredWeights(tf.Module):
             for weight in model.weights
         ]
         self._pairs = lambda: zip(model.weights, self._stored, strict=True)
-        self._shapes = lambda: matrix_shapes(model)
+        self.matrices = lambda: matrices(model)
+        self.check_finite = lambda: check_finite(model)
 
     @property
     def num_bytes(self):
         """The bytes of the weights in the file, an int."""
         variables = itertools.chain(*self._stored)
         return sum(v.dtype.size * v.shape.num_elements() for v in variables)
-
-    def matrix_shapes(self):
-        """As `matrix_shapes`, of the model."""
-        return self._shapes()
 
     def reading(self):
         """Returns a context for tracing: in it the model reads these weights."""
@@ -94,9 +92,9 @@ def _store(weight, dtype):
 
 def _store_integers(weight, axis):
     """Returns two `tf.Variable`s in a list: the integers and the scales of a weight."""
-    check_finite(weight)
-    parts = zip(quantize(weight.numpy(), axis), ("", "_scale"), strict=True)
     return [
         tf.Variable(value, trainable=False, name=weight.path + end)
-        for value, end in parts
+        for value, end in zip(
+            quantize(weight.numpy(), axis), ("", "_scale"), strict=True
+        )
     ]

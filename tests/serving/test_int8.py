@@ -1,19 +1,25 @@
 """Weights in 8 bits: their integers and scales, and files that hold them."""
 
 import os
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf import exporting
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
-from remixer_tf.serving import litert, onnx_graph, onnx_runtime
-from remixer_tf.serving.int8 import matrix_shapes, quantize, shared_axes
+from remixer_tf.serving import converted, litert, onnx_graph, onnx_runtime
+from remixer_tf.serving.int8 import Matrices, matrices, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
+from remixer_tf.serving.token_graph import TokenGraph
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder
 
+RUNTIMES = pytest.mark.parametrize(
+    "runtime", [litert, onnx_runtime], ids=["litert", "onnx"]
+)
 INPUTS = np.random.default_rng(0).integers(2, VOCAB_SIZE, (3, 8)).astype("int32")
 
 
@@ -46,16 +52,49 @@ def test_which_weights_become_integers():
     kernels = [w.path for w in model.weights if w.path.endswith("kernel")]
     assert {p.split("/")[-2] for p in kernels if p not in eight} == {"router"}
     assert {p.split("/")[-1] for p in eight} == {"embeddings", "kernel", "wi", "wo"}
-    shapes = {(40, 8), (8, 12), (6, 8)}  # tokens, W_1 and W_2 of the gMLPs
-    assert matrix_shapes(model) == shapes | {shape[::-1] for shape in shapes}
+    randomize(model)
+    in_files = {w.path for w in model.weights if w.numpy() in matrices(model)}
+    assert in_files == {p for p in eight if "/w" not in p[-3:]}  # but experts
 
 
-def test_a_weight_that_is_not_finite_is_named():
+def test_a_weight_that_is_not_finite_is_named(tmp_path):
     model = tiny_decoder("gmlp")
     kernel = next(w for w in model.weights if w.path.endswith("wi/kernel"))
     kernel.assign(np.full(kernel.shape, np.inf))
     with pytest.raises(UserError, match="int8 cannot hold .*wi/kernel"):
         StoredWeights(model, "int8")
+    graph = TokenGraph(model, input_length=4, max_decode_length=4)
+    folder = str(tmp_path / "new")
+    for name in ("litert", "onnx"):
+        with pytest.raises(UserError, match="int8 cannot hold .*wi/kernel"):
+            converted.export_tokens(graph, None, name, folder, "int8")
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_lines_of_an_export_name_the_type_of_its_weights(
+    weights, tmp_path, monkeypatch
+):
+    model = types.SimpleNamespace(tokens=None)
+    given = {"text_to_text.decode_fn": None, "text_to_text.weights": "bfloat16"}
+    fakes = {
+        "get_value": lambda name, default=None: given[name],
+        "call": lambda *args, **options: (model, 1),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(exporting.configuration, name, fake)
+    monkeypatch.setattr(converted, "export_tokens", lambda *args: 0.5)
+    run = types.SimpleNamespace(dtype_policy="mixed_bfloat16", get_task=lambda: None)
+    run.in_float32 = lambda: run
+    lines = exporting._tokens(run, None, str(tmp_path), None, "onnx", weights)
+    policy, *rest = lines
+    assert (
+        policy == "dtype_policy is mixed_bfloat16 in the run, and float32 in this file"
+    )
+    expected = {
+        "float32": "weights is bfloat16 in the run, and float32 in this file",
+        "int8": "0.0 MB, weights in int8: 50% of float32's tokens for random questions",
+    }
+    assert rest == [expected[weights]]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +179,8 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
     product = Product()
     path = str(tmp_path / runtime.FILE)
     runtime.convert(product, product.function, path)
-    runtime.quantize(path, {(10, 3), (3, 2), (2, 3)}, weights)
+    weight_arrays = [product.table.numpy(), product.kernel.numpy()]
+    runtime.quantize(path, Matrices(weight_arrays), weights)
     ids = np.array([[0, 3]], "int32")
     y = runtime.load(path)(inputs=ids)["y"]
     # Rows of the table and columns of the kernel have steps of 0.01 and 0.02: all
@@ -157,93 +197,191 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
 
 
 class Tied(tf.Module):
-    """`T[ids] T^T` in a loop, as tied logits."""
+    """`(T[ids] + 1) T^T`: logits from the table of an embedding, once or in a loop."""
 
-    def __init__(self):
+    def __init__(self, in_loop):
         super().__init__()
         self.table = tf.Variable([[1.27, 0.5, -0.25], [0.0, 2.54, 0.02]] * 5)
         spec = tf.TensorSpec([1, 2], tf.int32, name="inputs")
 
         @tf.function(input_signature=[spec], autograph=False)
         def function(inputs):
-            def add(step, y):
-                rows = tf.gather(self.table, inputs)
+            def compute(step, y):
+                rows = tf.gather(self.table, inputs) + 1
                 return step + 1, y + rows @ tf.transpose(self.table)
 
-            zeros = tf.constant(0), tf.zeros([1, 2, 10])
-            return {"y": tf.while_loop(lambda n, _: n < 2, add, zeros)[1]}
+            start = tf.constant(0), tf.zeros([1, 2, 10])
+            if in_loop:
+                return {"y": tf.while_loop(lambda n, _: n < 1, compute, start)[1]}
+            return {"y": compute(*start)[1]}
 
         self.function = function
 
 
-@pytest.mark.parametrize("runtime", [litert, onnx_runtime])
-def test_tied_logits_read_the_same_integers(runtime, tmp_path):
-    tied = Tied()
+@pytest.mark.parametrize("in_loop", [True, False], ids=["in_a_loop", "once"])
+@RUNTIMES
+def test_logits_from_an_embedding_read_the_same_integers(runtime, in_loop, tmp_path):
+    tied = Tied(in_loop)
     path = str(tmp_path / runtime.FILE)
     runtime.convert(tied, tied.function, path)
-    runtime.quantize(path, {(10, 3), (3, 10)}, "int8")
-    y = runtime.load(path)(inputs=np.array([[0, 3]], "int32"))["y"]
-    # Twice the products of (1.27, 0.5, -0.25) and (0, 2.54, 0.02) with each other.
-    exact = 2 * np.array([[1.9254, 1.265] * 5, [1.265, 6.452] * 5])[None]
-    np.testing.assert_allclose(y, exact, atol=0.08)
+    table = tied.table.numpy()
+    runtime.quantize(path, Matrices([table]), "int8")
+    y = runtime.load(path)(inputs=np.array([[0, 1]], "int32"))["y"]
+    # (2.27, 1.5, 0.75) and (1, 3.54, 1.02) times rows 0 and 1 of the table.
+    exact = [[[3.4454, 3.825] * 5, [2.785, 9.012] * 5]]
+    np.testing.assert_allclose(y, exact, atol=0.05)
     content = (tmp_path / runtime.FILE).read_bytes()
-    floats = tied.table.numpy()
-    assert floats.tobytes() not in content
-    assert floats.T.tobytes() not in content
-    assert content.count(np.int8([127, 50, -25, 0, 127, 1]).tobytes() * 5) == 1
+    integers = np.array([[127, 50, -25], [0, 127, 1]] * 5, "int8")  # steps 0.01, 0.02
+    assert [content.count(x.tobytes()) for x in (integers, integers.T)] == [1, 0]
+    assert [content.count(x.tobytes()) for x in (table, table.T)] == [0, 0]
 
 
-def test_a_shape_of_positions_too_stays_float32():
-    """24 positions and 24 tokens: both tables are [24, 8]."""
-    assert (40, 8) in matrix_shapes(tiny_decoder("bert"))
-    shapes = matrix_shapes(tiny_decoder("bert", vocab_size=24))
-    assert shapes and not shapes & {(24, 8), (8, 24)}
+class Others(tf.Module):
+    """A matrix of a kernel's shape, and look-ups of columns and of rows' numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel, self.columns, self.numbers, self.mixing = (
+            tf.Variable(
+                np.random.default_rng(seed).normal(size=(4, 4)), dtype="float32"
+            )
+            for seed in range(4)
+        )
+        spec = tf.TensorSpec([4, 4], tf.int32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            x = tf.cast(inputs, tf.float32)
+            return {
+                "kernel": x @ self.kernel,
+                "columns": tf.gather(self.columns, inputs[0], axis=1),
+                "numbers": tf.gather(self.numbers, inputs, axis=1, batch_dims=1),
+                "mixing": x @ self.mixing,
+            }
+
+        self.function = function
 
 
-def test_loops_keep_what_nested_names_hide():
-    """By hand: y = x, then twice y = y W; the inner loop calls its own input W."""
+@RUNTIMES
+def test_what_stays_float32(runtime, tmp_path):
+    others = Others()
+    path = str(tmp_path / runtime.FILE)
+    runtime.convert(others, others.function, path)
+    weights = others.kernel, others.columns, others.numbers
+    runtime.quantize(path, Matrices([w.numpy() for w in weights]), "int8")
+    ids = np.array([[0, 3, 2, 1], [1, 1, 0, 2], [3, 0, 0, 1], [2, 3, 1, 0]], "int32")
+    received = runtime.load(path)(inputs=ids)
+    exact = {
+        "columns": others.columns.numpy()[:, ids[0]],
+        "numbers": np.take_along_axis(others.numbers.numpy(), ids, axis=1),
+        "mixing": ids @ others.mixing.numpy(),
+    }
+    for name, expected in exact.items():
+        np.testing.assert_allclose(received[name], expected, rtol=1e-5, err_msg=name)
+    product = ids @ others.kernel.numpy()
+    np.testing.assert_allclose(received["kernel"], product, atol=0.1)
+    assert np.abs(received["kernel"] - product).max() > 1e-4
+
+
+class OneBuffer(tf.Module):
+    """`x A B`, with A `[2, 3]` and B `[3, 2]` of ones: LiteRT stores the ones once."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = tf.Variable(tf.ones([2, 3])), tf.Variable(tf.ones([3, 2]))
+        spec = tf.TensorSpec([2, 2], tf.float32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            return {"y": tf.nn.relu(inputs @ self.a) @ self.b}
+
+        self.function = function
+
+
+def test_two_matrices_of_one_buffer(tmp_path):
+    module = OneBuffer()
+    path = str(tmp_path / litert.FILE)
+    litert.convert(module, module.function, path)
+    litert.quantize(path, Matrices([np.ones([2, 3], "float32")]), "int8")
+    y = litert.load(path)(inputs=np.array([[1, 2], [-1, 0]], "float32"))["y"]
+    np.testing.assert_allclose(y, [[9, 9], [0, 0]], rtol=0.01)
+
+
+def _turns(y, w, calls, other=()):
+    """The body of a loop that hands `w` on, as `<w>_out`, and computes `<y>_out`."""
+    from onnx import TensorProto, helper
+
+    def value(name, kind="FLOAT", shape=(2, 2)):
+        return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
+
+    hand_on = [
+        helper.make_node("Identity", [name], [f"{name}_out"]) for name in (w, f"{w}_go")
+    ]
+    inputs = [value(f"{w}_turn", "INT64", []), value(f"{w}_go", "BOOL", [])]
+    outputs = [value(f"{w}_go_out", "BOOL", []), value(f"{y}_out"), value(f"{w}_out")]
+    return helper.make_graph(
+        [*calls, *hand_on], "body", [*inputs, value(y), value(w), *other], outputs
+    )
+
+
+def _nodes_of_loops(case):
+    """Nodes of `z`, 2 or 4 times `x = x W` as `case` says."""
+    from onnx import TensorProto, helper
+
+    product = helper.make_node("MatMul", ["y", "w"], ["y_out"])
+    inputs = ["n", "true", "x", "W"]
+    if case == "nested":
+        inner = _turns("v", "u", [helper.make_node("MatMul", ["v", "u"], ["v_out"])])
+        product = helper.make_node(
+            "Loop", ["n", "true", "y", "w"], ["y_out", "u_end"], body=inner
+        )
+    if case == "shadowed":  # W inside is what the inner loop computes.
+        inner = _turns("W", "u", [helper.make_node("MatMul", ["W", "u"], ["W_out"])])
+        product = helper.make_node(
+            "Loop", ["n", "true", "y", "w"], ["y_out", "u_end"], body=inner
+        )
+    loop = helper.make_node(
+        "Loop", inputs, ["y_end", "w_end"], body=_turns("y", "w", [product])
+    )
+    if case == "read_in_a_branch":
+        value = helper.make_tensor_value_info("branch", TensorProto.FLOAT, [2, 2])
+        branch = helper.make_node("MatMul", ["y_end", "w_end"], ["branch"])
+        graph = helper.make_graph([branch], "branch", [], [value])
+        branches = {"then_branch": graph, "else_branch": graph}
+        return [loop, helper.make_node("If", ["true"], ["z"], **branches)]
+    return [loop, helper.make_node("MatMul", ["y_end", "w_end"], ["z"])]
+
+
+@pytest.mark.parametrize(
+    "case, power", [("nested", 5), ("shadowed", 5), ("read_in_a_branch", 3), ("", 3)]
+)
+def test_loops_read_from_outside(case, power, tmp_path):
+    import onnx
     from onnx import TensorProto, helper, numpy_helper
-    from onnxruntime import InferenceSession
 
-    def info(name, shape=(1,)):
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    def value(name):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2])
 
-    def flag(name):
-        return helper.make_tensor_value_info(name, TensorProto.BOOL, ())
-
-    count = helper.make_tensor_value_info("i", TensorProto.INT64, ())
-    inner = helper.make_graph(
-        [
-            helper.make_node("Identity", ["c2"], ["d2"]),
-            helper.make_node("Mul", ["W", "w"], ["z"]),
-        ],
-        "inner",
-        [helper.make_tensor_value_info("j", TensorProto.INT64, ()), flag("c2")]
-        + [info("W")],
-        [flag("d2"), info("z")],
-    )
-    outer = helper.make_graph(
-        [
-            helper.make_node("Identity", ["c"], ["d"]),
-            helper.make_node("Identity", ["w"], ["w_out"]),
-            helper.make_node("Loop", ["n", "", "y"], ["y_out"], body=inner),
-        ],
-        "outer",
-        [count, flag("c"), info("w"), info("y")],
-        [flag("d"), info("w_out"), info("y_out")],
-    )
+    matrix = np.array([[0.5, -1.0], [2.0, 0.25]], "float32")
+    constants = {"n": np.array(2), "true": np.array(True), "W": matrix}
     graph = helper.make_graph(
-        [helper.make_node("Loop", ["n", "", "W", "x"], ["W_end", "end"], body=outer)],
-        "whole",
-        [info("x")],
-        [info("end")],
-        [
-            numpy_helper.from_array(np.array(2), "n"),
-            numpy_helper.from_array(np.float32([3.0]), "W"),
-        ],
+        _nodes_of_loops(case),
+        "graph",
+        [value("x")],
+        [value("z"), value("w_end")],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    opset = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    opset = helper.make_opsetid("", onnx_runtime.OPSET)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
     onnx_graph.read_from_outside(model.graph)
-    (y,) = InferenceSession(model.SerializeToString()).run(None, {"x": [5.0]})
-    assert y == [5 * 3**4]
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, str(tmp_path / "model.onnx"))
+    x = np.array([[1.0, 2.0], [0.0, 1.0]], "float32")
+    received = onnx_runtime.load(str(tmp_path / "model.onnx"))(x=x)
+    expected = x @ np.linalg.matrix_power(matrix, power)
+    np.testing.assert_allclose(received["z"], expected, rtol=1e-5)
+    np.testing.assert_array_equal(received["w_end"], matrix)
+    inner = [node for g in onnx_graph.graphs_of(model.graph) for node in g.node]
+    loops = [node for node in inner if node.op_type == "Loop"]
+    left = {"shadowed": [4, 3]}.get(case, [3] * len(loops))
+    assert [len(node.input) for node in loops] == left

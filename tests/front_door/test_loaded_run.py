@@ -28,14 +28,12 @@ def run(tiny_run):
 
 
 @pytest.fixture(scope="module")
-def asked(tiny_run):
-    """A run that tests ask, and do not change."""
-    return rt.load(tiny_run)
-
-
-@pytest.fixture(scope="module")
 def bytes_asked(bytes_run):
-    """As `asked`, for what depends neither on the model nor on the vocabulary."""
+    """A run that tests ask and do not change, on bytes.
+
+    A run on words is loaded for each test: each sets TensorFlow's seed, which frees the
+    tokenizers of graphs that were traced before.
+    """
     return rt.load(bytes_run)
 
 
@@ -55,30 +53,30 @@ def answers(run, *args, **kwargs):
         return run.generate(*args, **kwargs)
 
 
-def test_answers_are_those_of_infer(asked, tiny_run, tmp_path):
-    assert answers(asked, QUESTIONS) == infer(tiny_run, tmp_path)
-    assert answers(asked, QUESTIONS, batch_size=2) == answers(asked, QUESTIONS)
-    assert answers(asked, "A cat") == answers(asked, ["A cat"])[0]
-    assert asked.generate([]) == []
+def test_answers_are_those_of_infer(run, tiny_run, tmp_path):
+    assert answers(run, QUESTIONS) == infer(tiny_run, tmp_path)
+    assert answers(run, QUESTIONS, batch_size=2) == answers(run, QUESTIONS)
+    assert answers(run, "A cat") == answers(run, ["A cat"])[0]
+    assert run.generate([]) == []
 
 
-def test_beams_are_those_of_infer(asked, tiny_run, tmp_path):
+def test_beams_are_those_of_infer(run, tiny_run, tmp_path):
     search = [
         "--gin.text_to_text.decode_fn=@beam_search",
         "--gin.beam_search.rules=@T5Rules()",
         "--gin.beam_search.beams=3",
         "--gin.beam_search.n_best=2",
     ]
-    found = answers(asked, QUESTIONS, beams=3, n_best=2, scores=True)
+    found = answers(run, QUESTIONS, beams=3, n_best=2, scores=True)
     lines = infer(tiny_run, tmp_path, "--scores", *search)
     shown = [f"{text}\t{score:.4f}" for row in found for text, score in row]
     assert shown == lines
 
 
-def test_samples_are_drawn_by_their_seed(asked):
+def test_samples_are_drawn_by_their_seed(run):
     kwargs = {"temperature": 2.0, "num_samples": 3}
     first, again, other = (
-        answers(asked, "A cat", seed=seed, **kwargs) for seed in (1, 1, 2)
+        answers(run, "A cat", seed=seed, **kwargs) for seed in (1, 1, 2)
     )
     assert len(first) == 3 and first == again != other
 
@@ -106,22 +104,20 @@ def test_a_new_seed_traces_nothing_anew(run, tiny_run, tmp_path, monkeypatch):
 
 
 @on_tensorflow
-def test_a_stream_draws_by_its_seed(asked):
+def test_a_stream_draws_by_its_seed(run):
     for seed in (1, 2):
         search = {"temperature": 2.0, "seed": seed}
-        assert "".join(asked.stream("A cat", **search)) == answers(
-            asked, "A cat", **search
-        )
+        assert "".join(run.stream("A cat", **search)) == answers(run, "A cat", **search)
 
 
 @on_tensorflow
-def test_a_stream_is_the_answer_in_pieces(asked):
+def test_a_stream_is_the_answer_in_pieces(run):
     for question in QUESTIONS[:4]:
-        pieces = [*asked.stream(question)]
-        assert "".join(pieces) == answers(asked, question)
+        pieces = [*run.stream(question)]
+        assert "".join(pieces) == answers(run, question)
     assert len(pieces) > 1
     with pytest.raises(UserError, match="writes one answer"):
-        [*asked.stream("A cat", beams=2)]
+        [*run.stream("A cat", beams=2)]
 
 
 @on_tensorflow
@@ -154,15 +150,15 @@ def test_a_stream_may_be_left(bytes_asked):
     assert answers(bytes_asked, "A cat").startswith(first)
 
 
-def test_scores_are_those_of_score(asked, tiny_run, tmp_path):
+def test_scores_are_those_of_score(run, tiny_run, tmp_path):
     pairs = [("A cat", "the dog"), ("", "Emma slept"), ("the teacher", "A")]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
     files = [f"--input={tmp_path}/pairs.tsv", f"--output={tmp_path}/scores.txt"]
     run_command("score", [f"--model_dir={tiny_run}", *files])
     lines = (tmp_path / "scores.txt").read_text().splitlines()
-    scores = asked.score(*zip(*pairs, strict=True))
+    scores = run.score(*zip(*pairs, strict=True))
     assert [f"{x:.4f}" for x in scores] == [line.split("\t")[0] for line in lines]
-    assert asked.score(*pairs[0]) == pytest.approx(scores[0], abs=1e-5)
+    assert run.score(*pairs[0]) == pytest.approx(scores[0], abs=1e-5)
 
 
 def test_a_changed_model_answers_anew(run):
@@ -316,11 +312,11 @@ def test_gin_of_ones_own_stays(bytes_run):
     gin.parse_config("mine/Dropout.rate = 0.5")  # And is not locked.
 
 
-def test_allowed_answers_are_texts(asked):
-    found = answers(asked, ["A cat", "the"], allowed=["the dog", "A cat"])
+def test_allowed_answers_are_texts(run):
+    found = answers(run, ["A cat", "the"], allowed=["the dog", "A cat"])
     assert {*found} <= {"the dog", "A cat"}
     with pytest.raises(ValueError, match="batch_size"):
-        asked.generate("A", batch_size=0)
+        run.generate("A", batch_size=0)
 
 
 def test_a_saved_keras_model_is_no_run(tmp_path):

@@ -207,6 +207,7 @@ def test_a_misspelt_name_starts_no_run(stand_in, name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("clear_gin")
 def test_a_real_sweep(tmp_path, capsys):
     evaluate = [
         "--gin.train.evaluations=[@LossEvaluation()]",
@@ -214,7 +215,8 @@ def test_a_real_sweep(tmp_path, capsys):
         "--gin.LossEvaluation.splits=['dev']",
     ]
     grid = ["--grid=LEARNING_RATE=[1e-2]", "--seeds=2", "--at_once=2"]
-    sweep(tmp_path / "s", *BYTES, *TINY, *evaluate, *grid, "--format=markdown")
+    folder = f"--model_dir={tmp_path / 's'}", "--format=markdown"
+    run_command("sweep", [*folder, *BYTES, *TINY, *evaluate, *grid])
     shown = capsys.readouterr().out
     assert "LEARNING_RATE=0.01 (2 seeds)" in shown
     (row,) = (

@@ -1,8 +1,7 @@
 """One program for all layers of a stack, on JAX.
 
-`jax.lax.scan` compiles a layer once, and runs it with the weights of each: the time to
-compile a step does not grow with depth. Each step copies the weights of the stack into
-one array for all layers.
+`jax.lax.scan` compiles a layer once, and runs it with the weights of each. Each step
+copies the weights of the stack into one array for all layers.
 """
 
 import keras

@@ -68,8 +68,6 @@ def of_kind(kind, **options):
 MODELS = {
     "experts": (experts, None),
     "add_loss": (adding, None),
-    "experts, remat": (experts, "full"),
-    "t5_1_1": (of_kind("t5_1_1"), None),
     "t5_1_1, remat": (of_kind("t5_1_1"), "cheap"),
     "remixer": (of_kind("remixer"), None),
 }

@@ -14,7 +14,7 @@ from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.objective import Objective
 from tests.engines.engine_runs import experts_model
-from tests.engines.one_device import make_step
+from tests.engines.one_device import assert_same_training, make_step
 from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_encoder, tiny_model
 from tests.training import toy
 
@@ -80,13 +80,7 @@ def train(name, tokens_at_once, **options):
 )
 def test_sums_and_weights_are_those_of_whole_logits(name, options):
     """Eight tokens at once are two positions of four rows: 7 are no multiple."""
-    (sums, model), (expected, kept) = (train(name, n, **options) for n in (8, None))
-    assert sums.keys() == expected.keys()
-    for key, value in expected.items():
-        np.testing.assert_allclose(sums[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
-    for variable, other in zip(model.variables, kept.variables, strict=True):
-        ours, theirs = variable.numpy(), other.numpy()
-        np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=variable.path)
+    assert_same_training(*(train(name, n, **options) for n in (8, None)))
 
 
 def test_no_tensor_holds_all_logits():

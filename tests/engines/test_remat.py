@@ -11,7 +11,7 @@ from remixer_tf.layers import Context, Sublayer
 from remixer_tf.models import DecoderOnly
 from remixer_tf.models.stack import TransformerStack
 from tests.engines.engine_runs import make_model
-from tests.engines.one_device import make_step
+from tests.engines.one_device import assert_same_training, make_step
 from tests.models.tiny import VOCAB_SIZE, tiny_batch
 
 ON_JAX = keras.backend.backend() == "jax"
@@ -43,15 +43,7 @@ def train(kind, remat, **options):
     ],
 )
 def test_sums_and_weights_are_those_without(kind, options, remat):
-    (sums, model), (expected, kept) = (train(kind, x, **options) for x in (remat, None))
-    assert sums.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(
-            sums[name], value, rtol=1e-5, atol=1e-6, err_msg=name
-        )
-    for variable, other in zip(model.variables, kept.variables, strict=True):
-        ours, theirs = variable.numpy(), other.numpy()
-        np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=variable.path)
+    assert_same_training(*(train(kind, x, **options) for x in (remat, None)))
 
 
 class Noisy(Sublayer):

@@ -20,7 +20,7 @@ from remixer_tf.layers import (
 from remixer_tf.models import DecoderOnly
 from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.models.stack import TransformerStack
-from tests.engines.one_device import make_step
+from tests.engines.one_device import assert_same_training, make_step
 from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_model
 
 ON_JAX = keras.backend.backend() == "jax"
@@ -98,13 +98,7 @@ def train(name, scan):
 )
 def test_sums_and_variables_are_those_without(name):
     """Dropout's states too, so the masks are equal."""
-    (sums, model), (expected, kept) = (train(name, scan) for scan in (True, False))
-    assert sums.keys() == expected.keys()
-    for key, value in expected.items():
-        np.testing.assert_allclose(sums[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
-    for variable, other in zip(model.variables, kept.variables, strict=True):
-        ours, theirs = variable.numpy(), other.numpy()
-        np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=variable.path)
+    assert_same_training(*(train(name, scan) for scan in (True, False)))
 
 
 @on_jax

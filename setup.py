@@ -55,6 +55,14 @@ setup(
     python_requires=">=3.11,<3.14",
     entry_points={"console_scripts": ["remixer_tf=remixer_tf.__main__:main"]},
     author="The authors of remixer_tf",
+    project_urls={
+        "Remixer": "https://openreview.net/forum?id=9FHQHJnRtfL",
+        "T5": "https://arxiv.org/abs/1910.10683",
+        "T5.1.1": "https://arxiv.org/abs/2002.05202",
+        "gMLP": "https://arxiv.org/abs/2105.08050",
+        "MLP-Mixer": "https://arxiv.org/abs/2105.01601",
+        "sMLP": "https://arxiv.org/abs/2203.06850",
+    },
     keywords="transformer t5 gmlp mlp-mixer remixer smlp keras tensorflow jax gin",
     classifiers=[
         "Development Status :: 4 - Beta",

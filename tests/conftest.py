@@ -1,14 +1,16 @@
 """Every test starts from the same seeds; tests on real data run where there is some.
 
 Under `KERAS_BACKEND=jax` nothing here imports TensorFlow, files called `*_tf.py` are
-not collected, and tests of engines and training are slow unless they are marked
-`quick_on_jax`.
+not collected, and tests that are marked `slow_on_jax` are slow, as those of engines and
+training that are not marked `quick_on_jax`.
 """
 
+import fcntl
 import gc
 import os
 import pathlib
 import random
+import shutil
 from importlib import metadata
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -62,8 +64,11 @@ def pytest_report_header():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        slow = not ON_TENSORFLOW and item.path.parent.name in ("engines", "training")
-        if slow and not item.get_closest_marker("quick_on_jax"):
+        slow = item.path.parent.name in ("engines", "training")
+        slow = slow and not item.get_closest_marker("quick_on_jax")
+        if not ON_TENSORFLOW and (slow or item.get_closest_marker("slow_on_jax")):
+            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slower"):
             item.add_marker(pytest.mark.slow)
     if REAL_DATA:
         return
@@ -81,27 +86,53 @@ def real_data_dir():
     return pathlib.Path(REAL_DATA)
 
 
-def _train_tiny_run(vocabulary, tmp_path_factory):
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory):
+    """A function (name, make) that returns a folder which `make(folder)` filled.
+
+    One of the processes that share the tests makes it, and each has a copy. Paths
+    inside are those of the first.
+    """
+
+    def folder(name, make):
+        copy = tmp_path_factory.mktemp("once") / name
+        shared = tmp_path_factory.getbasetemp()
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            shared = shared.parent
+        made = shared / "made" / name
+        made.parent.mkdir(exist_ok=True)
+        with open(f"{made}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.with_suffix(".done").exists():
+                make(made)
+                made.with_suffix(".done").touch()
+        return shutil.copytree(made, copy)
+
+    return folder
+
+
+def _train_tiny_run(vocabulary, make_once):
     import gin
 
     from tests.tiny_run import train_run
 
-    model_dir = tmp_path_factory.mktemp(vocabulary)
-    train_run(model_dir, vocabulary)
-    gin.clear_config()
-    return model_dir
+    def make(folder):
+        train_run(folder, vocabulary)
+        gin.clear_config()
+
+    return make_once(vocabulary, make)
 
 
 @pytest.fixture(scope="session")
-def bytes_run(tmp_path_factory):
+def bytes_run(make_once):
     """The folder of a run with one checkpoint, of step 1; see tests/tiny_run.py."""
-    return _train_tiny_run("bytes", tmp_path_factory)
+    return _train_tiny_run("bytes", make_once)
 
 
 @pytest.fixture(scope="session")
-def words_run(tmp_path_factory):
+def words_run(make_once):
     """As `bytes_run`, with another model and vocabulary."""
-    return _train_tiny_run("words", tmp_path_factory)
+    return _train_tiny_run("words", make_once)
 
 
 @pytest.fixture(

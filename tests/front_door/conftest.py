@@ -41,55 +41,68 @@ QUESTIONS = [
 def train(folder, *arguments):
     run_command("train", [f"--model_dir={folder}", *arguments])
     gin.clear_config()
-    return folder
 
 
 @pytest.fixture(scope="session")
-def classifier_run(tmp_path_factory):
+def classifier_run(make_once):
     """A BERT that says whether a text is "negative" or "positive"."""
-    folder = tmp_path_factory.mktemp("glue")
-    write_glue(folder)
+
+    def make(folder):
+        write_glue(folder)
+        benchmark_files.glue_folder.set(str(folder))
+        train(
+            folder / "run",
+            "--gin_file=models/bert_tiny.gin",
+            "--gin_file=runs/finetune_classifier.gin",
+            *BERT,
+            "--gin.TASK=sst2_classes",
+            "--gin.NUM_CLASSES=2",
+            "--gin.FEATURE_LENGTHS={'inputs': 24, 'token_types': 24, 'targets': 1}",
+            *SHORT,
+        )
+
+    folder = make_once("glue", make)
     benchmark_files.glue_folder.set(str(folder))
-    yield train(
-        folder / "run",
-        "--gin_file=models/bert_tiny.gin",
-        "--gin_file=runs/finetune_classifier.gin",
-        *BERT,
-        "--gin.TASK=sst2_classes",
-        "--gin.NUM_CLASSES=2",
-        "--gin.FEATURE_LENGTHS={'inputs': 24, 'token_types': 24, 'targets': 1}",
-        *SHORT,
-    )
+    yield folder / "run"
     benchmark_files.glue_folder.set(None)
 
 
 @pytest.fixture(scope="session")
-def span_run(tmp_path_factory):
+def span_run(make_once):
     """A BERT that answers by spans, in windows of 24 bytes, or not at all."""
-    folder = tmp_path_factory.mktemp("squad")
-    for split in ("train", "dev"):
-        (folder / f"{split}.json").write_text(as_json(QUESTIONS))
-    yield train(
-        folder / "run",
-        "--gin_file=models/bert_tiny.gin",
-        "--gin_file=runs/finetune_squad.gin",
-        *BERT,
-        "--gin.TASK=squad_files_spans",
-        f"--gin.squad_files.directory='{folder}'",
-        "--gin.FEATURE_LENGTHS={'inputs': 80, 'token_types': 80, 'answerable': 80, "
-        "'targets': 2}",
-        "--gin.NULL_THRESHOLD=1.0",
-        *SHORT,
-    )
+
+    def make(folder):
+        folder.mkdir()
+        for split in ("train", "dev"):
+            (folder / f"{split}.json").write_text(as_json(QUESTIONS))
+        train(
+            folder / "run",
+            "--gin_file=models/bert_tiny.gin",
+            "--gin_file=runs/finetune_squad.gin",
+            *BERT,
+            "--gin.TASK=squad_files_spans",
+            f"--gin.squad_files.directory='{folder}'",
+            "--gin.FEATURE_LENGTHS={'inputs': 80, 'token_types': 80, "
+            "'answerable': 80, 'targets': 2}",
+            "--gin.NULL_THRESHOLD=1.0",
+            *SHORT,
+        )
+
+    folder = make_once("squad", make)
+    squad.data_folder.set(str(folder))
+    yield folder / "run"
     squad.data_folder.set(None)
 
 
 @pytest.fixture(scope="session")
-def image_run(tmp_path_factory):
+def image_run(make_once):
     """A gMLP that says the colour of images of 12 x 12 pixels."""
-    folder = tmp_path_factory.mktemp("colors")
+    return make_once("colors", _train_on_images) / "run"
+
+
+def _train_on_images(folder):
     make_folder(folder / "images", {"train": 4, "validation": 2}, size=(12, 12))
-    return train(
+    train(
         folder / "run",
         "--gin_file=models/gmlp_vision_tiny.gin",
         "--gin_file=runs/imagenet.gin",
@@ -105,10 +118,14 @@ def image_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def lm_run(tmp_path_factory):
+def lm_run(make_once):
     """A gMLP that goes on with texts."""
-    folder = tmp_path_factory.mktemp("lm")
-    return train(
+    return make_once("lm", _train_on_texts) / "run"
+
+
+def _train_on_texts(folder):
+    folder.mkdir()
+    train(
         folder / "run",
         "--gin_file=models/gmlp_lm_tiny.gin",
         "--gin_file=runs/lm.gin",

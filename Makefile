@@ -20,7 +20,7 @@ ENGINE_TESTS := tests/training/test_loop.py tests/training/test_adapters.py \
 	tests/engines/test_train_step.py tests/engines/test_layout.py \
 	tests/engines/test_scan.py tests/engines/test_loss_scale.py
 
-.PHONY: quickstart test test-tensorflow test-jax test-all test-slow \
+.PHONY: quickstart test test-tensorflow test-jax test-all test-slow test-slower \
 	test-slow-tensorflow test-slow-jax lint docs sbom wheel-check install
 
 quickstart: install
@@ -37,17 +37,22 @@ test-jax:
 		$(LAYER_TESTS) $(KERAS_TESTS) $(ENGINE_TESTS)
 
 test-all: install
-	@$(MAKE) --no-print-directory --keep-going test test-slow
+	@$(MAKE) --no-print-directory --keep-going test test-slow test-slower
 
 # The names of what runs are shown.
 test-slow: install
 	@$(MAKE) --no-print-directory --keep-going test-slow-tensorflow test-slow-jax
 
 test-slow-tensorflow:
-	$(PYTEST) -m slow --verbose
+	$(PYTEST) -m "slow and not slower" --verbose
 
 test-slow-jax:
-	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose $(KERAS_TESTS) $(ENGINE_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m "slow and not slower" --verbose $(ENGINE_TESTS)
+
+# CI leaves these out.
+test-slower: install
+	$(PYTEST) -m slower --verbose
+	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose $(KERAS_TESTS)
 
 lint: install
 	$(PY) -m ruff check .

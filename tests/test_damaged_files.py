@@ -26,7 +26,7 @@ from tests.data.toy_images import png_header
 from tests.weights.numpy_t5 import made_up_weights
 from tests.weights.published import write_hugging_face, write_t5x
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slower
 
 NUMBERS = [0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 - 1]
 WORDS = [b"{", b"[", b"]", b'"', b"null", b"-1", b"1e999", b"NaN", b"../", b"\0", b"@"]

@@ -94,7 +94,7 @@ def test_the_whole_recipe_continues_exactly(tmp_path, folder):
     assert any("stochastic_depth" in name for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_class_that_the_model_lacks(tmp_path, folder):
     more = ["--gin.NUM_CLASSES=2", "--gin.image_dataset.mixing=[]"]
     with pytest.raises(ValueError, match="the class 2, but the model's num_classes is"):

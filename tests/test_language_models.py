@@ -145,7 +145,7 @@ def same_or_not():
     seqio.TaskRegistry.remove(name)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_classifier_takes_the_body_and_a_fresh_head(
     mlm_run, same_or_not, tmp_path, capsys
 ):
@@ -204,7 +204,7 @@ def where_is_the_digit():
     seqio.TaskRegistry.remove(name)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_spans_are_learned(mlm_run, where_is_the_digit, tmp_path):
     arguments = [
         "--gin_file=models/amlp_tiny_mlm.gin",

@@ -206,7 +206,7 @@ def test_a_misspelt_name_starts_no_run(stand_in, name):
     assert not stand_in.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.usefixtures("clear_gin")
 def test_a_real_sweep(tmp_path, capsys):
     evaluate = [

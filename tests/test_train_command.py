@@ -105,7 +105,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_dry_run_tells_what_is_trimmed(tmp_path, capsys):
     count = "--gin.LongExamples.count_limit=50"
     run_command("train", [*arguments(tmp_path, 8), count, "--dry_run"])

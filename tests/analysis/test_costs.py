@@ -87,7 +87,7 @@ def count_row(name, target_length):
     return profile, configuration.call("PaperRow")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("name", "parameters", "flops", "printed"),
     [
@@ -153,7 +153,7 @@ def test_masked_tokens_alone_have_logits(tmp_path):
     assert found["gMLP base", "", "", "flops"][1] == 158.0e9
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_row_is_counted_as_its_paper_counts(tmp_path):
     """Two tables at once: images one by one, texts one by one with 76 masked tokens."""
     tiny = ["--gin.D_MODEL=16", "--gin.D_FF=24", "--gin.NUM_LAYERS=1"]
@@ -175,7 +175,7 @@ def test_a_row_is_counted_as_its_paper_counts(tmp_path):
     assert found["gMLP-B", "", "", "batch_size"][0] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_t5_at_512_targets():
     found, _ = count_row("t5_1_1_base", target_length=512)
     np.testing.assert_allclose(found.total.matmul_flops, 3.29e13, rtol=0.01)

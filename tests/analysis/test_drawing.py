@@ -244,7 +244,7 @@ def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     assert read_images(tiny_run) == {name: {1} for name in names}
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_while_training(tmp_path):
     run_command(
         "train",

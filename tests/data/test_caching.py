@@ -106,7 +106,7 @@ def test_a_cache_is_written_whole_or_not_at_all(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_resumed_run_reads_on_where_it_stopped(corpus, cache, tmp_path):
     task = text_task("span_corruption", corpus, shuffle_buffer_size=20)
 

@@ -127,10 +127,12 @@ def test_a_restored_iterator_goes_on_exactly(source, tmp_path):
     assert sum(os.path.getsize(tmp_path / f) for f in os.listdir(tmp_path)) < 6_144
 
 
+@pytest.mark.slow
 def test_short_lived_iterators(source):
     live_shortly(source, rounds=8)
 
 
+@pytest.mark.slow
 def test_seeds_differ_between_epochs_and_runs(folder):
     source = ImageFolder(folder)
     images = np.concatenate([e["images"][0] for e in take(augmented(source), 15)])

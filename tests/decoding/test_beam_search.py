@@ -89,6 +89,7 @@ PRESETS = {
 EACH = list(itertools.product(ARCHITECTURES, PRESETS))
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "kind, preset",
     [

@@ -16,6 +16,7 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
+@pytest.mark.slow_on_jax
 def test_classify():
     model = tiny_encoder("gmlp", functools.partial(ClassificationHead, 4))
     randomize(model)

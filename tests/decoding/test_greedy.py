@@ -70,6 +70,7 @@ def test_a_row_ends_at_its_own_eos(kind):
     np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", SOME_KINDS)
 def test_mixed_bfloat16(kind):
     """The score is that of the tokens in the full pass, within bfloat16's rounding."""
@@ -85,6 +86,7 @@ def test_mixed_bfloat16(kind):
     np.testing.assert_allclose(np.array(decoded.scores), expected, atol=0.2)
 
 
+@pytest.mark.slow_on_jax
 def test_padding_of_the_input_does_not_matter():
     model = tiny_model("remixer")
     inputs = tiny_batch()["encoder_input_tokens"]
@@ -95,6 +97,7 @@ def test_padding_of_the_input_does_not_matter():
     np.testing.assert_allclose(np.array(short.scores), np.array(long.scores), atol=1e-4)
 
 
+@pytest.mark.slow_on_jax
 def test_longer_than_the_mixing_matrix_is_an_error():
     model = tiny_model("remixer", max_length=12)
     with pytest.raises(ValueError, match="20 tokens .* max_length=12"):

@@ -212,6 +212,7 @@ def test_shipped_layers():
     check(make_model(), 8, 6)
 
 
+@pytest.mark.slow_on_jax
 def test_check_sublayer_takes_the_steps_too():
     check_sublayer(LAYERS["attention"], causal=True, max_length=24)
     with pytest.raises(ValueError, match="mixes packed examples"):  # A later check.

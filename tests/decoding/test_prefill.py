@@ -128,6 +128,7 @@ def test_every_search(search):
     make_check(make("amlp"), SEARCHES[search])(prompts(8, 5, 6))
 
 
+@pytest.mark.slow_on_jax
 def test_prompts_of_every_length_while_the_cache_grows(monkeypatch):
     monkeypatch.setattr("remixer_tf.decoding.search.FIRST_CACHE_LENGTH", 2)
     check = make_check(make("t5"), SEARCHES["beams"])
@@ -141,6 +142,7 @@ def test_beams_of_mixing_heads_while_the_cache_grows(monkeypatch):
     make_check(make("remixer_heads"), SEARCHES["beams"])(prompts(5, 7))
 
 
+@pytest.mark.slow_on_jax
 def test_bfloat16():
     model = make("gmlp", dtype="mixed_bfloat16")
     make_check(model, greedy_decode, tolerance=0.1)(prompts(8, 8))
@@ -156,6 +158,7 @@ def test_the_answer_depends_on_every_token_of_the_prompt():
         assert abs(np.array(read(changed).scores) - score) > 1e-5
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("search", slow_on_jax(["greedy", "beams"], but=["beams"]))
 def test_an_encoder_decoder_goes_on_from_given_targets(search):
     model = tiny_model("remixer")

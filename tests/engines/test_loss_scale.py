@@ -159,7 +159,7 @@ def test_a_tpu_has_no_float16():
         check_float16("mixed_float16", "TPU")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("kind", ["t5_1_1", "remixer"])
 def test_a_tiny_model_trains_as_in_float32(kind):
     losses = {}

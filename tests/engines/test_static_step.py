@@ -72,7 +72,7 @@ def test_no_op_is_new():
     assert allowed <= found, f"gone: {sorted(allowed - found)}"
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_300_steps_of_updates_that_are_traced_once_a_shape():
     """A function that stays in the graph gives what it gives where it is inlined."""
     shapes = [(256, 128)] * 5 + [(128,)] * 5 + [(3, 128, 256)] * 2

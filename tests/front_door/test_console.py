@@ -81,7 +81,7 @@ def test_every_command_has_both(name, capsys):
     assert "--quiet" in shown and "--log {text,json}" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_training_in_json(tmp_path, capsys):
     train_run(tmp_path, "bytes", "--log=json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

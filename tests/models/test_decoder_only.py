@@ -12,7 +12,9 @@ from tests.compiled import compiled, in_graph
 from tests.layers.harness import randomize
 from tests.models.tiny import (
     EACH_DECODER,
+    MIXTURES,
     SOME_DECODERS,
+    STACKS,
     VOCAB_SIZE,
     tiny_decoder,
 )
@@ -86,7 +88,14 @@ def continue_without_cache(model, prompt, max_length, eos_id):
     return written + [0] * (max_length - len(written)), score
 
 
-@pytest.mark.parametrize("kind", SOME_DECODERS)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(k, marks=[pytest.mark.slower] * (k not in ("smlp", "switch")))
+        for k in [*STACKS, *MIXTURES]
+    ],
+)
 def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
     first = "remixer_tf.decoding.search.FIRST_CACHE_LENGTH"
     monkeypatch.setattr(first, 2)  # then 8, then 14

@@ -10,6 +10,7 @@ from tests.layers.harness import randomize
 from tests.models.tiny import tiny_encoder
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", slow_on_jax(["bert", "amlp"], but=["amlp"]))
 def test_what_decays(kind):
     decayed = set()

@@ -80,7 +80,7 @@ def test_gmlp_variants_have_equal_parameters():
     assert max(counts) / min(counts) < 1.03
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_command(tmp_path, capfd):
     text = write_text(tmp_path / "text")
     output = tmp_path / "output"

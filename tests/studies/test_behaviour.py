@@ -5,7 +5,7 @@ import pytest
 from studies.behaviour import losses_from
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_gmlp_learns_faster_from_spatial_weights_near_zero():
     """gMLP section 3.1, with b = 1: the loss after 150 steps."""
     near_zero, far = (1e-6, 1.0), (0.2, 1.0)

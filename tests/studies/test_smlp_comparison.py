@@ -92,7 +92,7 @@ def test_picture(comparison, tmp_path):
     assert (tmp_path / "smlp.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_models_have_equal_flops():
     """Forward; the backward pass has two products for each.
 
@@ -113,7 +113,7 @@ def test_models_have_equal_flops():
     assert max(flops.values()) / min(flops.values()) < 1.02
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_command(tmp_path, capfd):
     text = write_text(tmp_path / "text")
     arguments = [f"--text={text}", f"--output={tmp_path}", "--seeds=1", "--rounds=2"]

@@ -127,7 +127,7 @@ def targets_of(task, dataset):
 
 
 @pytest.mark.real_data
-@pytest.mark.slow
+@pytest.mark.slower
 def test_every_file_reads_in_full(folders):
     names = {path.split("/")[0] for path, _ in ROWS.values()}
     found = {

@@ -154,7 +154,12 @@ class RandomLogits(keras.Model):
 
 
 @pytest.mark.parametrize(
-    "threshold, num_best, longest", [(None, 20, 30), (0.0, 20, 30), (1.5, 4, 3)]
+    "threshold, num_best, longest",
+    [
+        pytest.param(None, 20, 30, marks=pytest.mark.slow),
+        pytest.param(0.0, 20, 30, marks=pytest.mark.slow),
+        (1.5, 4, 3),
+    ],
 )
 def test_the_protocol_is_berts(toy, threshold, num_best, longest):
     """A whole evaluation of random logits, against the protocol in plain Python."""

@@ -31,7 +31,6 @@ def build(**options):
     return engine
 
 
-@pytest.mark.quick_on_jax
 def test_frozen_variables_have_no_slots_and_cost_no_gradient():
     batch = toy.stack(toy.make_batches(1))
     whole, engine = build(), build(adapters=LORA)
@@ -73,6 +72,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_what_changes(run, tmp_path):
     assert available_steps(str(run / "checkpoints")) == [0, 4]
     start, last = read(run, 0), read(run, 4)

@@ -32,11 +32,9 @@ def is_sharded(folder):
 def save(folder, groups):
     """Copies arrays to their hosts, and starts writing them. All processes call it.
 
-    A step may change the arrays afterwards.
-
     Args:
         folder: folder of the checkpoint.
-        groups: {group: {variable path: `jax.Array`}}.
+        groups: {group: {variable path: `jax.Array`}}, which a step may change now.
 
     Returns:
         a function without arguments that returns when all processes have written, or
@@ -88,10 +86,7 @@ def saved_shapes(folder):
 
 
 def assign(folder, group, pairs):
-    """Sets variables: JAX's on their devices, others through NumPy.
-
-    `pairs` is a list of (variable path in the checkpoint, `keras.Variable`).
-    """
+    """Sets variables: JAX's on their devices, others through NumPy. See `reading`."""
     import orbax.checkpoint as ocp
 
     if keras.backend.backend() != "jax":
@@ -119,12 +114,9 @@ def assign(folder, group, pairs):
 def spread(value, sharding, dtype=None):
     """Turns an array that each process has whole into one that processes share.
 
-    `jax.device_put` would first compare the arrays of all processes, on each device.
-
-    Args:
-        value: array. An array that is shared already is returned unchanged.
-        sharding: the result's. If one process has all its devices, `value` is returned.
-        dtype: the result's; None keeps `value`'s.
+    `value` is returned if it is shared already, or one process has all devices of the
+    sharding. A dtype of None keeps `value`'s. `jax.device_put` would first compare the
+    arrays of all processes, on each device.
     """
     whole = getattr(value, "is_fully_addressable", True)  # as NumPy's are
     if sharding.is_fully_addressable or not whole:

@@ -42,6 +42,7 @@ from remixer_tf.checkpoints.reading import (
     saved_value,
     shorten,
 )
+from remixer_tf.checkpoints.whole_folder import read_json
 from remixer_tf.errors import StorageError, UserError
 from remixer_tf.models.adapters import of_adapter
 
@@ -323,14 +324,12 @@ class Checkpoints:
             self._restore_data(folder, step)
         self._last_step = step
         if tf.io.gfile.exists(_summary_path(folder)):
-            with tf.io.gfile.GFile(_summary_path(folder)) as file:
-                try:
-                    self.summary = dict(json.load(file))
-                except (ValueError, TypeError, RecursionError):
-                    logging.warning(
-                        "%s is damaged: seconds and FLOPs count from this step.",
-                        file.name,
-                    )
+            summary = read_json(_summary_path(folder))
+            if isinstance(summary, dict):
+                self.summary = summary
+            else:
+                damaged = "%s is damaged: seconds and FLOPs count from this step."
+                logging.warning(damaged, _summary_path(folder))
         return step
 
     def _choose(self):

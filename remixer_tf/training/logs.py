@@ -26,8 +26,7 @@ class Totals:
 
     def __init__(self, session, skipped, start_time):
         self._unit = throughput_unit(session.batches.first)  # "tokens" or "images"
-        self._session = session
-        self._skipped = skipped
+        self._session, self._skipped = session, skipped
         self._start_time = start_time
         self._steps = self._flops = self._read = 0  # in this process
         self._sums = None  # since the last log line
@@ -114,9 +113,7 @@ class Logging:
     def __init__(self, session, totals, skipped):
         rows = targets_and_weights(session.batches.first)[0].shape[1]
         host = session.engine.host
-        self._session = session
-        self._totals = totals
-        self._skipped = skipped
+        self._session, self._totals, self._skipped = session, totals, skipped
         self._batch_size = rows * host.shard_info.num_shards
         self._writes = host.index == 0
         self._writer = tf.summary.create_noop_writer()
@@ -183,10 +180,7 @@ class Logging:
 
 
 def expert_imbalances(values):
-    """Returns each mixture's largest load over its mean load; NaN without any load.
-
-    The names are "statistics/<layer>/load_largest_over_mean".
-    """
+    """Returns each mixture's largest load over its mean load; NaN without any load."""
     return {
         f"{name}_largest_over_mean": float(np.max(load) / (np.mean(load) or np.nan))
         for name, load in values.items()
@@ -195,10 +189,7 @@ def expert_imbalances(values):
 
 
 def expert_warning(values):
-    """Returns a line that names mixtures with unused experts or many dropped choices.
-
-    `values` comes from `summarize_steps`. Returns None if all is well.
-    """
+    """Names mixtures with unused experts or many dropped choices; None for none."""
     problems = {}  # layer -> what is wrong
     for name, value in values.items():
         layer = name.removeprefix("statistics/").rpartition("/")[0]

@@ -29,8 +29,11 @@ def check_own_layers(model, batch, decodes=False):
     packed = any(name.endswith("_segment_ids") for name in batch)
     for stack in model._flatten_layers():
         if isinstance(stack, TransformerStack):
-            layers = [block.sublayer for block in stack.blocks]
-            own = {(type(x), x.name): x for x in reversed(layers) if _is_own(x)}
+            own = {}  # the first layer of each class and name
+            for block in stack.blocks:
+                layer = block.sublayer
+                if type(layer).__module__.partition(".")[0] != "remixer_tf":
+                    own.setdefault((type(layer), layer.name), layer)
             for layer in own.values():
                 try:
                     _check(layer, stack, model, packed, decodes)
@@ -38,10 +41,6 @@ def check_own_layers(model, batch, decodes=False):
                     raise UserError(
                         f"{error} --no_layer_checks trains without this check."
                     ) from error
-
-
-def _is_own(layer):
-    return type(layer).__module__.partition(".")[0] != "remixer_tf"
 
 
 def _check(layer, stack, model, packed, decodes):

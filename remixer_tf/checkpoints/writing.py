@@ -104,10 +104,8 @@ class Checkpoints:
         again. The checkpoint keeps `summary`, a dictionary for JSON or None for {}.
 
         Raises:
-            OSError: this or the previous checkpoint could not be written, here or on
-                another host.
-            ValueError: the model or optimizer has new variables, which a restart would
-                lack.
+            OSError: this or the previous checkpoint could not be written on a host.
+            ValueError: a restart would lack new variables of model or optimizer.
         """
         self.wait()
         if step == self._last_step:

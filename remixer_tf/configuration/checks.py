@@ -170,11 +170,7 @@ def written(scope, selector, parameter=""):
 
 
 def _find(selector, place):
-    """Returns what gin has registered under a name.
-
-    Raises:
-        UserError: nothing, or several things.
-    """
+    """Returns what gin has registered under a name: one thing."""
     registry, part, reason = gin.config._REGISTRY, None, ""
     try:
         part = registry.get_match(selector)

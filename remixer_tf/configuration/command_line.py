@@ -25,19 +25,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command_line(arguments, description, add_arguments, program=None):
-    """Parses a command line.
+    """Parses a command line, a list of str without the program's name.
 
     Args:
-        arguments: list of str, without the program's name.
         description: str, what --help says first.
         add_arguments: a function that adds all options to an `ArgumentParser`.
         program: str, the program's name in the help; None for the name of the file.
 
     Returns:
         `argparse.Namespace` of the options, see `add_common`.
-
-    Raises:
-        UserError: an argument is unknown or malformed.
     """
     parser = _Parser(program, "%(prog)s [options]", description, allow_abbrev=False)
     add_arguments(parser)
@@ -113,9 +109,7 @@ def add_module_import(parser):
 def add_run(parser, words=("best",)):
     """Adds the options of a command that reads a checkpoint: `add_common` and `step`.
 
-    Args:
-        parser: `argparse.ArgumentParser`.
-        words: what --step takes instead of a number.
+    --step takes one of `words` instead of a number.
     """
     add_common(parser)
 
@@ -135,9 +129,6 @@ def read_configuration(options, default=(), complete=True, over_run=()):
         complete: see `parse_gin`.
         over_run: list of bindings that come after what training wrote into a run's
             folder, and before the command line's.
-
-    Raises:
-        UserError: see `run_configuration` and `parse_gin`.
     """
     files, bindings = options.gin_file or default, options.gin_bindings
     if options.model_dir and not options.gin_file:
@@ -156,10 +147,6 @@ def read_run(options, devices="one"):
             "asked": devices of one process that --gin_file or --gin name; those of the
             run's own configuration are ignored. "one": one device; others that
             --gin_file or --gin name are an error.
-
-    Raises:
-        UserError: what `read_configuration` raises, or devices are asked for that the
-            command does not take.
     """
     one_device = {} if devices == "configured" else _ONE_DEVICE
     over_run = [f"{name} = {value!r}" for name, value in one_device.items()]
@@ -189,14 +176,8 @@ def call_on_run(name, options, **given):
 def run_configuration(options):
     """Returns the path of the gin file that training wrote into a run's folder.
 
-    All commands read such a file by this function, which checks it first.
-
-    Args:
-        options: `argparse.Namespace` with `model_dir`, `module_import` and `trust`.
-
-    Raises:
-        UserError: the folder has none, or it could run code that neither
-            --module_import nor --trust allows.
+    All commands read such a file by this function. It raises a UserError if the file
+    could run code that neither --module_import nor --trust allows.
     """
     path = os.path.join(options.model_dir, RUN_FILE)
     if not os.path.exists(path):

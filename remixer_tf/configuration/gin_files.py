@@ -30,11 +30,7 @@ from remixer_tf.startup import load_tensorflow
 
 @functools.cache
 def register_configurables():
-    """Registers with gin all that it may configure.
-
-    Returns:
-        {name: the function or class}.
-    """
+    """Registers with gin all that it may configure: {name: the function or class}."""
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
     for module, name, value in configurables():
         gin.external_configurable(value, name, module=module)
@@ -123,11 +119,7 @@ def is_set(parameter):
 
 
 def call(name, /, *args, **kwargs):
-    """Calls the configurable `name`, with gin's values for what is not given here.
-
-    Raises:
-        UserError: a value is given neither here nor by gin.
-    """
+    """Calls the configurable `name`, with gin's values for what is not given here."""
     function = register_configurables()[name]
     signature = inspect.signature(function)
     given = gin.get_bindings(function, resolve_references=False).keys()
@@ -215,12 +207,7 @@ def configured_layout():
 
 
 def train(model_dir, **options):
-    """Calls `training.loop.train` with what the configuration sets.
-
-    Args:
-        model_dir: folder of the run.
-        **options: dry_run, layer_checks and profile of `Launch`.
-    """
+    """Calls `training.loop.train` with what gin sets; the options are `Launch`'s."""
     from remixer_tf.training.settings import Launch
 
     def configuration():

@@ -12,13 +12,7 @@ from remixer_tf.loaded.inputs import check_listed
 class Settings:
     """A configuration of its own for each loaded run.
 
-    Args:
-        read: a function of a list of gin bindings that reads the configuration, and
-            then these.
-        bindings: list of str.
-
-    Raises:
-        TypeError: the bindings are something else.
+    `read(bindings)` reads the configuration, and then gin bindings, a list of str.
     """
 
     def __init__(self, read, bindings=()):

@@ -75,27 +75,25 @@ class Totals:
         if self._sums:
             values = summarize_steps(self._sums)
             read += float(self._sums["tokens"])
-        flops = self._flops * engine.host.count + earlier.get("flops", 0)
-        read += earlier.get(self._unit, 0)
-        steps = self._steps + earlier.get("counted_steps", 0)
-        seconds = time.perf_counter() - self._start_time + earlier.get("seconds", 0)
+        here = {
+            "counted_steps": self._steps,  # not those that an earlier version took
+            self._unit: read,
+            "flops": self._flops * engine.host.count,
+            "skipped_steps": self._skipped.count,
+            "seconds": time.perf_counter() - self._start_time,
+        }
+        sums = {name: value + earlier.get(name, 0) for name, value in here.items()}
+        steps, read, flops, *_ = sums.values()
+        means = ("objective", "loss", "accuracy")
         return {
             "parameters": count_parameters(engine.model),
             "steps": step,
-            "counted_steps": steps,  # Fewer if an earlier process did not count them.
-            self._unit: read,
-            "flops": flops,
+            **sums,
             "flops_per_step": flops / max(steps, 1),
             f"flops_per_{self._unit.removesuffix('s')}": flops / max(read, 1),
-            **{
-                name: values[name]
-                for name in ("objective", "loss", "accuracy")
-                if name in values
-            },
+            **{name: values[name] for name in means if name in values},
             **self._session.speed.mean(self._unit),
             "goodput": self._goodput(),
-            "skipped_steps": self._skipped.count + earlier.get("skipped_steps", 0),
-            "seconds": seconds,
         }
 
 

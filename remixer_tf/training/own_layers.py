@@ -19,7 +19,7 @@ def check_own_layers(model, batch, decodes=False):
 
     Args:
         model: a built `keras.Model`.
-        batch: a batch, superbatch or its specs, to see whether the data are packed.
+        batch: a dictionary with the names of features: packed data have segment ids.
         decodes: bool, whether the run decodes, so that a decoder's layers have to.
 
     Raises:
@@ -69,10 +69,7 @@ def _check(layer, stack, model, packed, decodes):
 
 
 def _can_decode(trial):
-    """Whether a layer decodes, or says by a UserError that it does not.
-
-    Other ValueErrors are mistakes in the layer: `check_decoding` then raises them.
-    """
+    """Whether a layer decodes: `check_decoding` finds a ValueError of another kind."""
     layer = trial.layer
     if getattr(type(layer), "decode_step", None) in (None, Sublayer.decode_step):
         return False

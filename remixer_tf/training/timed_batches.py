@@ -34,8 +34,7 @@ class TimedBatches:
     def like_first(self):
         """Begins to read the first superbatch in a thread, and returns zeros like it.
 
-        If the shapes differ between superbatches, it waits for the first one and
-        returns that.
+        If the shapes of superbatches differ, it waits for the first and returns that.
         """
         self._reading = ThreadPoolExecutor(1).submit(next, self.iterator)
         specs = self.data.element_spec

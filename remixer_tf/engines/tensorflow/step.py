@@ -36,14 +36,10 @@ class TrainStep:
     of a sparse gradient and not the slices' sum. Clipping follows the all-reduce.
 
     Args:
-        model: a built `keras.Model`.
-        optimizer: a `keras.optimizers.Optimizer`. It is built here if necessary. Its
+        model, optimizer, objective, loss_scale: see `JaxTrainStep`. The optimizer's
             `apply` no longer adds up the gradients of replicas.
-        strategy: the strategy in whose scope both were made.
-        objective: the `Objective`; None for its defaults.
-        jit_compile: bool, whether XLA compiles forward and backward passes. None
-            compiles on GPUs.
-        loss_scale: the `LossScale`, made in the strategy's scope; None scales nothing.
+        strategy: the strategy in whose scope they were made.
+        jit_compile: see `TensorFlowEngine`.
 
     Attributes:
         run_steps: the `tf.function` that a call runs on what `arguments` returns.

@@ -96,13 +96,8 @@ def get_host(strategy):
 def split_rows(batch, strategy, axis=0):
     """Gives each replica of this host its rows, on its own device.
 
-    Args:
-        batch: dictionary of tensors or arrays, of static shape.
-        strategy: a `tf.distribute.Strategy`, whose replicas divide the rows.
-        axis: int, the rows' axis.
-
-    Returns:
-        a dictionary for `strategy.run`. For one replica it is the batch itself.
+    `axis` is that of the rows of a batch, a dictionary of tensors or arrays. The result
+    is for `strategy.run`: for one replica the batch itself.
     """
     replicas = local_replicas(strategy)
     if replicas == 1:

@@ -246,7 +246,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def start_trace(self, folder):
-        """Begins to record what host and devices do, see `Profiling`."""
+        """Begins to record what host and devices do, in <folder>/plugins/profile."""
 
     @abc.abstractmethod
     def stop_trace(self):

@@ -76,21 +76,20 @@ class Totals:
             values = summarize_steps(self._sums)
             read += float(self._sums["tokens"])
         here = {
-            "counted_steps": self._steps,  # not those that an earlier version took
+            "counted_steps": self._steps,  # Fewer if a process did not count them.
             self._unit: read,
             "flops": self._flops * engine.host.count,
             "skipped_steps": self._skipped.count,
             "seconds": time.perf_counter() - self._start_time,
         }
         sums = {name: value + earlier.get(name, 0) for name, value in here.items()}
-        steps, read, flops, *_ = sums.values()
-        means = ("objective", "loss", "accuracy")
+        flops, means = sums["flops"], ("objective", "loss", "accuracy")
         return {
             "parameters": count_parameters(engine.model),
             "steps": step,
             **sums,
-            "flops_per_step": flops / max(steps, 1),
-            f"flops_per_{self._unit.removesuffix('s')}": flops / max(read, 1),
+            "flops_per_step": flops / max(sums["counted_steps"], 1),
+            f"flops_per_{self._unit[:-1]}": flops / max(sums[self._unit], 1),
             **{name: values[name] for name in means if name in values},
             **self._session.speed.mean(self._unit),
             "goodput": self._goodput(),

@@ -171,23 +171,25 @@ def written(scope, selector, parameter=""):
 
 def _find(selector, place):
     """Returns what gin has registered under a name: one thing."""
-    registry, part, reason = gin.config._REGISTRY, None, ""
+    registry, reason = gin.config._REGISTRY, ""
     try:
-        part = registry.get_match(selector)
-        if part is None and register_waiting():
-            part = registry.get_match(selector)
-    except KeyError as several:
-        how = f"Write the whole name of one{place}."
-        raise UserError(f"{several.args[0]} {how}") from None
+        if not registry.matching_selectors(selector):
+            register_waiting()
     except ImportError as missing:
         reason = f" If the name is one of t5's: {missing}"
-    if part is None:
+    found = registry.matching_selectors(selector)
+    if len(found) > 1:
+        raise UserError(
+            f"{selector!r}{place} is {' or '.join(sorted(found))}. Write the whole "
+            "name of one."
+        )
+    if not found:
         names = [last(known) for known, _ in registry.items()]
         raise UserError(
             f"gin knows no {selector!r}{place}.{nearest(selector, names)} Names from a "
             f"module of yours need an `import` line in the gin file.{reason}"
         )
-    return part
+    return registry[found[0]]
 
 
 def _check_parameter(part, parameter, place):

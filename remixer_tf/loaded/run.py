@@ -498,7 +498,9 @@ class LoadedRun:
         answerer = self._span_answerer()
         length = answerer.max_question_length
         long = LongTexts(on_long, f"questions are longer than {length} tokens")
-        long.count(questions, self._lengths_of(questions) > length)
+        codec = self.run.codec(self.model)
+        lengths = [len(codec.ids("inputs", text, eos=False)) for text in questions]
+        long.count(questions, np.array(lengths) > length)
         pairs = list(zip(questions, texts, strict=True))
         found = [answer.text for answer in answerer(pairs)]
         long.warn()
@@ -769,11 +771,6 @@ class LoadedRun:
             best = functools.partial(configuration.call, "best_span")
             search = self.settings.in_force()(best)
             return span_answerer(self.run, self.model_dir, decode_fn=search)[0]
-
-    def _lengths_of(self, texts):
-        codec = self.run.codec(self.model)
-        ids = (codec.ids("inputs", text, eos=False) for text in texts)
-        return np.array([len(row) for row in ids])
 
     @_once
     def _signature(self, name):

@@ -18,6 +18,7 @@ import tensorflow as tf
 from etils import epath
 
 from remixer_tf.checkpoints.damage import DamagedError
+from remixer_tf.checkpoints.whole_folder import read_json, write_whole
 from remixer_tf.errors import StorageError
 
 _SECONDS = 3600  # the most that hosts wait for each other's writing
@@ -51,25 +52,19 @@ def save(folder, groups):
 
 def write_checksums(folder):
     """Writes the checksums of what `save` wrote. One process calls it."""
-    with tf.io.gfile.GFile(os.path.join(folder, "checksums.json"), "w") as file:
-        json.dump(_checksums(folder), file)
+    write_whole(f"{folder}/checksums.json", json.dumps(_checksums(folder)))
 
 
 def check_checksums(folder):
     """Raises DamagedError if a file is missing or changed."""
-    try:
-        with tf.io.gfile.GFile(os.path.join(folder, "checksums.json")) as file:
-            written = json.load(file)
-    except ValueError as error:
+    written, found = read_json(f"{folder}/checksums.json"), _checksums(folder)
+    other = ["checksums.json"]
+    if isinstance(written, dict):
+        other = sorted(k for k in written if written[k] != found.get(k))
+    if other:
         raise DamagedError(
-            f"The checkpoint {folder} is damaged: checksums.json is no JSON ({error})."
-        ) from error
-    found = _checksums(folder)
-    if other := sorted(k for k in written if written[k] != found.get(k)):
-        raise DamagedError(
-            f"The checkpoint {folder} is damaged: of its arrays, "
-            f"{', '.join(other[:3])} are missing or changed ({len(other)} files). Use "
-            "another step, or a good copy of it."
+            f"The checkpoint {folder} is damaged: {', '.join(other[:3])} are missing "
+            f"or changed ({len(other)} files). Use another step, or a good copy of it."
         )
 
 

@@ -191,7 +191,8 @@ def expert_warning(values):
     for name, value in values.items():
         layer = name.removeprefix("statistics/").rpartition("/")[0]
         if _is(name, "load") and len(unused := np.flatnonzero(value == 0)):
-            what = f"{len(unused)} of {len(value)} experts unused ({_list(unused)})"
+            shown = ", ".join(map(str, unused[:8])) + ", ..." * (len(unused) > 8)
+            what = f"{len(unused)} of {len(value)} experts unused ({shown})"
             problems.setdefault(layer, []).append(what)
         if _is(name, "dropped") and value > _MUCH_DROPPED:
             what = f"{100 * value:.0f}% of the choices dropped"
@@ -204,8 +205,3 @@ def expert_warning(values):
 
 def _is(name, statistic):
     return name.startswith("statistics/") and name.endswith(f"/{statistic}")
-
-
-def _list(numbers, most=8):
-    shown = ", ".join(map(str, numbers[:most]))
-    return shown + (", ..." if len(numbers) > most else "")

@@ -3,14 +3,7 @@
 from remixer_tf import configuration
 from remixer_tf.errors import UserError
 
-FORMATS = (
-    "saved_model",
-    "safetensors",
-    "huggingface",
-    "litert",
-    "onnx",
-    "adapters",
-)
+FORMATS = ("saved_model", "safetensors", "huggingface", "litert", "onnx", "adapters")
 # The types of weights that a format stores; others store float32.
 WEIGHTS = {
     "saved_model": ("float32", "bfloat16", "float16", "int8"),
@@ -76,6 +69,7 @@ def export_run(
         ValueError: the format cannot hold the model, or an option does not fit.
     """
     from remixer_tf.checkpoints.whole_folder import check_absent
+    from remixer_tf.weights.adapters import save_adapters
 
     check_export(format, weights, **options)
     configuration.check_on_tensorflow("An export")
@@ -85,7 +79,9 @@ def export_run(
     if format == "safetensors":
         return _safetensors(run, model_dir, folder, step)
     if format == "adapters":
-        return _adapters(run, model_dir, folder, step)
+        engine, _ = run.restore(model_dir, step, merge=False)
+        save_adapters(engine.model, folder)
+        return []
     if format == "huggingface":
         return _hugging_face(run, model_dir, folder, step)
     return _tokens(run, model_dir, folder, step, format, weights)
@@ -108,35 +104,32 @@ def _saved_model(run, model_dir, folder, step, weights, options):
 
 def _safetensors(run, model_dir, folder, step):
     from remixer_tf.data.vocabularies import describe_vocabularies
-    from remixer_tf.evaluation.results import metrics_by_name, read_results
     from remixer_tf.weights.model_folder import model_card, write_model_folder
 
     engine, step = run.restore(model_dir, step)
     vocabularies = {}
     if run.task is not None:
         vocabularies = describe_vocabularies(run.get_task())
-    metrics = {}
-    for kind in ("metrics", "score", "loss"):
-        # Weights in memory have no folder with results.
-        for result in read_results(model_dir, kind) if model_dir else []:
-            if result["step"] == step:
-                metrics |= metrics_by_name(result)
     write_model_folder(
         engine.model,
         folder,
         configuration.configuration_str(),
         vocabularies,
-        model_card(engine.model, run, step, vocabularies, metrics),
+        model_card(engine.model, run, step, vocabularies, metrics_at(model_dir, step)),
     )
     return []
 
 
-def _adapters(run, model_dir, folder, step):
-    from remixer_tf.weights.adapters import save_adapters
+def metrics_at(model_dir, step):
+    """Returns {name: value} of the results of a step, {} of weights in memory."""
+    from remixer_tf.evaluation.results import metrics_by_name, read_results
 
-    engine, _ = run.restore(model_dir, step, merge=False)
-    save_adapters(engine.model, folder)
-    return []
+    found = {}
+    for kind in ("metrics", "loss", "score") if model_dir else ():
+        for result in read_results(model_dir, kind):
+            if result["step"] == step:
+                found |= metrics_by_name(result)
+    return found
 
 
 def _hugging_face(run, model_dir, folder, step):

@@ -92,7 +92,9 @@ class InitialCheckpoint:
                 f"{reading.shorten(sorted(variables))}. Map names with "
                 "InitialCheckpoint.rules."
             )
-        self._check_adapters(saved.keys() - set(taken.values()))
+        left = sorted(saved.keys() - set(taken.values()))
+        left = [name for name in left if not reading.is_random_state(name)]
+        self._check_adapters(left)
         pairs = [(name, variables[path]) for path, name in taken.items()]
         own = [pair for pair in pairs if pair[0] not in frozen]
         reading.assign(self._path, "model", own)
@@ -101,11 +103,6 @@ class InitialCheckpoint:
             reading.assign(base, "model", of_base)
         for path, variable in variables.items():
             origins[path] = taken.get(path) or self._set_fresh(path, variable)
-        left = [
-            name
-            for name in sorted(saved.keys() - set(taken.values()))
-            if not reading.is_random_state(name)
-        ]
         return "\n".join(
             [
                 f"initial checkpoint {self._path}:",
@@ -118,8 +115,7 @@ class InitialCheckpoint:
 
     def _check_adapters(self, left):
         """Raises ValueError if adapters are among the names that nothing takes."""
-        left = [name for name in left if not reading.is_random_state(name)]
-        if adapters := sorted(filter(of_adapter, left)):
+        if adapters := [*filter(of_adapter, left)]:
             raise UserError(
                 f"{self._path} has adapters that this run lacks: "
                 f"{reading.shorten(adapters)}. Add them with the same Run.adapters and "

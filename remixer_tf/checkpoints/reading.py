@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import tempfile
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
+from remixer_tf.checkpoints.whole_folder import read_json
 from remixer_tf.errors import MissingFileError, StorageError, UserError
 from remixer_tf.models.adapters import is_frozen, of_adapter
 
@@ -51,12 +51,10 @@ def restore_model(model_dir, model, step=None):
     restore_variables(folder, groups)
     slots = saved_shapes(folder).get("optimizer", {})
     # Keras names a slot after its variable.
-    averages = [
-        (f"{weight.path.replace('/', '_')}_average", weight)
-        for weight in model.trainable_variables
-    ]
-    if all(name in slots for name, _ in averages):
-        assign(folder, "optimizer", averages)
+    weights = model.trainable_variables
+    averages = {f"{w.path.replace('/', '_')}_average": w for w in weights}
+    if averages.keys() <= slots.keys():
+        assign(folder, "optimizer", averages.items())
     return step
 
 
@@ -114,7 +112,7 @@ def restore_variables(folder, groups, random_states=True):
     model, frozen = groups["model"], groups.get("frozen", {})
     base = base_of(folder) if frozen else None
     if base:
-        assign(base, "model", list(frozen.items()))
+        assign(base, "model", frozen.items())
     else:
         model = model | frozen
     if frozen and os.path.basename(folder) == "0":
@@ -125,7 +123,7 @@ def restore_variables(folder, groups, random_states=True):
         del groups["loss_scale"]
     check_coverage(folder, groups, random_states)
     for group, variables in groups.items():
-        assign(folder, group, list(variables.items()))
+        assign(folder, group, variables.items())
 
 
 def base_of(folder):
@@ -166,8 +164,7 @@ def _base_hash(folder):
 def assign(folder, group, pairs):
     """Sets variables of a group from a checkpoint that TensorFlow or orbax wrote.
 
-    `pairs` is a list of (path in the checkpoint, `keras.Variable`). It raises OSError,
-    see `retried`.
+    `pairs` are (path in the checkpoint, `keras.Variable`). Raises as `retried`.
     """
     if sharded.is_sharded(folder):
         sharded.assign(folder, group, pairs)
@@ -383,11 +380,10 @@ def _best_step(model_dir):
             f"There is no {path}: training writes it where Checkpointing.best = "
             "@Best(). Name a step."
         )
-    with tf.io.gfile.GFile(path) as file:
-        try:
-            return int(json.load(file)["step"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise UserError(
-                f"{path} is damaged: it names no step. Name one, as --step=1000. "
-                "Training writes the file again after its next evaluation."
-            ) from None
+    try:
+        return int(read_json(path)["step"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{path} is damaged: it names no step. Name one, as --step=1000. Training "
+            "writes the file again after its next evaluation."
+        ) from None

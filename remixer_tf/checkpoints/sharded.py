@@ -18,6 +18,7 @@ import tensorflow as tf
 from etils import epath
 
 from remixer_tf.checkpoints.damage import DamagedError
+from remixer_tf.checkpoints.whole_folder import read_json, write_whole
 from remixer_tf.errors import StorageError
 
 _SECONDS = 3600  # the most that hosts wait for each other's writing
@@ -32,11 +33,9 @@ def is_sharded(folder):
 def save(folder, groups):
     """Copies arrays to their hosts, and starts writing them. All processes call it.
 
-    A step may change the arrays afterwards.
-
     Args:
         folder: folder of the checkpoint.
-        groups: {group: {variable path: `jax.Array`}}.
+        groups: {group: {variable path: `jax.Array`}}, which a step may change now.
 
     Returns:
         a function without arguments that returns when all processes have written, or
@@ -53,25 +52,19 @@ def save(folder, groups):
 
 def write_checksums(folder):
     """Writes the checksums of what `save` wrote. One process calls it."""
-    with tf.io.gfile.GFile(os.path.join(folder, "checksums.json"), "w") as file:
-        json.dump(_checksums(folder), file)
+    write_whole(f"{folder}/checksums.json", json.dumps(_checksums(folder)))
 
 
 def check_checksums(folder):
     """Raises DamagedError if a file is missing or changed."""
-    try:
-        with tf.io.gfile.GFile(os.path.join(folder, "checksums.json")) as file:
-            written = json.load(file)
-    except ValueError as error:
+    written, found = read_json(f"{folder}/checksums.json"), _checksums(folder)
+    other = ["checksums.json"]
+    if isinstance(written, dict):
+        other = sorted(k for k in written if written[k] != found.get(k))
+    if other:
         raise DamagedError(
-            f"The checkpoint {folder} is damaged: checksums.json is no JSON ({error})."
-        ) from error
-    found = _checksums(folder)
-    if other := sorted(k for k in written if written[k] != found.get(k)):
-        raise DamagedError(
-            f"The checkpoint {folder} is damaged: of its arrays, "
-            f"{', '.join(other[:3])} are missing or changed ({len(other)} files). Use "
-            "another step, or a good copy of it."
+            f"The checkpoint {folder} is damaged: {', '.join(other[:3])} are missing "
+            f"or changed ({len(other)} files). Use another step, or a good copy of it."
         )
 
 
@@ -88,10 +81,7 @@ def saved_shapes(folder):
 
 
 def assign(folder, group, pairs):
-    """Sets variables: JAX's on their devices, others through NumPy.
-
-    `pairs` is a list of (variable path in the checkpoint, `keras.Variable`).
-    """
+    """Sets variables: JAX's on their devices, others through NumPy. See `reading`."""
     import orbax.checkpoint as ocp
 
     if keras.backend.backend() != "jax":
@@ -119,12 +109,9 @@ def assign(folder, group, pairs):
 def spread(value, sharding, dtype=None):
     """Turns an array that each process has whole into one that processes share.
 
-    `jax.device_put` would first compare the arrays of all processes, on each device.
-
-    Args:
-        value: array. An array that is shared already is returned unchanged.
-        sharding: the result's. If one process has all its devices, `value` is returned.
-        dtype: the result's; None keeps `value`'s.
+    `value` is returned if it is shared already, or one process has all devices of the
+    sharding. A dtype of None keeps `value`'s. `jax.device_put` would first compare the
+    arrays of all processes, on each device.
     """
     whole = getattr(value, "is_fully_addressable", True)  # as NumPy's are
     if sharding.is_fully_addressable or not whole:

@@ -13,7 +13,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
-from remixer_tf.checkpoints.whole_folder import write_whole
+from remixer_tf.checkpoints.whole_folder import read_json, write_whole
 from remixer_tf.errors import UserError
 
 FOLDER = "vocabularies"
@@ -111,11 +111,7 @@ def compare_vocabularies(saved, given):
 
 
 def _read(path):
-    with tf.io.gfile.GFile(path) as file:
-        try:
-            saved = json.load(file)
-        except (ValueError, RecursionError):
-            saved = None
+    saved = read_json(path)
     if not isinstance(saved, dict) or any(type(x) is not dict for x in saved.values()):
         raise UserError(
             f"{path} is damaged: it does not name the run's vocabularies. Remove it "

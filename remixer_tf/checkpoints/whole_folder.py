@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import re
 import socket
@@ -21,6 +22,15 @@ def write_whole(path, text):
     with tf.io.gfile.GFile(f"{path}.writing", "w") as file:
         file.write(text)
     tf.io.gfile.rename(f"{path}.writing", path, overwrite=True)
+
+
+def read_json(path):
+    """Returns what a JSON file holds; None if it is missing or damaged."""
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return json.loads(file.read())
+    except (tf.errors.NotFoundError, ValueError, RecursionError):
+        return None
 
 
 @contextlib.contextmanager

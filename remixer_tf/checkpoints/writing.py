@@ -42,6 +42,7 @@ from remixer_tf.checkpoints.reading import (
     saved_value,
     shorten,
 )
+from remixer_tf.checkpoints.whole_folder import read_json
 from remixer_tf.errors import StorageError, UserError
 from remixer_tf.models.adapters import of_adapter
 
@@ -103,10 +104,8 @@ class Checkpoints:
         again. The checkpoint keeps `summary`, a dictionary for JSON or None for {}.
 
         Raises:
-            OSError: this or the previous checkpoint could not be written, here or on
-                another host.
-            ValueError: the model or optimizer has new variables, which a restart would
-                lack.
+            OSError: this or the previous checkpoint could not be written on a host.
+            ValueError: a restart would lack new variables of model or optimizer.
         """
         self.wait()
         if step == self._last_step:
@@ -323,14 +322,12 @@ class Checkpoints:
             self._restore_data(folder, step)
         self._last_step = step
         if tf.io.gfile.exists(_summary_path(folder)):
-            with tf.io.gfile.GFile(_summary_path(folder)) as file:
-                try:
-                    self.summary = dict(json.load(file))
-                except (ValueError, TypeError, RecursionError):
-                    logging.warning(
-                        "%s is damaged: seconds and FLOPs count from this step.",
-                        file.name,
-                    )
+            summary = read_json(_summary_path(folder))
+            if isinstance(summary, dict):
+                self.summary = summary
+            else:
+                damaged = "%s is damaged: seconds and FLOPs count from this step."
+                logging.warning(damaged, _summary_path(folder))
         return step
 
     def _choose(self):

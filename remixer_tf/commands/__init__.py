@@ -4,6 +4,7 @@ The docstring of a command's module is its help; its first line stands in the li
 commands. The module has `add_arguments(parser)` and `run(options)`.
 """
 
+import argparse
 import contextlib
 import importlib
 import os
@@ -125,3 +126,49 @@ def _line_with(pattern, error):
     lines = str(error).splitlines()
     line = next((s for s in lines if re.search(pattern, s, re.IGNORECASE)), None)
     return line and re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", line).rstrip(".")
+
+
+def add_number(parser, name, help, default=None, least=1):
+    """Adds an option of an int that is at least `least`; the help names its default."""
+
+    def number(text):
+        if int(text) < least:
+            message = f"must be at least {least}. Received: {text}"
+            raise argparse.ArgumentTypeError(message)
+        return int(text)
+
+    help += "" if default is None else f"; default: {default}"
+    parser.add_argument(name, type=number, default=default, metavar="N", help=help)
+
+
+def add_on_long(parser):
+    """Adds the option `on_long`, "warn" or "raise"."""
+    help = "lines longer than the model reads are cut and counted (warn), or an error"
+    choices = ("warn", "raise")
+    parser.add_argument("--on_long", choices=choices, default="warn", help=help)
+
+
+def add_pattern(parser, example):
+    """Adds the argument of a command that lists names: `pattern`, "*" for all."""
+    help = f"names to list, with * for any letters: '{example}'"
+    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help=help)
+
+
+def add_output(parser, help="file to write"):
+    """Adds the option `output`, "-" for standard output."""
+    help += "; standard output if not given, or '-'"
+    parser.add_argument("--output", default="-", metavar="FILE", help=help)
+
+
+def add_table(parser):
+    """Adds the options of a command that writes tables: `format` and `output`."""
+    from remixer_tf.analysis.printed_tables import FORMATS
+
+    help = "format of the tables (text)"
+    parser.add_argument("--format", choices=FORMATS, default="text", help=help)
+    add_output(parser)
+
+
+def add_list(parser, name, metavar, help):
+    """Adds an option that may be repeated: a list, empty unless given."""
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=help)

@@ -7,6 +7,7 @@ task's source. Name the data with --gin_file, --model_dir, or --gin.TASK and
 """
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_number
 from remixer_tf.errors import UserError
 
 
@@ -15,7 +16,7 @@ def add_arguments(parser):
     help = "folder for the folders of the tasks"
     parser.add_argument("--output_dir", required=True, metavar="DIR", help=help)
     help = "files of each split, at least as many as hosts that read them"
-    configuration.add_number(parser, "--num_shards", help, default=16)
+    add_number(parser, "--num_shards", help, default=16)
     help = "what to cache; default: all splits of the task"
     parser.add_argument("--splits", metavar="NAME,...", help=help)
 

@@ -6,12 +6,13 @@ command imports no module of theirs, and has no options for gin.
 """
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_table
 
 
 def add_arguments(parser):
     parser.usage = "%(prog)s [options] RUN ..."
     parser.add_argument("runs", nargs="+", metavar="RUN", help="--model_dir of a run")
-    configuration.add_table(parser)
+    add_table(parser)
 
 
 def run(options):

@@ -8,6 +8,7 @@ counted.
 import os
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_list, add_number, add_table
 from remixer_tf.errors import UserError, nearest
 
 # The default of each size: T5's pre-training.
@@ -22,15 +23,15 @@ def add_arguments(parser):
         ("target_length", "tokens of targets"),
     ):
         default = f"default: as the row's paper counts, else {_BATCH[name]}"
-        configuration.add_number(parser, f"--{name}", f"{what}; {default}")
-    configuration.add_list(
+        add_number(parser, f"--{name}", f"{what}; {default}")
+    add_list(
         parser,
         "--table",
         "PAPER/TABLE",
         "all rows of a paper's table, such as remixer/table1: the files of the folder "
         "papers/PAPER/TABLE on the search path; repeat it for several",
     )
-    configuration.add_list(
+    add_list(
         parser,
         "--layout",
         "FILE",
@@ -39,8 +40,8 @@ def add_arguments(parser):
         "second one may change the rules of the first",
     )
     help = "time training steps too; this makes the models and needs their memory"
-    configuration.add_flag(parser, "--measure", help)
-    configuration.add_table(parser)
+    parser.add_argument("--measure", action="store_true", help=help)
+    add_table(parser)
 
 
 def run(options):

@@ -9,6 +9,7 @@ import sys
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
+from remixer_tf.commands import add_number
 from remixer_tf.errors import UserError
 
 
@@ -17,14 +18,14 @@ def add_arguments(parser):
     parser.add_argument(
         "--split", metavar="NAME", help="what to read; default: as in training"
     )
-    configuration.add_number(
+    add_number(
         parser,
         "--max_examples",
         "examples of a task to read at most: the numbers of a larger split are those "
         "of a sample, and the report says so",
         default=10_000,
     )
-    configuration.add_number(parser, "--examples", "examples to show", 3, least=0)
+    add_number(parser, "--examples", "examples to show", 3, least=0)
 
 
 def run(options):

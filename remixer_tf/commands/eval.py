@@ -11,7 +11,7 @@ from remixer_tf import configuration
 def add_arguments(parser):
     configuration.add_run(parser, ("best", "each"))
     help = "compute again what has a result, as after a change of a metric's code"
-    configuration.add_flag(parser, "--force", help)
+    parser.add_argument("--force", action="store_true", help=help)
 
 
 def run(options):

@@ -10,6 +10,7 @@ transformers, LiteRT or ONNX Runtime. All have adapters added to the kernels;
 import os
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_number
 from remixer_tf.exporting import FORMATS, check_export, export_run
 
 
@@ -41,12 +42,12 @@ def add_arguments(parser):
         "sizes, such as 1,8,32",
     )
     help = "a SavedModel refuses requests of more rows; default: 512"
-    configuration.add_number(parser, "--max_rows", help)
-    configuration.add_flag(
-        parser,
+    add_number(parser, "--max_rows", help)
+    parser.add_argument(
         "--warm_up",
-        "add requests that TensorFlow Serving answers before it takes others (needs "
-        "the extra: serving)",
+        action="store_true",
+        help="add requests that TensorFlow Serving answers before it takes others "
+        "(needs the extra: serving)",
     )
 
 

@@ -5,18 +5,19 @@ the command answers line by line.
 """
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_number, add_on_long, add_output
 
 
 def add_arguments(parser):
     configuration.add_run(parser)
     help = "text file, one question a line; standard input if not given, or '-'"
     parser.add_argument("--input", default="-", metavar="FILE", help=help)
-    configuration.add_output(parser, "file, written when all is answered")
+    add_output(parser, "file, written when all is answered")
     help = "after each answer, a tab and its log-probability"
-    configuration.add_flag(parser, "--scores", help)
+    parser.add_argument("--scores", action="store_true", help=help)
     help = "lines answered together; it changes the speed, not the answers"
-    configuration.add_number(parser, "--batch_size", help, default=64)
-    configuration.add_on_long(parser)
+    add_number(parser, "--batch_size", help, default=64)
+    add_on_long(parser)
 
 
 def run(options):

@@ -7,6 +7,7 @@ import json
 import os
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_number
 from remixer_tf.errors import UserError, nearest
 
 
@@ -21,7 +22,7 @@ def add_arguments(parser):
         "tasks, whose data are downloaded",
     )
     help = "solved examples before each question; as the task says if not given"
-    configuration.add_number(parser, "--num_fewshot", help, least=0)
+    add_number(parser, "--num_fewshot", help, least=0)
     help = "only the first N examples of a task"
     parser.add_argument("--limit", type=float, metavar="N", help=help)
     help = "change the tasks' generation_kwargs, such as max_gen_toks=32"
@@ -29,7 +30,7 @@ def add_arguments(parser):
     help = "write the results, with those of every example, as JSON"
     parser.add_argument("--output", metavar="FILE", help=help)
     help = "requests answered together; it changes the speed, not the results"
-    configuration.add_number(parser, "--batch_size", help, default=64)
+    add_number(parser, "--batch_size", help, default=64)
 
 
 def harness_model(batch_size=64, trust=False, **options):

@@ -3,13 +3,13 @@
 A name is a file: --gin_file=models/NAME.gin, or remixer_tf.create("NAME") in Python.
 """
 
-from remixer_tf import configuration
+from remixer_tf.commands import add_pattern
 from remixer_tf.named_models import presets
 
 
 def add_arguments(parser):
     parser.usage = "%(prog)s [PATTERN]"
-    configuration.add_pattern(parser, "gmlp*")
+    add_pattern(parser, "gmlp*")
 
 
 def run(options):

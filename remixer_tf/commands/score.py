@@ -6,6 +6,7 @@ the targets, else 0.
 """
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_number, add_on_long, add_output
 from remixer_tf.errors import UserError
 
 
@@ -15,17 +16,17 @@ def add_arguments(parser):
     parser.add_argument("--input", metavar="FILE", help=help)
     help = "score this split of the run's task (or of --gin.Run.task) instead"
     parser.add_argument("--split", metavar="NAME", help=help)
-    configuration.add_number(
+    add_number(
         parser,
         "--stride",
         "read --input as one text, and score a language model on N tokens at a time, "
         "given those before: one line with log-likelihood, tokens, perplexity and bits "
         "per byte",
     )
-    configuration.add_output(parser, "file, written when all is scored")
+    add_output(parser, "file, written when all is scored")
     help = "lines scored together; it changes the speed, not the scores"
-    configuration.add_number(parser, "--batch_size", help, default=64)
-    configuration.add_on_long(parser)
+    add_number(parser, "--batch_size", help, default=64)
+    add_on_long(parser)
 
 
 def run(options):

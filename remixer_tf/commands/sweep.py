@@ -18,6 +18,7 @@ import time
 from typing import NamedTuple
 
 from remixer_tf import configuration, console
+from remixer_tf.commands import add_list, add_number, add_table
 from remixer_tf.configuration.bindings import flag_of, last, name_of, read_text
 from remixer_tf.errors import UserError
 
@@ -34,25 +35,23 @@ class _Run(NamedTuple):
 
 def add_arguments(parser):
     configuration.add_common(parser, run="new")
-    configuration.add_list(
+    add_list(
         parser,
         "--grid",
         "NAME=[A,B]",
         "values to try of a macro or parameter, such as LEARNING_RATE=[1e-2,1e-3]; "
         "repeat it to try all combinations",
     )
-    configuration.add_list(
+    add_list(
         parser,
         "--setting",
         "'NAME=A ...'",
         "macros and parameters to try together, such as 'D_MODEL=64 D_FF=256'; repeat "
         "it for several. With --grid, each is tried with each combination",
     )
-    configuration.add_number(
-        parser, "--seeds", "runs of each setting, with Run.seed 0, 1, ...", 1
-    )
-    configuration.add_number(parser, "--at_once", "runs that train at the same time", 1)
-    configuration.add_table(parser)
+    add_number(parser, "--seeds", "runs of each setting, with Run.seed 0, 1, ...", 1)
+    add_number(parser, "--at_once", "runs that train at the same time", 1)
+    add_table(parser)
 
 
 def run(options):
@@ -89,7 +88,11 @@ def _runs(options):
     runs = []
     for pairs in itertools.product(listed, itertools.product(*grids)):
         pairs = [*itertools.chain(*pairs)]
-        _check_once([name for name, _ in pairs])
+        if len(dict(pairs)) < len(pairs):
+            twice = collections.Counter(name for name, _ in pairs).most_common(1)[0][0]
+            raise UserError(
+                f"A setting has {twice} twice. Give it in one --grid, or in --setting."
+            )
         own = [f"{name}={value}" for name, value in pairs]
         name = _folder_name(",".join(own))
         for seed in range(options.seeds):
@@ -137,14 +140,6 @@ def _not_seed(binding):
     return name
 
 
-def _check_once(names):
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"A setting has {name} twice. Give it in one --grid, or in --setting."
-            )
-
-
 def _folder_name(text):
     """The text, or as much of it as a folder's name may have and a hash."""
     text = re.sub(r"'(?!(?:True|False|None)')([A-Za-z][\w.-]*)'", r"\1", text)  # a word
@@ -180,7 +175,8 @@ def _train_all(runs, at_once):
                         failed.append(run)
                         console.say(_why(run, process.returncode), "warning")
                         continue
-                    _note_end(run)
+                    with open(os.path.join(run.folder, _ENDED), "w") as file:
+                        json.dump(run.arguments, file, indent=2)
                     seconds = format_seconds(time.monotonic() - start)
                     console.say(f"{names[run.folder]}: ended after {seconds}")
         finally:
@@ -219,9 +215,8 @@ def _why(run, code):
     path = os.path.join(run.folder, "sweep.log")
     with open(path, encoding="utf-8", errors="replace") as log:
         *_, last = ["", *filter(None, map(str.strip, log))]
-    return (
-        f"{os.path.basename(run.folder)}: failed with exit code {code}: {last} ({path})"
-    )
+    name = os.path.basename(run.folder)
+    return f"{name}: failed with exit code {code}: {last} ({path})"
 
 
 def _has_ended(run):
@@ -233,11 +228,6 @@ def _has_ended(run):
             return json.load(file) == list(run.arguments)
     except (OSError, ValueError):
         return False
-
-
-def _note_end(run):
-    with open(os.path.join(run.folder, _ENDED), "w", encoding="utf-8") as file:
-        json.dump(run.arguments, file, indent=2)
 
 
 def _write_table(runs, options):

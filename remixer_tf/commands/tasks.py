@@ -7,12 +7,13 @@ import fnmatch
 import sys
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_pattern
 from remixer_tf.errors import UserError, nearest
 
 
 def add_arguments(parser):
     parser.usage = "%(prog)s [options] [PATTERN]"
-    configuration.add_pattern(parser, "super_glue*")
+    add_pattern(parser, "super_glue*")
     configuration.add_module_import(parser)
 
 

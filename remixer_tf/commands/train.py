@@ -11,17 +11,17 @@ from remixer_tf import configuration
 
 def add_arguments(parser):
     configuration.add_common(parser)
-    configuration.add_flag(
-        parser,
+    parser.add_argument(
         "--dry_run",
-        "build the model, read one batch, say what would run, and stop; for a mesh "
-        "with more devices than there are, say what each would hold",
+        action="store_true",
+        help="build the model, read one batch, say what would run, and stop; for a "
+        "mesh with more devices than there are, say what each would hold",
     )
-    configuration.add_flag(
-        parser,
+    parser.add_argument(
         "--no_layer_checks",
-        "do not try layers of your own before training: whether they see later tokens, "
-        "decode what they train and keep packed examples apart",
+        action="store_true",
+        help="do not try layers of your own before training: whether they see later "
+        "tokens, decode what they train and keep packed examples apart",
     )
     parser.add_argument(
         "--profile",

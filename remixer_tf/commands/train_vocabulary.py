@@ -5,6 +5,7 @@ BOS.
 """
 
 from remixer_tf import configuration
+from remixer_tf.commands import add_number
 
 
 def add_arguments(parser):
@@ -13,14 +14,14 @@ def add_arguments(parser):
     parser.add_argument("--task", required=True, metavar="NAME", help=help)
     parser.add_argument("--output", required=True, metavar="FILE", help="file to write")
     help = "pieces, with padding, EOS and unknown; word: all if not given"
-    configuration.add_number(parser, "--vocab_size", help)
+    add_number(parser, "--vocab_size", help)
     help, kinds = "kind of pieces (unigram)", ("unigram", "bpe", "word")
     parser.add_argument("--model_type", default=kinds[0], choices=kinds, help=help)
     help = "split to read (train)"
     parser.add_argument("--split", default="train", metavar="NAME", help=help)
     help, both = "features to read (inputs,targets)", "inputs,targets"
     parser.add_argument("--features", default=both, metavar="P,Q", help=help)
-    configuration.add_number(parser, "--num_examples", "only the first of each task")
+    add_number(parser, "--num_examples", "only the first of each task")
     help = "share of characters with a piece (1.0)"
     name = "--character_coverage"
     parser.add_argument(name, type=float, default=1.0, metavar="X", help=help)

@@ -3,15 +3,8 @@
 from remixer_tf.configuration.bindings import RUN_FILE, gin_folder, read_bindings
 from remixer_tf.configuration.command_line import (
     add_common,
-    add_flag,
-    add_list,
     add_module_import,
-    add_number,
-    add_on_long,
-    add_output,
-    add_pattern,
     add_run,
-    add_table,
     call_on_run,
     parse_command_line,
     read_configuration,
@@ -33,5 +26,5 @@ from remixer_tf.configuration.gin_files import (
     train,
 )
 from remixer_tf.configuration.result_bindings import evaluation_bindings
-from remixer_tf.configuration.startup import check_on_tensorflow, load_tensorflow
 from remixer_tf.errors import UserError
+from remixer_tf.startup import check_on_tensorflow, load_tensorflow

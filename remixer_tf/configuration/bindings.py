@@ -20,10 +20,6 @@ from remixer_tf.errors import UserError, nearest
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 # Training writes some 10 kB. Reading a stranger's huge file would take long.
 _MAX_BYTES = 2**20
-_REASONS = {
-    tokenize.TokenError: "a bracket is not closed, or brackets are nested too deep",
-    RecursionError: "brackets are nested too deep",
-}
 
 
 def scope():
@@ -114,8 +110,10 @@ def read_text(source, name):
             f"cannot read {name}. Expected: NAME = VALUE, with a Python literal, a "
             "%MACRO or a @reference."
         ) from None
-    except (*_REASONS, ValueError, TypeError) as error:  # bytes, or a key such as [1]
-        reason = _REASONS.get(type(error)) or textwrap.shorten(str(error), 200)
+    except (tokenize.TokenError, RecursionError, ValueError, TypeError) as error:
+        reason = textwrap.shorten(str(error), 200)  # bytes, or a key such as [1]
+        if isinstance(error, (tokenize.TokenError, RecursionError)):
+            reason = "a bracket is not closed, or brackets are nested too deep"
         raise UserError(f"cannot read {name}: {reason}.") from None
     for statement in statements:
         if getattr(statement, "module", "").startswith("__gin__."):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import graphlib
 import inspect
 import os
 
@@ -118,9 +119,7 @@ def check_values(config, complete):
             that is required and not set becomes None in it.
         complete: bool, whether such a value is an error instead.
     """
-    done = set()
-    for key in config:
-        _check_macros(key, [], done)
+    _check_references(config)
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
         for parameter, value in bindings.items():
@@ -171,28 +170,26 @@ def written(scope, selector, parameter=""):
 
 
 def _find(selector, place):
-    """Returns what gin has registered under a name.
-
-    Raises:
-        UserError: nothing, or several things.
-    """
-    registry, part, reason = gin.config._REGISTRY, None, ""
+    """Returns what gin has registered under a name: one thing."""
+    registry, reason = gin.config._REGISTRY, ""
     try:
-        part = registry.get_match(selector)
-        if part is None and register_waiting():
-            part = registry.get_match(selector)
-    except KeyError as several:
-        how = f"Write the whole name of one{place}."
-        raise UserError(f"{several.args[0]} {how}") from None
+        if not registry.matching_selectors(selector):
+            register_waiting()
     except ImportError as missing:
         reason = f" If the name is one of t5's: {missing}"
-    if part is None:
+    found = registry.matching_selectors(selector)
+    if len(found) > 1:
+        raise UserError(
+            f"{selector!r}{place} is {' or '.join(sorted(found))}. Write the whole "
+            "name of one."
+        )
+    if not found:
         names = [last(known) for known, _ in registry.items()]
         raise UserError(
             f"gin knows no {selector!r}{place}.{nearest(selector, names)} Names from a "
             f"module of yours need an `import` line in the gin file.{reason}"
         )
-    return part
+    return registry[found[0]]
 
 
 def _check_parameter(part, parameter, place):
@@ -233,36 +230,32 @@ def _check_reference(name, place):
         )
 
 
-def _check_macros(key, users, done):
-    """Raises if a macro is not set, or a part or macro is among its own values.
-
-    Args:
-        key: (scope, selector) of a part or macro.
-        users: list of keys: each is used by the one before it, and the last uses `key`.
-        done: set of keys that were checked.
-    """
-    if key in users:
-        circle = [*users[users.index(key) :], key]
-        names = [f"{'@%'[k[1] == 'gin.macro']}{written(*k)}" for k in circle]
-        raise UserError(
-            f"values refer to each other in a circle: {' uses '.join(names)}. Give one "
-            "of them another value."
-        )
-    if key in done:
-        return
-    scope, selector = key
-    values = gin.get_bindings(f"{scope}/{selector}", resolve_references=False)
-    if selector == "gin.macro" and not values:
-        macros = [name for name, owner in gin.config._CONFIG if owner == selector]
-        raise UserError(
-            f"the macro {scope} is used but not set.{nearest(scope, macros)} "
-            f"{_how_to(scope)}"
-        )
-    for reference in gin.config.iterate_references(values):
+def _check_references(config):
+    """Raises if a macro is not set, or values refer to each other in a circle."""
+    uses, keys = {}, [*config]  # {(scope, selector): the keys that its values name}
+    while keys:
+        key = scope, selector = keys.pop()
+        if key in uses:
+            continue
+        values = gin.get_bindings(f"{scope}/{selector}", resolve_references=False)
+        if selector == "gin.macro" and not values:
+            macros = [name for name, owner in config if owner == selector]
+            raise UserError(
+                f"the macro {scope} is used but not set.{nearest(scope, macros)} "
+                f"{_how_to(scope)}"
+            )
+        references = [r.config_key for r in gin.config.iterate_references(values)]
         # A reference without a scope keeps that of the call.
-        inner, used = reference.config_key
-        _check_macros((inner or scope, used), [*users, key], done)
-    done.add(key)
+        uses[key] = [(inner or scope, used) for inner, used in references]
+        keys += uses[key]
+    try:
+        graphlib.TopologicalSorter(uses).prepare()
+    except graphlib.CycleError as error:
+        names = [f"{'@%'[k[1] == 'gin.macro']}{written(*k)}" for k in error.args[1]]
+        raise UserError(
+            "values refer to each other in a circle: "
+            f"{' uses '.join(reversed(names))}. Give one of them another value."
+        ) from None
 
 
 def _how_to(name):

@@ -5,7 +5,6 @@ import ast
 import os
 import re
 
-from remixer_tf.analysis.printed_tables import FORMATS
 from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.configuration.gin_files import call, get_value, parse_gin
@@ -26,35 +25,29 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command_line(arguments, description, add_arguments, program=None):
-    """Parses a command line.
+    """Parses a command line, a list of str without the program's name.
 
     Args:
-        arguments: list of str, without the program's name.
         description: str, what --help says first.
         add_arguments: a function that adds all options to an `ArgumentParser`.
         program: str, the program's name in the help; None for the name of the file.
 
     Returns:
         `argparse.Namespace` of the options, see `add_common`.
-
-    Raises:
-        UserError: an argument is unknown or malformed.
     """
     parser = _Parser(program, "%(prog)s [options]", description, allow_abbrev=False)
     add_arguments(parser)
-    known = parser._option_string_actions
-    takes_gin = "--gin_file" in known
-    # Before argparse, which would only name what is required.
+    takes_gin = "--gin_file" in parser._option_string_actions
+    own, bindings = [], []
     for argument in arguments:
-        name = argument.partition("=")[0]
-        if name.startswith("--") and name not in known:
-            _to_binding(argument, parser, takes_gin)
-    options, rest = parser.parse_known_args(arguments)
-    bindings = [_to_binding(argument, parser, takes_gin) for argument in rest]
+        if takes_gin and argument.startswith("--gin."):
+            bindings.append(_to_binding(argument))
+        else:
+            _check_known(argument, parser._option_string_actions)
+            own.append(argument)
+    options = parser.parse_args(own)
     if takes_gin:
         options.gin_bindings = bindings
-        options.gin_file = [f for v in options.gin_file for f in v.split(",") if f]
-        options.gin_search_paths = [p for p in options.gin_search_paths.split(",") if p]
     return options
 
 
@@ -73,12 +66,13 @@ def add_common(parser, run="needed"):
     own = "; if none is given, what training wrote into --model_dir is read"
     needed, help = run != "optional", "folder of the run"
     parser.add_argument("--model_dir", required=needed, metavar="DIR", help=help)
-    add_list(
-        parser,
+    several = {"action": "extend", "type": _names, "default": []}
+    parser.add_argument(
         "--gin_file",
-        "FILE",
-        "gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several with "
-        "commas: later files override earlier ones" + own * (run != "new"),
+        metavar="FILE",
+        help="gin file, such as models/t5_1_1_tiny.gin; repeat it or separate several "
+        "with commas: later files override earlier ones" + own * (run != "new"),
+        **several,
     )
     parser.add_argument(
         "--gin.NAME=VALUE",
@@ -89,23 +83,33 @@ def add_common(parser, run="needed"):
         "--gin.TASK=cogs",
     )
     help = "folders of gin files, after the current one and before the package's"
-    parser.add_argument("--gin_search_paths", default="", metavar="P,Q", help=help)
+    parser.add_argument("--gin_search_paths", metavar="P,Q", help=help, **several)
     add_module_import(parser)
     if run != "new":
-        add_flag(
-            parser,
+        parser.add_argument(
             "--trust",
-            "let the run's own configuration import any module and include files, "
+            action="store_true",
+            help="let the run's own configuration import any module and include files, "
             "which runs code of whoever made it; --module_import allows one module",
         )
+
+
+def add_module_import(parser):
+    """Adds `module_import`, a list of modules to import first."""
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module of yours to import first, which registers tasks or parts; repeat "
+        "it for several",
+    )
 
 
 def add_run(parser, words=("best",)):
     """Adds the options of a command that reads a checkpoint: `add_common` and `step`.
 
-    Args:
-        parser: `argparse.ArgumentParser`.
-        words: what --step takes instead of a number.
+    --step takes one of `words` instead of a number.
     """
     add_common(parser)
 
@@ -114,61 +118,6 @@ def add_run(parser, words=("best",)):
 
     help = f"step of the checkpoint, or {' or '.join(words)}; default: the newest"
     parser.add_argument("--step", type=step, metavar="N", help=help)
-
-
-def add_flag(parser, name, help):
-    """Adds an option that is False unless given."""
-    parser.add_argument(name, action="store_true", help=help)
-
-
-def add_list(parser, name, metavar, help):
-    """Adds an option that may be repeated: a list, empty unless given."""
-    parser.add_argument(name, action="append", default=[], metavar=metavar, help=help)
-
-
-def add_module_import(parser):
-    """Adds `module_import`, a list of modules to import first."""
-    help = "module of yours to import first, which registers tasks or parts; repeat it"
-    add_list(parser, "--module_import", "MODULE", f"{help} for several")
-
-
-def add_number(parser, name, help, default=None, least=1):
-    """Adds an option of an int that is at least `least`; the help names its default."""
-
-    def number(text):
-        if int(text) < least:
-            message = f"must be at least {least}. Received: {text}"
-            raise argparse.ArgumentTypeError(message)
-        return int(text)
-
-    help += "" if default is None else f"; default: {default}"
-    parser.add_argument(name, type=number, default=default, metavar="N", help=help)
-
-
-def add_on_long(parser):
-    """Adds the option `on_long`, "warn" or "raise"."""
-    help = "lines longer than the model reads are cut and counted (warn), or an error"
-    choices = ("warn", "raise")
-    parser.add_argument("--on_long", choices=choices, default="warn", help=help)
-
-
-def add_pattern(parser, example):
-    """Adds the argument of a command that lists names: `pattern`, "*" for all."""
-    help = f"names to list, with * for any letters: '{example}'"
-    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help=help)
-
-
-def add_output(parser, help="file to write"):
-    """Adds the option `output`, "-" for standard output."""
-    help += "; standard output if not given, or '-'"
-    parser.add_argument("--output", default="-", metavar="FILE", help=help)
-
-
-def add_table(parser):
-    """Adds the options of a command that writes tables: `format` and `output`."""
-    help = "format of the tables (text)"
-    parser.add_argument("--format", choices=FORMATS, default="text", help=help)
-    add_output(parser)
 
 
 def read_configuration(options, default=(), complete=True, over_run=()):
@@ -180,9 +129,6 @@ def read_configuration(options, default=(), complete=True, over_run=()):
         complete: see `parse_gin`.
         over_run: list of bindings that come after what training wrote into a run's
             folder, and before the command line's.
-
-    Raises:
-        UserError: see `run_configuration` and `parse_gin`.
     """
     files, bindings = options.gin_file or default, options.gin_bindings
     if options.model_dir and not options.gin_file:
@@ -201,10 +147,6 @@ def read_run(options, devices="one"):
             "asked": devices of one process that --gin_file or --gin name; those of the
             run's own configuration are ignored. "one": one device; others that
             --gin_file or --gin name are an error.
-
-    Raises:
-        UserError: what `read_configuration` raises, or devices are asked for that the
-            command does not take.
     """
     one_device = {} if devices == "configured" else _ONE_DEVICE
     over_run = [f"{name} = {value!r}" for name, value in one_device.items()]
@@ -234,14 +176,8 @@ def call_on_run(name, options, **given):
 def run_configuration(options):
     """Returns the path of the gin file that training wrote into a run's folder.
 
-    All commands read such a file by this function, which checks it first.
-
-    Args:
-        options: `argparse.Namespace` with `model_dir`, `module_import` and `trust`.
-
-    Raises:
-        UserError: the folder has none, or it could run code that neither
-            --module_import nor --trust allows.
+    All commands read such a file by this function. It raises a UserError if the file
+    could run code that neither --module_import nor --trust allows.
     """
     path = os.path.join(options.model_dir, RUN_FILE)
     if not os.path.exists(path):
@@ -255,21 +191,35 @@ def run_configuration(options):
     return path
 
 
-def _to_binding(argument, parser, takes_gin):
-    """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
-    name, equals, value = (part.strip() for part in argument.partition("="))
-    if takes_gin and name.startswith("--gin."):
-        if not equals:
-            raise UserError(f"{name} has no value. Expected: {name}=VALUE")
-        return f"{name.removeprefix('--gin.')} = {_to_value(value)}"
-    if takes_gin and re.fullmatch("--gin_(param|binding)s?", name):
+def _names(text):
+    """Returns the names in "a,b"."""
+    return [name for name in text.split(",") if name]
+
+
+def _check_known(argument, known):
+    """Raises a UserError for an unknown option.
+
+    It comes before argparse, which would only name what is required.
+    """
+    name, _, value = argument.partition("=")
+    if not name.startswith("--") or name in known:
+        return
+    if re.fullmatch("--gin_(param|binding)s?", name):
         name, _, value = (part.strip() for part in value.strip("'\"").partition("="))
         meant = f"--gin.{name or 'NAME'}={value or 'VALUE'}"
         raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")
-    flags = [flag for flag in parser._option_string_actions if "NAME" not in flag]
+    flags = [flag for flag in known if "NAME" not in flag]
     raise UserError(
         f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
     )
+
+
+def _to_binding(argument):
+    """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
+    name, equals, value = (part.strip() for part in argument.partition("="))
+    if not equals:
+        raise UserError(f"{name} has no value. Expected: {name}=VALUE")
+    return f"{name.removeprefix('--gin.')} = {_to_value(value)}"
 
 
 def _to_value(text):

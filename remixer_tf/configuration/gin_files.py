@@ -3,8 +3,8 @@
 import copy
 import functools
 import importlib
+import inspect
 import os
-import re
 import sys
 
 import gin
@@ -24,22 +24,17 @@ from remixer_tf.configuration.bindings import (
 from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.old_names import with_new_names
 from remixer_tf.configuration.result_bindings import evaluation_bindings
-from remixer_tf.configuration.startup import load_tensorflow
 from remixer_tf.errors import UserError
+from remixer_tf.startup import load_tensorflow
 
 
 @functools.cache
 def register_configurables():
-    """Registers with gin all that it may configure.
-
-    Returns:
-        {name: what it stands for, as gin calls it with its bindings}.
-    """
+    """Registers with gin all that it may configure: {name: the function or class}."""
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
-    return {
-        name: gin.external_configurable(value, name, module=module)
-        for module, name, value in configurables()
-    }
+    for module, name, value in configurables():
+        gin.external_configurable(value, name, module=module)
+    return {name: value for _, name, value in configurables()}
 
 
 def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
@@ -124,23 +119,26 @@ def is_set(parameter):
 
 
 def call(name, /, *args, **kwargs):
-    """Calls the configurable `name`, with gin's values for what is not given here.
-
-    Raises:
-        UserError: a value is given neither here nor by gin.
-    """
-    try:
-        return register_configurables()[name](*args, **kwargs)
-    except TypeError as error:  # Python's own of an argument that is missing
-        missing = re.match(r"(\w+)(?:\.__init__)?\(\) missing .*?: (.*)", str(error))
-        if missing is None or missing[1] not in register_configurables():
-            raise
+    """Calls the configurable `name`, with gin's values for what is not given here."""
+    function = register_configurables()[name]
+    signature = inspect.signature(function)
+    given = gin.get_bindings(function, resolve_references=False).keys()
+    given |= signature.bind_partial(*args, **kwargs).arguments.keys()
+    missing = [
+        repr(parameter.name)
+        for parameter in signature.parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        and parameter.name not in given
+    ]
+    if missing:
         raise UserError(
-            f"{missing[1]} needs a value for {missing[2]}. Set it in a gin file, or "
-            f"with --gin.{missing[1]}.PARAMETER=VALUE. (A run needs a model file and a "
-            "run file, such as --gin_file=models/t5_1_1_tiny.gin "
+            f"{name} needs a value for {', '.join(missing)}. Set it in a gin file, or "
+            f"with --gin.{name}.PARAMETER=VALUE. (A run needs a model file and a run "
+            "file, such as --gin_file=models/t5_1_1_tiny.gin "
             "--gin_file=runs/mini_cogs.gin.)"
-        ) from None
+        )
+    return gin.get_configurable(function)(*args, **kwargs)
 
 
 def get_value(name, default=None):
@@ -209,12 +207,7 @@ def configured_layout():
 
 
 def train(model_dir, **options):
-    """Calls `training.loop.train` with what the configuration sets.
-
-    Args:
-        model_dir: folder of the run.
-        **options: dry_run, layer_checks and profile of `Launch`.
-    """
+    """Calls `training.loop.train` with what gin sets; the options are `Launch`'s."""
     from remixer_tf.training.settings import Launch
 
     def configuration():

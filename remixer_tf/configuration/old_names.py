@@ -8,11 +8,8 @@ from remixer_tf.errors import UserError
 # Old owners of parameters, the parameters, and their owner now.
 _MOVED = (
     ("train evaluate text_to_text text_scorer text_encoder image_to_class",
-     "model dtype_policy", "Run"),
-    ("train evaluate text_to_text text_scorer", "engine", "Run"),
-    ("text_to_text text_scorer text_encoder", "task vocabulary feature_lengths", "Run"),
+     "model dtype_policy engine task vocabulary feature_lengths seed", "Run"),
     ("DecodedEvaluation LossEvaluation Pictures ScoredEvaluation", "vocabulary", "Run"),
-    ("train", "seed", "Run"),
     ("train", "train_steps steps_per_call log_period checkpoint_period "
      "examples_per_epoch", "Schedule"),
     ("train", "keep_period best restart_data_at", "Checkpointing"),
@@ -36,13 +33,14 @@ _ARGUMENTS = {
     "Sampling": "sampling",
     "TableRows": "rows",
 }
-# Removed parameters. All models now compute what each did with this value.
+# Removed parameters. All runs now do what each did with this value.
 _ANY = object()
 _REMOVED = {
     "Adafactor.epsilon_1": 1e-30,
     "Adafactor.unscaled_variables": (),
     "GShardRouter.second_policy": "random",
     "HashRouter.counts": None,
+    "JaxEngine.compilation_cache_dir": _ANY,
     "LengthMixing.renormalize": True,
     "MoE.dispatch": _ANY,
     "RemixerBlock.renormalize": True,

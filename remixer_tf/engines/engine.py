@@ -54,7 +54,7 @@ class Cost(NamedTuple):
 
 
 def check_rows(rows, replicas, micro_batches=1):
-    """Raises ValueError unless replicas and micro-batches divide the rows evenly."""
+    """Raises a UserError unless replicas and micro-batches divide the rows evenly."""
     parts = replicas * micro_batches
     if rows % parts:
         raise UserError(
@@ -175,7 +175,7 @@ class Engine(abc.ABC):
 
     @contextlib.contextmanager
     def averaged(self):
-        """Has the model average weights in a block, if the optimizer has `use_ema`.
+        """Has the model its averaged weights in a block, if there are (`use_ema`).
 
         All hosts enter it.
         """
@@ -196,12 +196,8 @@ class Engine(abc.ABC):
     def variables(self):
         """Returns {group: {path: `keras.Variable`}}, for checkpoints.
 
-        The groups are "model" and "frozen", see `model_groups`, "optimizer", and if
-        there is one "loss_scale". The learning rate is left out: the configuration sets
-        it.
-
-        Raises:
-            ValueError: two variables share a path.
+        The groups are those of `model_groups`, "optimizer", and if there is one
+        "loss_scale". The configuration sets the learning rate, which is left out.
         """
         slots = named_variables(self.optimizer.variables)
         # The first part is the optimizer's name, which counts up in a process.
@@ -250,11 +246,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def start_trace(self, folder):
-        """Begins to record what host and devices do.
-
-        The files will be in <folder>/plugins/profile/<time>: HOST.xplane.pb for
-        TensorBoard, and HOST.trace.json.gz for Perfetto.
-        """
+        """Begins to record what host and devices do, in <folder>/plugins/profile."""
 
     @abc.abstractmethod
     def stop_trace(self):

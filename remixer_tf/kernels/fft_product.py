@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from remixer_tf.kernels.device import on_cpu
+from remixer_tf.kernels import on_cpu
 
 FROM_LENGTH = 1024
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.kernels.device import on_cpu
+from remixer_tf.kernels import on_cpu
 
 
 def reference(query, key):

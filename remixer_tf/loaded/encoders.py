@@ -39,11 +39,7 @@ def classes(found):
 def encode(function, inputs, read, long):
     """Calls a signature of an encoder on a text, a pair, or a list of these.
 
-    Args:
-        function: a `tf.function` of strings.
-        inputs: a str, a pair of str, or a list of these.
-        read: from a dictionary of arrays to the list of results.
-        long: a `LongTexts`.
+    `read` makes the list of results of a dictionary of arrays. `long` is a `LongTexts`.
     """
     pair = isinstance(inputs, tuple) and len(inputs) == 2
     if pair or isinstance(inputs, str):

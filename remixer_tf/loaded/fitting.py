@@ -44,16 +44,10 @@ def no_folder_if_refused(model_dir):
 
 
 def table_bindings(run, files, table):
-    """Returns bindings that make a table the run's task, with the run's vocabulary.
+    """Returns bindings that make a table the task of a `LoadedRun`.
 
-    Args:
-        run: a `LoadedRun`.
-        files: dictionary from a split to a path.
-        table: arguments of `table_task`, or None.
-
-    Raises:
-        TypeError: a file is no path, or the table no dictionary.
-        ValueError: the run is of images, or of an encoder.
+    `files` is a dictionary from a split to a path, `table` arguments of `table_task` or
+    None. The vocabulary is the run's.
     """
     if run.task is None:
         raise UserError("The run is of images: a table holds texts.")
@@ -104,11 +98,7 @@ def table_bindings(run, files, table):
 
 
 def training_bindings(steps, batch_size, learning_rate, validates):
-    """Returns bindings of a fine-tuning by T5's recipe: Adafactor, a constant rate.
-
-    Raises:
-        ValueError: a number is out of its range.
-    """
+    """Returns bindings of a fine-tuning by T5's recipe: Adafactor, a constant rate."""
     check_integers(steps=steps, batch_size=batch_size)
     check_range("learning_rate", learning_rate, "a number > 0", lambda x: x > 0)
     names = ("LossEvaluation", "DecodedEvaluation") if validates else ()

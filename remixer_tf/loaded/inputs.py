@@ -56,9 +56,6 @@ class LongTexts:
     Args:
         on_long: "warn" for one warning at the end; "raise" for an error at the first.
         what: str, such as "texts are longer than 64 tokens".
-
-    Raises:
-        ValueError: another `on_long`.
     """
 
     CHOICES = ("warn", "raise")
@@ -89,12 +86,7 @@ class LongTexts:
 
 
 def listed(texts, what="a str or a list of str"):
-    """Returns texts as a list of str, and whether it was one.
-
-    Raises:
-        TypeError: they are something else.
-        ValueError: a text has an unpaired surrogate.
-    """
+    """Returns texts, checked, as a list of str, and whether it was one."""
     if isinstance(texts, str):
         check_unicode(texts)
         return [texts], True
@@ -111,12 +103,7 @@ def listed(texts, what="a str or a list of str"):
 
 
 def columns(rows, width):
-    """Returns `width` lists of str, from rows that are a str or a pair of str.
-
-    Raises:
-        TypeError: a row is something else.
-        ValueError: a row is a pair, and the width is 1; or as `listed`.
-    """
+    """Returns `width` lists of str, from rows that are a str or a pair of str."""
     rows = [row if isinstance(row, (tuple, list)) else (row, "") for row in rows]
     for row in rows:
         if len(row) != 2 or not all(isinstance(text, str) for text in row):
@@ -130,13 +117,7 @@ def columns(rows, width):
 
 
 def image_bytes(image):
-    """Returns the bytes of a file, or of a PNG of an array or of a PIL image.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        TypeError: an image of another kind.
-        ValueError: the file is no JPEG or PNG, or too large.
-    """
+    """Returns the bytes of a file, or of a PNG of an array or of a PIL image."""
     if isinstance(image, str) or hasattr(image, "__fspath__"):
         check_paths(image=image)
         try:

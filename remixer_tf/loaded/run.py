@@ -19,8 +19,8 @@ from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
 from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.results import metrics_by_name, read_results
-from remixer_tf.exporting import check_export, export_run
+from remixer_tf.evaluation.results import metrics_by_name
+from remixer_tf.exporting import check_export, export_run, metrics_at
 from remixer_tf.layers.base import reads_at_once
 from remixer_tf.layers.checks import check_integers, check_paths
 from remixer_tf.loaded import encoders, fitting, searches
@@ -38,6 +38,9 @@ from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
 from remixer_tf.serving.token_graph import searchable
+from remixer_tf.weights.adapters import load_adapters
+from remixer_tf.weights.run import write_run
+from remixer_tf.weights.source import check_model, take
 
 Texts = str | Sequence[str]
 Path = str | os.PathLike
@@ -51,28 +54,30 @@ class RestoredRun(Run):
         checkpoint: the folder of the run, and the step as `Run.restore` takes it.
         source: the `Source` of published weights; None for a run's folder.
         onto: folder of adapters to load onto the weights; None for none.
-        merges: bool, whether adapters are added to their kernels, for an export.
     """
 
     checkpoint: tuple = (None, None)
     source: Any = None
     onto: Any = None
-    merges: bool = False
 
     @functools.cached_property
     def restored(self):
         """The `Engine` that has the model, and the step, an int."""
-        engine, step = self._read()
+        if self.source is None:
+            engine, step = super().restore(*self.checkpoint, merge=False)
+        else:
+            check_model(self.model, self.source)
+            engine, step = self.engine(), 0
+            engine.build_model(self.model, self.dtype_policy)
+            take(engine.model, self.source)
         if self.onto is not None:
-            from remixer_tf.weights.adapters import load_adapters
-
             load_adapters(engine.model, self.onto)
-        return (self.merged(engine) if self.merges else engine), step
+        return engine, step
 
     def without_adapters(self):
         """The run with its adapters, as they are now, added to their kernels."""
         engine, step = self.restored
-        run = dataclasses.replace(self, merges=True)
+        run = dataclasses.replace(self)
         run.__dict__["restored"] = run.merged(engine), step
         return run
 
@@ -83,17 +88,6 @@ class RestoredRun(Run):
             engine, step = self.restored
             run.__dict__["restored"] = run.copied(engine), step
         return run
-
-    def _read(self):
-        if self.source is None:
-            return super().restore(*self.checkpoint, merge=False)
-        from remixer_tf.weights.source import check_model, take
-
-        check_model(self.model, self.source)
-        engine = self.engine()
-        engine.build_model(self.model, self.dtype_policy)
-        take(engine.model, self.source)
-        return engine, 0
 
     def restore(self, model_dir=None, step=None, check=None, merge=None):
         """As `Run.restore`: always the engine and step of `restored`."""
@@ -141,7 +135,7 @@ class LoadedRun:
         self.settings, self.model_dir = settings, model_dir
         self.modules = allowed.get("modules", ())
         self.trust = allowed.get("trust", False)
-        with settings:
+        with settings.in_force():
             run = configuration.call("Run")
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(Run)}
         checkpoint, onto = (model_dir, step), allowed.get("adapters")
@@ -182,12 +176,12 @@ class LoadedRun:
         """The `seqio.Task` or `seqio.Mixture`; None for a model of images."""
         if self.run.task is None:
             return None
-        with self.settings:
+        with self.settings.in_force():
             return self.run.get_task()
 
     @functools.cached_property
     def _restored(self):
-        with self.settings:
+        with self.settings.in_force():
             return self.run.restored
 
     def _rows(self):
@@ -201,12 +195,7 @@ class LoadedRun:
             lengths = self.run.feature_lengths.items()
             rows["task"] = self.task.name
             rows["lengths"] = ", ".join(f"{name} {n}" for name, n in lengths)
-        found = {}
-        for kind in ("metrics", "loss", "score") if self.model_dir else ():
-            for result in read_results(self.model_dir, kind):
-                if result["step"] == self.step:
-                    found |= metrics_by_name(result)
-        if found:
+        if found := metrics_at(self.model_dir, self.step):
             rows["metrics"] = ", ".join(f"{k} {v:.4g}" for k, v in found.items())
         return rows
 
@@ -509,7 +498,9 @@ class LoadedRun:
         answerer = self._span_answerer()
         length = answerer.max_question_length
         long = LongTexts(on_long, f"questions are longer than {length} tokens")
-        long.count(questions, self._lengths_of(questions) > length)
+        codec = self.run.codec(self.model)
+        lengths = [len(codec.ids("inputs", text, eos=False)) for text in questions]
+        long.count(questions, np.array(lengths) > length)
         pairs = list(zip(questions, texts, strict=True))
         found = [answer.text for answer in answerer(pairs)]
         long.warn()
@@ -558,8 +549,6 @@ class LoadedRun:
             >>> new.step
             2
         """
-        from remixer_tf.weights.run import write_run
-
         fitting.check_trains(self)
         check_listed(bindings=bindings)
         check_paths(model_dir=model_dir)
@@ -573,9 +562,9 @@ class LoadedRun:
                 *bindings,
             ]
         )
-        with self.settings:
+        with self.settings.in_force():
             engine, _ = self.run.without_adapters().restored
-        with settings, fitting.no_folder_if_refused(model_dir):
+        with settings.in_force(), fitting.no_folder_if_refused(model_dir):
             run = configuration.call("Run")
             parts = run.model, run.dtype_policy
             check_memory(lambda: build_model(*parts), machine_memory())
@@ -619,7 +608,7 @@ class LoadedRun:
             settings = settings.and_bindings(bindings)
         engine, step = self._restored
         found = {}
-        with settings, tempfile.TemporaryDirectory() as folder:
+        with settings.in_force(), tempfile.TemporaryDirectory() as folder:
             for evaluation in configuration.get_value("evaluate.evaluations") or ():
                 evaluation.check(folder, ())
                 for splits in (evaluation.run(folder, engine, step) or {}).values():
@@ -663,7 +652,7 @@ class LoadedRun:
         if "warm_up" in options:
             check_flags(warm_up=options["warm_up"])
         folder = os.path.expanduser(os.fspath(folder))
-        with self.settings:
+        with self.settings.in_force():
             run = self.run if format == "adapters" else self.run.without_adapters()
             export_run(
                 run,
@@ -693,7 +682,7 @@ class LoadedRun:
         """
         name = "ImagePictures" if self.task is None else "Pictures"
         engine, step = self._restored
-        with self.settings:
+        with self.settings.in_force():
             return configuration.call(name, period=1).draw(engine.model, step)
 
     def mixing(self) -> dict[str, np.ndarray]:
@@ -712,7 +701,7 @@ class LoadedRun:
         """
         from remixer_tf.analysis.observe import observe
 
-        with self.settings:
+        with self.settings.in_force():
             lengths = self.run.feature_lengths
             spec = self.model.batch_spec(1, lengths) if lengths else {}
             batch = {name: np.ones(x.shape, x.dtype) for name, x in spec.items()}
@@ -751,9 +740,9 @@ class LoadedRun:
     @_once
     def _text_to_text(self, given, search):
         given = dict(given)
-        with self.settings:
+        with self.settings.in_force():
             if found := searches.configured_search(search):
-                given["decode_fn"] = self.settings.hold(found)
+                given["decode_fn"] = self.settings.in_force()(found)
             name = "text_to_text"
             return configuration.call(name, self.run, self.model_dir, **given)[0]
 
@@ -765,7 +754,7 @@ class LoadedRun:
 
     @_once
     def _scoring(self):
-        with self.settings:
+        with self.settings.in_force():
             return configuration.call("text_scorer", self.run, self.model_dir)[0]
 
     @_once
@@ -778,15 +767,10 @@ class LoadedRun:
                 "answer() needs an EncoderOnly with a SpanHead, as "
                 f"runs/finetune_squad.gin trains it. Received: {kind}"
             )
-        with self.settings:
+        with self.settings.in_force():
             best = functools.partial(configuration.call, "best_span")
-            search = self.settings.hold(best)
+            search = self.settings.in_force()(best)
             return span_answerer(self.run, self.model_dir, decode_fn=search)[0]
-
-    def _lengths_of(self, texts):
-        codec = self.run.codec(self.model)
-        ids = (codec.ids("inputs", text, eos=False) for text in texts)
-        return np.array([len(row) for row in ids])
 
     @_once
     def _signature(self, name):
@@ -797,7 +781,7 @@ class LoadedRun:
                 "the same."
             )
         kind = "text_encoder" if self.run.task is not None else "image_to_class"
-        with self.settings:
+        with self.settings.in_force():
             model, _ = configuration.call(kind, self.run, self.model_dir)
             found = model.signatures()
             if name not in found.functions:

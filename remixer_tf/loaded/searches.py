@@ -21,18 +21,10 @@ _OF_ALL = {"min_length", "allowed", "no_repeat_ngram_size", "repetition_penalty"
 
 
 def configured_search(options):
-    """Returns the search that options of `generate` ask for, called with gin's values.
+    """Returns the search that options of `generate` ask for, with gin's values.
 
-    Args:
-        options: dictionary of arguments of the searches; {} for the run's own search.
-
-    Returns:
-        `(model, batch, max_length) -> Decoded`; None if neither the options nor the run
-        name one.
-
-    Raises:
-        TypeError: an unknown option.
-        ValueError: options of different searches.
+    It is `(model, batch, max_length) -> Decoded`; None if neither the options nor the
+    run name one.
     """
     configured = configuration.get_value("text_to_text.decode_fn")
     if not options:

@@ -10,21 +10,14 @@ from remixer_tf.loaded.inputs import check_listed
 
 
 class Settings:
-    """A configuration of its own for each loaded run; `with` puts it in force.
+    """A configuration of its own for each loaded run.
 
-    Args:
-        read: a function of a list of gin bindings that reads the configuration, and
-            then these.
-        bindings: list of str.
-
-    Raises:
-        TypeError: the bindings are something else.
+    `read(bindings)` reads the configuration, and then gin bindings, a list of str.
     """
 
     def __init__(self, read, bindings=()):
         check_listed(bindings=bindings)
         self._read, self._bindings = read, [*bindings]
-        self._before = []  # Restored when blocks end, the innermost last.
         with kept_gin():
             read(self._bindings)
             self._text = configuration.configuration_str(defaults=False)
@@ -34,25 +27,14 @@ class Settings:
         """Returns the same settings with more bindings after their own."""
         return Settings(self._read, [*self._bindings, *bindings])
 
-    def hold(self, function):
-        """Returns the function with these settings in force whenever it is called."""
-
-        def held(*args):
-            with self:
-                return function(*args)
-
-        return held
-
-    def __enter__(self):
-        before = kept_gin()
-        before.__enter__()
-        self._before.append(before)
-        gin.clear_config()
-        gin.parse_config(self._text)
-        paths.start_from(*self._paths)
-
-    def __exit__(self, *error):
-        self._before.pop().__exit__(None, None, None)
+    @contextlib.contextmanager
+    def in_force(self):
+        """Puts the settings in force: in a block, or in calls of what it decorates."""
+        with kept_gin():
+            gin.clear_config()
+            gin.parse_config(self._text)
+            paths.start_from(*self._paths)
+            yield
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.reading import checkpoint_path, hash_checkpoint
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.engines.engine import Host
 from remixer_tf.errors import NotFiniteError
 from remixer_tf.models.batches import targets_and_weights
@@ -31,13 +32,10 @@ class SkippedSteps:
     for the device. The result is a sum over all hosts, so all count alike and end after
     the same step. The batch of such a step is kept in `nonfinite-<step>`.
 
-    Steps that overflowed in float16 are skipped too, and lower the loss scale. They are
-    no reason to end the run.
-
     Args:
         model_dir: folder of the run.
-        max_skipped: int, how many steps may be not finite after a start, without those
-            that overflowed.
+        max_skipped: int, how many steps may be not finite after a start. Steps that
+            overflowed in float16 lower the loss scale, and do not count.
         configuration: str, the operative gin, kept with the batch.
         host: this `Host`, which writes its part of the batch.
 
@@ -62,11 +60,7 @@ class SkippedSteps:
         self._last = step, batch, metrics
 
     def flush(self):
-        """Reads the result of the last call.
-
-        Raises:
-            FloatingPointError: more than `max_skipped` steps were not finite.
-        """
+        """Reads the result of the last call. Raises NotFiniteError, see the class."""
         if self._last is None:
             return
         (step, batch, metrics), self._last = self._last, None
@@ -113,9 +107,7 @@ class SkippedSteps:
             with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as file:
                 file.write(content.getvalue())
         if self._host.index == 0:
-            path = os.path.join(folder, "operative_config.gin")
-            with tf.io.gfile.GFile(path, "w") as file:
-                file.write(self._configuration)
+            write_whole(f"{folder}/operative_config.gin", self._configuration)
 
 
 @dataclasses.dataclass
@@ -151,9 +143,9 @@ class Evaluating:
                 self.run(step)
 
     def run(self, step, resumed=False):
-        """Runs the evaluations of a step. All hosts call it, and host 0 writes.
+        """Runs the evaluations of a step; a `resumed` one may have results already.
 
-        `resumed` says that the step was restored, so there may be results already.
+        All hosts call it, and host 0 writes.
         """
         session, due = self.session, self.due(step)
         engine, checkpoints = session.engine, session.checkpoints
@@ -236,3 +228,59 @@ class Stopping:
             self.session.checkpoints.wait()
             self.session.engine.host.barrier()
             signal.leave(f"saved step {step}. Run the same command to resume.")
+
+
+class Profiling:
+    """Records what host 0 and its devices do from step START to step STOP.
+
+    The trace is in tensorboard/train/plugins/profile/<time>, where TensorBoard looks:
+    HOST.xplane.pb for TensorBoard, and HOST.trace.json.gz for Perfetto. It is written
+    too if the run ends before STOP. Use it as a context manager around the loop.
+
+    Args:
+        session: the `Session`. Its `Launch.profile` is (START, STOP), or None.
+    """
+
+    def __init__(self, session):
+        self._session = session
+        self._start, self._stop = session.launch.profile or (None, None)
+        if session.engine.host.index:
+            self._start = None
+        self._folder = os.path.join(session.model_dir, "tensorboard", "train")
+        self._records = False
+
+    def __enter__(self):
+        step = self._session.step
+        if self._start is not None and step > self._start:
+            self._session.progress.message(
+                "warning: no trace is written: --profile begins at step "
+                f"{self._start}, and the run continues from step {step}"
+            )
+        if step == self._start:
+            self._begin()
+        return self
+
+    def __exit__(self, *exception):
+        if self._records:
+            self._end()
+
+    def after_call(self, step, batch, metrics):
+        """Begins or ends the recording after a step."""
+        begins, ends = step == self._start, self._records and step == self._stop
+        if not begins and not ends:
+            return
+        float(metrics["steps"])  # Wait until the device has taken the step.
+        with self._session.speed.paused():
+            self._begin() if begins else self._end()
+
+    def _begin(self):
+        self._session.engine.start_trace(self._folder)
+        self._records = True
+
+    def _end(self):
+        self._records = False
+        self._session.engine.stop_trace()
+        self._session.progress.message(
+            f"the trace of steps {self._start} to {self._stop} is in "
+            f"{self._folder}/plugins/profile"
+        )

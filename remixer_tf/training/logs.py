@@ -26,8 +26,7 @@ class Totals:
 
     def __init__(self, session, skipped, start_time):
         self._unit = throughput_unit(session.batches.first)  # "tokens" or "images"
-        self._session = session
-        self._skipped = skipped
+        self._session, self._skipped = session, skipped
         self._start_time = start_time
         self._steps = self._flops = self._read = 0  # in this process
         self._sums = None  # since the last log line
@@ -76,27 +75,24 @@ class Totals:
         if self._sums:
             values = summarize_steps(self._sums)
             read += float(self._sums["tokens"])
-        flops = self._flops * engine.host.count + earlier.get("flops", 0)
-        read += earlier.get(self._unit, 0)
-        steps = self._steps + earlier.get("counted_steps", 0)
-        seconds = time.perf_counter() - self._start_time + earlier.get("seconds", 0)
+        here = {
+            "counted_steps": self._steps,  # Fewer if a process did not count them.
+            self._unit: read,
+            "flops": self._flops * engine.host.count,
+            "skipped_steps": self._skipped.count,
+            "seconds": time.perf_counter() - self._start_time,
+        }
+        sums = {name: value + earlier.get(name, 0) for name, value in here.items()}
+        flops, means = sums["flops"], ("objective", "loss", "accuracy")
         return {
             "parameters": count_parameters(engine.model),
             "steps": step,
-            "counted_steps": steps,  # Fewer if an earlier process did not count them.
-            self._unit: read,
-            "flops": flops,
-            "flops_per_step": flops / max(steps, 1),
-            f"flops_per_{self._unit.removesuffix('s')}": flops / max(read, 1),
-            **{
-                name: values[name]
-                for name in ("objective", "loss", "accuracy")
-                if name in values
-            },
+            **sums,
+            "flops_per_step": flops / max(sums["counted_steps"], 1),
+            f"flops_per_{self._unit[:-1]}": flops / max(sums[self._unit], 1),
+            **{name: values[name] for name in means if name in values},
             **self._session.speed.mean(self._unit),
             "goodput": self._goodput(),
-            "skipped_steps": self._skipped.count + earlier.get("skipped_steps", 0),
-            "seconds": seconds,
         }
 
 
@@ -114,9 +110,7 @@ class Logging:
     def __init__(self, session, totals, skipped):
         rows = targets_and_weights(session.batches.first)[0].shape[1]
         host = session.engine.host
-        self._session = session
-        self._totals = totals
-        self._skipped = skipped
+        self._session, self._totals, self._skipped = session, totals, skipped
         self._batch_size = rows * host.shard_info.num_shards
         self._writes = host.index == 0
         self._writer = tf.summary.create_noop_writer()
@@ -183,10 +177,7 @@ class Logging:
 
 
 def expert_imbalances(values):
-    """Returns each mixture's largest load over its mean load; NaN without any load.
-
-    The names are "statistics/<layer>/load_largest_over_mean".
-    """
+    """Returns each mixture's largest load over its mean load; NaN without any load."""
     return {
         f"{name}_largest_over_mean": float(np.max(load) / (np.mean(load) or np.nan))
         for name, load in values.items()
@@ -195,15 +186,13 @@ def expert_imbalances(values):
 
 
 def expert_warning(values):
-    """Returns a line that names mixtures with unused experts or many dropped choices.
-
-    `values` comes from `summarize_steps`. Returns None if all is well.
-    """
+    """Names mixtures with unused experts or many dropped choices; None for none."""
     problems = {}  # layer -> what is wrong
     for name, value in values.items():
         layer = name.removeprefix("statistics/").rpartition("/")[0]
         if _is(name, "load") and len(unused := np.flatnonzero(value == 0)):
-            what = f"{len(unused)} of {len(value)} experts unused ({_list(unused)})"
+            shown = ", ".join(map(str, unused[:8])) + ", ..." * (len(unused) > 8)
+            what = f"{len(unused)} of {len(value)} experts unused ({shown})"
             problems.setdefault(layer, []).append(what)
         if _is(name, "dropped") and value > _MUCH_DROPPED:
             what = f"{100 * value:.0f}% of the choices dropped"
@@ -216,8 +205,3 @@ def expert_warning(values):
 
 def _is(name, statistic):
     return name.startswith("statistics/") and name.endswith(f"/{statistic}")
-
-
-def _list(numbers, most=8):
-    shown = ", ".join(map(str, numbers[:most]))
-    return shown + (", ..." if len(numbers) > most else "")

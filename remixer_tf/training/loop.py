@@ -13,12 +13,12 @@ from remixer_tf.objectives.objective import Objective
 from remixer_tf.training.hooks import (
     Evaluating,
     OwnFolder,
+    Profiling,
     Saving,
     SkippedSteps,
     Stopping,
 )
 from remixer_tf.training.logs import Logging, Totals
-from remixer_tf.training.profiling import Profiling
 from remixer_tf.training.progress import Speed
 from remixer_tf.training.run_folder import RunLock, folder_of_run
 from remixer_tf.training.sending import Sending

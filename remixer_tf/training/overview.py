@@ -20,12 +20,8 @@ _READ = {
 def overview(engine, batches, cost, dtype_policy):
     """Returns the screen, a str.
 
-    Args:
-        engine: the built `Engine`.
-        batches: the run's `TimedBatches`. Their data may have `over_length`, an
-            `OverLength`, and `caches`, a str that names the caches.
-        cost: the `Cost` of a step on the first superbatch.
-        dtype_policy: str.
+    `cost` is the `Cost` of a step on the first of the `TimedBatches`. Their data may
+    have `over_length`, an `OverLength`, and `caches`, a str that names the caches.
     """
     superbatch = batches.first
     steps, batch = targets_and_weights(superbatch)[0].shape[:2]

@@ -19,7 +19,7 @@ def check_own_layers(model, batch, decodes=False):
 
     Args:
         model: a built `keras.Model`.
-        batch: a batch, superbatch or its specs, to see whether the data are packed.
+        batch: a dictionary with the names of features: packed data have segment ids.
         decodes: bool, whether the run decodes, so that a decoder's layers have to.
 
     Raises:
@@ -29,8 +29,11 @@ def check_own_layers(model, batch, decodes=False):
     packed = any(name.endswith("_segment_ids") for name in batch)
     for stack in model._flatten_layers():
         if isinstance(stack, TransformerStack):
-            layers = [block.sublayer for block in stack.blocks]
-            own = {(type(x), x.name): x for x in reversed(layers) if _is_own(x)}
+            own = {}  # the first layer of each class and name
+            for block in stack.blocks:
+                layer = block.sublayer
+                if type(layer).__module__.partition(".")[0] != "remixer_tf":
+                    own.setdefault((type(layer), layer.name), layer)
             for layer in own.values():
                 try:
                     _check(layer, stack, model, packed, decodes)
@@ -38,10 +41,6 @@ def check_own_layers(model, batch, decodes=False):
                     raise UserError(
                         f"{error} --no_layer_checks trains without this check."
                     ) from error
-
-
-def _is_own(layer):
-    return type(layer).__module__.partition(".")[0] != "remixer_tf"
 
 
 def _check(layer, stack, model, packed, decodes):
@@ -70,10 +69,7 @@ def _check(layer, stack, model, packed, decodes):
 
 
 def _can_decode(trial):
-    """Whether a layer decodes, or says by a UserError that it does not.
-
-    Other ValueErrors are mistakes in the layer: `check_decoding` then raises them.
-    """
+    """Whether a layer decodes: `check_decoding` finds a ValueError of another kind."""
     layer = trial.layer
     if getattr(type(layer), "decode_step", None) in (None, Sublayer.decode_step):
         return False

@@ -16,16 +16,13 @@ class Progress:
         step: int, the step at which the loop starts.
         train_steps: int, the step at which it ends.
         silent: bool, whether to show nothing. Only one host shows its progress.
-        interactive: bool, whether to draw a bar. None draws one in a terminal.
     """
 
-    def __init__(self, step, train_steps, silent=False, interactive=None):
+    def __init__(self, step, train_steps, silent=False):
         self._train_steps = train_steps
         self._silent = silent
         self._bar = None
-        if silent:
-            return
-        if console.draws() if interactive is None else interactive:
+        if console.draws() and not silent:
             self._bar = _make_bar()
             self._task = self._bar.add_task("", total=train_steps, completed=step)
 
@@ -62,12 +59,9 @@ class Progress:
             self._bar.update(self._task, completed=step)
 
     def report(self, step, values):
-        """Shows the values of a log period, a dictionary of floats.
-
-        It shows learning_rate, and those it finds of loss (or objective), accuracy,
-        auxiliary_loss, steps_per_second, tokens_per_second, images_per_second,
-        model_flops_utilization (as MFU), goodput and loss_scale.
-        """
+        """Shows those values of a log period that it knows, of a dictionary."""
+        if self._silent:
+            return
         loss = "loss" if "loss" in values else "objective"
         text = "  ".join(
             f"{name.replace('_', ' ')} {values[name]:.4f}"
@@ -82,8 +76,6 @@ class Progress:
                 text += f"  {label} {values[name]:.1%}"
         if "loss_scale" in values:
             text += f"  loss scale {values['loss_scale']:g}"
-        if self._silent:
-            return
         if self._bar:
             self._bar.update(self._task, completed=step, description=text)
             return
@@ -96,7 +88,10 @@ class Progress:
 
 
 class Speed:
-    """Rates per second, without pauses for compilation, saving and evaluation."""
+    """Rates per second, without pauses for compilation, saving and evaluation.
+
+    `unit` is "tokens" or "images".
+    """
 
     def __init__(self):
         self._lap = collections.Counter()  # steps, read, flops, waited, seconds
@@ -119,15 +114,9 @@ class Speed:
         self.skip(time.perf_counter() - start)
 
     def lap(self, unit):
-        """Ends a period.
+        """Ends a period, and returns its rates by name; {} if all was skipped.
 
-        Args:
-            unit: str, "tokens" or "images".
-
-        Returns:
-            dictionary of steps_per_second, tokens_per_second (or images_per_second),
-            flops_per_second and input_wait, the share of time spent waiting for data.
-            It is empty if all was skipped.
+        "input_wait" is the share of time spent waiting for data.
         """
         now = time.perf_counter()
         self.count(seconds=now - self._start)

@@ -24,11 +24,7 @@ _SHOWN = 10
 def write_configuration(model_dir, text, step):
     """Writes operative_config.gin, and keeps an earlier one with other bindings.
 
-    Args:
-        model_dir: folder of the run.
-        text: str, gin as `configuration_str` writes it.
-        step: int, the step that the run continues from. The earlier configuration
-            becomes operative_config_<step>.gin.
+    It becomes operative_config_<step>.gin, of the step that the run continues from.
 
     Returns:
         str, the bindings that have changed; "" for none.
@@ -51,8 +47,7 @@ def write_configuration(model_dir, text, step):
         if more := changes[_SHOWN:]:
             changes[_SHOWN:] = [f"  and {len(more)} more"]
         message = "\n".join([f"the configuration has changed since {kept}:", *changes])
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write(text)
+    write_whole(path, text)
     return message
 
 

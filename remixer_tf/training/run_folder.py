@@ -38,11 +38,7 @@ def check_writable(model_dir):
 
 @contextlib.contextmanager
 def folder_of_run(model_dir):
-    """Makes the folder of the run. After an error it removes new, empty folders.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Makes the folder of the run. After an error it removes new, empty folders."""
     new, folder = [], os.path.abspath(model_dir)
     while "://" not in model_dir and not os.path.exists(folder):
         new.append(folder)
@@ -94,13 +90,11 @@ class RunLock:
     """
 
     def __init__(self, model_dir, enabled=True):
-        self._folder = model_dir
+        self._folder, self._enabled = model_dir, enabled
         self._path = os.path.join(model_dir, "run.lock")
-        self._enabled = enabled
         self._me = describe(os.getpid())
         self._ended = threading.Event()
-        self._lost_to = None
-        self._thread = None
+        self._lost_to = self._thread = None
 
     def __enter__(self):
         if self._enabled:

@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from remixer_tf.checkpoints.whole_folder import write_whole
+from remixer_tf.checkpoints.whole_folder import read_json, write_whole
 from remixer_tf.errors import UserError
 from remixer_tf.training.session import Session
 
@@ -26,8 +26,7 @@ class Sending:
     """
 
     def __init__(self, session: Session, evaluating, hyperparameters):
-        self._session = session
-        self._evaluating = evaluating
+        self._session, self._evaluating = session, evaluating
         self._hyperparameters = hyperparameters
         self._loggers = {}  # started, by name
         self._state = {}  # {name: {"run_id": str, "lines": the number it has}}
@@ -88,8 +87,10 @@ class Sending:
             state["lines"] = min(state["lines"], len(self._lines))
             try:
                 for line in self._lines[state["lines"] :]:
-                    values = json.loads(line)
-                    logger.log(values.pop("step"), _numbers(values))
+                    values = json.loads(line)  # Arrays, and None, stay here.
+                    step, kinds = values.pop("step"), (int, float)
+                    numbers = {k: x for k, x in values.items() if isinstance(x, kinds)}
+                    logger.log(step, numbers)
                     state["lines"] += 1
                 self._failed.pop(name, None)
             except Exception as error:
@@ -124,22 +125,11 @@ class Sending:
         return os.path.join(self._session.model_dir, name)
 
 
-def _numbers(values):
-    """Leaves out arrays, and numbers that were not finite."""
-    return {name: x for name, x in values.items() if isinstance(x, (int, float))}
-
-
 def _read_state(path):
     """Returns what loggers.json has, without what is missing or damaged."""
-    if not tf.io.gfile.exists(path):
-        return {}
-    with tf.io.gfile.GFile(path) as file:
-        try:
-            state = json.loads(file.read())
-            return {
-                name: known
-                for name, known in state.items()
-                if {k: type(x) for k, x in known.items()} == _KNOWN
-            }
-        except (ValueError, AttributeError, RecursionError):
-            return {}
+    state = read_json(path)
+    return {
+        name: known
+        for name, known in (state if isinstance(state, dict) else {}).items()
+        if isinstance(known, dict) and {k: type(x) for k, x in known.items()} == _KNOWN
+    }

@@ -87,20 +87,16 @@ class Session:
         if self._writes:  # After a kill it may be missing.
             summary = {"steps": self.step, **self.checkpoints.summary}
             write_summary(self.model_dir, summary, replace=False)
-        stopped, more = ", stopped early", "patience"
-        if not evaluating.stops_early:
-            stopped, more = "", "train_steps"
+        early = evaluating.stops_early
         self.progress.message(
             f"{self.model_dir} is at step {self.step} of {self.schedule.train_steps}"
-            f"{stopped}: nothing to do. Set more {more} to continue."
+            f"{', stopped early' * early}: nothing to do. Set more "
+            f"{'patience' if early else 'train_steps'} to continue."
         )
         return True
 
     def check_layers(self, evaluating):
-        """Tests a user's own layers.
-
-        They have to decode if an evaluation of the run decodes.
-        """
+        """Tests a user's own layers: they decode if an evaluation of the run does."""
         if self.launch.layer_checks:
             decodes = any(getattr(e, "decodes", False) for e in evaluating.evaluations)
             features = self.batches.data.element_spec
@@ -115,10 +111,7 @@ class Session:
             self.progress.message("dry run: nothing was trained or written")
 
     def write_configuration(self):
-        """Writes operative_config.gin and the vocabularies that it names.
-
-        Returns the configuration's text, and the hyperparameters.
-        """
+        """Writes the configuration and its vocabularies; returns what `Launch` says."""
         if self._writes:
             remove_summary(self.model_dir)  # It means that the run has ended.
             if self._vocabularies:

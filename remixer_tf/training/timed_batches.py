@@ -26,8 +26,7 @@ class TimedBatches:
     """
 
     def __init__(self, data, engine):
-        self.data = data
-        self.iterator = iter(data)
+        self.data, self.iterator = data, iter(data)
         self._engine = engine
         self.first = None
         self._shapes = set()
@@ -35,8 +34,7 @@ class TimedBatches:
     def like_first(self):
         """Begins to read the first superbatch in a thread, and returns zeros like it.
 
-        If the shapes differ between superbatches, it waits for the first one and
-        returns that.
+        If the shapes of superbatches differ, it waits for the first and returns that.
         """
         self._reading = ThreadPoolExecutor(1).submit(next, self.iterator)
         specs = self.data.element_spec
@@ -66,10 +64,7 @@ class TimedBatches:
 
 
 def check_vocabulary_size(vocabularies, model):
-    """Raises ValueError if the model has fewer ids than a run's vocabularies.
-
-    `describe_vocabularies` makes `vocabularies`.
-    """
+    """Raises ValueError if the model has fewer ids than `describe_vocabularies`'."""
     limit = getattr(model, "vocab_size", None)
     for feature, vocabulary in vocabularies.items():
         if limit is not None and vocabulary["size"] > limit:

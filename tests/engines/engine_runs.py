@@ -258,7 +258,6 @@ def start_killed(folder):
         return KillingEngine(
             str(folder / "killed/checkpoints"),
             *LAYOUTS[KILLED.layout],
-            compilation_cache_dir=str(folder / "programs"),
             checkpoint_format=KILLED.checkpoint_format,
         )
 
@@ -403,7 +402,6 @@ def main_of_two(folder, address, index):
         return StoppingEngine(
             *LAYOUTS[case.layout],
             signals=signals,
-            compilation_cache_dir=str(folder / "programs"),
             checkpoint_format=case.checkpoint_format,
             distributed=distributed,
             barrier_seconds=60,
@@ -446,7 +444,6 @@ def main_of_two(folder, address, index):
 def main(folder):
     """Makes the runs of one process."""
     child = start_killed(folder)
-    JaxEngine(compilation_cache_dir=str(folder / "programs"))  # and of all after it
     by_orbax = "--gin.JaxEngine.checkpoint_format='orbax'"
     train_run(
         folder / "bytes", "bytes", by_orbax, "--gin.JaxEngine.mesh_shape='data:4'"

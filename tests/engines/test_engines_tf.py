@@ -79,12 +79,12 @@ def make_runs(folder):
 def start(devices, *arguments):
     """Starts `engine_runs` on JAX, with so many devices."""
     count = f"--xla_force_host_platform_device_count={devices}"
-    environment = dict(os.environ)
-    environment.pop("JAX_COMPILATION_CACHE_DIR")  # Their engines have their own.
+    programs = os.path.join(arguments[0], "programs")
     return subprocess.Popen(
         [sys.executable, "-m", "tests.engines.engine_runs", *map(str, arguments)],
         env={
-            **environment,
+            **os.environ,
+            "JAX_COMPILATION_CACHE_DIR": programs,
             "KERAS_BACKEND": "jax",
             "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {count}",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -6,10 +6,10 @@ import pytest
 from keras import ops
 
 from remixer_tf.kernels import (
-    device,
     fft_product,
     largest,
     mix,
+    on_cpu,
     project,
     scores,
     take_rows,
@@ -86,7 +86,7 @@ def test_the_largest_of_equal_values_is_the_first():
 def test_the_fft_is_for_long_sequences_on_cpus(cpu, monkeypatch):
     devices = ["cpu:0"] if cpu else ["gpu:0"]
     monkeypatch.setattr(keras.distribution, "list_devices", lambda: devices)
-    assert device.on_cpu() == cpu
+    assert on_cpu() == cpu
     assert not fft_product.is_chosen(1023)
     assert fft_product.is_chosen(1024) == cpu
 

@@ -72,7 +72,7 @@ def test_seconds_in_steps_leave_out_pauses_and_waiting(monkeypatch):
 
 def test_the_log_line_shows_utilization_and_goodput(capsys):
     values = {"loss": 1.0, "learning_rate": 0.1, "goodput": 0.875}
-    shown = progress.Progress(0, 10, interactive=False)
+    shown = progress.Progress(0, 10)
     shown.report(5, values)
     assert "goodput 87.5%" in (line := capsys.readouterr().out) and "MFU" not in line
     shown.report(6, values | {"model_flops_utilization": 0.4125})

@@ -632,8 +632,9 @@ def test_a_second_interrupt_does_not_wait():
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_progress_bar(capsys):
-    with progress.Progress(0, 10, interactive=True) as bar:
+def test_progress_bar(capsys, monkeypatch):
+    monkeypatch.setattr(progress.console, "draws", lambda: True)
+    with progress.Progress(0, 10) as bar:
         bar.message("[a message]")
         bar.after_call(4, None, None)
         bar.report(4, {"loss": 1.5, "accuracy": 0.5})

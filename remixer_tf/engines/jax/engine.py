@@ -37,8 +37,6 @@ class JaxEngine(Engine):
 
     Args:
         mesh_shape, layout_rules: str, see `Layout`. "" runs on one device.
-        compilation_cache_dir: folder that keeps compiled programs for later runs. None
-            takes the environment's JAX_COMPILATION_CACHE_DIR, if set.
         checkpoint_format: 'tensorflow' or 'orbax'. Both are read on any mesh and by
             either engine. With 'tensorflow' each host gathers the whole state and host
             0 writes. With 'orbax' each device's part is written where it is.
@@ -56,7 +54,6 @@ class JaxEngine(Engine):
         self,
         mesh_shape="",
         layout_rules="",
-        compilation_cache_dir=None,
         checkpoint_format="tensorflow",
         distributed=None,
         barrier_seconds=600,
@@ -73,8 +70,6 @@ class JaxEngine(Engine):
                 f"{keras.backend.backend()}. Set the variable KERAS_BACKEND=jax, or "
                 "--gin.Run.engine=@backend_engine, which chooses."
             )
-        if compilation_cache_dir is not None:
-            jax.config.update("jax_compilation_cache_dir", compilation_cache_dir)
         self._layout = Layout(mesh_shape, layout_rules)
         self.num_replicas = self._layout.num_batch_parts
         axes = self._layout.axes or {"data": 1}
@@ -111,8 +106,8 @@ class JaxEngine(Engine):
         self._of_state = State(
             [of_variables[variable.path] for variable in trainable],
             [of_variables[variable.path] for variable in non_trainable],
-            [of_slot(slot) for slot in slots],
-            [self._everywhere for _ in scale],
+            [*map(of_slot, slots)],
+            [self._everywhere] * len(scale),
         )
 
     def build_model(self, model, dtype_policy):
@@ -142,7 +137,7 @@ class JaxEngine(Engine):
         )
 
     def _sharding(self, *axes):
-        """The sharding of an array whose dimensions are split over these axes."""
+        """The sharding of an array whose dimensions are split over these mesh axes."""
         return NamedSharding(self._mesh, PartitionSpec(*axes))
 
     def _of_batch(self, leading_axes=0):
@@ -281,13 +276,11 @@ class JaxEngine(Engine):
         return f"{len(devices)} {devices[0].device_kind}(s), JAX, mesh {mesh}"
 
     def memory(self):
-        return {
-            f"{device.platform}_{device.local_hardware_id}_memory": stats[
-                "peak_bytes_in_use"
-            ]
-            / 1e9
+        peaks = {
+            f"{device.platform}_{device.local_hardware_id}": stats["peak_bytes_in_use"]
             for device, stats in self._memory_stats()
         }
+        return {f"{name}_memory": peak / 1e9 for name, peak in peaks.items()}
 
     def memory_limit(self):
         limits = [stats["bytes_limit"] for _, stats in self._memory_stats()]

@@ -95,13 +95,7 @@ class Layout:
     def partition(self, variable, num_heads=None):
         """Returns the mesh axis, or None, that splits each dimension of a variable.
 
-        Args:
-            variable: a `keras.Variable`, whose dimensions `axes_of` names.
-            num_heads: int, the heads in a dimension `num_heads * d_kv`, which are kept
-                whole; None if the variable has none.
-
-        Returns:
-            tuple of str and None.
+        `num_heads` heads in a dimension `num_heads * d_kv` are kept whole.
 
         Raises:
             ValueError: an axis does not divide a dimension, or would split two of them.
@@ -152,9 +146,6 @@ class Layout:
 
         A slot is split as its variable. If their shapes differ, the slot has names of
         its own, as the rows and columns of `Adafactor` (`make_named`).
-
-        Raises:
-            ValueError: see `partition`.
         """
         if not self._axis_of:
             return lambda slot: (None,) * len(slot.shape)
@@ -207,11 +198,7 @@ class DeviceMemory(NamedTuple):
 
 
 def device_memory(layout, model, optimizer):
-    """Returns the `DeviceMemory` of a built or declared model and optimizer.
-
-    Raises:
-        ValueError: the layout does not fit, see `Layout.partitions`.
-    """
+    """Returns the `DeviceMemory` of a built or declared model and optimizer."""
     partitions = layout.partitions(model)
 
     def count(variables, partition):
@@ -229,10 +216,7 @@ def device_memory(layout, model, optimizer):
 
 
 def declare_run(model, optimizer, dtype_policy):
-    """Builds a model and its optimizer, with variables that have no values.
-
-    See `Engine.build` for the arguments.
-    """
+    """Builds a model and its optimizer, see `Engine.build`, without values."""
     if keras.backend.backend() == "tensorflow":
         with tf.Graph().as_default():  # Variables of a graph have no memory.
             model = build_model(model, dtype_policy)

@@ -111,16 +111,10 @@ def this_host(sharding, num_parts, barrier_seconds):
 
 
 def data_shards(sharding, num_parts):
-    """Returns the part of the data that each process reads, that of its devices.
+    """Returns {process index: `seqio.ShardInfo`}, the part of its devices.
 
     Processes whose devices have the same rows of a batch read the same part.
-
-    Args:
-        sharding: `NamedSharding` of a batch's rows.
-        num_parts: int, the parts that it splits them into.
-
-    Returns:
-        {process index: `seqio.ShardInfo`}.
+    `sharding`, a `NamedSharding`, splits a batch's rows into `num_parts`.
 
     Raises:
         ValueError: the processes do not share the rows evenly.

@@ -8,11 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from remixer_tf.models.adapters import check_trains
-from remixer_tf.models.batches import (
-    count_throughput,
-    scorable,
-    targets_and_weights,
-)
+from remixer_tf.models.batches import count_throughput, scorable, targets_and_weights
 from remixer_tf.objectives.objective import Objective, reports, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
 
@@ -70,15 +66,9 @@ class JaxTrainStep:
         )
 
     def train_steps(self, state, superbatch, stop):
-        """Takes a step for each index of the leading axis.
+        """Takes a step for each index of the leading axis: (new `State`, sums).
 
-        Args:
-            state: `State`.
-            superbatch: dictionary of arrays [steps, batch, ...].
-            stop: float32 array [devices], over 0 if a host wants all to stop.
-
-        Returns:
-            the new `State`, and the dictionary of sums.
+        See `Engine.step`; `stop` is float32 [devices].
         """
         state, sums = lax.scan(self._step, State(*state), superbatch)
         sums = {key: jnp.sum(value, axis=0) for key, value in sums.items()}
@@ -198,10 +188,7 @@ def global_norm(arrays):
 
 
 def _note(value, reached, name):
-    """Returns the value, and adds the name to `reached` if a gradient reaches it.
-
-    jax.grad gives zeros if none does.
-    """
+    """Returns the value. Adds the name if a gradient reaches it: others are zeros."""
 
     @jax.custom_vjp
     def identity(value):

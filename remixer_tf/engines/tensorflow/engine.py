@@ -154,20 +154,17 @@ class TensorFlowEngine(Engine):
         return tf.profiler.experimental.Trace("train", step_num=step, _r=1)
 
     def devices(self):
-        devices = tf.config.list_logical_devices("GPU") or [
-            d
-            for d in tf.config.list_logical_devices()
-            if d.device_type in ("CPU", "TPU")
-        ]
+        there = tf.config.list_logical_devices
+        devices = there("GPU") or [*there("CPU"), *there("TPU")]
         xla = "on" if self._jit_compile else "off"
         return f"{len(devices)} {devices[0].device_type}(s), XLA {xla}"
 
     def memory(self):
-        return {
-            f"gpu_{i}_memory": tf.config.experimental.get_memory_info(gpu.name)["peak"]
-            / 1e9
-            for i, gpu in enumerate(tf.config.list_logical_devices("GPU"))
-        }
+        used, gpus = {}, tf.config.list_logical_devices("GPU")
+        for i, gpu in enumerate(gpus):
+            about = tf.config.experimental.get_memory_info(gpu.name)
+            used[f"gpu_{i}_memory"] = about["peak"] / 1e9
+        return used
 
     def memory_limit(self):
         if tf.config.list_physical_devices("GPU"):

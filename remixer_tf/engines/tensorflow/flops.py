@@ -139,14 +139,9 @@ def peak_bytes(concrete_function):
 
 
 # Their outputs are other tensors' memory.
-_WITHOUT_MEMORY = {
-    "Placeholder",
-    "ReadVariableOp",
-    "Reshape",
-    "Identity",
-    "ExpandDims",
-    "Squeeze",
-}
+_WITHOUT_MEMORY = set(
+    "Placeholder ReadVariableOp Reshape Identity ExpandDims Squeeze".split()
+)
 
 
 def _bytes(tensor):

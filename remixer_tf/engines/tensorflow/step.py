@@ -13,11 +13,7 @@ from remixer_tf.engines.tensorflow.strategy import (
 )
 from remixer_tf.layers.dropout import replica
 from remixer_tf.models.adapters import check_trains
-from remixer_tf.models.batches import (
-    count_throughput,
-    scorable,
-    targets_and_weights,
-)
+from remixer_tf.models.batches import count_throughput, scorable, targets_and_weights
 from remixer_tf.objectives.objective import Objective, reports, unused_variables
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.optimizers.options import check_optimizer
@@ -40,14 +36,10 @@ class TrainStep:
     of a sparse gradient and not the slices' sum. Clipping follows the all-reduce.
 
     Args:
-        model: a built `keras.Model`.
-        optimizer: a `keras.optimizers.Optimizer`. It is built here if necessary. Its
+        model, optimizer, objective, loss_scale: see `JaxTrainStep`. The optimizer's
             `apply` no longer adds up the gradients of replicas.
-        strategy: the strategy in whose scope both were made.
-        objective: the `Objective`; None for its defaults.
-        jit_compile: bool, whether XLA compiles forward and backward passes. None
-            compiles on GPUs.
-        loss_scale: the `LossScale`, made in the strategy's scope; None scales nothing.
+        strategy: the strategy in whose scope they were made.
+        jit_compile: see `TensorFlowEngine`.
 
     Attributes:
         run_steps: the `tf.function` that a call runs on what `arguments` returns.
@@ -130,11 +122,8 @@ class TrainStep:
                 "skipped": 1.0 - tf.cast(finite, tf.float32),
             }
             if self._loss_scale is not None:
-                overflowed = self._adapt_scale(updates > 0, finite, objective)
-                new |= {
-                    "overflowed": overflowed,
-                    "skipped": new["skipped"] - overflowed,
-                }
+                new["overflowed"] = self._adapt_scale(updates > 0, finite, objective)
+                new["skipped"] -= new["overflowed"]
             return {key: sums[key] + new[key] for key in sums} if sums else new
 
         targets, _ = targets_and_weights(superbatch)
@@ -262,14 +251,8 @@ class TrainStep:
             if self._loss_scale is not None:
                 objective *= tf.convert_to_tensor(self._loss_scale.scale.value)
         gradients = tape.gradient(objective, variables)
-        unused = [
-            variable.path
-            for variable, gradient in zip(
-                self._model.trainable_variables, gradients, strict=True
-            )
-            if gradient is None
-        ]
-        if unused:
+        pairs = zip(self._model.trainable_variables, gradients, strict=True)
+        if unused := [v.path for v, gradient in pairs if gradient is None]:
             raise unused_variables(unused)
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 

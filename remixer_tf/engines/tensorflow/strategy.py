@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import socket
-import urllib.error
 import urllib.parse
 
 import seqio
@@ -41,10 +40,9 @@ def get_strategy(name="single"):
     if name == "single":
         return tf.distribute.get_strategy()
     if name == "mirrored":
-        devices = tf.config.list_logical_devices(
-            "GPU"
-        ) or tf.config.list_logical_devices("CPU")
-        return tf.distribute.MirroredStrategy([device.name for device in devices])
+        there = tf.config.list_logical_devices
+        names = [device.name for device in there("GPU") or there("CPU")]
+        return tf.distribute.MirroredStrategy(names)
     if name == "multi_worker":
         _check_tf_config(os.environ.get("TF_CONFIG"))
         return tf.distribute.MultiWorkerMirroredStrategy()
@@ -91,25 +89,15 @@ def get_host(strategy):
         sums = strategy.experimental_local_results(sum_over_hosts(numbers))[0]
         return [int(total) // local_replicas for total in sums.numpy()]
 
-    return Host(
-        index,
-        count,
-        lambda: gather(0),
-        seqio.ShardInfo(index, count),
-        gather=gather,
-    )
+    shard = seqio.ShardInfo(index, count)
+    return Host(index, count, lambda: gather(0), shard, gather=gather)
 
 
 def split_rows(batch, strategy, axis=0):
     """Gives each replica of this host its rows, on its own device.
 
-    Args:
-        batch: dictionary of tensors or arrays, of static shape.
-        strategy: a `tf.distribute.Strategy`, whose replicas divide the rows.
-        axis: int, the rows' axis.
-
-    Returns:
-        a dictionary for `strategy.run`. For one replica it is the batch itself.
+    `axis` is that of the rows of a batch, a dictionary of tensors or arrays. The result
+    is for `strategy.run`: for one replica the batch itself.
     """
     replicas = local_replicas(strategy)
     if replicas == 1:
@@ -136,9 +124,6 @@ def take_reduced_gradients(optimizer):
 
     Clipping and the gradient's norm need the sum before the update. Keras would add
     the gradients up again, and has no argument to prevent it.
-
-    Raises:
-        AttributeError: this version of Keras adds them up elsewhere.
     """
     if not hasattr(optimizer, "_all_reduce_sum_gradients"):
         raise AttributeError(
@@ -179,13 +164,7 @@ def _tpu_strategy(address):
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    except (
-        ValueError,
-        IndexError,
-        OSError,
-        urllib.error.URLError,
-        tf.errors.OpError,
-    ) as error:
+    except (ValueError, IndexError, OSError, tf.errors.OpError) as error:
         reason = str(getattr(error, "message", error)).splitlines() or [""]
         raise StorageError(
             f"No TPU answers at {address!r} ({type(error).__name__}: {reason[0]}). "

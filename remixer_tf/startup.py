@@ -1,4 +1,4 @@
-"""Loading TensorFlow, which takes seconds and writes lines of no use."""
+"""Loads TensorFlow, which takes seconds and writes lines of no use."""
 
 import os
 import re

@@ -3,8 +3,8 @@
 import copy
 import functools
 import importlib
-import inspect
 import os
+import re
 import sys
 
 import gin
@@ -30,11 +30,16 @@ from remixer_tf.startup import load_tensorflow
 
 @functools.cache
 def register_configurables():
-    """Registers with gin all that it may configure: {name: the function or class}."""
+    """Registers with gin all that it may configure.
+
+    Returns:
+        {name: what it stands for, as gin calls it with its bindings}.
+    """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
-    for module, name, value in configurables():
-        gin.external_configurable(value, name, module=module)
-    return {name: value for _, name, value in configurables()}
+    return {
+        name: gin.external_configurable(value, name, module=module)
+        for module, name, value in configurables()
+    }
 
 
 def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
@@ -119,26 +124,23 @@ def is_set(parameter):
 
 
 def call(name, /, *args, **kwargs):
-    """Calls the configurable `name`, with gin's values for what is not given here."""
-    function = register_configurables()[name]
-    signature = inspect.signature(function)
-    given = gin.get_bindings(function, resolve_references=False).keys()
-    given |= signature.bind_partial(*args, **kwargs).arguments.keys()
-    missing = [
-        repr(parameter.name)
-        for parameter in signature.parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        and parameter.name not in given
-    ]
-    if missing:
+    """Calls the configurable `name`, with gin's values for what is not given here.
+
+    Raises:
+        UserError: a value is given neither here nor by gin.
+    """
+    try:
+        return register_configurables()[name](*args, **kwargs)
+    except TypeError as error:  # Python's own of an argument that is missing
+        missing = re.match(r"(\w+)(?:\.__init__)?\(\) missing .*?: (.*)", str(error))
+        if missing is None or missing[1] not in register_configurables():
+            raise
         raise UserError(
-            f"{name} needs a value for {', '.join(missing)}. Set it in a gin file, or "
-            f"with --gin.{name}.PARAMETER=VALUE. (A run needs a model file and a run "
-            "file, such as --gin_file=models/t5_1_1_tiny.gin "
+            f"{missing[1]} needs a value for {missing[2]}. Set it in a gin file, or "
+            f"with --gin.{missing[1]}.PARAMETER=VALUE. (A run needs a model file and a "
+            "run file, such as --gin_file=models/t5_1_1_tiny.gin "
             "--gin_file=runs/mini_cogs.gin.)"
-        )
-    return gin.get_configurable(function)(*args, **kwargs)
+        ) from None
 
 
 def get_value(name, default=None):

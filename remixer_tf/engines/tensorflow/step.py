@@ -185,7 +185,8 @@ class TrainStep:
         _, weights = targets_and_weights(batch)
         local_weight = tf.reduce_sum(tf.cast(weights, tf.float32))
         weight = context.all_reduce("SUM", local_weight)
-        sums, gradients = self._accumulate(batch, weight, replica_id)
+        compute = self._gradients if self._micro_batches == 1 else self._accumulate
+        sums, gradients = compute(batch, weight, replica_id)
         sums |= {
             "weight": local_weight,
             "tokens": count_throughput(batch),
@@ -201,9 +202,7 @@ class TrainStep:
         return sums, gradients
 
     def _accumulate(self, batch, weight, replica_id):
-        """Returns loss sums and gradients, added up over the micro-batches."""
-        if self._micro_batches == 1:
-            return self._gradients(batch, weight, replica_id)
+        """Returns what `_gradients` does, added up over the micro-batches."""
         specs = self._part_specs(batch)
         traced = self._gradients.get_concrete_function(*specs, replica_id)
         parts = {

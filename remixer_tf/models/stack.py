@@ -103,20 +103,11 @@ class PostNormBlock(Block):
     Args, call arguments and returns: see `Block`.
     """
 
-    def call(self, x, context, training=False):
-        y = self.sublayer(self._read(x), context=context, training=training)
-        return self.norm(self._add(x, y, training))
-
     def _read(self, x):
         return ops.cast(x, self.sublayer.compute_dtype)
 
-    def decode_step(self, x, cache, context, state):
-        y, cache = super().decode_step(x, cache, context, state)
-        return self.norm(y), cache
-
-    def prefill(self, x, cache, context, state):
-        y, cache = super().prefill(x, cache, context, state)
-        return self.norm(y), cache
+    def _add(self, x, y, training=False):
+        return self.norm(super()._add(x, y, training))
 
 
 def survival_by_layer(probability, num_layers):

@@ -31,15 +31,14 @@ _being_made = contextvars.ContextVar("being_made", default=lambda name: None)
 
 
 def axes_of(variable):
-    """Returns the names of a variable's axes.
+    """Returns the names of a variable's axes, all None if it has none.
 
     Args:
         variable: a `keras.Variable`. It may be one that Keras is making, whose value
             does not exist yet.
 
     Returns:
-        tuple of str, with None for an axis that is never split. All are None if the
-        variable has no names.
+        tuple of str, with None for an axis that is never split.
     """
     axes = getattr(variable, "axes", None) or _being_made.get()(variable.name)
     return axes or (None,) * len(variable.shape)
@@ -83,17 +82,8 @@ class NamedAxes:
 def make_named(make, axes, *args, **kwargs):
     """Makes a variable whose axes have names: `make(*args, **kwargs)`.
 
-    Args:
-        make: a function that makes one variable, such as the `add_variable` of a
-            `keras.optimizers.Optimizer`.
-        axes: tuple, see `NamedAxes.add_weight`.
-        *args, **kwargs: arguments of `make`.
-
-    Returns:
-        the `keras.Variable`.
-
-    Raises:
-        ValueError: see `NamedAxes.add_weight`.
+    `make` makes one, such as the `add_variable` of a `keras.optimizers.Optimizer`. For
+    `axes` and errors see `NamedAxes.add_weight`.
     """
     with _making(lambda name: axes):
         variable = make(*args, **kwargs)
@@ -168,16 +158,13 @@ def is_shared():
 def share(layer, name, x):
     """Has devices share a tensor as Keras' distribution says, if there is one.
 
-    Numbers move between devices and keep their values.
+    Numbers move between devices and keep their values. Returns x.
 
     Args:
         layer: the built `keras.layers.Layer` that computes x.
         name: str, of the tensor. The distribution is asked for "<path>/<name>", as
             Keras asks it for the "<path>/output" of layers.
         x: a tensor.
-
-    Returns:
-        x.
     """
     if not is_shared():
         return x

@@ -134,15 +134,7 @@ class LengthMixing(Sublayer):
         return ops.reshape(ops.transpose(y, (1, 3, 0, 2)), (-1, n, channels))
 
     def mix(self, x, context, training=False):
-        """`M X + b`, of channels in groups, which each have an M and a b.
-
-        Args:
-            x: float `[heads, batch, channels, length]`.
-            context, training: see `Sublayer`.
-
-        Returns:
-            float, the shape of x.
-        """
+        """`M X + b` for x `[heads, batch, channels, length]`."""
         n, mask = x.shape[-1], context.padding_mask
         packed = context.segment_ids is not None
         check_length(self, n)

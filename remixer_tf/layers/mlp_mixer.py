@@ -59,11 +59,7 @@ class _TokenMLP(Sublayer):
         )
 
     def _activate(self, hidden, units=lambda bias: bias):
-        """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`.
-
-        `hidden`: list of float `[.., units, channels]`, the products with `wi`;
-        `units`: picks theirs of b_1.
-        """
+        """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`; `units` picks from b_1."""
         if self.gated:
             return self.act(hidden[0]) * hidden[1]
         return self.act(hidden[0] + units(self.wi_bias))

@@ -142,11 +142,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         return ops.transpose(mixed, (0, 2, 1))
 
     def _route(self, channels, context):
-        """The experts of channels `[batch, channels, length]`, and their probabilities.
-
-        Returns:
-            int32 and float32 `[batch, channels]`.
-        """
+        """The experts of channels, and their probabilities: `[batch, channels]`."""
         x = ops.cast(channels[:, :, : self.num_deciding], "float32")
         mask = context.token_mask
         if mask is None:
@@ -174,10 +170,8 @@ def _order_by_expert(experts, num_experts):
     """The order of the channels `[num_experts, batch, channels of an expert]`.
 
     `experts`, int32 `[batch, channels]`, has each of them as often in every row.
-
-    Returns:
-        two int32 `[batch * channels]`: the channel in each place of that order, counted
-        through the batch, and the place of each channel.
+    Returns two int32 `[batch * channels]`: the channel in each place of that order,
+    counted through the batch, and the place of each channel.
     """
     batch, channels = ops.shape(experts)
     per_expert = channels // num_experts

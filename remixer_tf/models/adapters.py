@@ -98,12 +98,9 @@ def adapt(model, lora=None, trainable=None, frozen=None):
 
 
 def train_only(model, kept, adapters):
-    """Freezes all variables of a model but some, and adds adapters.
+    """Freezes the variables of a built model but those `kept`, and adds adapters.
 
-    Args:
-        model: a built `keras.Model`.
-        kept: list of variables that go on training.
-        adapters: list of (projection, rank, alpha, dropout rate).
+    `adapters` is a list of (projection, rank, alpha, dropout rate).
     """
     kept = {id(v) for v in kept}
     for variable in model.trainable_variables:

@@ -119,11 +119,10 @@ class EncoderOnly(KerasModel):
         return self.head.vocabulary_matrix(self.token_embedding)
 
     def encode(self, batch, training=False):
-        """Runs the encoder.
+        """Runs the encoder, and returns what the head reads.
 
-        Returns:
-            what the head reads: float `[batch, length, d_model]`, and the `Context`,
-            which marks the padding to heads even if the layers were not told.
+        These are float `[batch, length, d_model]` and the `Context`, which marks the
+        padding to heads even if the layers were not told.
         """
         tokens = batch["encoder_input_tokens"]
         mask = ops.cast(ops.not_equal(tokens, 0), "int32")

@@ -24,16 +24,8 @@ class Hidden(NamedTuple):
 def hidden(model, batch):
     """Calls a model in training, and leaves out its logits.
 
-    Args:
-        model: a model with logits of a vocabulary.
-        batch: what the model reads.
-
-    Returns:
-        `Hidden`, of the positions that have targets.
-
-    Raises:
-        ValueError: the model has no logits of a vocabulary, or their adapter has
-            dropout.
+    Returns the `Hidden` of the positions that have targets. Raises a ValueError if the
+    model has no logits of a vocabulary, or their adapter has dropout.
     """
     if not hasattr(model, "vocabulary_matrix"):
         raise no_vocabulary(model)
@@ -44,8 +36,7 @@ def hidden(model, batch):
 def matrix_of(layer):
     """Returns kernel and bias of a `Dense` without activation, its adapter added.
 
-    Raises:
-        ValueError: the adapter has dropout, which the kernel cannot have.
+    The adapter must have no dropout, which the kernel cannot have: else a ValueError.
     """
     if layer.lora_enabled and layer.lora_dropout.rate:
         raise UserError(

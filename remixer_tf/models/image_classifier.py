@@ -14,12 +14,9 @@ POOLS = ("cls", "gap")
 
 
 def num_tokens(image_size, patch_size, pool="cls"):
-    """The length of the sequence that an `ImageClassifier`'s stack sees.
+    """The length of the sequence that an `ImageClassifier`'s stack sees, an int.
 
-    Args: see `ImageClassifier`.
-
-    Returns:
-        int, one token per patch, and one more for "cls".
+    One token per patch, and one more for "cls". Args: see `ImageClassifier`.
     """
     return (image_size // patch_size) ** 2 + (pool == "cls")
 

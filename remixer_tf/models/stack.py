@@ -111,14 +111,11 @@ class PostNormBlock(Block):
 
 
 def survival_by_layer(probability, num_layers):
-    """The survival probability of each layer of a stack, a list of floats.
+    """The survival probability, in (0, 1], of each layer of a stack, a list of floats.
 
     `1 - (1 - p) l / (L - 1)` for layer l of L, from 0, as timm has it; the only layer
     of L = 1 has p. (Huang et al. 2016 have `1 - (1 - p) (l + 1) / L`: there the first
     layer may be left out too.)
-
-    Raises:
-        ValueError: for a probability outside (0, 1].
     """
     check_numbers(survival_probability=probability)
     if not 0 < probability <= 1:
@@ -132,11 +129,7 @@ def survival_by_layer(probability, num_layers):
 
 
 def sublayers_by_layer(sublayers, num_layers):
-    """The dictionaries of each layer's sublayers, see `TransformerStack.sublayers`.
-
-    Raises:
-        ValueError: they are no dictionaries of factories, or of another number.
-    """
+    """The dictionaries of each layer's sublayers, see `TransformerStack.sublayers`."""
     layers = sublayers
     if callable(sublayers):
         layers = [sublayers(layer) for layer in range(num_layers)]
@@ -161,11 +154,10 @@ def sublayers_by_layer(sublayers, num_layers):
 
 
 def make_sublayer(factory, name, dtype):
-    """Makes a sublayer, of one's own perhaps, and checks how it was written.
+    """Makes a sublayer, of one's own perhaps.
 
-    Raises:
-        ValueError: its constructor or its `call` does not take what it is given,
-            Keras' own constructor was not called, or it is no factory but a layer.
+    Raises a ValueError if its constructor or its `call` does not take what it is given,
+    if it did not call Keras' constructor, or if `factory` is a layer.
     """
     if isinstance(factory, keras.layers.Layer):
         what = type(factory).__name__

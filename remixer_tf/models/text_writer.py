@@ -91,8 +91,7 @@ class TextWriter(KerasModel):
         Args:
             tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
                 decoder's input at `state.step`.
-            cache: from `start_decoding` or the last step.
-            context: from `start_decoding`.
+            cache, context: from `start_decoding`, or the cache of the last step.
             state: a `DecodeState`.
 
         Returns:
@@ -105,7 +104,7 @@ class TextWriter(KerasModel):
         return self._compute_logits(x)[:, 0], cache
 
     def prefill(self, tokens, cache, context, state):
-        """Reads a prompt in one call: what `state.step` decoding steps would do.
+        """Reads a prompt in one call; returns the cache as `state.step` steps would.
 
         Args:
             tokens: int32 `[batch * hypotheses, width]`, the decoder's inputs from
@@ -113,9 +112,6 @@ class TextWriter(KerasModel):
             cache, context: from `start_decoding`.
             state: a `DecodeState`; `step`, at most `width`, is the position that is
                 decoded next.
-
-        Returns:
-            the new cache.
         """
         read = ops.arange(tokens.shape[1], dtype="int32") < state.step
         mask = ops.zeros_like(tokens) + ops.cast(read, "int32")

@@ -161,18 +161,13 @@ def beam_search(
 
 
 class _Found(NamedTuple):
-    """The search's state.
+    """The search's state."""
 
-    Attributes:
-        open: bool `[batch, beams]`, whether a place has a hypothesis. At first one
-            has; a constraint may leave places unused.
-        answers: `Answers` `[batch, beams, ..]`, those found, best first.
-        ranks: float32 `[batch, beams]`, what they are ordered by; -inf for none.
-    """
-
+    # bool [batch, beams], whether a place has a hypothesis. At first one has; a
+    # constraint may leave places unused.
     open: Any
-    answers: Any
-    ranks: Any
+    answers: Any  # `Answers` [batch, beams, ..], those found, best first
+    ranks: Any  # float32 [batch, beams], what they are ordered by; -inf for none
 
 
 class _Beams(NamedTuple):

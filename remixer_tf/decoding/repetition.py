@@ -28,10 +28,8 @@ class Repetition:
     def penalize(self, scores, read, step):
         """Lowers the scores of tokens that were read.
 
-        Args:
-            scores: float32 `[batch, beams, vocab_size]`, of the next tokens.
-            read: int32 `[batch, beams, length]`, from `tokens_read`.
-            step: int32 scalar; tokens 0 to `step` of `read` are there.
+        `scores` are float32 `[batch, beams, vocab_size]`, of the next tokens. Of
+        `read`, see `tokens_read`, tokens 0 to `step` are there.
         """
         if self.penalty == 1:
             return scores

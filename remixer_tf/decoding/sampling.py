@@ -45,12 +45,8 @@ class Sampling:
     def draw(self, logits, uniform):
         """Draws tokens by the inverse of the cumulative distribution.
 
-        Args:
-            logits: float32 `[batch, beams, vocab_size]`.
-            uniform: float32 `[batch, beams, 1]` in [0, 1).
-
-        Returns:
-            int32 `[batch, beams]`.
+        Logits are float32 `[batch, beams, vocab_size]`; `uniform` is float32 `[batch,
+        beams, 1]` in [0, 1). Returns int32 `[batch, beams]`.
         """
         if self.temperature == 0:
             return largest(logits)

@@ -40,12 +40,8 @@ def _fold_in(seed, number):
 def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
     """A random part of the image, stretched to a square (Inception's crop).
 
-    Its area is a random share of the image's, its aspect ratio lies in [3/4, 4/3].
-
-    Args:
-        image, seeds: see the module.
-        image_size: int, side of the square.
-        area: (least, most) share.
+    Its area is a random share of the image's, from `area`, its aspect ratio lies in
+    [3/4, 4/3]. `image_size` is the side of the square in pixels.
     """
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.shape(image),

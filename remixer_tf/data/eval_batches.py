@@ -15,21 +15,17 @@ from remixer_tf.models import DecoderOnly
 
 
 def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
-    """Reads a split once, in its order, for evaluation.
+    """Reads a split of a `seqio.Task` once, in its order, for evaluation.
 
     Inputs are trimmed as in training. Targets are whole, since metrics compare
-    predictions with them; a `Codec` trims them for the model.
+    predictions with them; a `Codec` trims them for the model. Returns a list of
+    dictionaries of NumPy arrays, with every feature.
 
     Args:
-        task: a `seqio.Task`.
-        split: str.
-        feature_lengths: dictionary of ints.
+        task, split, feature_lengths: see `train_dataset`.
         max_examples: int, only the first; None for all.
         trim: bool, whether to trim inputs. A task that makes its examples for
             `feature_lengths`, as span corruption, ignores it.
-
-    Returns:
-        list of dictionaries of NumPy arrays, with every feature.
 
     Raises:
         ValueError: an unknown split, or a split without examples.
@@ -109,11 +105,9 @@ def batch_examples(examples, codec, *, batch_size, length_buckets=None):
 
 
 def _bucket_and_lengths(example, buckets, first):
-    """Key that sorts examples for decoding, within a bucket by the feature `first`.
-
-    Rows whose targets are equally long end together. Prompts of a language model matter
-    more: one call reads what all rows have, and steps read the rest.
-    """
+    """Key that sorts examples for decoding, within a bucket by the feature `first`."""
+    # Rows whose targets are equally long end together. Prompts of a language model
+    # matter more: one call reads what all rows have, and steps read the rest.
     full = buckets[-1]
     lengths = {name: min(len(example[name]), full[name]) for name in full}
     bucket = next(

@@ -127,11 +127,7 @@ def has_split(task, split):
 
 
 def splits_of(task):
-    """Returns the splits of a `seqio.Task`.
-
-    Raises:
-        FileNotFoundError: its dataset of TensorFlow Datasets is missing.
-    """
+    """Returns the splits of a `seqio.Task`, whose TFDS dataset must be there."""
     source = task.source
     if not isinstance(source, seqio.TfdsDataSource) or source.splits:
         return task.splits
@@ -231,8 +227,7 @@ class LongExamples:
     def report(self, count):
         """Logs an `OverLength` and returns it; returns None if `count_limit` is 0.
 
-        Raises:
-            ValueError: "refuse" and a long example, or "skip" and no other.
+        Raises a ValueError if "refuse" meets a long example, or "skip" no other.
         """
         if not self.count_limit:
             return None

@@ -118,10 +118,9 @@ class WordPieceVocabulary(seqio.Vocabulary):
         return self
 
     def tokenize_with_offsets(self, text):
-        """Cuts a text, string `[]`.
+        """Cuts a text, string `[]`, into ids, int32 `[n]`.
 
-        Returns int32 `[n]` each: the ids, and where they start and end in the text, in
-        bytes.
+        Returns them, and where they start and end in the text, in bytes.
         """
         # Bytes that are not UTF-8 become U+FFFD. BERT leaves it and NUL out.
         clean = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")

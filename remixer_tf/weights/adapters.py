@@ -32,14 +32,8 @@ _KIND = "remixer_tf adapters"
 def save_adapters(model, folder):
     """Writes the adapters of a model, and other variables that train with them.
 
-    Args:
-        model: a built `keras.Model` with adapters.
-        folder: str, which must not be there. It appears whole, or not at all.
-
-    Raises:
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
-        ValueError: the model has no adapters.
+    `folder` must not be there, and appears whole or not at all. Raises a ValueError if
+    the model has no adapters.
     """
     if not has_lora(model):
         raise UserError(
@@ -75,8 +69,7 @@ def load_adapters(model, folder):
 
     Raises:
         FileNotFoundError: the folder has no adapters.
-        ValueError: the file is damaged, or the model is another one or has other
-            weights.
+        ValueError: the file is damaged, or the model or its weights are others.
     """
     path = os.path.join(folder, FILE)
     if os.path.isfile(folder):

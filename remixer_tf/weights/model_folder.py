@@ -47,10 +47,6 @@ def write_model_folder(model, folder, configuration, vocabularies, card):
         configuration: str, the gin text of its run.
         vocabularies: what `describe_vocabularies` returns; {} for a model of images.
         card: str, the text of README.md, see `model_card`.
-
-    Raises:
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
     """
     check_absent(folder)
     arrays = {k: np.ascontiguousarray(x) for k, x in merged_arrays(model).items()}
@@ -73,9 +69,7 @@ def write_model_folder(model, folder, configuration, vocabularies, card):
 def check_manifest(folder, weights=True):
     """Compares the checksums of the files in a folder of `write_model_folder`.
 
-    Args:
-        folder: str.
-        weights: bool, whether the weights' file is compared too, which takes longest.
+    `weights` says whether the weights' file is compared too, which takes longest.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -111,11 +105,7 @@ def check_manifest(folder, weights=True):
 
 
 def read_model_folder(folder):
-    """Reads a folder of `write_model_folder` as a `Source`.
-
-    Raises:
-        FileNotFoundError, ValueError: see `check_manifest`.
-    """
+    """Reads a folder of `write_model_folder` as a `Source`, see `check_manifest`."""
     check_manifest(folder)
     files = SafetensorsFolder(folder, "")
     return Source(
@@ -153,9 +143,7 @@ def model_card(model, run, step, vocabularies, metrics):
     """Returns the text of a model card, Markdown.
 
     Args:
-        model: a built `keras.Model`.
-        run: its `Run`.
-        step: int, of the checkpoint.
+        model, run, step: a built `keras.Model`, its `Run`, and the checkpoint's step.
         vocabularies: see `write_model_folder`.
         metrics: {"TASK/SPLIT/METRIC": value} at that step.
     """

@@ -227,14 +227,9 @@ TIMM_MIXER = (
 
 
 def find_name(path, rows):
-    """Looks a variable up in a table.
+    """Looks up a variable, by its path without the model's name, in such a table.
 
-    Args:
-        path: str, of the variable, without the model's name.
-        rows: a table of this module.
-
-    Returns:
-        (name, change), or (None, None) if the format has no such array.
+    Returns (name, change), or (None, None) if the format has no such array.
     """
     for pattern, name, change in rows:
         if match := re.fullmatch(pattern, path):

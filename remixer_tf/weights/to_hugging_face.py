@@ -36,9 +36,10 @@ _TOLERANCE = 1e-3
 
 
 def export_hugging_face(model, task, folder, generation=None):
-    """Writes config.json, model.safetensors and the vocabulary's files.
+    """Writes config.json, model.safetensors and the vocabulary's files to `folder`.
 
     First a T5 is built from these arrays, and its logits are compared with the model's.
+    Returns the folder.
 
     Args:
         model: a built `EncoderDecoder` with T5's layers.
@@ -47,13 +48,8 @@ def export_hugging_face(model, task, folder, generation=None):
         generation: dictionary of settings of transformers' `generate`, see
             `write_generation`; None for its defaults.
 
-    Returns:
-        str, the folder.
-
     Raises:
         ValueError: transformers' T5 lacks a layer, or has other logits.
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
     """
     check_absent(folder)
     config = t5_config(model)
@@ -90,11 +86,7 @@ def named_arrays(model):
 
 
 def t5_config(model):
-    """Returns the content of config.json for a model.
-
-    Raises:
-        ValueError: the model is no T5.
-    """
+    """Returns the content of config.json for a model, which must be a T5."""
     if not isinstance(model, EncoderDecoder):
         raise _refusal(f"a {type(model).__name__}")
     layers, norms, biases = [], [], []

@@ -133,9 +133,6 @@ class Evaluation:
 
         Returns:
             dictionary task name -> split -> result.
-
-        Raises:
-            OSError: a result cannot be written.
         """
         known = {}
         if checkpoint and not force:

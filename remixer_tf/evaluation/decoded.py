@@ -127,15 +127,10 @@ class DecodedEvaluation(TextEvaluation):
 
 
 class DecodedExamples(NamedTuple):
-    """Predictions in the order of the examples.
+    """Predictions in the order of the examples."""
 
-    Attributes:
-        tokens: int32 array `[num_examples, max_length]`, 0 after EOS.
-        scores: float32 array `[num_examples, ...]`, see `Decoded`.
-    """
-
-    tokens: np.ndarray
-    scores: np.ndarray
+    tokens: np.ndarray  # int32 `[num_examples, max_length]`, 0 after EOS
+    scores: np.ndarray  # float32 `[num_examples, ...]`, see `Decoded`
 
     def outputs(self):
         """Returns the input of metrics of predictions, see `compute_metrics`."""

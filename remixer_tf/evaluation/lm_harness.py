@@ -58,12 +58,9 @@ class HarnessModel(LM):
     def loglikelihood(self, requests, disable_tqdm=False):
         """Scores continuations of contexts, `Instance`s of two str.
 
-        Returns:
-            list of (float, bool), the log-likelihood, and whether greedy decoding gives
-            the continuation.
-
-        Raises:
-            ValueError: a continuation is longer than the model reads.
+        Returns a list of (float, bool), the log-likelihood, and whether greedy decoding
+        gives the continuation. Raises a ValueError if one is longer than the model
+        reads.
         """
         results = [None] * len(requests)
         pairs = self._cut([self._encode_pair(*request.args) for request in requests])

@@ -40,9 +40,6 @@ def write_examples(model_dir, result, records, name, columns):
 
     Returns:
         str, the first records as a table in Markdown.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     rows = [columns, ["---"] * len(columns)]
     with _writing(model_dir, result) as folder:
@@ -60,9 +57,6 @@ def write_result(model_dir, kind, result, examples=None):
 
     A result is a dictionary with evaluation, task, split, step and metrics. Its kind is
     "metrics" (decoded), "loss" or "score". `examples` comes from `write_examples`.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     with _writing(model_dir, result) as folder:
         writer = _summary_writer(model_dir, "_".join(["eval", *result_names(result)]))
@@ -122,11 +116,7 @@ def read_result(model_dir, kind, identity):
 
 
 def read_records(model_dir, result, name="predictions.jsonl"):
-    """Returns the records that `write_examples` wrote, a list of dictionaries.
-
-    Raises:
-        OSError: the file is missing or damaged.
-    """
+    """Returns the records that `write_examples` wrote, a list of dictionaries."""
     path = os.path.join(_result_folder(model_dir, result), name)
     try:
         with tf.io.gfile.GFile(path) as file:

@@ -210,9 +210,7 @@ class _TaskReport:
 def write_images(source, file, *, split="train", max_examples=10_000):
     """Writes the splits, and classes and sizes of up to `max_examples` random images.
 
-    Args:
-        source: see `remixer_tf.data.images`.
-        file, split, max_examples: see `write_task`.
+    For the source see `remixer_tf.data.images`, for the others `write_task`.
     """
     rows = [[name, f"{source.num_examples(name):,}"] for name in source.splits]
     write_table(file, "text", source.name, ["split", "images"], rows)

@@ -32,12 +32,8 @@ from remixer_tf.training.run_folder import check_writable
 def draw_checkpoint(run, model_dir, pictures, *, step=None):
     """Draws a checkpoint of a `Run` by a `Pictures`, and returns the path of the page.
 
-    The step is None for the newest checkpoint, "best" for the best.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        OSError: nothing can be written to the folder `model_dir`.
-        ValueError: the checkpoint does not fit the model, or `Pictures` raises it.
+    The step is None for the newest checkpoint, "best" for the best. Raises a ValueError
+    if the checkpoint does not fit the model, or `Pictures` raises it.
     """
     if tf.io.gfile.isdir(model_dir):
         check_writable(model_dir)
@@ -290,10 +286,7 @@ def page_path(model_dir, step):
 
 
 def write_page(model_dir, step, figures):
-    """Writes figures by name as files, to TensorBoard and on a page.
-
-    Returns the path of the page.
-    """
+    """Writes figures as files, to TensorBoard and on a page; returns its path."""
     page = page_path(model_dir, step)
     folder = os.path.dirname(page)
     tf.io.gfile.makedirs(folder)

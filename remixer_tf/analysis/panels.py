@@ -12,18 +12,12 @@ _SHOWN_ROWS = 5
 
 
 class Map(NamedTuple):
-    """A matrix `[target, source]` as colours.
+    """A matrix `[target, source]` as colours."""
 
-    Attributes:
-        matrix: float array. NaN stays white.
-        signed: bool. True shows both signs, and zero white. False shows weights from 0
-            to their 99.5th percentile.
-        x, y: lists of str, labels of columns and rows. None means positions, and an
-            empty list no labels.
-    """
-
-    matrix: np.ndarray
+    matrix: np.ndarray  # NaN stays white
+    # Shows both signs, and zero white; else weights from 0 to their 99.5th percentile.
     signed: bool = False
+    # Labels of columns and rows. None means positions, and an empty list no labels.
     x: list | None = None
     y: list | None = None
 

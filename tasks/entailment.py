@@ -176,12 +176,7 @@ def _add_task(
 
 
 def read_art(split):
-    """Returns rows (first and second hypothesis, first and second observation, 0 or 1).
-
-    Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: a line is not what is expected, or the files differ in length.
-    """
+    """Returns rows: two hypotheses, two observations, and 0 or 1."""
     name = {"train": "train", "validation": "dev"}[split]
     path = art_folder.find_file(f"{name}.jsonl")
     labels_path = art_folder.find_file(f"{name}-labels.lst")

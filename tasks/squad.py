@@ -37,10 +37,6 @@ def read_split(split):
     """Returns the rows of "train" or "validation", see `read_json`.
 
     The file has the rows of train by article; they are shuffled once.
-
-    Raises:
-        FileNotFoundError: no folder is named, or it has not one file of the split.
-        ValueError: see `read_json`.
     """
     directory, _ = data_folder.require("SQuAD's JSON files")
     pattern = rf"{SPLITS[split]}.*\.json(\.gz)?"
@@ -64,9 +60,6 @@ def read_json(path):
         list of dictionaries, one for each question: "id", "question" and "context",
         str, and "answers", a list of dictionaries with "text" and "answer_start", in
         characters; empty if the context has no answer.
-
-    Raises:
-        ValueError: the file has another format, or two questions share an id.
     """
     data = read_bytes(path)
     try:

@@ -65,12 +65,7 @@ def read_table(path, header=True, columns=None):
 
 
 def read_text(path):
-    """Returns the text of a file; bytes that are not UTF-8 become lone surrogates.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: its name ends in .gz, and gzip cannot read it.
-    """
+    """Returns the text of a file; bytes that are not UTF-8 become lone surrogates."""
     if not tf.io.gfile.exists(path):
         raise _no_file(path)
     return read_bytes(path).decode("utf-8", "surrogateescape").removeprefix("\ufeff")

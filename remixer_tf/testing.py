@@ -363,11 +363,9 @@ class Trial:
     def _same(self, y, expected, words, start=0, tolerance=None):
         """Raises a ValueError with the first position where outputs differ.
 
-        Args:
-            y, expected: float32 arrays `[batch, length, d_model]`. NaN equals nothing.
-            words: str, what the layer does wrong, with {} for the position.
-            start: int, the position of the first output.
-            tolerance: float; None is the trial's.
+        `y` and `expected` are float32 arrays `[batch, length, d_model]`, the first of
+        position `start`; NaN equals nothing. `words` say what the layer does wrong,
+        with {} for the position. The trial's `tolerance` counts if none is given.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
         errors = np.abs(y - expected).max(axis=(0, 2))
@@ -423,11 +421,8 @@ def outputs_and_gradients(function, layer):
     """Differentiates a sum over the outputs of `function()` by the layer's weights.
 
     Each output counts as y / (1 + |y|), so that masked logits of -1e9 do not drown the
-    others.
-
-    Returns:
-        `(outputs, {path: gradient})`, NumPy arrays. Where none reaches a weight,
-        TensorFlow says None, JAX zero.
+    others. Returns NumPy arrays, `(outputs, {path: gradient})`. Where none reaches a
+    weight, TensorFlow says None, JAX zero.
     """
     weights = layer.trainable_variables
     if keras.backend.backend() == "tensorflow":

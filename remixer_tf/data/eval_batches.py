@@ -9,8 +9,7 @@ import tensorflow as tf
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models import DecoderOnly
 
 

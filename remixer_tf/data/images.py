@@ -13,8 +13,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.augmentation import Seeds, choose, mix
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 
 _TRANSFORMS, _MIXING = 0, 1  # the uses of `Seeds`
 _NAMES = ("images", "labels", "label_weights")

@@ -11,8 +11,7 @@ import tensorflow_datasets as tfds
 from absl import logging
 
 from remixer_tf.data.failures import fail_unless, how_to_fetch
-from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import MissingFileError, UserError, check_integers
 
 _FIRST = 5  # over-long examples that are named
 

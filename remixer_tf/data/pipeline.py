@@ -37,8 +37,13 @@ from remixer_tf.data.lengths import (
     whole_lengths,
 )
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
-from remixer_tf.errors import MissingFileError, UserError, nearest
-from remixer_tf.layers.checks import check_integers, check_paths
+from remixer_tf.errors import (
+    MissingFileError,
+    UserError,
+    check_integers,
+    check_paths,
+    nearest,
+)
 
 
 def get_task(name, vocabulary=None, cache_dir=None, without=()):

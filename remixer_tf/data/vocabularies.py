@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.failures import files_near
-from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.checks import check_paths
+from remixer_tf.errors import MissingFileError, UserError, check_paths
 
 
 def byte_vocabulary(extra_ids=0):

@@ -10,8 +10,7 @@ import tensorflow_text as tf_text
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.vocabularies import SpecialIds
-from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.checks import check_paths
+from remixer_tf.errors import MissingFileError, UserError, check_paths
 
 _SPECIAL = ("[MASK]", "[CLS]", "[SEP]", "[UNK]")
 

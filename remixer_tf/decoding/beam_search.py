@@ -7,8 +7,7 @@ from keras import ops
 from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers
 
 
 class T5Rules:

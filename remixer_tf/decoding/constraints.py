@@ -7,8 +7,7 @@ import operator
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 
 IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
 

@@ -3,8 +3,7 @@
 from keras import ops
 
 from remixer_tf.decoding.constraints import IMPOSSIBLE, mark
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers
 
 
 class Repetition:

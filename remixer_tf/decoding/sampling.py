@@ -6,9 +6,8 @@ from keras import ops
 
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers, check_numbers
 from remixer_tf.kernels.largest import largest
-from remixer_tf.layers.checks import check_integers, check_numbers
 
 
 @dataclasses.dataclass(frozen=True)

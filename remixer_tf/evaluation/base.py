@@ -24,7 +24,7 @@ from remixer_tf.data.lengths import (
 )
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
 from remixer_tf.evaluation.results import (
     metrics_by_name,
@@ -37,7 +37,6 @@ from remixer_tf.evaluation.results import (
 )
 from remixer_tf.evaluation.splits import TaskSplit, data_of, default_splits
 from remixer_tf.evaluation.task_metrics import compute_metrics, metrics_of
-from remixer_tf.layers.checks import check_integers
 
 
 class Evaluation:

@@ -12,10 +12,10 @@ from seqio.metrics import ModelOutputType
 
 from remixer_tf.data.codec import ragged
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.errors import check_integers
 from remixer_tf.evaluation.base import TextEvaluation, function_name
 from remixer_tf.evaluation.results import print_table, write_result
 from remixer_tf.evaluation.task_metrics import list_predictions
-from remixer_tf.layers.checks import check_integers
 
 
 class DecodedEvaluation(TextEvaluation):

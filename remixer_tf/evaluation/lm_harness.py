@@ -8,8 +8,7 @@ from absl import logging
 
 from remixer_tf.data.codec import pad, ragged
 from remixer_tf.decoding import Sampling, greedy_decode, sample
-from remixer_tf.errors import MissingLibraryError, UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import MissingLibraryError, UserError, check_integers
 from remixer_tf.serving.text_scorer import quarters
 
 try:

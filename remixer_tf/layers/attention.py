@@ -5,6 +5,7 @@ import functools
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_integers
 from remixer_tf.kernels.scores import scores
 from remixer_tf.layers.base import (
     MASKED,
@@ -16,7 +17,6 @@ from remixer_tf.layers.base import (
     split_examples,
     update_cache,
 )
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.sowing import sow

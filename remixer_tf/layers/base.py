@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.saving import SavesParts
 

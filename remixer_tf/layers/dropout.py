@@ -6,8 +6,7 @@ import contextvars
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_numbers
+from remixer_tf.errors import UserError, check_numbers
 
 _replica = contextvars.ContextVar("replica", default=None)
 _given = contextvars.ContextVar("given", default=({}, {}))

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_factories, check_integers, check_numbers
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import (
@@ -14,7 +14,6 @@ from remixer_tf.layers.base import (
     wide,
 )
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
-from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.saving import configuration_of

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.kernels import fft_product
 from remixer_tf.kernels.mix import mix
 from remixer_tf.layers.base import (
@@ -17,7 +17,6 @@ from remixer_tf.layers.base import (
     update_cache,
     wide,
 )
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.sowing import sow
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix

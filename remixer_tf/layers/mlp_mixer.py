@@ -3,14 +3,13 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.base import (
     Sublayer,
     check_length,
     get_activation,
     require_max_length,
 )
-from remixer_tf.layers.checks import check_integers
 
 
 class _TokenMLP(Sublayer):

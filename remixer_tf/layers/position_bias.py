@@ -5,10 +5,9 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 

@@ -9,11 +9,10 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 

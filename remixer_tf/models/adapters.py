@@ -7,10 +7,9 @@ Regular expressions find parts of paths without the model's name, such as
 import dataclasses
 import re
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers, check_numbers
 from remixer_tf.layers import CrossAttention, GatedMLP, RemixerBlock, SelfAttention
 from remixer_tf.layers.base import Dense
-from remixer_tf.layers.checks import check_integers, check_numbers
 
 # The projections of each layer that have adapters if no expression names others.
 _ADAPTED = {

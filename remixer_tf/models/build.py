@@ -9,8 +9,7 @@ import keras
 import numpy as np
 from keras.src.backend.common import global_state
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_factories
+from remixer_tf.errors import UserError, check_factories
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 

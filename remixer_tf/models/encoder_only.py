@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_factories, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
-from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.models.keras_model import KerasModel
 
 

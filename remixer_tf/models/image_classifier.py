@@ -3,10 +3,9 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_factories, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
-from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.patches import PatchEmbedding
 from remixer_tf.models.keras_model import KerasModel
 

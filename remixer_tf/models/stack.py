@@ -6,9 +6,8 @@ import inspect
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_factories, check_integers, check_numbers
 from remixer_tf.layers.base import not_causal, read_prompt, wide
-from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.saving import SavesParts, configuration_of

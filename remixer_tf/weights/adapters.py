@@ -12,9 +12,8 @@ import os
 import numpy as np
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, check_numbers
 from remixer_tf.layers.base import Dense
-from remixer_tf.layers.checks import check_numbers
 from remixer_tf.models.adapters import (
     adapted_layers,
     has_lora,

@@ -245,10 +245,8 @@ class Trial:
         return self.jit(self.layer.decode_step, self.layer)
 
     def _check_prefill(self, y):
-        """Reads a prompt in one call, then decodes; `y` are the outputs of a call.
-
-        The first prompt is shorter than the tensor it comes in.
-        """
+        """Reads a prompt in one call, then decodes; `y` are the outputs of a call."""
+        # The first prompt is shorter than the tensor it comes in.
         read = functools.partial(read_prompt, self.layer)
         prefill = self.jit(read, self.layer)
         whole = self.x.shape[1]

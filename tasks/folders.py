@@ -134,13 +134,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
         return FilesOrTfds(name, self._folder, self._files, splits)
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
-        """Returns the split's raw examples, a `tf.data.Dataset`.
-
-        Raises:
-            FileNotFoundError: there is no such file; or no folder is named, TFDS lacks
-                the set, and there is no network.
-            ValueError: the file is not what the benchmark ships.
-        """
+        """Returns the split's raw examples, a `tf.data.Dataset`."""
         if self._reads_tfds():
             return super().get_dataset(split, shuffle, seed, **kwargs)
         if split not in self.splits:

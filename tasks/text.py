@@ -126,12 +126,12 @@ def joined_prefix_lm(dataset, sequence_length, output_features):
 def with_context(dataset, sequence_length):
     """A preprocessor: the tokens before a piece of text become its inputs.
 
-    Each token is a target once. With lengths of 4 for inputs and 2 for targets,
+    Each token is a target once. The dataset has int32 `[n]` under "targets", in the
+    text's order. With lengths of 4 for inputs and 2 for targets,
 
         {"targets": [1, 2]}, {"targets": [3, 4]}, {"targets": [5, 6]}, {"targets": [7]}
 
-    become targets with the inputs [], [1, 2], [1, 2, 3, 4] and [3, 4, 5, 6]. The
-    dataset has int32 `[n]` under "targets", in the text's order.
+    become targets with the inputs [], [1, 2], [1, 2, 3, 4] and [3, 4, 5, 6].
     """
 
     def advance(before, example):

@@ -153,16 +153,11 @@ def last_and_best(name, values):
 
 
 def write_comparison(runs, format, file):
-    """Writes a column for each run.
+    """Writes a column for each run of {folder: what `read_run` gives}.
 
     "text" and "markdown" have tables of numbers, of metrics and of differences in gin,
     and lines about missing files. "csv" is one table with the columns section, name,
     run and value, see `read_run`.
-
-    Args:
-        runs: dictionary from a folder to what `read_run` gives.
-        format: one of `remixer_tf.analysis.printed_tables.FORMATS`.
-        file: a text file to write to.
     """
     titles = _titles(runs)
     table = {}  # (section, name): {title: value}

@@ -4,17 +4,12 @@ from remixer_tf.analysis.printed_tables import write_table
 
 
 def write_profiles(profiles, format, file):
-    """Writes profiles.
+    """Writes {name: (`Profile`, `PaperRow`)} in a format of `printed_tables.FORMATS`.
 
     "text" and "markdown" have a table with a row for each model, next to the numbers of
     its paper, a table of each device's memory for a layout, and a table of the parts of
     each model. "csv" is one table with the columns model, part, kind, quantity, ours,
     paper.
-
-    Args:
-        profiles: dictionary of names to (`Profile`, `PaperRow`).
-        format: one of `remixer_tf.analysis.printed_tables.FORMATS`.
-        file: a text file to write to.
     """
     if format == "csv":
         header = ["model", "part", "kind", "quantity", "ours", "paper"]

@@ -32,10 +32,9 @@ def write_task(
     """Writes a report on the examples of a task, or of each task of a mixture.
 
     Args:
-        task: a `seqio.Task` or `seqio.Mixture`.
+        task, split, feature_lengths: see `train_dataset`; without lengths, the
+            suggested ones.
         file: a text file to write to.
-        split: str.
-        feature_lengths: dictionary of ints; None for the suggested lengths.
         feature_converter, length_buckets: see `Batching`.
         max_examples: int, the most examples to read of a task.
         shown_examples: int.

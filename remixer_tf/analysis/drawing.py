@@ -62,12 +62,7 @@ class _Pictures:
                 self.draw_page(model_dir, model, step)
 
     def draw_page(self, model_dir, model, step):
-        """Draws and writes, and returns the path of the page.
-
-        Raises:
-            ValueError: no layer of the model mixes, attends or has an alpha. With a
-                text: no layer attends, or the model cannot read the text.
-        """
+        """Draws and writes, and returns the path of the page."""
         return write_page(model_dir, step, self.draw(model, step))
 
     def draw(self, model, step):

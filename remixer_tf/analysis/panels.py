@@ -98,14 +98,9 @@ def draw_observations(observations, where, image_side=None):
 def draw_attention(observations, tokens, where):
     """Draws the attention in one example, between named tokens (gMLP, Figure 10).
 
-    Args:
-        observations: from `observe`, for a batch of one example.
-        tokens: dictionary of 'encoder' and 'decoder' to two lists of str, the tokens
-            read at each position, and the labels of its row.
-        where: str, of the titles.
-
-    Returns:
-        dictionary of names to figures; empty if no layer attends.
+    `observations` come from `observe`, for a batch of one example. `tokens` maps
+    'encoder' and 'decoder' to two lists of str, the tokens read at each position, and
+    the labels of its row. Returns {name: figure}, empty if no layer attends.
     """
     panels = []
     for layer, name, value in observations:

@@ -56,9 +56,11 @@ def converter_for(model):
 
 
 def batch_examples(examples, codec, *, batch_size, length_buckets=None):
-    """Batches examples in memory, each once.
+    """Batches examples in memory, each once, as a `tf.data.Dataset`.
 
-    The last batch is filled up with copies of an example, with loss weights 0.
+    It has dictionaries of int32 `[batch_size, length]`, and `example_index`
+    `[batch_size]`: the index in `examples`, -1 in rows that fill up the last batch.
+    These are copies with loss weights 0.
 
     Args:
         examples: list from `read_examples`.
@@ -66,10 +68,6 @@ def batch_examples(examples, codec, *, batch_size, length_buckets=None):
         batch_size: int.
         length_buckets: None, or as in `Batching`. The examples are then sorted by
             length, and each batch is cut to the first bucket that holds it.
-
-    Returns:
-        a `tf.data.Dataset` of dictionaries of int32 `[batch_size, length]`, and
-        `example_index` `[batch_size]`: the index in `examples`, -1 in filling rows.
     """
     lengths = dict(codec.lengths)
     buckets = LengthBuckets(length_buckets, lengths, codec.converter(pack=False))

@@ -141,11 +141,8 @@ class PositionDataset:
 
     A checkpoint of tf.data's own iterator holds all that was read ahead, here images.
     An experimental option prevents that, but then short-lived iterators crash the
-    process. If an element follows from its number, the number is enough.
-
-    Args:
-        make: function of an int, `start`, that returns the `tf.data.Dataset` of the
-            elements number start, start + 1, ...
+    process. `make(start)` returns the `tf.data.Dataset` of the elements number start,
+    start + 1, ...
     """
 
     def __init__(self, make):

@@ -274,15 +274,10 @@ def refuse_over_length(task, split, feature_lengths):
 class LengthBuckets:
     """Padded lengths, from the shortest to the model's.
 
-    Args:
-        buckets: list of dictionaries such as `{"inputs": 16, "targets": 32}`, each at
-            least as long as the one before in every feature. `feature_lengths` is the
-            last bucket and need not be listed.
-        feature_lengths: dictionary of ints.
-        feature_converter: a `seqio.FeatureConverter`, for the model's features.
-
-    Raises:
-        ValueError: a bucket has other features, or lengths that do not grow.
+    `buckets` is a list of dictionaries such as `{"inputs": 16, "targets": 32}`, each at
+    least as long as the one before in every feature, else a ValueError.
+    `feature_lengths` is the last and need not be listed. The `feature_converter`, a
+    `seqio.FeatureConverter`, knows the model's features.
     """
 
     def __init__(self, buckets, feature_lengths, feature_converter):

@@ -89,10 +89,8 @@ def vocabulary_size(task):
 def describe_vocabularies(task):
     """Identifies the vocabularies of a task's (or mixture's) text.
 
-    Returns:
-        dictionary feature -> {"kind", "size", "extra_ids"}; a vocabulary of pieces also
-        has "sha256" and "file", which only serves messages. Features that are not text
-        are left out.
+    Returns {feature: {"kind", "size", "extra_ids"}}; a vocabulary of pieces also has
+    "sha256" and "file", which only serves messages.
     """
     vocabularies = {}
     for name, feature in task.output_features.items():

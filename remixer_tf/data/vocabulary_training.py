@@ -24,14 +24,9 @@ _folder = None  # where `trained_vocabulary` writes instead of its `path`
 def read_texts(task, split="train", features=("inputs", "targets"), num_examples=None):
     """Reads the texts of a task or mixture before tokenization, a list of str.
 
-    Args:
-        task: a registered name.
-        split: str.
-        features: names of features, whose texts follow each other.
-        num_examples: int, only the first of each task; None or 0 for all.
-
-    Raises:
-        ValueError: the task or split is unknown, keeps no such text or is empty.
+    The texts of the `features`, names, follow each other. `num_examples` are only the
+    first of each task; None or 0 for all. Raises a ValueError if the task or split is
+    unknown, keeps no such text or is empty.
     """
     suffix, texts = "_pretokenized", []
 

@@ -74,12 +74,8 @@ class WordPieceVocabulary(seqio.Vocabulary):
     """Pieces of words (BERT, section 3), with the ids of its vocabulary file.
 
     A text is cut at blanks, punctuation and Chinese characters, and each word into the
-    longest pieces from its start. [CLS] and [SEP] in a text are text.
-
-    Args:
-        file: str, where the pieces were read.
-        pieces: tuple of str.
-        lower_case: bool, see `wordpiece_vocabulary`.
+    longest pieces from its start. [CLS] and [SEP] in a text are text. `pieces` is a
+    tuple of str, read in `file`; for `lower_case` see `wordpiece_vocabulary`.
     """
 
     def __init__(self, file, pieces, lower_case):

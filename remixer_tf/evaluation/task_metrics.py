@@ -17,15 +17,10 @@ EVALUATED = {
 
 
 def compute_metrics(task, examples, outputs):
-    """Applies the task's metrics of these kinds of outputs.
+    """Applies the task's metrics to examples of `read_examples`.
 
-    Args:
-        task: a `seqio.Task`.
-        examples: list from `read_examples`.
-        outputs: dictionary of `seqio.metrics.ModelOutputType` to the model's outputs.
-
-    Returns:
-        dictionary of floats (or str). The parts of a nested name are joined by "/".
+    `outputs` maps `seqio.metrics.ModelOutputType`s to the model's outputs. Returns a
+    dictionary of floats (or str). The parts of a nested name are joined by "/".
     """
     metrics = {}
     for metric in metrics_of(task, outputs):

@@ -15,9 +15,9 @@ from remixer_tf.layers.base import (
 class _TokenMLP(Sublayer):
     """The weights and hidden units of the three token-mixing MLPs.
 
-    Weights: `wi` (gated: `wi_0`, `wi_1`) from positions to hidden units, `wo` back,
-    and `wi_bias`, `wo_bias` in the plain form. Matrices start as a normal of deviation
-    `fan_in ** -0.5` that is cut at two of it, which leaves 0.88 of the deviation.
+    `wi` (gated: `wi_0`, `wi_1`) goes from positions to hidden units, `wo` back.
+    Matrices start as a normal of deviation `fan_in ** -0.5` that is cut at two of it,
+    which leaves 0.88 of the deviation.
     """
 
     def __init__(self, d_tokens, gated=False, activation="gelu", **kwargs):

@@ -68,7 +68,6 @@ def adapt(model, lora=None, trainable=None, frozen=None):
     """Chooses what trains in a built model. Frozen variables get no gradient and slots.
 
     Args:
-        model: a built `keras.Model`.
         lora: a `Lora`; None for no adapters.
         trainable: str, a regular expression that finds paths of variables that train,
             such as "^head/". None: all, or with adapters none besides these.

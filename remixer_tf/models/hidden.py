@@ -8,17 +8,11 @@ from remixer_tf.errors import UserError
 
 
 class Hidden(NamedTuple):
-    """A model's output before its logits, which are `x kernel + bias`. All float32.
+    """A model's output before its logits, which are `x kernel + bias`. All float32."""
 
-    Attributes:
-        x: `[batch, targets, d_model]`.
-        kernel: `[d_model, vocab_size]`.
-        bias: `[vocab_size]`, or None.
-    """
-
-    x: Any
-    kernel: Any
-    bias: Any
+    x: Any  # `[batch, targets, d_model]`
+    kernel: Any  # `[d_model, vocab_size]`
+    bias: Any  # `[vocab_size]`, or None
 
 
 def hidden(model, batch):

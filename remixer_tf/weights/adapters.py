@@ -62,13 +62,8 @@ def save_adapters(model, folder):
 def load_adapters(model, folder):
     """Gives a model the adapters of `save_adapters`, and freezes what was frozen.
 
-    Args:
-        model: a built `keras.Model` with the weights that the adapters were trained on.
-        folder: str.
-
-    Raises:
-        FileNotFoundError: the folder has no adapters.
-        ValueError: the file is damaged, or the model or its weights are others.
+    The built model has the weights that the adapters were trained on; else it is a
+    ValueError, as is a damaged file.
     """
     path = os.path.join(folder, FILE)
     if os.path.isfile(folder):

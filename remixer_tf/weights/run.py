@@ -79,11 +79,8 @@ def check_new(model_dir):
 def write_run(model_dir, model, configuration, vocabularies):
     """Writes a run that has taken no step. The folder appears whole, or not at all.
 
-    Args:
-        model_dir: str, a folder that is missing or empty.
-        model: a built `keras.Model` with the weights.
-        configuration: str, gin text.
-        vocabularies: what `describe_vocabularies` returns; {} for a model of images.
+    `model_dir` is missing or empty, `configuration` is gin text. The built model has
+    the weights. For `vocabularies` see `write_model_folder`.
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:

@@ -68,13 +68,11 @@ class T5(NamedTuple):
 
 
 def t5_from_shapes(shapes, rows, text):
-    """The sizes of a T5, from the shapes of its weights.
+    """The sizes of a T5, from the shapes of the published arrays, {name: shape}.
 
-    Args:
-        shapes: {name: shape} of the published arrays.
-        rows: their table, see `weights.names`.
-        text: str, the gin text that was published with them. It names activations and
-            dropout. Without it they are T5's: relu, or gelu in the gated layer; 0.1.
+    `rows` are their table, see `weights.names`. `text` is the gin text that was
+    published with them. It names activations and dropout. Without it they are T5's:
+    relu, or gelu in the gated layer; 0.1.
     """
 
     def shape(path, rank=2):

@@ -68,3 +68,9 @@ def count_throughput(batch):
 def throughput_unit(batch):
     """Returns the name of what `throughput_tensors` counts: "tokens" or "images"."""
     return "images" if "images" in batch else "tokens"
+
+
+def depends_on_padding(model):
+    """Whether a model or a layer in it says `depends_on_padding`, see `Sublayer`."""
+    layers = model._flatten_layers()
+    return any(getattr(layer, "depends_on_padding", False) for layer in layers)

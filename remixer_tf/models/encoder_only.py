@@ -68,7 +68,7 @@ class EncoderOnly(KerasModel):
 
     @property
     def depends_on_padding(self):
-        """See `models.padding`: layers see padding that is not masked."""
+        """Layers see padding that is not masked."""
         return not self.mask_padding
 
     def _embedding(self, rows, name):

@@ -38,8 +38,11 @@ def wordpiece_vocabulary(path, lower_case=True):
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
     try:
-        read = _pieces_of_json if path.endswith(".json") else _pieces_of_text
-        pieces = read(content.decode())
+        text = content.decode()
+        if path.endswith(".json"):
+            pieces = _pieces_of_json(text)
+        else:
+            pieces = text.removesuffix("\n").split("\n")
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as e:
         raise UserError(f"{path!r} has no WordPiece vocabulary: {e}.") from e
     missing = [piece for piece in _SPECIAL if piece not in pieces]
@@ -53,10 +56,6 @@ def wordpiece_vocabulary(path, lower_case=True):
         ((twice, _),) = collections.Counter(pieces).most_common(1)
         raise UserError(f"The vocabulary {path!r} has the piece {twice!r} twice.")
     return WordPieceVocabulary(path, tuple(pieces), lower_case)
-
-
-def _pieces_of_text(text):
-    return text.removesuffix("\n").split("\n")
 
 
 def _pieces_of_json(text):

@@ -155,12 +155,12 @@ class SparseSpatialGate(SpatialGatingUnit):
         experts = assign_balanced(ops.stop_gradient(logits), everyone)
         taken = ops.one_hot(experts, self.num_experts, dtype="float32")
         probability = ops.sum(probabilities * taken, axis=-1)
-        sow(
-            self,
-            "statistics",
-            "agreement",
-            lambda: _mean(ops.equal(experts, ops.argmax(logits, axis=-1))),
-        )
+
+        def agreement():
+            agrees = ops.equal(experts, ops.argmax(logits, axis=-1))
+            return ops.mean(ops.cast(agrees, "float32"))
+
+        sow(self, "statistics", "agreement", agreement)
         sow(self, "statistics", "gate", lambda: ops.mean(probability))
         return experts, probability
 
@@ -181,7 +181,3 @@ def _order_by_expert(experts, num_experts):
     order = ops.reshape(row * channels + order, (batch, num_experts, per_expert))
     order = ops.transpose(order, (1, 0, 2))
     return ops.reshape(order, (-1,)), ops.reshape(back, (-1,))
-
-
-def _mean(condition):
-    return ops.mean(ops.cast(condition, "float32"))

@@ -93,18 +93,12 @@ def check_sublayer(
 
 
 class Trial:
-    """A built sublayer and the inputs of its tests.
+    """A built sublayer and the inputs of its tests, sequences of at least 4 tokens.
 
-    Args:
-        layer: a built `Sublayer`.
-        d_model, reads_encoder, tolerance: see `check_sublayer`.
-        length: int, of the sequences, at least 4.
-        vocab_size: int, of the ids in `Context.tokens`.
-        position_bias: a `RelativePositionBias` of the layer's stack, or None.
-
-    Attributes:
-        jit: a function of a function and the layer whose weights it reads, such as
-            `compiled`; at first it compiles nothing.
+    `vocab_size` is that of the ids in `Context.tokens`, `position_bias` the
+    `RelativePositionBias` of the layer's stack, or None. For the others see
+    `check_sublayer`. `jit` takes a function and the layer whose weights it reads, as
+    `compiled` does; at first it compiles nothing.
     """
 
     def __init__(

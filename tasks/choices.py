@@ -176,11 +176,9 @@ def choices(targets, scores):
     left out. If several choices are likeliest, the first counts. Returns the numbers of
     the module's docstring.
 
-    Args:
-        targets: list of tuples from T5's postprocessor `rank_classification`:
-            (question, choice), whether it is correct, a weight and a length, both
-            unused, and the number of the question's choices.
-        scores: list of float, the log-likelihoods.
+    Scores are log-likelihoods. Targets are tuples from T5's postprocessor
+    `rank_classification`: (question, choice), whether it is correct, a weight and a
+    length, both unused, and the number of the question's choices.
     """
     found = collections.defaultdict(list)
     for (place, is_correct, _, _, size), score in zip(targets, scores, strict=True):

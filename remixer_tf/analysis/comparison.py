@@ -37,13 +37,11 @@ _SHOWN = {
 def read_run(folder, read_bindings):
     """Reads the files of a run's folder.
 
-    `read_bindings` is a function from the path of a gin file to its bindings, a
-    dictionary of str to str.
+    `read_bindings` returns the bindings, a dictionary of str, of a gin file's path.
 
-    Returns:
-        dictionary from (section, name) to a value. Section "run" has numbers of
-        `_SHOWN`, "gin" bindings, "missing" reasons. "last", "last_step", "best" and
-        "best_step" have metrics, whose names are (metric, file).
+    Returns {(section, name): value}. Section "run" has numbers of `_SHOWN`, "gin"
+    bindings, "missing" reasons. "last", "last_step", "best" and "best_step" have
+    metrics, whose names are (metric, file).
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     if not {*_WHY, "eval"}.intersection(names):

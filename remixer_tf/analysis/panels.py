@@ -69,15 +69,11 @@ def draw_observations(observations, where, image_side=None):
     Static mixing with a softmax is shown as weights ("Remixers", Figure 2). Without one
     it is a signed matrix, with curves of some rows (gMLP, Figures 3 and 4). A Toeplitz
     matrix has a curve over the relative position, before any softmax (gMLP, Figure 9).
+    With `image_side`, the number of patches of an image's side, rows are shown as
+    images (gMLP, Figure 3).
 
-    Args:
-        observations: from `observe`, for a batch.
-        where: str, model and data in the titles.
-        image_side: int, the number of patches of an image's side. Rows are then shown
-            as images (gMLP, Figure 3). None for text.
-
-    Returns:
-        dictionary of names to figures; empty if there is nothing to show.
+    `where` names model and data in the titles. Returns {name: figure} of the
+    observations, empty if there is nothing to show.
     """
     panels, alphas = [], {}
     for layer, name, value in observations:

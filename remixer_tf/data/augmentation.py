@@ -15,10 +15,8 @@ class Seeds(keras.random.SeedGenerator):
 
     Keras' preprocessing layers have a seed that counts their calls: a restored iterator
     would continue with other numbers. They accept any `SeedGenerator` in its place, and
-    this one has no state.
-
-    Args:
-        numbers: ints or int64 scalars that identify the example.
+    this one has no state. `numbers` are ints or int64 scalars that identify the
+    example.
     """
 
     def __init__(self, *numbers):

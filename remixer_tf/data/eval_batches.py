@@ -16,18 +16,12 @@ from remixer_tf.models import DecoderOnly
 def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     """Reads a split of a `seqio.Task` once, in its order, for evaluation.
 
-    Inputs are trimmed as in training. Targets are whole, since metrics compare
-    predictions with them; a `Codec` trims them for the model. Returns a list of
-    dictionaries of NumPy arrays, with every feature.
+    Inputs are trimmed as in training, unless `trim` is false or the task makes its
+    examples for `feature_lengths`, as span corruption. Targets are whole, since metrics
+    compare predictions with them; a `Codec` trims them for the model. `max_examples`
+    are only the first; None for all.
 
-    Args:
-        task, split, feature_lengths: see `train_dataset`.
-        max_examples: int, only the first; None for all.
-        trim: bool, whether to trim inputs. A task that makes its examples for
-            `feature_lengths`, as span corruption, ignores it.
-
-    Raises:
-        ValueError: an unknown split, or a split without examples.
+    Returns a list, not empty, of dictionaries of NumPy arrays, with every feature.
     """
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}

@@ -49,12 +49,8 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
 
     EOS counts. seqio trims such examples without a message. A preprocessor that cannot
     work without lengths (T5's span corruption) gets `feature_lengths`; all others see
-    whole examples.
-
-    Args:
-        task: a `seqio.Task` or `seqio.Mixture`, whose tasks are all counted.
-        split, feature_lengths, shard_info: see `train_dataset`.
-        limit: int, how many examples of each task to count at most; None for all.
+    whole examples. Of each task of a mixture, `limit` are counted at most; None for
+    all. For the other arguments see `train_dataset`.
     """
     if isinstance(task, seqio.Mixture):
         options = split, feature_lengths, limit, shard_info

@@ -71,7 +71,6 @@ def train_vocabulary(
     Raises:
         ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
             large for these texts; then the message has a size that fits.
-        OSError: the file cannot be written.
     """
     vocab_size, options = _size(texts, vocab_size, model_type)
     _check_output(output)

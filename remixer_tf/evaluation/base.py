@@ -119,19 +119,14 @@ class Evaluation:
     ):
         """Evaluates parts without a result, writes their results, and prints all.
 
-        All hosts call it. The first of them writes and prints.
+        All hosts call it. The first of them writes and prints. Returns {task name:
+        {split: result}} for the `step` of the engine's model.
 
         Args:
-            model_dir: folder of the run.
-            engine: the `Engine` that has the model.
-            step: int, of the model's weights.
             checkpoint: a function that returns a hash of the checkpoint, see
                 `reading.hash_checkpoint`. Without one, None, no result is known.
             bindings: dictionary of str, the bindings of gin that can change a result.
             force: bool, whether to evaluate again what is known.
-
-        Returns:
-            dictionary task name -> split -> result.
         """
         known = {}
         if checkpoint and not force:

@@ -208,16 +208,10 @@ def multiply_blocks(rows, weights, block_experts):
     """`rows[i] @ weights[block_experts[i]]`, for one block after the other.
 
     Unlike a product with `take(weights, block_experts)` it copies one expert's weights
-    at a time, and empty blocks cost nothing. It is for evaluation: the gradient of each
-    block is as large as all weights.
-
-    Args:
-        rows: `[blocks, rows of a block, d_in]`.
-        weights: `[E, d_in, d_out]`, of any dtype; an expert's are cast when it is used.
-        block_experts: int32 `[blocks]`, E where the block is empty.
-
-    Returns:
-        `[blocks, rows of a block, d_out]`, of the rows' dtype; 0 in empty blocks.
+    at a time, and empty blocks cost nothing: they give 0. It is for evaluation: the
+    gradient of each block is as large as all weights. Rows are `[blocks, rows of a
+    block, d_in]`, weights `[E, d_in, d_out]` of any dtype. For `block_experts` see
+    `Plan`.
     """
     num_experts, d_in, d_out = weights.shape
     weights = ops.convert_to_tensor(weights)  # JAX's loops take no variables.

@@ -14,13 +14,9 @@ from remixer_tf.models.keras_model import KerasModel
 class TextWriter(KerasModel):
     """An embedding of tokens, a decoder and logits: a model that decodes with a cache.
 
-    Models add `call`, `batch_spec`, `prompt` and `start_decoding`.
-
-    Args:
-        encoder: None or a factory, see `EncoderDecoder`.
-        decoder, vocab_size, d_model, tied_logits: see `EncoderDecoder`.
-        scale_logits: bool, whether tied logits are multiplied by d_model ** -0.5.
-        initializer: of the embedding.
+    Models add `call`, `batch_spec`, `prompt` and `start_decoding`. `encoder` may be
+    None; for the other arguments see `EncoderDecoder`. `scale_logits` multiplies tied
+    logits by d_model ** -0.5, and `initializer` is the embedding's.
     """
 
     def __init__(

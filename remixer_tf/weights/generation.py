@@ -143,14 +143,9 @@ def read_generation(settings):
 def write_generation(search, arguments, max_new_tokens):
     """Returns settings with which transformers answers as a search of ours.
 
-    Args:
-        search: str, the name of a function of `remixer_tf.decoding`.
-        arguments: dictionary of what is bound to its arguments.
-        max_new_tokens: int.
-
-    Returns:
-        a dictionary for generation_config.json, and a list of str that names what
-        transformers cannot do.
+    `search` is the name of a function of `remixer_tf.decoding`, and `arguments` is what
+    is bound to its arguments. Returns a dictionary for generation_config.json, and a
+    list of str that names what transformers cannot do.
     """
     settings = {"max_new_tokens": max_new_tokens, "num_beams": 1, "do_sample": False}
     limits, free = arguments.get("limits") or AnswerLimits(), AnswerLimits()

@@ -26,17 +26,9 @@ _REFUSED = {
 class SafetensorsFolder:
     """The arrays of a folder with `model.safetensors`, or with shards and their index.
 
-    Args:
-        folder: str.
-        converting: str, how to make safetensors of another form, for a message.
-
-    Attributes:
-        shapes: {name: shape}.
-
-    Raises:
-        FileNotFoundError: model.safetensors or a shard is missing.
-        ValueError: a file is damaged, the index is wrong, or an array is of a type
-            without a counterpart in NumPy.
+    `shapes` is {name: shape}. `converting` tells how to make safetensors of another
+    form, for a message. Raises a ValueError if a file is damaged, the index is wrong,
+    or an array is of a type without a counterpart in NumPy.
     """
 
     def __init__(self, folder, converting):

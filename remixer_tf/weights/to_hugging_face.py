@@ -36,20 +36,13 @@ _TOLERANCE = 1e-3
 
 
 def export_hugging_face(model, task, folder, generation=None):
-    """Writes config.json, model.safetensors and the vocabulary's files to `folder`.
+    """Writes config.json, model.safetensors and the vocabulary's files to a new folder.
 
-    First a T5 is built from these arrays, and its logits are compared with the model's.
-    Returns the folder.
-
-    Args:
-        model: a built `EncoderDecoder` with T5's layers.
-        task: a `seqio.Task` or `seqio.Mixture` with its vocabulary.
-        folder: str, a new folder. It appears whole, or not at all.
-        generation: dictionary of settings of transformers' `generate`, see
-            `write_generation`; None for its defaults.
-
-    Raises:
-        ValueError: transformers' T5 lacks a layer, or has other logits.
+    First a T5 is built from the model's arrays, and its logits are compared with the
+    model's, which must be a built `EncoderDecoder` with T5's layers. The task has its
+    vocabulary. `generation` are settings of transformers' `generate`, see
+    `write_generation`; None for its defaults. Returns the folder, which appears whole,
+    or not at all.
     """
     check_absent(folder)
     config = t5_config(model)

@@ -12,8 +12,13 @@ import keras
 import numpy as np
 
 from remixer_tf import configuration
-from remixer_tf.errors import MissingFileError, UserError, nearest
-from remixer_tf.layers.checks import check_integers, check_paths
+from remixer_tf.errors import (
+    MissingFileError,
+    UserError,
+    check_integers,
+    check_paths,
+    nearest,
+)
 from remixer_tf.loaded.inputs import check_flags, check_listed
 from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.loaded.settings import Settings, kept_gin

@@ -70,11 +70,7 @@ def presets(pattern: str = "*") -> Presets:
 
 
 def find_presets(pattern, match=fnmatch.fnmatchcase):
-    """Returns the names for which `match(name, pattern)` holds.
-
-    Raises:
-        ValueError: there is none, or the pattern is no str.
-    """
+    """Returns the names, one at least, for which `match(name, pattern)` holds."""
     if not isinstance(pattern, str):
         raise UserError(
             "The name of a preset is a str, such as 'remixer_small'. Received: "

@@ -12,8 +12,7 @@ from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models.adapters import Lora, adapt, has_lora
 from remixer_tf.models.build import build_model, check_memory
 from remixer_tf.weights import model_folder

@@ -93,18 +93,12 @@ def check_sublayer(
 
 
 class Trial:
-    """A built sublayer and the inputs of its tests.
+    """A built sublayer and the inputs of its tests, sequences of at least 4 tokens.
 
-    Args:
-        layer: a built `Sublayer`.
-        d_model, reads_encoder, tolerance: see `check_sublayer`.
-        length: int, of the sequences, at least 4.
-        vocab_size: int, of the ids in `Context.tokens`.
-        position_bias: a `RelativePositionBias` of the layer's stack, or None.
-
-    Attributes:
-        jit: a function of a function and the layer whose weights it reads, such as
-            `compiled`; at first it compiles nothing.
+    `vocab_size` is that of the ids in `Context.tokens`, `position_bias` the
+    `RelativePositionBias` of the layer's stack, or None. For the others see
+    `check_sublayer`. `jit` takes a function and the layer whose weights it reads, as
+    `compiled` does; at first it compiles nothing.
     """
 
     def __init__(
@@ -245,10 +239,8 @@ class Trial:
         return self.jit(self.layer.decode_step, self.layer)
 
     def _check_prefill(self, y):
-        """Reads a prompt in one call, then decodes; `y` are the outputs of a call.
-
-        The first prompt is shorter than the tensor it comes in.
-        """
+        """Reads a prompt in one call, then decodes; `y` are the outputs of a call."""
+        # The first prompt is shorter than the tensor it comes in.
         read = functools.partial(read_prompt, self.layer)
         prefill = self.jit(read, self.layer)
         whole = self.x.shape[1]
@@ -363,11 +355,9 @@ class Trial:
     def _same(self, y, expected, words, start=0, tolerance=None):
         """Raises a ValueError with the first position where outputs differ.
 
-        Args:
-            y, expected: float32 arrays `[batch, length, d_model]`. NaN equals nothing.
-            words: str, what the layer does wrong, with {} for the position.
-            start: int, the position of the first output.
-            tolerance: float; None is the trial's.
+        `y` and `expected` are float32 arrays `[batch, length, d_model]`, the first of
+        position `start`; NaN equals nothing. `words` say what the layer does wrong,
+        with {} for the position. The trial's `tolerance` counts if none is given.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
         errors = np.abs(y - expected).max(axis=(0, 2))
@@ -423,11 +413,8 @@ def outputs_and_gradients(function, layer):
     """Differentiates a sum over the outputs of `function()` by the layer's weights.
 
     Each output counts as y / (1 + |y|), so that masked logits of -1e9 do not drown the
-    others.
-
-    Returns:
-        `(outputs, {path: gradient})`, NumPy arrays. Where none reaches a weight,
-        TensorFlow says None, JAX zero.
+    others. Returns NumPy arrays, `(outputs, {path: gradient})`. Where none reaches a
+    weight, TensorFlow says None, JAX zero.
     """
     weights = layer.trainable_variables
     if keras.backend.backend() == "tensorflow":

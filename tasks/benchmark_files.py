@@ -38,11 +38,8 @@ super_glue_folder = DataFolder("super_glue", "superglue")
 
 
 def _files_source(dataset, folder, subfolder, names):
-    """A source of the files of a set, read as TFDS reads them and held in memory.
-
-    `dataset` is TFDS' name of the set; `subfolder` and {split: names of its file} are
-    the set's own.
-    """
+    """A source of the files of a set, read as TFDS reads them and held in memory."""
+    # `names` are those of each split's file.
     subfolders = dict.fromkeys((subfolder, subfolder.lower().replace("-", "")))
 
     def dataset_fn(split, shuffle_files=False, seed=None):

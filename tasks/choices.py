@@ -62,9 +62,7 @@ class ChoiceFiles(NamedTuple):
     def read(self, split, running_text):
         """Returns a list of `Question`, in the form for running text or in the other.
 
-        Raises:
-            FileNotFoundError: the file is not there.
-            ValueError: a line is not what is expected; the message names it.
+        Raises a ValueError that names a line which is not what is expected.
         """
         path = self.data_folder.find_file(*self.files[split])
         questions = []
@@ -175,19 +173,12 @@ def choices(targets, scores):
     """A metric of scores: on how many questions the likeliest choice is correct.
 
     A question without all of its choices, as `max_examples` can leave the last one, is
-    left out. If several choices are likeliest, the first counts.
+    left out. If several choices are likeliest, the first counts. Returns the numbers of
+    the module's docstring.
 
-    Args:
-        targets: list of tuples from T5's postprocessor `rank_classification`:
-            (question, choice), whether it is correct, a weight and a length, both
-            unused, and the number of the question's choices.
-        scores: list of float, the log-likelihoods.
-
-    Returns:
-        dictionary of numbers, see the module.
-
-    Raises:
-        ValueError: no question is whole.
+    Scores are log-likelihoods. Targets are tuples from T5's postprocessor
+    `rank_classification`: (question, choice), whether it is correct, a weight and a
+    length, both unused, and the number of the question's choices.
     """
     found = collections.defaultdict(list)
     for (place, is_correct, _, _, size), score in zip(targets, scores, strict=True):

@@ -65,12 +65,7 @@ data_folder = DataFolder("cogs", "cogs")
 
 
 def find_file(split):
-    """Returns the path of a split's file, which is downloaded if no folder is named.
-
-    Raises:
-        FileNotFoundError: the named folder does not exist or lacks the file.
-        OSError: no folder is named, and the download failed.
-    """
+    """Returns the path of a split's file, which is downloaded if no folder is named."""
     if data_folder.find() == (None, None):
         return download(split)
     return data_folder.find_file(f"{split}.tsv")
@@ -80,11 +75,8 @@ def download(split, url=URL):
     """Downloads a split's file once, checks it, and returns its path.
 
     The file is kept in TFDS_DATA_DIR/downloads/cogs, by default in
-    ~/tensorflow_datasets. `url` has `{split}` in it.
-
-    Raises:
-        OSError: the file cannot be reached or its checksum is wrong. The message names
-            both ways to provide COGS.
+    ~/tensorflow_datasets. `url` has `{split}` in it. Raises an OSError, which names
+    both ways to provide COGS, if the file cannot be reached or its checksum is wrong.
     """
     data_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     downloads = os.path.join(os.path.expanduser(data_dir), "downloads", "cogs")
@@ -116,9 +108,8 @@ def download(split, url=URL):
 def parse_rows(data, path):
     """Returns every row of a file's bytes: (sentence, logical form, type).
 
-    Raises:
-        ValueError: the file is empty, or a line is not UTF-8 or not three columns,
-            none of them empty. The message names the file, `path`, and the line.
+    Raises a ValueError, with the file, `path`, and the line, if the file is empty, or a
+    line is not UTF-8 or not three columns, none of them empty.
     """
     lines = data.removesuffix(b"\n").split(b"\n")
     if lines == [b""]:
@@ -146,9 +137,8 @@ def parse_rows(data, path):
 def describe_release(data):
     """Returns which release of the generalisation set `data`, a file's bytes, is.
 
-    Returns:
-        dictionary of str: "release" is "2020" (the original), "2022-09-13" (51
-        semantic roles corrected) or "unknown"; "sha256"; "git_blob", git's hash.
+    A dictionary of str: "release" is "2020" (the original), "2022-09-13" (51 semantic
+    roles corrected) or "unknown"; "sha256"; "git_blob", git's hash.
     """
     sha256 = hashlib.sha256(data).hexdigest()
     return {
@@ -162,9 +152,6 @@ def read_rows(split):
     """Returns the rows of a split: ("cogs: " + sentence, logical form, type).
 
     The log has the file, and for gen also the release.
-
-    Raises:
-        OSError, ValueError: see `find_file` and `parse_rows`.
     """
     path = find_file(split)
     data = read_bytes(path)

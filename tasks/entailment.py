@@ -90,13 +90,12 @@ def pair_source(folder, files, classes, premise="premise", where=None, columns=(
 
 
 def read_pairs(path, classes, where=None, columns=()):
-    """Reads the pairs of a file.
+    """Reads the pairs of a file for `read_table`.
 
     Pairs labelled "-", on which SNLI's and MultiNLI's annotators disagreed, are left
     out and counted in the log.
 
     Args:
-        path: str, a file for `read_table`.
         classes: list of str, the labels; a file may have their first letters.
         where: None, or a function of a row, a dictionary of str: False leaves it out.
         columns: names of further columns to read.
@@ -104,9 +103,6 @@ def read_pairs(path, classes, where=None, columns=()):
     Returns:
         list of (hypothesis, premise, index in `classes`, *values of `columns`). The
         index is `NO_LABEL` if the file has no labels.
-
-    Raises:
-        ValueError: a column is missing, or a row, by its line, cannot be used.
     """
     names, lines = read_table(path)
     premise, hypothesis, *_ = (
@@ -176,12 +172,7 @@ def _add_task(
 
 
 def read_art(split):
-    """Returns rows (first and second hypothesis, first and second observation, 0 or 1).
-
-    Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: a line is not what is expected, or the files differ in length.
-    """
+    """Returns rows: two hypotheses, two observations, and 0 or 1."""
     name = {"train": "train", "validation": "dev"}[split]
     path = art_folder.find_file(f"{name}.jsonl")
     labels_path = art_folder.find_file(f"{name}-labels.lst")

@@ -49,11 +49,7 @@ class DataFolder:
         self._directory = directory
 
     def find(self):
-        """Returns (folder, who named it), or (None, None) if nobody named one.
-
-        Raises:
-            FileNotFoundError: the folder does not exist.
-        """
+        """Returns (folder, who named it), or (None, None) if nobody named one."""
         named, data = map(os.environ.get, (self.variable, "REMIXER_TF_DATA"))
         directory = self._of_gin() or self._directory
         if directory or named:
@@ -66,11 +62,7 @@ class DataFolder:
         return None, None
 
     def require(self, what):
-        """Returns what `find` does; `what` names the files for the error.
-
-        Raises:
-            FileNotFoundError: nobody named a folder, or it does not exist.
-        """
+        """Returns what `find` does; `what` names the files if nobody named a folder."""
         folder, source = self.find()
         if folder is None:
             raise MissingFileError(
@@ -82,12 +74,8 @@ class DataFolder:
     def find_file(self, *names):
         """Returns the path of the first of these files that the folder has.
 
-        Args:
-            names: names of files; each may be compressed, with .gz. The first is the
-                set's own name. Reading a file of another name logs a warning.
-
-        Raises:
-            FileNotFoundError: nobody named a folder, or it has none of the files.
+        Each may be compressed, with .gz. The first is the set's own name: reading a
+        file of another name logs a warning.
         """
         files = [name + end for name in names for end in ("", ".gz")]
         own = os.path.basename(names[0])
@@ -146,13 +134,7 @@ class FilesOrTfds(seqio.TfdsDataSource):
         return FilesOrTfds(name, self._folder, self._files, splits)
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
-        """Returns the split's raw examples, a `tf.data.Dataset`.
-
-        Raises:
-            FileNotFoundError: there is no such file; or no folder is named, TFDS lacks
-                the set, and there is no network.
-            ValueError: the file is not what the benchmark ships.
-        """
+        """Returns the split's raw examples, a `tf.data.Dataset`."""
         if self._reads_tfds():
             return super().get_dataset(split, shuffle, seed, **kwargs)
         if split not in self.splits:
@@ -201,9 +183,8 @@ _LARGER, _AT_LEAST = 100, 2**26
 def read_bytes(path):
     """Returns a file's content, decompressed if its name ends in .gz.
 
-    Raises:
-        ValueError: gzip cannot read the file, or its content is over 64 MiB and more
-            than 100 times as large.
+    Raises a ValueError if gzip cannot read it, or its content is over 64 MiB and more
+    than 100 times as large.
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read()

@@ -279,15 +279,10 @@ def _draw(draw, count, max_words, seen):
 def generate(seed=0, sizes=(16_000, 500, 500), gen_size=150, lone_copies=20):
     """Makes the four splits; no sentence is in two. Equal arguments make equal splits.
 
-    Args:
-        seed: int.
-        sizes: numbers of different sentences in train, dev and test.
-        gen_size: number of sentences of each kind in gen.
-        lone_copies: how often train repeats each noun and name standing by itself.
-
-    Returns:
-        dictionary of lists of `Example`: train, dev, test and gen. The type is
-        "in_distribution", "lone_word" (in train only), or one of `GEN_KINDS`.
+    `sizes` are the numbers of sentences in train, dev and test, `gen_size` that of each
+    kind in gen. Train repeats each noun and name standing by itself `lone_copies`
+    times. Returns dictionaries of lists of `Example`: train, dev, test and gen. The
+    type is "in_distribution", "lone_word" (in train only), or one of `GEN_KINDS`.
     """
     sampler, seen = Sampler(seed), set()
     pairs = _draw(sampler.training_clause, sum(sizes), MAX_WORDS["train"], seen)

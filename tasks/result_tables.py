@@ -10,17 +10,11 @@ _MNLI = [(f"glue_mnli_{part}_v002", "accuracy") for part in ("matched", "mismatc
 
 @dataclasses.dataclass(frozen=True)
 class ResultTable:
-    """A row of sets.
+    """A row of sets."""
 
-    Attributes:
-        name: str; the average is the metric `<name>_average`.
-        columns: dictionary, column -> its numbers, a list of pairs (task, metric).
-        averaged: bool, whether there is an average, that of the columns' averages.
-    """
-
-    name: str
-    columns: dict
-    averaged: bool = True
+    name: str  # the average is the metric `<name>_average`
+    columns: dict  # column -> its numbers, a list of pairs (task, metric)
+    averaged: bool = True  # whether there is an average, that of the columns' averages
 
     def row(self, metrics):
         """Returns {column: list of numbers} from {task: {metric: number}}.

@@ -42,11 +42,9 @@ def add_task(name, read_rows, splits, kind_of_type):
 class RowSource(seqio.FunctionDataSource):
     """Rows in memory. The task's buffer shuffles them, not the source.
 
-    Args:
-        read_rows: function of a split's name, called when the split is read. It returns
-            all rows: tuples of str, or of values that make tensors of equal shapes.
-        splits: names of the splits.
-        names: names of a row's parts.
+    `read_rows` is a function of a split's name, called when the split is read. It
+    returns all rows: tuples of str, or of values that make tensors of equal shapes.
+    `names` are those of a row's parts.
     """
 
     def __init__(self, read_rows, splits, names=("inputs", "targets", "type")):

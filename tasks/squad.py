@@ -37,10 +37,6 @@ def read_split(split):
     """Returns the rows of "train" or "validation", see `read_json`.
 
     The file has the rows of train by article; they are shuffled once.
-
-    Raises:
-        FileNotFoundError: no folder is named, or it has not one file of the split.
-        ValueError: see `read_json`.
     """
     directory, _ = data_folder.require("SQuAD's JSON files")
     pattern = rf"{SPLITS[split]}.*\.json(\.gz)?"
@@ -64,9 +60,6 @@ def read_json(path):
         list of dictionaries, one for each question: "id", "question" and "context",
         str, and "answers", a list of dictionaries with "text" and "answer_start", in
         characters; empty if the context has no answer.
-
-    Raises:
-        ValueError: the file has another format, or two questions share an id.
     """
     data = read_bytes(path)
     try:
@@ -128,12 +121,9 @@ def add_task(
 ):
     """Registers a task of spans, whose metrics are `squad_scores`.
 
-    Args:
-        name: str, of the task.
-        source: a `seqio.DataSource` for `span_windows`: TFDS' SQuAD, or a
-            `question_source`.
-        max_question_length, stride: see `span_windows`.
-        shuffle_buffer_size: int, windows. Each checkpoint of a run holds them.
+    The source is one for `span_windows`, which has `max_question_length` and `stride`:
+    TFDS' SQuAD, or a `question_source`. Each checkpoint of a run holds
+    `shuffle_buffer_size` windows.
     """
     windows = functools.partial(
         span_windows, max_question_length=max_question_length, stride=stride
@@ -177,21 +167,16 @@ class _Answer(NamedTuple):
 
 
 def squad_scores(targets, predictions, aux_values):
-    """Exact match and F1 over questions, as SQuAD's scripts compute them.
+    """Exact match and F1 over questions, as SQuAD's scripts compute them, in percent.
 
     BERT's protocol (Devlin et al. 2018, section 4.3; see `best_span`): the answer is
     the best span of a question's windows. It is none, "", if the lowest score of no
     answer in the windows exceeds the span's by more than the threshold.
 
-    Args:
-        targets: list of `Question`, one for each window.
-        predictions: list of str, the windows' spans.
-        aux_values: dictionary with "scores", `[windows, 3]`, from `best_span`.
-
-    Returns:
-        {"em": float, "f1": float}, in percent. If some questions have no answer, as in
-        SQuAD 2.0, also "best_em" and "best_f1" at the best threshold for each:
-        "best_em_threshold", "best_f1_threshold".
+    Targets are the `Question`s of all windows, predictions their spans, and
+    `aux_values` has "scores", `[windows, 3]`, from `best_span`. Returns {"em": float,
+    "f1": float}. If some questions have no answer, as in SQuAD 2.0, also "best_em" and
+    "best_f1" at the best threshold for each: "best_em_threshold", "best_f1_threshold".
     """
     windows = {}
     for question, text, scores in zip(
@@ -221,11 +206,9 @@ def squad_scores(targets, predictions, aux_values):
 
 
 def _best_threshold(answers, measure):
-    """The score, in percent, with the best threshold for it, and that threshold.
-
-    The method of SQuAD 2.0's script: first no question has an answer, then each answer
-    in turn is given, the surest first.
-    """
+    """The score, in percent, with the best threshold for it, and that threshold."""
+    # SQuAD 2.0's script: first no question has an answer, then each answer in turn is
+    # given, the surest first.
     answers = sorted(answers, key=lambda answer: answer.no_answer)
     total = best = sum(not answer.answers for answer in answers)
     threshold = float(answers[0].no_answer) - 1

@@ -49,14 +49,8 @@ def submission(task, records):
     """Returns the name and the text of the file of a test set's predictions.
 
     An answer that is no class becomes the first class, one that is no number becomes 0;
-    a warning has their number.
-
-    Args:
-        task: a `seqio.Task` whose name `has_submission`.
-        records: list of dictionaries, see `list_predictions`.
-
-    Raises:
-        ValueError: a record has no "idx".
+    a warning has their number. The task's name `has_submission`, the records are those
+    of `list_predictions`.
     """
     if any("idx" not in record for record in records):
         raise UserError(

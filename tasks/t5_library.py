@@ -20,8 +20,7 @@ MISSING = (
 def import_t5(name):
     """Returns a module of t5's, such as "data.preprocessors".
 
-    Raises:
-        ImportError: t5 is not installed; the message says how to install it.
+    Raises an ImportError that says how to install t5.
     """
     try:
         with gin.unlock_config():  # t5 registers its functions, perhaps in mid-run.

@@ -65,12 +65,7 @@ def read_table(path, header=True, columns=None):
 
 
 def read_text(path):
-    """Returns the text of a file; bytes that are not UTF-8 become lone surrogates.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: its name ends in .gz, and gzip cannot read it.
-    """
+    """Returns the text of a file; bytes that are not UTF-8 become lone surrogates."""
     if not tf.io.gfile.exists(path):
         raise _no_file(path)
     return read_bytes(path).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
@@ -106,12 +101,8 @@ def check_on_bad_rows(value):
 def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
     """Logs the bad rows of a task if `skip`, else raises a ValueError with them.
 
-    Args:
-        task: str, what the report starts with.
-        bad: dictionary, (split, problem) -> numbers of lines.
-        files: dictionary, split -> file.
-        rows: int, good and bad rows.
-        how_to_skip: str, a binding of gin.
+    `bad` is {(split, problem): numbers of lines}, `files` {split: file}, `rows` the
+    number of good and bad rows, and `how_to_skip` a binding of gin.
     """
     if not bad:
         return

@@ -59,10 +59,6 @@ def span_corruption(dataset, sequence_length, output_features):
     15% of a piece's tokens move into the targets, in spans of 3 on average: inputs of
     512 hold 568 tokens of text, and targets have 114. Features are one token shorter
     than their lengths, as EOS follows.
-
-    Raises:
-        ValueError: the targets' length is too short, or the vocabulary has fewer extra
-            ids than a piece has spans.
     """
     t5 = import_t5("data.preprocessors")
     raw, targets = t5.random_spans_helper(
@@ -102,9 +98,6 @@ def joined_prefix_lm(dataset, sequence_length, output_features):
 
     A piece as long as the inputs is cut at a random place into inputs and targets. EOS
     follows both.
-
-    Raises:
-        ValueError: targets are shorter than inputs.
     """
     if sequence_length["targets"] < sequence_length["inputs"]:
         raise UserError(
@@ -133,12 +126,12 @@ def joined_prefix_lm(dataset, sequence_length, output_features):
 def with_context(dataset, sequence_length):
     """A preprocessor: the tokens before a piece of text become its inputs.
 
-    Each token is a target once. With lengths of 4 for inputs and 2 for targets,
+    Each token is a target once. The dataset has int32 `[n]` under "targets", in the
+    text's order. With lengths of 4 for inputs and 2 for targets,
 
         {"targets": [1, 2]}, {"targets": [3, 4]}, {"targets": [5, 6]}, {"targets": [7]}
 
-    become targets with the inputs [], [1, 2], [1, 2, 3, 4] and [3, 4, 5, 6]. The
-    dataset has int32 `[n]` under "targets", in the text's order.
+    become targets with the inputs [], [1, 2], [1, 2, 3, 4] and [3, 4, 5, 6].
     """
 
     def advance(before, example):

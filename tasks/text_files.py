@@ -44,9 +44,6 @@ def read_split(split, skip=False):
     """Returns the documents of "train" or "validation", as `read_files` does.
 
     Validation has the last 2% of each file's documents, at least one if there are two.
-
-    Raises:
-        FileNotFoundError: no folder is named, it does not exist, or has no text.
     """
     directory, _ = data_folder.require("text files")
     return list(_read_folder(os.path.abspath(directory), skip)[split])
@@ -55,13 +52,8 @@ def read_split(split, skip=False):
 def read_files(patterns, skip=False):
     """Returns the documents of files, a list of str, shuffled once.
 
-    Args:
-        patterns: a file's name, or a list of them; * stands for any letters.
-        skip: bool, whether bad rows are left out.
-
-    Raises:
-        FileNotFoundError: a name has no file.
-        ValueError: a file cannot be read, or there are bad rows or no documents.
+    `patterns` is a file's name, or a list of them; * stands for any letters. `skip`
+    leaves out bad rows, which else are a ValueError.
     """
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     return list(_read_files(patterns, skip))
@@ -103,7 +95,7 @@ def _read_files(patterns, skip):
 
 
 def _read_all(paths, skip):
-    """Returns a list of documents for each file; raises ValueErrors of `read_files`."""
+    """Returns a list of documents for each file."""
     bad, read = collections.defaultdict(list), []
     for path in paths:
         plain = path.removesuffix(".gz").endswith(".txt")

@@ -20,13 +20,8 @@ TABLES = (super_glue_table, glue_table, inference_table)
 def write_report(model_dir, step=None):
     """Prints the rows of the papers' tables, and writes submission/<step>/<set>.
 
-    Args:
-        model_dir: folder of the run.
-        step: int; None for the last one with results.
-
-    Raises:
-        ValueError: there are no results of decoding, or none of that step.
-        OSError: a file cannot be written.
+    `step` is None for the last one with results in the folder of a run. Raises a
+    ValueError if there are none of decoding, or none of that step.
     """
     results = read_results(model_dir)
     steps = sorted({result["step"] for result in results})

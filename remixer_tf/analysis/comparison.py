@@ -35,20 +35,13 @@ _SHOWN = {
 
 
 def read_run(folder, read_bindings):
-    """Reads the files of a run.
+    """Reads the files of a run's folder.
 
-    Args:
-        folder: str.
-        read_bindings: a function from the path of a gin file to its bindings, a
-            dictionary of str to str.
+    `read_bindings` returns the bindings, a dictionary of str, of a gin file's path.
 
-    Returns:
-        dictionary from (section, name) to a value. Section "run" has numbers of
-        `_SHOWN`, "gin" bindings, "missing" reasons. "last", "last_step", "best" and
-        "best_step" have metrics, whose names are (metric, file).
-
-    Raises:
-        ValueError: it is not the folder of a run.
+    Returns {(section, name): value}. Section "run" has numbers of `_SHOWN`, "gin"
+    bindings, "missing" reasons. "last", "last_step", "best" and "best_step" have
+    metrics, whose names are (metric, file).
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     if not {*_WHY, "eval"}.intersection(names):
@@ -104,15 +97,10 @@ class Spread(NamedTuple):
 
 
 def average(runs):
-    """Returns one run of several that differ in their seed, for `write_comparison`.
+    """Returns one of several runs, see `read_run`, that differ in their seed.
 
-    Args:
-        runs: list of what `read_run` gives.
-
-    Returns:
-        dictionary like theirs. A number that differs is a `Spread`, or the mean of the
-        runs' seconds; a binding that differs has all values. A number that only some
-        runs have is missing.
+    A number that differs is a `Spread`, or the mean of the runs' seconds; a binding
+    that differs has all values. A number that only some runs have is missing.
     """
     found = {}
     for key in dict.fromkeys(key for run in runs for key in run):
@@ -152,12 +140,10 @@ def _read_metrics(folder):
 
 
 def last_and_best(name, values):
-    """Returns (step, value) of the last and of the best evaluation.
+    """Returns (step, value) of the last and of the best evaluation, from {step: value}.
 
-    Args:
-        name: str, of the metric. The best loss or perplexity is the least, and the best
-            of other metrics the largest. The first of equal ones is best.
-        values: dictionary {step: value}.
+    The best loss or perplexity is the least, and the best of other metrics the largest.
+    The first of equal ones is best. `name` is that of the metric.
     """
     sign = -1 if name.rpartition("/")[2] in ("loss", "perplexity") else 1
     best = max(values, key=lambda step: (sign * values[step], -step))
@@ -165,16 +151,11 @@ def last_and_best(name, values):
 
 
 def write_comparison(runs, format, file):
-    """Writes a column for each run.
+    """Writes a column for each run of {folder: what `read_run` gives}.
 
     "text" and "markdown" have tables of numbers, of metrics and of differences in gin,
     and lines about missing files. "csv" is one table with the columns section, name,
     run and value, see `read_run`.
-
-    Args:
-        runs: dictionary from a folder to what `read_run` gives.
-        format: one of `remixer_tf.analysis.printed_tables.FORMATS`.
-        file: a text file to write to.
     """
     titles = _titles(runs)
     table = {}  # (section, name): {title: value}

@@ -1,20 +1,41 @@
 """Profiles as tables: for a terminal, in Markdown, or as CSV."""
 
+import dataclasses
+
 from remixer_tf.analysis.printed_tables import write_table
 
 
+@dataclasses.dataclass(frozen=True)
+class PaperRow:
+    """One row of a table of a paper, as printed. None stands for what it does not have.
+
+    Args:
+        paper, table, row: str, such as 'Remixer', 'Table 1', and the row's name.
+        parameters: number.
+        flops: number, of a forward pass.
+        batch: dictionary of ints that `flops` count: 'batch_size', examples, and
+            'input_length' and 'target_length', tokens.
+        steps_per_second: number, of training.
+        metrics: dictionary of other numbers by name.
+    """
+
+    paper: str | None = None
+    table: str | None = None
+    row: str | None = None
+    parameters: float | None = None
+    flops: float | None = None
+    batch: dict = dataclasses.field(default_factory=dict)
+    steps_per_second: float | None = None
+    metrics: dict = dataclasses.field(default_factory=dict)
+
+
 def write_profiles(profiles, format, file):
-    """Writes profiles.
+    """Writes {name: (`Profile`, `PaperRow`)} in a format of `printed_tables.FORMATS`.
 
     "text" and "markdown" have a table with a row for each model, next to the numbers of
     its paper, a table of each device's memory for a layout, and a table of the parts of
     each model. "csv" is one table with the columns model, part, kind, quantity, ours,
     paper.
-
-    Args:
-        profiles: dictionary of names to (`Profile`, `PaperRow`).
-        format: one of `remixer_tf.analysis.printed_tables.FORMATS`.
-        file: a text file to write to.
     """
     if format == "csv":
         header = ["model", "part", "kind", "quantity", "ours", "paper"]

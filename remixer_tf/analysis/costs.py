@@ -38,31 +38,22 @@ class Part:
 class Profile:
     """Results of `count`, `count_activations` and `measure`.
 
-    Attributes:
-        batch: dictionary of ints, 'batch_size', and for texts the tokens of 'inputs'
-            and 'targets'.
-        parts: dictionary (part, kind) to `Part`. A part is a layer, such as 'encoder'
-            or 'logits', or 'model' for tied logits. A kind is a sublayer's name, such
-            as 'self_attention', or 'remixer: mixing' for the static mixing in it, or ''
-            outside of sublayers.
-        parameter_bytes: int, of all variables.
-        activation_bytes: int, the largest sum of tensors (with gradients) alive at once
-            in a training step on one device. XLA may need less. None if not counted.
-        optimizer_bytes: int, of the optimizer's variables.
-        rates: dictionary of floats, per second: 'steps' of training, and 'tokens' of
-            inputs and targets, or 'images'. Empty if not measured.
-        layout: `Layout` of several devices, or None.
-        device_memory: `DeviceMemory` of each of them, or None.
+    A part is a layer, such as 'encoder' or 'logits', or 'model' for tied logits. A kind
+    is a sublayer's name, such as 'self_attention', or 'remixer: mixing' for the static
+    mixing in it, or '' outside of sublayers.
     """
 
-    batch: dict
-    parts: dict
-    parameter_bytes: int
-    optimizer_bytes: int
+    batch: dict  # 'batch_size', and for texts the tokens of 'inputs' and 'targets'
+    parts: dict  # (part, kind) to `Part`
+    parameter_bytes: int  # of all variables
+    optimizer_bytes: int  # of the optimizer's variables
+    # The largest sum of tensors (with gradients) alive at once in a training step on
+    # one device. XLA may need less. None if not counted.
     activation_bytes: int | None = None
+    # Per second: 'steps' of training, and 'tokens' of inputs and targets, or 'images'.
     rates: dict = dataclasses.field(default_factory=dict)
-    layout: Layout | None = None
-    device_memory: DeviceMemory | None = None
+    layout: Layout | None = None  # of several devices
+    device_memory: DeviceMemory | None = None  # of each of them
 
     @property
     def total(self):

@@ -32,10 +32,9 @@ def write_task(
     """Writes a report on the examples of a task, or of each task of a mixture.
 
     Args:
-        task: a `seqio.Task` or `seqio.Mixture`.
+        task, split, feature_lengths: see `train_dataset`; without lengths, the
+            suggested ones.
         file: a text file to write to.
-        split: str.
-        feature_lengths: dictionary of ints; None for the suggested lengths.
         feature_converter, length_buckets: see `Batching`.
         max_examples: int, the most examples to read of a task.
         shown_examples: int.
@@ -210,9 +209,7 @@ class _TaskReport:
 def write_images(source, file, *, split="train", max_examples=10_000):
     """Writes the splits, and classes and sizes of up to `max_examples` random images.
 
-    Args:
-        source: see `remixer_tf.data.images`.
-        file, split, max_examples: see `write_task`.
+    For the source see `remixer_tf.data.images`, for the others `write_task`.
     """
     rows = [[name, f"{source.num_examples(name):,}"] for name in source.splits]
     write_table(file, "text", source.name, ["split", "images"], rows)

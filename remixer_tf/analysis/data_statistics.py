@@ -78,10 +78,8 @@ def unknown(sequences, vocabulary):
 def share_of_padding(examples, codec, pack=False, length_buckets=None):
     """Returns the share of positions that are padding, and the number of rows.
 
-    Args:
-        examples: list of dictionaries of int arrays `[n]`.
-        codec: their `Codec`.
-        pack, length_buckets: see `Batching`.
+    `examples` is a list of dictionaries of int arrays `[n]`, `codec` their `Codec`; for
+    the others see `Batching`.
     """
     converter = codec.converter(pack=pack)
     buckets = LengthBuckets(length_buckets, dict(codec.lengths), converter)

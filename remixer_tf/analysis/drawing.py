@@ -32,12 +32,8 @@ from remixer_tf.training.run_folder import check_writable
 def draw_checkpoint(run, model_dir, pictures, *, step=None):
     """Draws a checkpoint of a `Run` by a `Pictures`, and returns the path of the page.
 
-    The step is None for the newest checkpoint, "best" for the best.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        OSError: nothing can be written to the folder `model_dir`.
-        ValueError: the checkpoint does not fit the model, or `Pictures` raises it.
+    The step is None for the newest checkpoint, "best" for the best. Raises a ValueError
+    if the checkpoint does not fit the model, or `Pictures` raises it.
     """
     if tf.io.gfile.isdir(model_dir):
         check_writable(model_dir)
@@ -66,12 +62,7 @@ class _Pictures:
                 self.draw_page(model_dir, model, step)
 
     def draw_page(self, model_dir, model, step):
-        """Draws and writes, and returns the path of the page.
-
-        Raises:
-            ValueError: no layer of the model mixes, attends or has an alpha. With a
-                text: no layer attends, or the model cannot read the text.
-        """
+        """Draws and writes, and returns the path of the page."""
         return write_page(model_dir, step, self.draw(model, step))
 
     def draw(self, model, step):
@@ -290,10 +281,7 @@ def page_path(model_dir, step):
 
 
 def write_page(model_dir, step, figures):
-    """Writes figures by name as files, to TensorBoard and on a page.
-
-    Returns the path of the page.
-    """
+    """Writes figures as files, to TensorBoard and on a page; returns its path."""
     page = page_path(model_dir, step)
     folder = os.path.dirname(page)
     tf.io.gfile.makedirs(folder)

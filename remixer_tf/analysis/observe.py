@@ -11,17 +11,13 @@ from remixer_tf.layers import capture
 class Observation(NamedTuple):
     """A value that a layer sowed, see `capture`.
 
-    Attributes:
-        layer: the layer.
-        name: 'mixing', 'attention' or 'alpha'.
-        value: float32 array. Static mixing has `[heads, target, source]`. Attention has
-            that shape too: the mean over examples with a real target token, NaN without
-            any. Alpha has any shape.
+    Static mixing is `[heads, target, source]`. Attention has that shape too: the mean
+    over examples with a real target token, NaN without any. Alpha has any shape.
     """
 
     layer: Any
-    name: str
-    value: np.ndarray
+    name: str  # 'mixing', 'attention' or 'alpha'
+    value: np.ndarray  # float32
 
 
 def observe(model, batch):

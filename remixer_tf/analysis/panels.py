@@ -12,18 +12,12 @@ _SHOWN_ROWS = 5
 
 
 class Map(NamedTuple):
-    """A matrix `[target, source]` as colours.
+    """A matrix `[target, source]` as colours."""
 
-    Attributes:
-        matrix: float array. NaN stays white.
-        signed: bool. True shows both signs, and zero white. False shows weights from 0
-            to their 99.5th percentile.
-        x, y: lists of str, labels of columns and rows. None means positions, and an
-            empty list no labels.
-    """
-
-    matrix: np.ndarray
+    matrix: np.ndarray  # NaN stays white
+    # Shows both signs, and zero white; else weights from 0 to their 99.5th percentile.
     signed: bool = False
+    # Labels of columns and rows. None means positions, and an empty list no labels.
     x: list | None = None
     y: list | None = None
 
@@ -75,15 +69,11 @@ def draw_observations(observations, where, image_side=None):
     Static mixing with a softmax is shown as weights ("Remixers", Figure 2). Without one
     it is a signed matrix, with curves of some rows (gMLP, Figures 3 and 4). A Toeplitz
     matrix has a curve over the relative position, before any softmax (gMLP, Figure 9).
+    With `image_side`, the number of patches of an image's side, rows are shown as
+    images (gMLP, Figure 3).
 
-    Args:
-        observations: from `observe`, for a batch.
-        where: str, model and data in the titles.
-        image_side: int, the number of patches of an image's side. Rows are then shown
-            as images (gMLP, Figure 3). None for text.
-
-    Returns:
-        dictionary of names to figures; empty if there is nothing to show.
+    `where` names model and data in the titles. Returns {name: figure} of the
+    observations, empty if there is nothing to show.
     """
     panels, alphas = [], {}
     for layer, name, value in observations:
@@ -104,14 +94,9 @@ def draw_observations(observations, where, image_side=None):
 def draw_attention(observations, tokens, where):
     """Draws the attention in one example, between named tokens (gMLP, Figure 10).
 
-    Args:
-        observations: from `observe`, for a batch of one example.
-        tokens: dictionary of 'encoder' and 'decoder' to two lists of str, the tokens
-            read at each position, and the labels of its row.
-        where: str, of the titles.
-
-    Returns:
-        dictionary of names to figures; empty if no layer attends.
+    `observations` come from `observe`, for a batch of one example. `tokens` maps
+    'encoder' and 'decoder' to two lists of str, the tokens read at each position, and
+    the labels of its row. Returns {name: figure}, empty if no layer attends.
     """
     panels = []
     for layer, name, value in observations:

@@ -10,14 +10,9 @@ _WIDTH = 200  # columns of text, more than a terminal may have
 
 
 def write_table(file, format, title, header, rows, labels=1):
-    """Writes a table to a text file.
+    """Writes a table of str in a format of `FORMATS` to a text file; CSV has no title.
 
-    Args:
-        file: a text file to write to.
-        format: one of `FORMATS`.
-        title: str; "" for none. CSV has none.
-        header, rows: list of str, and list of such lists.
-        labels: int, the columns that are aligned to the left. The others are numbers.
+    The first `labels` columns are aligned to the left. The others are numbers.
     """
     if format == "csv":
         csv.writer(file, lineterminator="\n").writerows([header, *rows])

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.paths import locate
-from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.checks import check_paths
+from remixer_tf.errors import MissingFileError, UserError, check_paths
 from remixer_tf.models.adapters import of_adapter
 
 

@@ -19,7 +19,7 @@ NAMES = {
     "keras.optimizers": "Adam AdamW Lion Muon SGD",
     "seqio": "EncDecFeatureConverter LMFeatureConverter PrefixLMFeatureConverter",
     "remixer_tf.analysis.drawing": "ImagePictures Pictures",
-    "remixer_tf.analysis.paper": "PaperRow",
+    "remixer_tf.analysis.cost_table": "PaperRow",
     "remixer_tf.checkpoints.initial": "InitialCheckpoint identity_mixing",
     "remixer_tf.checkpoints.paths": "relative_paths",
     "remixer_tf.configuration.bindings": "scope",

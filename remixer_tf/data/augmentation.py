@@ -15,10 +15,8 @@ class Seeds(keras.random.SeedGenerator):
 
     Keras' preprocessing layers have a seed that counts their calls: a restored iterator
     would continue with other numbers. They accept any `SeedGenerator` in its place, and
-    this one has no state.
-
-    Args:
-        numbers: ints or int64 scalars that identify the example.
+    this one has no state. `numbers` are ints or int64 scalars that identify the
+    example.
     """
 
     def __init__(self, *numbers):
@@ -40,12 +38,8 @@ def _fold_in(seed, number):
 def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
     """A random part of the image, stretched to a square (Inception's crop).
 
-    Its area is a random share of the image's, its aspect ratio lies in [3/4, 4/3].
-
-    Args:
-        image, seeds: see the module.
-        image_size: int, side of the square.
-        area: (least, most) share.
+    Its area is a random share of the image's, from `area`, its aspect ratio lies in
+    [3/4, 4/3]. `image_size` is the side of the square in pixels.
     """
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.shape(image),

@@ -38,7 +38,8 @@ def write_caches(task, directory, num_shards=16, splits=None):
     """Writes the cached examples of a task, or of every task of a mixture.
 
     A task's folder appears when it is complete; an existing one is not changed. The
-    same task gives the same files, byte by byte.
+    same task gives the same files, byte by byte. Yields (folder, split, statistics):
+    {"examples": int, "targets_tokens": int, "targets_max_tokens": int, ...}.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`.
@@ -46,14 +47,9 @@ def write_caches(task, directory, num_shards=16, splits=None):
         num_shards: int, files of each split.
         splits: list of str; None for all of a task's.
 
-    Yields:
-        (folder, split, statistics): {"examples": int, "targets_tokens": int,
-        "targets_max_tokens": int, ...}.
-
     Raises:
         ValueError: a task cannot be cached or lacks a split, a split has no examples,
             or an existing cache has another vocabulary.
-        OSError: a folder cannot be written.
     """
     for subtask in seqio.get_subtasks(task):
         folder = _folder(directory, subtask)
@@ -107,11 +103,8 @@ def cached_task(task, directory):
     """A `seqio.Task` that reads what `write_caches` wrote in place of its source.
 
     Without shuffling, up to 16 shards give the task's own examples, in the same order
-    and with the same random numbers.
-
-    Raises:
-        FileNotFoundError: `directory` has no cache of the task.
-        ValueError: the task cannot be cached, or the cache has another vocabulary.
+    and with the same random numbers. Errors: there is no cache of the task, the task
+    cannot be cached, or the cache has another vocabulary.
     """
     folder = _folder(directory, task)
     if not tf.io.gfile.exists(_completed(folder)):

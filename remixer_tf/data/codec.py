@@ -239,11 +239,9 @@ class _OneTokenizer(seqio.SentencePieceVocabulary):
 
 
 def _saved_once(tokenizer):
-    """Lets a SavedModel hold the tokenizer's vocabulary once.
-
-    TensorFlow Text gives it to an op, which `tf.saved_model.save` writes into the main
-    graph and into a function that makes the resource. Here both call one function.
-    """
+    """Lets a SavedModel hold the tokenizer's vocabulary once."""
+    # TensorFlow Text gives it to an op, which `tf.saved_model.save` writes into the
+    # main graph and into a function that makes the resource. Both call one here.
     resource = tokenizer._model_resource
     create = tf.function(resource._create_resource, autograph=False)
     resource._create_resource = create.get_concrete_function()

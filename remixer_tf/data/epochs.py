@@ -12,9 +12,8 @@ from remixer_tf.errors import UserError
 def examples_per_epoch(task, split="train"):
     """Returns the number of examples in the source of a task or mixture.
 
-    Raises:
-        ValueError: a source does not know its number, or a task joins or cuts its
-            source's examples, as span corruption does.
+    Raises a ValueError if a source does not know its number, or if a task joins or cuts
+    its source's examples, as span corruption does.
     """
     total = 0
     for subtask in seqio.get_subtasks(get_task(task)):

@@ -9,30 +9,19 @@ import tensorflow as tf
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models import DecoderOnly
 
 
 def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
-    """Reads a split once, in its order, for evaluation.
+    """Reads a split of a `seqio.Task` once, in its order, for evaluation.
 
-    Inputs are trimmed as in training. Targets are whole, since metrics compare
-    predictions with them; a `Codec` trims them for the model.
+    Inputs are trimmed as in training, unless `trim` is false or the task makes its
+    examples for `feature_lengths`, as span corruption. Targets are whole, since metrics
+    compare predictions with them; a `Codec` trims them for the model. `max_examples`
+    are only the first; None for all.
 
-    Args:
-        task: a `seqio.Task`.
-        split: str.
-        feature_lengths: dictionary of ints.
-        max_examples: int, only the first; None for all.
-        trim: bool, whether to trim inputs. A task that makes its examples for
-            `feature_lengths`, as span corruption, ignores it.
-
-    Returns:
-        list of dictionaries of NumPy arrays, with every feature.
-
-    Raises:
-        ValueError: an unknown split, or a split without examples.
+    Returns a list, not empty, of dictionaries of NumPy arrays, with every feature.
     """
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
@@ -61,9 +50,11 @@ def converter_for(model):
 
 
 def batch_examples(examples, codec, *, batch_size, length_buckets=None):
-    """Batches examples in memory, each once.
+    """Batches examples in memory, each once, as a `tf.data.Dataset`.
 
-    The last batch is filled up with copies of an example, with loss weights 0.
+    It has dictionaries of int32 `[batch_size, length]`, and `example_index`
+    `[batch_size]`: the index in `examples`, -1 in rows that fill up the last batch.
+    These are copies with loss weights 0.
 
     Args:
         examples: list from `read_examples`.
@@ -71,10 +62,6 @@ def batch_examples(examples, codec, *, batch_size, length_buckets=None):
         batch_size: int.
         length_buckets: None, or as in `Batching`. The examples are then sorted by
             length, and each batch is cut to the first bucket that holds it.
-
-    Returns:
-        a `tf.data.Dataset` of dictionaries of int32 `[batch_size, length]`, and
-        `example_index` `[batch_size]`: the index in `examples`, -1 in filling rows.
     """
     lengths = dict(codec.lengths)
     buckets = LengthBuckets(length_buckets, lengths, codec.converter(pack=False))
@@ -109,11 +96,9 @@ def batch_examples(examples, codec, *, batch_size, length_buckets=None):
 
 
 def _bucket_and_lengths(example, buckets, first):
-    """Key that sorts examples for decoding, within a bucket by the feature `first`.
-
-    Rows whose targets are equally long end together. Prompts of a language model matter
-    more: one call reads what all rows have, and steps read the rest.
-    """
+    """Key that sorts examples for decoding, within a bucket by the feature `first`."""
+    # Rows whose targets are equally long end together. Prompts of a language model
+    # matter more: one call reads what all rows have, and steps read the rest.
     full = buckets[-1]
     lengths = {name: min(len(example[name]), full[name]) for name in full}
     bucket = next(

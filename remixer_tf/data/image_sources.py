@@ -33,8 +33,8 @@ _JPEG = b"\xff\xd8\xff"
 def count_pixels(data):
     """Height times width, as the header of a file's content says: an int64.
 
-    A file of some kilobytes may claim to be an image of gigabytes. The result is 0 if
-    it is neither a JPEG nor a PNG. The op fails on a JPEG with a damaged header.
+    A file of some kilobytes may claim to be an image of gigabytes. 0 if it is neither a
+    JPEG nor a PNG. The op fails on a JPEG with a damaged header.
     """
     # Every PNG starts with these 16 bytes; its width and height follow.
     head = tf.strings.substr(data, 0, 24)

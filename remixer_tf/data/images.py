@@ -13,8 +13,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.augmentation import Seeds, choose, mix
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 
 _TRANSFORMS, _MIXING = 0, 1  # the uses of `Seeds`
 _NAMES = ("images", "labels", "label_weights")
@@ -142,11 +141,8 @@ class PositionDataset:
 
     A checkpoint of tf.data's own iterator holds all that was read ahead, here images.
     An experimental option prevents that, but then short-lived iterators crash the
-    process. If an element follows from its number, the number is enough.
-
-    Args:
-        make: function of an int, `start`, that returns the `tf.data.Dataset` of the
-            elements number start, start + 1, ...
+    process. `make(start)` returns the `tf.data.Dataset` of the elements number start,
+    start + 1, ...
     """
 
     def __init__(self, make):

@@ -3,8 +3,7 @@
 import seqio
 import tensorflow as tf
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_numbers
+from remixer_tf.errors import UserError, check_numbers
 from remixer_tf.layers.sparse_gate import DECIDING_SHARE, count_first
 
 

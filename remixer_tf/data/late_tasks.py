@@ -7,8 +7,7 @@ register_late = _waiting.append  # Takes a function that registers tasks.
 def register_waiting():
     """Calls the functions of `register_late`; returns whether there were any.
 
-    Raises:
-        ImportError: one of their libraries is not installed; they can be called again.
+    If one raises an ImportError, it can be called again.
     """
     found = bool(_waiting)
     while _waiting:

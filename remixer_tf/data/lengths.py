@@ -11,8 +11,7 @@ import tensorflow_datasets as tfds
 from absl import logging
 
 from remixer_tf.data.failures import fail_unless, how_to_fetch
-from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import MissingFileError, UserError, check_integers
 
 _FIRST = 5  # over-long examples that are named
 
@@ -50,12 +49,8 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
 
     EOS counts. seqio trims such examples without a message. A preprocessor that cannot
     work without lengths (T5's span corruption) gets `feature_lengths`; all others see
-    whole examples.
-
-    Args:
-        task: a `seqio.Task` or `seqio.Mixture`, whose tasks are all counted.
-        split, feature_lengths, shard_info: see `train_dataset`.
-        limit: int, how many examples of each task to count at most; None for all.
+    whole examples. Of each task of a mixture, `limit` are counted at most; None for
+    all. For the other arguments see `train_dataset`.
     """
     if isinstance(task, seqio.Mixture):
         options = split, feature_lengths, limit, shard_info
@@ -127,11 +122,7 @@ def has_split(task, split):
 
 
 def splits_of(task):
-    """Returns the splits of a `seqio.Task`.
-
-    Raises:
-        FileNotFoundError: its dataset of TensorFlow Datasets is missing.
-    """
+    """Returns the splits of a `seqio.Task`, whose TFDS dataset must be there."""
     source = task.source
     if not isinstance(source, seqio.TfdsDataSource) or source.splits:
         return task.splits
@@ -231,8 +222,7 @@ class LongExamples:
     def report(self, count):
         """Logs an `OverLength` and returns it; returns None if `count_limit` is 0.
 
-        Raises:
-            ValueError: "refuse" and a long example, or "skip" and no other.
+        Raises a ValueError if "refuse" meets a long example, or "skip" no other.
         """
         if not self.count_limit:
             return None
@@ -280,15 +270,10 @@ def refuse_over_length(task, split, feature_lengths):
 class LengthBuckets:
     """Padded lengths, from the shortest to the model's.
 
-    Args:
-        buckets: list of dictionaries such as `{"inputs": 16, "targets": 32}`, each at
-            least as long as the one before in every feature. `feature_lengths` is the
-            last bucket and need not be listed.
-        feature_lengths: dictionary of ints.
-        feature_converter: a `seqio.FeatureConverter`, for the model's features.
-
-    Raises:
-        ValueError: a bucket has other features, or lengths that do not grow.
+    `buckets` is a list of dictionaries such as `{"inputs": 16, "targets": 32}`, each at
+    least as long as the one before in every feature, else a ValueError.
+    `feature_lengths` is the last and need not be listed. The `feature_converter`, a
+    `seqio.FeatureConverter`, knows the model's features.
     """
 
     def __init__(self, buckets, feature_lengths, feature_converter):

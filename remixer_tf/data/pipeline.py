@@ -37,8 +37,13 @@ from remixer_tf.data.lengths import (
     whole_lengths,
 )
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
-from remixer_tf.errors import MissingFileError, UserError, nearest
-from remixer_tf.layers.checks import check_integers, check_paths
+from remixer_tf.errors import (
+    MissingFileError,
+    UserError,
+    check_integers,
+    check_paths,
+    nearest,
+)
 
 
 def get_task(name, vocabulary=None, cache_dir=None, without=()):
@@ -137,11 +142,9 @@ def _replace_vocabulary(task, vocabulary):
 
 
 def _change_tasks(task, change):
-    """Returns a task, or a mixture with all its tasks, changed by `change`.
-
-    A mixture keeps its sub-mixtures, so that its rates stay seqio's. Rates that count
-    examples ask the changed task, which knows their number if it is cached.
-    """
+    """Returns a task, or a mixture with all its tasks, changed by `change`."""
+    # A mixture keeps its sub-mixtures, so that its rates stay seqio's. Rates that count
+    # examples ask the changed task, which knows their number if it is cached.
     changed = {}  # By name, since several sub-mixtures may share a task.
 
     def copy(provider):
@@ -310,12 +313,9 @@ def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
 
 
 def _keep_features(task, names):
-    """The task without other features, which would fill the shuffle buffer.
+    """The task without other features, which the shuffle buffer would hold."""
 
-    Every checkpoint holds the buffer.
-    """
-
-    def keep(dataset):
+    def keep(dataset):  # Every checkpoint holds the buffer.
         return dataset.map(lambda example: {name: example[name] for name in names})
 
     task = with_seed(task)
@@ -331,10 +331,7 @@ def with_seed(task):
 
 
 class _FunctionSource(seqio.FunctionDataSource):
-    """A source whose function may lack an argument `seed`: then it does not shuffle.
-
-    seqio refuses such functions, since its checkpoints lack the iterator.
-    """
+    """A source whose function may lack an argument `seed`, which seqio refuses."""
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **unused):
         if "seed" in inspect.signature(self._dataset_fn).parameters:
@@ -361,10 +358,7 @@ def check_split(task, split):
 
 
 def _count_examples(task, split, feature_lengths, limit, shard_info):
-    """Counts long examples, see `count_over_length`, and checks that there are any.
-
-    A task without examples would let `repeat` run forever.
-    """
+    """Counts long examples; without any example `repeat` would run forever."""
     counts, missing = [], {}
     for subtask in seqio.get_subtasks(task):
         try:

@@ -126,8 +126,7 @@ def _cut(example, sep, length, stride):
 def cut_span(example, span):
     """Cuts the text between two positions, `span`, of a window of `span_windows`.
 
-    Returns:
-        str without outer spaces; "" unless both tokens are the context's.
+    It is stripped, and "" unless both tokens are the context's.
     """
     first, last = example["offsets"][span[0]], example["offsets"][span[1]]
     if min(*first, *last) < 0:
@@ -148,13 +147,10 @@ class SpanFeatureConverter(ClassifierFeatureConverter):
 
 
 def _windows_of_most_context(number, starts, room):
-    """BERT's maximum context: for each token the window with most tokens around it.
-
-    A window's score is the number of tokens to the left or to the right, whichever is
-    less, and a hundredth of its length; the first of equal ones is taken. All are
-    int32: `number` tokens, the `starts` of windows, and the `room` of each; the last
-    may be shorter.
-    """
+    """BERT's maximum context: for each token the window with most tokens around it."""
+    # A window's score is the number of tokens to the left or to the right, whichever is
+    # less, and a hundredth of its length; the first of equal ones is taken. The last
+    # window may be shorter than `room`.
     starts = starts[:, None]
     lengths = tf.minimum(room, number - starts)
     left = tf.range(number) - starts
@@ -187,10 +183,7 @@ def _check_offsets(vocabulary):
 
 
 def _first_answer(context, answers, name):
-    """Returns start and end of the first answer in bytes, and its text, stripped.
-
-    Without an answer they are 0, 0 and "".
-    """
+    """Bytes where the first answer starts and ends, and its text; 0, 0, "" for none."""
     text = tf.concat([answers["text"], [""]], 0)[0]
     characters = tf.concat([answers["answer_start"], [0]], 0)[0]
     before = tf.strings.substr(context, 0, characters, unit="UTF8_CHAR")

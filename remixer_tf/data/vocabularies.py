@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.failures import files_near
-from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.checks import check_paths
+from remixer_tf.errors import MissingFileError, UserError, check_paths
 
 
 def byte_vocabulary(extra_ids=0):
@@ -90,10 +89,8 @@ def vocabulary_size(task):
 def describe_vocabularies(task):
     """Identifies the vocabularies of a task's (or mixture's) text.
 
-    Returns:
-        dictionary feature -> {"kind", "size", "extra_ids"}; a vocabulary of pieces also
-        has "sha256" and "file", which only serves messages. Features that are not text
-        are left out.
+    Returns {feature: {"kind", "size", "extra_ids"}}; a vocabulary of pieces also has
+    "sha256" and "file", which only serves messages.
     """
     vocabularies = {}
     for name, feature in task.output_features.items():

@@ -24,14 +24,9 @@ _folder = None  # where `trained_vocabulary` writes instead of its `path`
 def read_texts(task, split="train", features=("inputs", "targets"), num_examples=None):
     """Reads the texts of a task or mixture before tokenization, a list of str.
 
-    Args:
-        task: a registered name.
-        split: str.
-        features: names of features, whose texts follow each other.
-        num_examples: int, only the first of each task; None or 0 for all.
-
-    Raises:
-        ValueError: the task or split is unknown, keeps no such text or is empty.
+    The texts of the `features`, names, follow each other. `num_examples` are only the
+    first of each task; None or 0 for all. Raises a ValueError if the task or split is
+    unknown, keeps no such text or is empty.
     """
     suffix, texts = "_pretokenized", []
 
@@ -76,7 +71,6 @@ def train_vocabulary(
     Raises:
         ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
             large for these texts; then the message has a size that fits.
-        OSError: the file cannot be written.
     """
     vocab_size, options = _size(texts, vocab_size, model_type)
     _check_output(output)

@@ -10,8 +10,7 @@ import tensorflow_text as tf_text
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.vocabularies import SpecialIds
-from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.layers.checks import check_paths
+from remixer_tf.errors import MissingFileError, UserError, check_paths
 
 _SPECIAL = ("[MASK]", "[CLS]", "[SEP]", "[UNK]")
 
@@ -39,8 +38,11 @@ def wordpiece_vocabulary(path, lower_case=True):
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
     try:
-        read = _pieces_of_json if path.endswith(".json") else _pieces_of_text
-        pieces = read(content.decode())
+        text = content.decode()
+        if path.endswith(".json"):
+            pieces = _pieces_of_json(text)
+        else:
+            pieces = text.removesuffix("\n").split("\n")
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as e:
         raise UserError(f"{path!r} has no WordPiece vocabulary: {e}.") from e
     missing = [piece for piece in _SPECIAL if piece not in pieces]
@@ -54,10 +56,6 @@ def wordpiece_vocabulary(path, lower_case=True):
         ((twice, _),) = collections.Counter(pieces).most_common(1)
         raise UserError(f"The vocabulary {path!r} has the piece {twice!r} twice.")
     return WordPieceVocabulary(path, tuple(pieces), lower_case)
-
-
-def _pieces_of_text(text):
-    return text.removesuffix("\n").split("\n")
 
 
 def _pieces_of_json(text):
@@ -75,12 +73,8 @@ class WordPieceVocabulary(seqio.Vocabulary):
     """Pieces of words (BERT, section 3), with the ids of its vocabulary file.
 
     A text is cut at blanks, punctuation and Chinese characters, and each word into the
-    longest pieces from its start. [CLS] and [SEP] in a text are text.
-
-    Args:
-        file: str, where the pieces were read.
-        pieces: tuple of str.
-        lower_case: bool, see `wordpiece_vocabulary`.
+    longest pieces from its start. [CLS] and [SEP] in a text are text. `pieces` is a
+    tuple of str, read in `file`; for `lower_case` see `wordpiece_vocabulary`.
     """
 
     def __init__(self, file, pieces, lower_case):
@@ -118,10 +112,9 @@ class WordPieceVocabulary(seqio.Vocabulary):
         return self
 
     def tokenize_with_offsets(self, text):
-        """Cuts a text, string `[]`.
+        """Cuts a text, string `[]`, into ids, int32 `[n]`.
 
-        Returns int32 `[n]` each: the ids, and where they start and end in the text, in
-        bytes.
+        Returns them, and where they start and end in the text, in bytes.
         """
         # Bytes that are not UTF-8 become U+FFFD. BERT leaves it and NUL out.
         clean = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")

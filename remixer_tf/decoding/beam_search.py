@@ -7,8 +7,7 @@ from keras import ops
 from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers
 
 
 class T5Rules:
@@ -161,18 +160,13 @@ def beam_search(
 
 
 class _Found(NamedTuple):
-    """The search's state.
+    """The search's state."""
 
-    Attributes:
-        open: bool `[batch, beams]`, whether a place has a hypothesis. At first one
-            has; a constraint may leave places unused.
-        answers: `Answers` `[batch, beams, ..]`, those found, best first.
-        ranks: float32 `[batch, beams]`, what they are ordered by; -inf for none.
-    """
-
+    # bool [batch, beams], whether a place has a hypothesis. At first one has; a
+    # constraint may leave places unused.
     open: Any
-    answers: Any
-    ranks: Any
+    answers: Any  # `Answers` [batch, beams, ..], those found, best first
+    ranks: Any  # float32 [batch, beams], what they are ordered by; -inf for none
 
 
 class _Beams(NamedTuple):

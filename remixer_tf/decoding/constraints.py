@@ -7,8 +7,7 @@ import operator
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 
 IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
 
@@ -43,16 +42,11 @@ class AnswerLimits:
 
 
 class Constraint:
-    """Which tokens may come next in each hypothesis.
+    """Which tokens may come next in each hypothesis, by an `AnswerLimits`.
 
     The allowed answers are a trie over token ids. A hypothesis stands on a node of it;
     the trie's edges lie in one table, those of a node side by side, and edge `e` leads
-    to node `e + 1`.
-
-    Args:
-        eos_id: int, the token that ends an answer.
-        max_length: int, tokens of an answer at most, EOS included.
-        limits: an `AnswerLimits`; see there for what is raised.
+    to node `e + 1`. `max_length` counts EOS, `eos_id`.
     """
 
     def __init__(self, eos_id, max_length, limits):
@@ -113,9 +107,6 @@ class Constraint:
             log_probs: float32 `[batch, beams, vocab_size]`, of the next tokens.
             place: int32 `[batch]`, how many tokens are written.
             nodes: int32 `[batch, beams]`, 0 at first.
-
-        Raises:
-            ValueError: an allowed answer has an id that the model lacks.
         """
         size = log_probs.shape[-1]
         if self.allowed:
@@ -143,10 +134,8 @@ class Constraint:
         return ops.take_along_axis(edges, which[..., None], axis=-1)[..., 0] + 1
 
     def _children(self, nodes):
-        """The edges of nodes, and their tokens: int32 `[batch, beams, width]`.
-
-        Where a node has fewer than others, its last edge is repeated.
-        """
+        """Edges of nodes, and their tokens: int32 `[batch, beams, width]`."""
+        # Where a node has fewer than others, its last edge is repeated.
         first = ops.take(self._first, nodes, axis=0)[..., None]
         last = ops.take(self._last, nodes, axis=0)[..., None]
         edges = ops.minimum(first + ops.arange(self._width, dtype="int32"), last)
@@ -167,9 +156,8 @@ def _token_ids(allowed):
 def mark(like, tokens):
     """Which tokens of a vocabulary occur, bool of the shape of `like`.
 
-    Args:
-        like: `[batch, beams, vocab_size]`.
-        tokens: int32 `[batch, beams, length]`; those of `vocab_size` do not count.
+    `like` is `[batch, beams, vocab_size]`, `tokens` int32 `[batch, beams, length]`;
+    tokens of `vocab_size` do not count.
     """
     size = like.shape[-1]
     tokens = ops.reshape(tokens, (-1, tokens.shape[-1]))

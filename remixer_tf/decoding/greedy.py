@@ -9,14 +9,8 @@ from remixer_tf.kernels.largest import largest
 def greedy_decode(model, batch, max_length, eos_id=1, limits=None):
     """Takes the likeliest token at every step, until all rows have ended.
 
-    Args:
-        model, batch, max_length, eos_id, limits: see `decode`.
-
-    Returns:
-        a `Decoded`. Scores are log-probabilities after the penalty of repetition.
-
-    Raises:
-        ValueError: see `decode`.
+    For arguments and errors see `decode`. Returns a `Decoded`; scores are
+    log-probabilities after the penalty of repetition.
     """
 
     def choose(log_probs, hypotheses, place, state):

@@ -3,8 +3,7 @@
 from keras import ops
 
 from remixer_tf.decoding.constraints import IMPOSSIBLE, mark
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers
 
 
 class Repetition:
@@ -28,10 +27,8 @@ class Repetition:
     def penalize(self, scores, read, step):
         """Lowers the scores of tokens that were read.
 
-        Args:
-            scores: float32 `[batch, beams, vocab_size]`, of the next tokens.
-            read: int32 `[batch, beams, length]`, from `tokens_read`.
-            step: int32 scalar; tokens 0 to `step` of `read` are there.
+        `scores` are float32 `[batch, beams, vocab_size]`, of the next tokens. Of
+        `read`, see `tokens_read`, tokens 0 to `step` are there.
         """
         if self.penalty == 1:
             return scores

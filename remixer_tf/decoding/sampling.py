@@ -6,9 +6,8 @@ from keras import ops
 
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers, check_numbers
 from remixer_tf.kernels.largest import largest
-from remixer_tf.layers.checks import check_integers, check_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +44,8 @@ class Sampling:
     def draw(self, logits, uniform):
         """Draws tokens by the inverse of the cumulative distribution.
 
-        Args:
-            logits: float32 `[batch, beams, vocab_size]`.
-            uniform: float32 `[batch, beams, 1]` in [0, 1).
-
-        Returns:
-            int32 `[batch, beams]`.
+        Logits are float32 `[batch, beams, vocab_size]`; `uniform` is float32 `[batch,
+        beams, 1]` in [0, 1). Returns int32 `[batch, beams]`.
         """
         if self.temperature == 0:
             return largest(logits)

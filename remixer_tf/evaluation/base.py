@@ -24,7 +24,7 @@ from remixer_tf.data.lengths import (
 )
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
 from remixer_tf.evaluation.results import (
     metrics_by_name,
@@ -37,7 +37,6 @@ from remixer_tf.evaluation.results import (
 )
 from remixer_tf.evaluation.splits import TaskSplit, data_of, default_splits
 from remixer_tf.evaluation.task_metrics import compute_metrics, metrics_of
-from remixer_tf.layers.checks import check_integers
 
 
 class Evaluation:
@@ -120,22 +119,14 @@ class Evaluation:
     ):
         """Evaluates parts without a result, writes their results, and prints all.
 
-        All hosts call it. The first of them writes and prints.
+        All hosts call it. The first of them writes and prints. Returns {task name:
+        {split: result}} for the `step` of the engine's model.
 
         Args:
-            model_dir: folder of the run.
-            engine: the `Engine` that has the model.
-            step: int, of the model's weights.
             checkpoint: a function that returns a hash of the checkpoint, see
                 `reading.hash_checkpoint`. Without one, None, no result is known.
             bindings: dictionary of str, the bindings of gin that can change a result.
             force: bool, whether to evaluate again what is known.
-
-        Returns:
-            dictionary task name -> split -> result.
-
-        Raises:
-            OSError: a result cannot be written.
         """
         known = {}
         if checkpoint and not force:

@@ -45,12 +45,7 @@ class Best:
         """Finds the best of the known results of these evaluations.
 
         NaN is never best, but counts for the patience. Results after `step`, of a run
-        that was killed, are ignored.
-
-        Args:
-            model_dir, model, bindings: see `Evaluation.results`.
-            evaluations: list of `Evaluation`s.
-            step: int, of the present weights.
+        that was killed, are ignored. For the other arguments see `Evaluation.results`.
 
         Returns:
             (step, value, stop), the first two None without a result. `stop` is whether

@@ -6,20 +6,16 @@ import tensorflow as tf
 
 from remixer_tf import console
 from remixer_tf.data.eval_batches import batch_examples
-from remixer_tf.models.padding import depends_on_padding
+from remixer_tf.models.batches import depends_on_padding
 
 
 def call_on_examples(function, examples, codec, *, description, **options):
     """Calls a function on batches of examples, and shows a progress bar.
 
-    Args:
-        function: takes a dictionary of tensors [rows, ...]. Returns a structure of
-            NumPy arrays [rows, ...], of the same shapes for all batches.
-        examples, codec, options: see `batch_examples`.
-        description: str, of the progress bar.
-
-    Returns:
-        the structure, with arrays [num_examples, ...] in the order of the examples.
+    The function takes a dictionary of tensors [rows, ...], and returns a structure of
+    NumPy arrays [rows, ...], of the same shapes for all batches. Returns the structure,
+    with arrays [num_examples, ...] in the order of the examples. For examples, codec
+    and options see `batch_examples`.
     """
     places, results = [], []
     for batch in rich.progress.track(

@@ -12,10 +12,10 @@ from seqio.metrics import ModelOutputType
 
 from remixer_tf.data.codec import ragged
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.errors import check_integers
 from remixer_tf.evaluation.base import TextEvaluation, function_name
 from remixer_tf.evaluation.results import print_table, write_result
 from remixer_tf.evaluation.task_metrics import list_predictions
-from remixer_tf.layers.checks import check_integers
 
 
 class DecodedEvaluation(TextEvaluation):
@@ -127,15 +127,10 @@ class DecodedEvaluation(TextEvaluation):
 
 
 class DecodedExamples(NamedTuple):
-    """Predictions in the order of the examples.
+    """Predictions in the order of the examples."""
 
-    Attributes:
-        tokens: int32 array `[num_examples, max_length]`, 0 after EOS.
-        scores: float32 array `[num_examples, ...]`, see `Decoded`.
-    """
-
-    tokens: np.ndarray
-    scores: np.ndarray
+    tokens: np.ndarray  # int32 `[num_examples, max_length]`, 0 after EOS
+    scores: np.ndarray  # float32 `[num_examples, ...]`, see `Decoded`
 
     def outputs(self):
         """Returns the input of metrics of predictions, see `compute_metrics`."""

@@ -8,8 +8,7 @@ from absl import logging
 
 from remixer_tf.data.codec import pad, ragged
 from remixer_tf.decoding import Sampling, greedy_decode, sample
-from remixer_tf.errors import MissingLibraryError, UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import MissingLibraryError, UserError, check_integers
 from remixer_tf.serving.text_scorer import quarters
 
 try:
@@ -58,12 +57,9 @@ class HarnessModel(LM):
     def loglikelihood(self, requests, disable_tqdm=False):
         """Scores continuations of contexts, `Instance`s of two str.
 
-        Returns:
-            list of (float, bool), the log-likelihood, and whether greedy decoding gives
-            the continuation.
-
-        Raises:
-            ValueError: a continuation is longer than the model reads.
+        Returns a list of (float, bool), the log-likelihood, and whether greedy decoding
+        gives the continuation. Raises a ValueError if one is longer than the model
+        reads.
         """
         results = [None] * len(requests)
         pairs = self._cut([self._encode_pair(*request.args) for request in requests])

@@ -29,20 +29,10 @@ _SHOWN_EXAMPLES = 5
 
 
 def write_examples(model_dir, result, records, name, columns):
-    """Writes a line of JSON for each example of a result.
+    """Writes a line of JSON for each dictionary of `records`, an example of a result.
 
-    Args:
-        model_dir: folder of the run.
-        result: dictionary with evaluation, task, split and step.
-        records: iterable of dictionaries.
-        name: str, of the file.
-        columns: the keys that the returned table shows.
-
-    Returns:
-        str, the first records as a table in Markdown.
-
-    Raises:
-        OSError: the file cannot be written.
+    A result has evaluation, task, split and step, and `name` is the file's. Returns the
+    first records as a table in Markdown, with the keys `columns`.
     """
     rows = [columns, ["---"] * len(columns)]
     with _writing(model_dir, result) as folder:
@@ -60,9 +50,6 @@ def write_result(model_dir, kind, result, examples=None):
 
     A result is a dictionary with evaluation, task, split, step and metrics. Its kind is
     "metrics" (decoded), "loss" or "score". `examples` comes from `write_examples`.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     with _writing(model_dir, result) as folder:
         writer = _summary_writer(model_dir, "_".join(["eval", *result_names(result)]))
@@ -122,11 +109,7 @@ def read_result(model_dir, kind, identity):
 
 
 def read_records(model_dir, result, name="predictions.jsonl"):
-    """Returns the records that `write_examples` wrote, a list of dictionaries.
-
-    Raises:
-        OSError: the file is missing or damaged.
-    """
+    """Returns the records that `write_examples` wrote, a list of dictionaries."""
     path = os.path.join(_result_folder(model_dir, result), name)
     try:
         with tf.io.gfile.GFile(path) as file:
@@ -139,15 +122,13 @@ def read_records(model_dir, result, name="predictions.jsonl"):
 
 
 def _read_result(model_dir, path):
-    """Returns the result of a file. A damaged file is logged and gives None.
-
-    Its names must be those of its folder: others could lead out of the run.
-    """
+    """Returns the result of a file. A damaged file is logged and gives None."""
     with tf.io.gfile.GFile(path) as file:
         text = file.read()
     try:
         result = json.loads(text)
         known = type(result["step"]) is int and isinstance(result.get("key", {}), dict)
+        # Names other than those of its folder could lead out of the run.
         known &= _result_folder(model_dir, result) == os.path.dirname(path)
         values = result["metrics"].values()
         known &= all(isinstance(value, (int, float, str)) for value in values)

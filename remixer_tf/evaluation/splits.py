@@ -36,12 +36,9 @@ def default_splits(task):
 
 
 class TaskSplit:
-    """A split of a task. Each property is read once, when it is needed.
+    """A split of a `seqio.Task`. Each property is read once, when it is needed.
 
-    Args:
-        task: a `seqio.Task`.
-        split: str.
-        feature_lengths, max_examples: see `read_examples`.
+    For `feature_lengths` and `max_examples` see `read_examples`.
 
     Attributes:
         missing: the FileNotFoundError if it cannot be read, which is logged, or None.

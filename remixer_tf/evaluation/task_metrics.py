@@ -17,18 +17,10 @@ EVALUATED = {
 
 
 def compute_metrics(task, examples, outputs):
-    """Applies the task's metrics of these kinds of outputs.
+    """Applies the task's metrics to examples of `read_examples`.
 
-    Args:
-        task: a `seqio.Task`.
-        examples: list from `read_examples`.
-        outputs: dictionary of `seqio.metrics.ModelOutputType` to the model's outputs.
-
-    Returns:
-        dictionary of floats (or str). The parts of a nested name are joined by "/".
-
-    Raises:
-        ValueError: what `metrics_of` raises, or two metrics share a name.
+    `outputs` maps `seqio.metrics.ModelOutputType`s to the model's outputs. Returns a
+    dictionary of floats (or str). The parts of a nested name are joined by "/".
     """
     metrics = {}
     for metric in metrics_of(task, outputs):
@@ -52,8 +44,7 @@ def compute_metrics(task, examples, outputs):
 def metrics_of(task, kinds):
     """Returns the metrics of a task that take one of these `ModelOutputType`s.
 
-    Raises:
-        ValueError: no metric takes one, or a metric takes one that no evaluation gives.
+    Raises a ValueError if no metric takes one, or one takes what no evaluation gives.
     """
     metrics = list(task.metric_objs)
     needed = {metric.model_output_type for metric in metrics}
@@ -106,14 +97,9 @@ def text_of(task, example, feature):
 
 
 def list_predictions(task, examples, decoded):
-    """Yields the dictionaries of predictions.jsonl.
+    """Yields the dictionaries of predictions.jsonl from `DecodedExamples`.
 
     Their `idx` is the benchmark's number of the example, or a dictionary of several.
-
-    Args:
-        task: a `seqio.Task`.
-        examples: list from `read_examples`.
-        decoded: their `DecodedExamples`.
     """
     vocabulary = task.output_features["targets"].vocabulary
     for example, tokens in zip(examples, decoded.tokens, strict=True):

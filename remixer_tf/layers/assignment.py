@@ -69,12 +69,9 @@ def assign_balanced(affinities, mask):
 
 
 def _fill(values, free, room):
-    """Assigns all free tokens.
-
-    In each round either all applications are granted or another expert is full: there
-    are at most num_experts rounds. Values are float32 `[groups, num_experts, tokens]`
-    and finite; `room`, int32 `[groups, num_experts]`, is how many each expert takes.
-    """
+    """Assigns all free tokens, in at most num_experts rounds, see `assign_balanced`."""
+    # Values: float32 [groups, num_experts, tokens]; room: int32 [groups, num_experts].
+    # In each round either all applications are granted or another expert is full.
     _, num_experts, tokens = values.shape
     levels = min(2**20, 2**31 // ((num_experts + 1) * tokens))
     index = ops.arange(num_experts, dtype="int32")[:, None]

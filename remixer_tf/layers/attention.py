@@ -5,6 +5,7 @@ import functools
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_integers
 from remixer_tf.kernels.scores import scores
 from remixer_tf.layers.base import (
     MASKED,
@@ -16,7 +17,6 @@ from remixer_tf.layers.base import (
     split_examples,
     update_cache,
 )
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.sowing import sow
@@ -86,24 +86,25 @@ class _Attention(Sublayer):
         query = self._split_heads(self.query(x))
         return query * self.d_kv**-0.5 if self.scale_query else query
 
-    def _key_value(self, x):
-        return self._split_heads(self.key(x)), self._split_heads(self.value(x))
+    def _kept(self, x):
+        """Keys and values of x, what a cache keeps: `[batch, heads, length, d_kv]`."""
+        return {
+            "key": self._split_heads(self.key(x)),
+            "value": self._split_heads(self.value(x)),
+        }
 
     def _split_heads(self, x):
         """`[batch, length, heads * d_kv]` to `[batch, heads, length, d_kv]`."""
         x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, self.d_kv))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _attend(self, x, key, value, bias, training=False):
-        """Attends from x to key and value `[batch, heads, kv_length, d_kv]`.
-
-        `bias`: float32, broadcast to `[batch, heads, length, kv_length]`, or None.
-        """
-        logits = scores(self._query(x), key)  # Q K^T
+    def _attend(self, x, kept, bias, training=False):
+        """`bias`: float32, in the shape of the logits or broadcast to it; or None."""
+        logits = scores(self._query(x), kept["key"])  # Q K^T
         logits = ops.cast(logits, "float32")
         if bias is not None:
             logits += bias
-        return self._read(logits, value, training)
+        return self._read(logits, kept["value"], training)
 
     def _read(self, logits, value, training=False, ancestry=None):
         """`softmax(logits) V W_o`; logits float32 `[batch, heads, length, source]`."""
@@ -156,6 +157,7 @@ class SelfAttention(_Attention):
 
     causal = None
     reorders_cache = False
+    keeps = ("key", "value")  # of `_kept`
 
     def __init__(
         self,
@@ -183,8 +185,7 @@ class SelfAttention(_Attention):
 
     def call(self, x, context, training=False):
         bias = self._bias(x.shape[1], context)
-        key, value = self._key_value(x)
-        return self._attend(x, key, value, bias, training)
+        return self._attend(x, self._kept(x), bias, training)
 
     def _bias(self, length, context):
         """The biases and masks that a whole sequence adds to its logits."""
@@ -218,28 +219,20 @@ class SelfAttention(_Attention):
     def init_cache(self, batch_size, max_length, context):
         require_causal(self)
         shape = (batch_size, self.num_heads, max_length, self.d_kv)
-        zeros = ops.zeros(shape, self.compute_dtype)
-        return {"key": zeros, "value": zeros}
+        return dict.fromkeys(self.keeps, ops.zeros(shape, self.compute_dtype))
 
     def decode_step(self, x, cache, context, state):
-        key, value = self._key_value(x)
-        cache = {
-            "key": update_cache(cache["key"], key, state),
-            "value": update_cache(cache["value"], value, state),
-        }
+        kept = self._kept(x)
+        cache = {name: update_cache(cache[name], kept[name], state) for name in kept}
         bias = self._step_bias(context, state)
-        if state.ancestry is not None:
+        if state.ancestry is not None and not self.reorders_cache:
             return self._attend_to_ancestors(x, cache, bias, state.ancestry), cache
-        return self._attend(x, cache["key"], cache["value"], bias), cache
+        return self._attend(x, cache, bias), cache
 
     def prefill(self, x, cache, context, state):
-        key, value = self._key_value(x)
-        y = self._attend(x, key, value, self._bias(x.shape[1], context))
-        cache = {
-            "key": fill_cache(cache["key"], key),
-            "value": fill_cache(cache["value"], value),
-        }
-        return y, cache
+        kept = self._kept(x)
+        y = self._attend(x, kept, self._bias(x.shape[1], context))
+        return y, {name: fill_cache(cache[name], kept[name]) for name in kept}
 
     def _attend_to_ancestors(self, x, cache, bias, ancestry):
         """As `_attend`, to the ancestors of each hypothesis alone."""
@@ -257,10 +250,8 @@ class CrossAttention(_Attention):
     """Multi-head attention from a decoder to `context.encoded`; no position bias.
 
     Args:
-        num_heads: int.
-        d_kv: int, width of a head.
-        dropout_rate: float, on the attention weights, one mask for all queries.
-        use_bias, scale_query, stddev, d_out, zero_out: see `SelfAttention`.
+        num_heads, d_kv, dropout_rate, use_bias, scale_query, stddev, d_out, zero_out:
+            see `SelfAttention`.
 
     Call arguments and returns: see `Sublayer`. While decoding, the keys and values of
     the encoded sequence are computed once, by `init_cache`.
@@ -270,7 +261,6 @@ class CrossAttention(_Attention):
     reorders_cache = False
 
     def call(self, x, context, training=False):
-        key, value = self._key_value(context.encoded)
         biases = self._encoded_bias(context)
         if context.segment_ids is not None:
             same = ops.equal(
@@ -278,11 +268,10 @@ class CrossAttention(_Attention):
                 context.encoded_segment_ids[:, None, :],
             )
             biases.append(_mask_bias(same)[:, None])
-        return self._attend(x, key, value, _sum(biases), training)
+        return self._attend(x, self._kept(context.encoded), _sum(biases), training)
 
     def init_cache(self, batch_size, max_length, context):
-        key, value = self._key_value(context.encoded)
-        return {"key": key, "value": value}
+        return self._kept(context.encoded)
 
     def decode_step(self, x, cache, context, state):
         # Hypotheses of an example, which are successive rows, read the same keys: they
@@ -290,7 +279,7 @@ class CrossAttention(_Attention):
         examples = ops.shape(cache["key"])[0]
         queries = ops.reshape(x, (examples, -1, x.shape[-1]))
         bias = _sum(self._encoded_bias(context))
-        y = self._attend(queries, cache["key"], cache["value"], bias)
+        y = self._attend(queries, cache, bias)
         return ops.reshape(y, (-1, x.shape[1], y.shape[-1])), cache
 
     prefill = decode_step

@@ -31,15 +31,10 @@ _being_made = contextvars.ContextVar("being_made", default=lambda name: None)
 
 
 def axes_of(variable):
-    """Returns the names of a variable's axes.
+    """Returns the names of a variable's axes: str, or None for one that is never split.
 
-    Args:
-        variable: a `keras.Variable`. It may be one that Keras is making, whose value
-            does not exist yet.
-
-    Returns:
-        tuple of str, with None for an axis that is never split. All are None if the
-        variable has no names.
+    All are None if the variable has no names. It may be one that Keras is making, whose
+    value does not exist yet.
     """
     axes = getattr(variable, "axes", None) or _being_made.get()(variable.name)
     return axes or (None,) * len(variable.shape)
@@ -83,17 +78,8 @@ class NamedAxes:
 def make_named(make, axes, *args, **kwargs):
     """Makes a variable whose axes have names: `make(*args, **kwargs)`.
 
-    Args:
-        make: a function that makes one variable, such as the `add_variable` of a
-            `keras.optimizers.Optimizer`.
-        axes: tuple, see `NamedAxes.add_weight`.
-        *args, **kwargs: arguments of `make`.
-
-    Returns:
-        the `keras.Variable`.
-
-    Raises:
-        ValueError: see `NamedAxes.add_weight`.
+    `make` makes one, such as the `add_variable` of a `keras.optimizers.Optimizer`. For
+    `axes` and errors see `NamedAxes.add_weight`.
     """
     with _making(lambda name: axes):
         variable = make(*args, **kwargs)
@@ -104,15 +90,8 @@ def build_named(layer, input_shape, **axes):
     """Builds one of Keras' own layers and names the axes of its weights.
 
     For example `build_named(dense, (None, 8), kernel=("d_model", "d_ff"))`. A layer
-    that is built otherwise has weights without names.
-
-    Args:
-        layer: a `keras.layers.Layer` that is not built.
-        input_shape: tuple, the argument of its `build`.
-        **axes: tuples, those of each weight by its name; see `NamedAxes.add_weight`.
-
-    Raises:
-        ValueError: see `NamedAxes.add_weight`; or the layer has no weight of a name.
+    that is built otherwise has weights without names. For the axes and errors see
+    `NamedAxes.add_weight`; a name that no weight has is a ValueError too.
     """
     with naming(layer, **axes):
         layer.build(input_shape)
@@ -166,18 +145,11 @@ def is_shared():
 
 
 def share(layer, name, x):
-    """Has devices share a tensor as Keras' distribution says, if there is one.
+    """Has devices share a tensor x as Keras' distribution says, if there is one.
 
-    Numbers move between devices and keep their values.
-
-    Args:
-        layer: the built `keras.layers.Layer` that computes x.
-        name: str, of the tensor. The distribution is asked for "<path>/<name>", as
-            Keras asks it for the "<path>/output" of layers.
-        x: a tensor.
-
-    Returns:
-        x.
+    Numbers move between devices and keep their values. The built layer computes x. The
+    distribution is asked for "<path of the layer>/<name>", as Keras asks it for the
+    "<path>/output" of layers. Returns x.
     """
     if not is_shared():
         return x

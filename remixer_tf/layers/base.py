@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.saving import SavesParts
 
@@ -117,13 +116,10 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         Sublayer.join_stack(self, causal, max_length)
 
     def join_stack(self, causal, max_length):
-        """Takes from a stack what the constructor left open.
+        """Takes from a stack what the constructor left open: causal, max_length.
 
         The stack calls it for its sublayers and all layers in these. A sublayer calls
         it for layers that it makes and builds in its own `build`.
-
-        Args:
-            causal, max_length: see the constructor.
 
         Raises:
             ValueError: the constructor said something else, or the stack is causal and
@@ -146,15 +142,12 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def call(self, x, context, training=False):
-        """Transforms a whole sequence.
+        """Transforms a whole sequence, float `[batch, length, d_model]` to the same.
 
         Args:
-            x: float `[batch, length, d_model]`.
+            x: the sequence.
             context: a `Context`.
             training: whether dropout is active.
-
-        Returns:
-            float `[batch, length, d_model]`.
         """
         raise NotImplementedError
 
@@ -198,9 +191,9 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
     def prefill(self, x, cache, context, state):
         """Reads a prompt: what `state.step` steps from position 0 on would do.
 
-        This one takes the steps. A sublayer overrides it to read all positions at
-        once, as in `call`. A class that overrides `decode_step` inherits no `prefill`:
-        `read_prompt` then takes its steps.
+        This one takes the steps. A sublayer overrides it to read all positions at once,
+        as in `call`. A class that overrides `decode_step` inherits no `prefill`:
+        `read_prompt` then takes its steps. Errors: see `decode_step`.
 
         Args:
             x: float `[batch, width, d_model]`, of at least `state.step` positions.
@@ -209,14 +202,10 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             cache: what `init_cache` returned.
             context: a `Context` of all positions, without masks and segments but
                 `token_mask`.
-            state: a `DecodeState`; `step`, at least 1, is the position that is decoded
-                next.
+            state: a `DecodeState`; `step`, at least 1, is the position decoded next.
 
         Returns:
             float `[batch, width, d_model]`, and the cache for position `state.step`.
-
-        Raises:
-            ValueError: the sublayer cannot decode step by step.
         """
         return _take_steps(self, x, cache, context, state)
 
@@ -258,13 +247,9 @@ def reads_at_once(part):
 def read_prompt(part, x, cache, context, state, *others):
     """`part.prefill`, or as many decoding steps if it has none, see `reads_at_once`.
 
-    Args:
-        part: a `Sublayer`, a `Block`, or the part of a sublayer.
-        x, cache, context, state: see `Sublayer.prefill`.
-        *others: what `part` takes besides; None, or float `[batch, width, ..]`.
-
-    Returns:
-        see `Sublayer.prefill`. The output may have other channels than x.
+    `part` is a `Sublayer`, a `Block`, or a part of one. It takes what
+    `Sublayer.prefill` does, and `others`: None, or float `[batch, width, ..]`. The
+    output may have other channels than x.
     """
     read = part.prefill if reads_at_once(part) else functools.partial(_take_steps, part)
     return read(x, cache, context, state, *others)
@@ -300,11 +285,7 @@ def _take_steps(part, x, cache, context, state, *others):
 
 
 def agree(layer, **facts):
-    """Sets attributes of a layer that are None; the others have to be equal already.
-
-    Raises:
-        ValueError: an attribute has another value.
-    """
+    """Sets attributes of a layer that are None; a ValueError if others differ."""
     for name, fact in facts.items():
         own = getattr(layer, name)
         if own is None:
@@ -388,7 +369,7 @@ def fill_cache(cached, x):
 
 
 def read_cache(weights, cached, ancestry=None):
-    """The weighted sums of what is cached.
+    """The weighted sums of what is cached, float `[batch, heads, queries, channels]`.
 
     Args:
         weights: float `[batch, heads, queries, length]`; the batch may be 1, with an
@@ -396,9 +377,6 @@ def read_cache(weights, cached, ancestry=None):
         cached: float `[rows, heads, length, channels]`.
         ancestry: None, where rows are the batch; or see `DecodeState`, where rows are
             hypotheses and so are the queries.
-
-    Returns:
-        float `[batch, heads, queries, channels]`.
     """
     if ancestry is None:
         return ops.matmul(weights, cached)

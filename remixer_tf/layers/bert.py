@@ -4,13 +4,13 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.attention import SelfAttention
-from remixer_tf.layers.base import dense, fill_cache, update_cache
+from remixer_tf.layers.base import dense
 from remixer_tf.layers.feed_forward import FeedForward
 
 
-def bert_dense(name, d_in, d_out, dtype, initializer=None, axes=None):
+def bert_dense(name, d_in, d_out, dtype, axes):
     """A projection with bias; its kernel starts truncated normal, deviation 0.02."""
-    initializer = initializer or keras.initializers.TruncatedNormal(stddev=0.02)
+    initializer = keras.initializers.TruncatedNormal(stddev=0.02)
     shape = (None, None, d_in)
     return dense(name, shape, d_out, dtype, initializer, axes, use_bias=True)
 
@@ -39,15 +39,13 @@ class PositionalAttention(BertSelfAttention):
     query and key go (gMLP, Table 3).
 
     Args:
-        num_heads: int.
-        d_kv: int, width of a head.
-        dropout_rate: float, on the attention weights, one mask for all queries.
-        causal: bool, see `SelfAttention`.
+        num_heads, d_kv, dropout_rate, causal: see `SelfAttention`.
 
     Call arguments, returns and raises: see `SelfAttention`.
     """
 
     reorders_cache = True
+    keeps = ("value",)
 
     def __init__(self, num_heads, d_kv, **kwargs):
         super().__init__(num_heads, d_kv, relative_bias=True, **kwargs)
@@ -62,28 +60,12 @@ class PositionalAttention(BertSelfAttention):
         self._build_position_bias()
         self.dropout.build()
 
-    def call(self, x, context, training=False):
-        value = self._split_heads(self.value(x))
-        bias = self._bias(x.shape[1], context)
-        return self._read(self._per_example(bias, value), value, training)
+    def _kept(self, x):
+        return {"value": self._split_heads(self.value(x))}
 
-    def init_cache(self, batch_size, max_length, context):
-        return {"value": super().init_cache(batch_size, max_length, context)["value"]}
-
-    def decode_step(self, x, cache, context, state):
-        value = self._split_heads(self.value(x))
-        value = update_cache(cache["value"], value, state)
-        bias = self._step_bias(context, state)
-        return self._read(self._per_example(bias, value), value), {"value": value}
-
-    def prefill(self, x, cache, context, state):
-        value = self._split_heads(self.value(x))
-        value = fill_cache(cache["value"], value)
-        return self(x, context=context), {"value": value}
-
-    @staticmethod
-    def _per_example(bias, value):
-        return ops.broadcast_to(bias, (ops.shape(value)[0], *bias.shape[1:]))
+    def _attend(self, x, kept, bias, training=False):
+        logits = ops.broadcast_to(bias, (ops.shape(x)[0], *bias.shape[1:]))
+        return self._read(logits, kept["value"], training)
 
 
 class BertFeedForward(FeedForward):

@@ -19,22 +19,16 @@ from remixer_tf.kernels.take_rows import take_rows
 
 
 class Plan(NamedTuple):
-    """Where each choice is computed, and what each row of the experts computes.
+    """Where each choice is computed, and what each row of the experts computes."""
 
-    Attributes:
-        row: int32 `[G, k, S]`, the row of each choice; 0 for those not kept.
-        kept: bool `[G, k, S]`, whether a choice has a row.
-        choice: int32 `[rows]`, the choice of each row, counted through all groups; any
-            one where the row is empty.
-        filled: bool `[rows]`, False for empty rows.
-        block_experts: int32 `[blocks]`, the expert of each block of rows, E where the
-            block is empty. None where the blocks are the experts, of G C rows each.
-    """
-
-    row: Any
-    kept: Any
+    row: Any  # int32 [G, k, S], the row of each choice; 0 for those not kept
+    kept: Any  # bool [G, k, S], whether a choice has a row
+    # int32 [rows], the choice of each row, counted through all groups; any one where
+    # the row is empty.
     choice: Any
-    filled: Any
+    filled: Any  # bool [rows], False for empty rows
+    # int32 [blocks], the expert of each block of rows, E where the block is empty. None
+    # where the blocks are the experts, of G C rows each.
     block_experts: Any = None
 
 
@@ -101,10 +95,9 @@ def make_plan(choices, num_experts, capacity=None, of_experts=None):
 def _sort_by_expert(experts, chosen, num_experts):
     """Sorts choices `[G, n]` by expert, and by their places where equal.
 
-    Returns:
-        int32 `[G, n]`, the choices in order, those not chosen last; int32 `[G, n]`, the
-        place of each choice among those of its expert; and int32 `[E, G]`, the number
-        of each expert's choices, and of those before them.
+    Returns int32: the choices in order, `[G, n]`, those not chosen last; the place of
+    each choice among those of its expert, `[G, n]`; and the number of each expert's
+    choices, and of those before them, `[E, G]`.
     """
     num_choices = ops.shape(experts)[1]
     places = ops.arange(num_choices, dtype="int32")
@@ -186,12 +179,8 @@ def exchange(x, choices, plan, num_experts, apply):
 
     Gathers would bring every device all tokens. XLA turns these products into two
     all-to-alls. Gates are rounded to x's dtype, since they are in these matrices, as in
-    Mesh TensorFlow; `gather` multiplies by them in float32.
-
-    Args: see `gather`; the plan has no `block_experts`.
-
-    Returns:
-        float32 `[G, S, d_model]`.
+    Mesh TensorFlow; `gather` multiplies by them in float32. The plan has no
+    `block_experts`.
     """
     groups, tokens, d_model = ops.shape(x)
     gates = ops.cast(choices.gates, x.dtype)[..., None]
@@ -219,16 +208,10 @@ def multiply_blocks(rows, weights, block_experts):
     """`rows[i] @ weights[block_experts[i]]`, for one block after the other.
 
     Unlike a product with `take(weights, block_experts)` it copies one expert's weights
-    at a time, and empty blocks cost nothing. It is for evaluation: the gradient of each
-    block is as large as all weights.
-
-    Args:
-        rows: `[blocks, rows of a block, d_in]`.
-        weights: `[E, d_in, d_out]`, of any dtype; an expert's are cast when it is used.
-        block_experts: int32 `[blocks]`, E where the block is empty.
-
-    Returns:
-        `[blocks, rows of a block, d_out]`, of the rows' dtype; 0 in empty blocks.
+    at a time, and empty blocks cost nothing: they give 0. It is for evaluation: the
+    gradient of each block is as large as all weights. Rows are `[blocks, rows of a
+    block, d_in]`, weights `[E, d_in, d_out]` of any dtype. For `block_experts` see
+    `Plan`.
     """
     num_experts, d_in, d_out = weights.shape
     weights = ops.convert_to_tensor(weights)  # JAX's loops take no variables.

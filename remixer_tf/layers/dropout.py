@@ -6,8 +6,7 @@ import contextvars
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_numbers
+from remixer_tf.errors import UserError, check_numbers
 
 _replica = contextvars.ContextVar("replica", default=None)
 _given = contextvars.ContextVar("given", default=({}, {}))
@@ -17,12 +16,9 @@ _given = contextvars.ContextVar("given", default=({}, {}))
 def replica(index):
     """Gives the calls inside the block the dropout masks of one replica.
 
-    Replicas of a model share one random state, and would draw equal masks from it:
-    whoever runs them says which is which.
-
-    Args:
-        index: int or int32 scalar, the replica's among all. Replica 0 draws what a
-            single one does.
+    Replicas of a model share one random state, and would draw equal masks from it.
+    `index` is an int or int32 scalar, the replica's among all. Replica 0 draws what a
+    single one does.
     """
     token = _replica.set(index)
     try:
@@ -35,13 +31,9 @@ def replica(index):
 def draws_from(states):
     """Lets generators draw from given states inside the block; their own stay.
 
-    A function that is called twice draws the same seeds twice so.
-
-    Args:
-        states: {`ReplicaSeedGenerator`: a tensor like its state}.
-
-    Yields:
-        {generator: int}, how often each has drawn, complete after the block.
+    A function that is called twice draws the same seeds twice so. `states` maps
+    `ReplicaSeedGenerator`s to tensors like their states. It yields how often each has
+    drawn, complete after the block.
     """
     counts = dict.fromkeys(states, 0)
     token = _given.set((states, counts))

@@ -16,10 +16,7 @@ class TiedLogits(keras.layers.Layer):
     Call arguments:
         x: float `[..., d_model]`.
         embedding: a built `keras.layers.Embedding`; its table E is `[vocab_size,
-            d_model]`.
-
-    Returns:
-        float32 `[..., vocab_size]`.
+            d_model]`. The logits are float32 `[..., vocab_size]`.
     """
 
     def __init__(self, scale=1.0, **kwargs):

@@ -1,7 +1,7 @@
 """Position-wise feed-forward sublayers."""
 
+from remixer_tf.errors import check_integers
 from remixer_tf.layers.base import PositionWise, dense, get_activation, wide
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 
 

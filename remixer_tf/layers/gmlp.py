@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_factories, check_integers, check_numbers
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import (
@@ -14,7 +14,6 @@ from remixer_tf.layers.base import (
     wide,
 )
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
-from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.saving import configuration_of
@@ -126,17 +125,17 @@ class SpatialGatingUnit(Sublayer):
         return self._gate(z_1, f, added)
 
     def init_cache(self, batch_size, max_length, context):
-        """See `Sublayer`: the cache holds the normalised channels that W mixes."""
+        """The cache holds the normalised channels that W mixes."""
         return self.mixing.init_cache(batch_size, max_length, context)
 
     def decode_step(self, z, cache, context, state, added=None):
-        """See `Sublayer`; z is `[batch, 1, channels]`."""
+        """z is `[batch, 1, channels]`."""
         z_1, z_2 = self._parts(z)
         f, cache = self.mixing.decode_step(self.norm(z_2), cache, context, state)
         return self._gate(z_1, f, added), cache
 
     def prefill(self, z, cache, context, state, added=None):
-        """See `Sublayer`; z is `[batch, width, channels]`."""
+        """z is `[batch, width, channels]`."""
         z_1, z_2 = self._parts(z)
         f, cache = read_prompt(self.mixing, self.norm(z_2), cache, context, state)
         return self._gate(z_1, f, added), cache
@@ -170,10 +169,8 @@ class TinyAttention(BertSelfAttention):
     Args:
         d_out: int, channels of the output.
         d_kv: int, width of the head; 64 or 128 in the paper.
-        dropout_rate: float, see `SelfAttention`.
-        causal: bool, see `SelfAttention`.
 
-    Call arguments and returns: see `SelfAttention`, but for the output's channels.
+    Other arguments, call arguments and returns: see `SelfAttention`.
     """
 
     def __init__(self, d_out, d_kv, **kwargs):
@@ -197,13 +194,8 @@ class GatedMLP(Sublayer):
             such as `TinyAttention`; None for none.
         activation: str, see `get_activation`; the paper's BERT protocol has the exact
             gelu.
-        max_length: int, the longest sequence, see `Sublayer`.
-        causal: bool, see `Sublayer`.
 
-    Call arguments and returns: see `Sublayer`.
-
-    Raises:
-        ValueError: as the gate does.
+    Other arguments, call arguments and returns: see `Sublayer`; errors: see the gate.
     """
 
     causal = None
@@ -259,11 +251,9 @@ class GatedMLP(Sublayer):
         return self.wo(self.gating(z, context=context, added=attended))  # s(Z) V + b_V
 
     def _project(self, x):
-        """`act(X U + b_U)`; where devices share it and the gate splits it, its halves.
-
-        A device then has the same channels of both: columns of U move between devices,
-        and not activations.
-        """
+        """`act(X U + b_U)`, or its halves if devices share it and the gate splits."""
+        # A device then has the same channels of both halves: columns of U move between
+        # devices, and not activations.
         whole = self.gating.variant != "split" or not is_shared()
         if whole or self.wi.lora_enabled:
             return self.act(self.wi(x))

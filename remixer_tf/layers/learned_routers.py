@@ -5,8 +5,8 @@ import math
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_integers, check_numbers
 from remixer_tf.kernels.jitter import jitter
-from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
 from remixer_tf.layers.routers import Router, Routing
 from remixer_tf.layers.sowing import sow

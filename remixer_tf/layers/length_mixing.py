@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.kernels import fft_product
 from remixer_tf.kernels.mix import mix
 from remixer_tf.layers.base import (
@@ -17,7 +17,6 @@ from remixer_tf.layers.base import (
     update_cache,
     wide,
 )
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.sowing import sow
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
@@ -134,15 +133,7 @@ class LengthMixing(Sublayer):
         return ops.reshape(ops.transpose(y, (1, 3, 0, 2)), (-1, n, channels))
 
     def mix(self, x, context, training=False):
-        """`M X + b`, of channels in groups, which each have an M and a b.
-
-        Args:
-            x: float `[heads, batch, channels, length]`.
-            context, training: see `Sublayer`.
-
-        Returns:
-            float, the shape of x.
-        """
+        """`M X + b` for x `[heads, batch, channels, length]`."""
         n, mask = x.shape[-1], context.padding_mask
         packed = context.segment_ids is not None
         check_length(self, n)

@@ -6,10 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_factories, check_integers
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import PositionWise, get_activation, wide
-from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.learned_routers import SwitchRouter

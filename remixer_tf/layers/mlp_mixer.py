@@ -3,22 +3,21 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.base import (
     Sublayer,
     check_length,
     get_activation,
     require_max_length,
 )
-from remixer_tf.layers.checks import check_integers
 
 
 class _TokenMLP(Sublayer):
     """The weights and hidden units of the three token-mixing MLPs.
 
-    Weights: `wi` (gated: `wi_0`, `wi_1`) from positions to hidden units, `wo` back,
-    and `wi_bias`, `wo_bias` in the plain form. Matrices start as a normal of deviation
-    `fan_in ** -0.5` that is cut at two of it, which leaves 0.88 of the deviation.
+    `wi` (gated: `wi_0`, `wi_1`) goes from positions to hidden units, `wo` back.
+    Matrices start as a normal of deviation `fan_in ** -0.5` that is cut at two of it,
+    which leaves 0.88 of the deviation.
     """
 
     def __init__(self, d_tokens, gated=False, activation="gelu", **kwargs):
@@ -59,11 +58,7 @@ class _TokenMLP(Sublayer):
         )
 
     def _activate(self, hidden, units=lambda bias: bias):
-        """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`.
-
-        `hidden`: list of float `[.., units, channels]`, the products with `wi`;
-        `units`: picks theirs of b_1.
-        """
+        """`act(W_1 X + b_1)`, or gated `act(W_0 X) * W_1 X`; `units` picks from b_1."""
         if self.gated:
             return self.act(hidden[0]) * hidden[1]
         return self.act(hidden[0] + units(self.wi_bias))

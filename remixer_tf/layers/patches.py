@@ -3,9 +3,8 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.base import dense
-from remixer_tf.layers.checks import check_integers
 
 
 class PatchEmbedding(keras.layers.Layer):

@@ -5,10 +5,9 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
@@ -16,21 +15,12 @@ from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 def relative_position_bucket(
     relative_position, bidirectional, num_buckets, max_distance
 ):
-    """The bucket of `key position - query position` (T5, section 2.1).
+    """The bucket of int32 `key position - query position` (T5, section 2.1).
 
-    Half of the buckets hold one distance each, the other half grow logarithmically
-    up to `max_distance`, and all beyond share the last. Bidirectional: half of all
-    buckets for keys behind the query, half for keys ahead. Otherwise keys ahead
-    share bucket 0 with distance 0 (a causal mask hides them).
-
-    Args:
-        relative_position: int32, any shape.
-        bidirectional: bool.
-        num_buckets: int.
-        max_distance: int.
-
-    Returns:
-        int32, the same shape, in `[0, num_buckets)`.
+    Half of the buckets hold one distance each, the other half grow logarithmically up
+    to `max_distance`, and all beyond share the last. Bidirectional: half of all buckets
+    for keys behind the query, half for keys ahead. Otherwise keys ahead share bucket 0
+    with distance 0 (a causal mask hides them).
     """
     bucket = ops.zeros_like(relative_position)
     distance = -relative_position
@@ -102,28 +92,17 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
         )
 
     def call(self, query_positions, key_positions):
-        """Biases of queries on keys.
+        """Biases of queries on keys at int32 positions `[length]` and `[kv_length]`.
 
-        Args:
-            query_positions: int32 `[length]`.
-            key_positions: int32 `[kv_length]`.
-
-        Returns:
-            float32 `[1, heads, length, kv_length]`.
+        Returns float32 `[1, heads, length, kv_length]`.
         """
         return self._lookup(key_positions[None, :] - query_positions[:, None])[None]
 
     def whole(self, length):
-        """Biases of all positions of a sequence on all.
+        """Biases of all positions on all, float32 `[1, heads, length, length]`.
 
-        They depend on the distance alone: 2n-1 look-ups, laid out as a Toeplitz
-        matrix, where n^2 look-ups would have a slow gradient.
-
-        Args:
-            length: int, n.
-
-        Returns:
-            float32 `[1, heads, length, length]`.
+        They depend on the distance alone: 2n-1 look-ups, laid out as a Toeplitz matrix,
+        where n^2 look-ups would have a slow gradient.
         """
         distances = ops.arange(-(length - 1), length, dtype="int32")
         return create_toeplitz_matrix(self._lookup(distances))[None]

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import (
     agree,
@@ -10,7 +11,6 @@ from remixer_tf.layers.base import (
     require_max_length,
     require_positions,
 )
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.saving import SavesParts
 
 

@@ -2,9 +2,8 @@
 
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt, wide
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.sowing import sow

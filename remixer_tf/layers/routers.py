@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import check_integers, check_numbers
 from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.axes import NamedAxes
-from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.sowing import sow
 

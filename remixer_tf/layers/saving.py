@@ -14,8 +14,7 @@ _VALUE = "value"  # Where an argument is an object of Keras', such as an initial
 class Part:
     """A factory from a part's configuration, as Keras serializes it.
 
-    Called, it makes the part anew; arguments take the place of what the configuration
-    has.
+    Called, it makes the part anew; arguments replace what the configuration has.
     """
 
     def __init__(self, serialized):

@@ -58,8 +58,8 @@ def sow(layer, collection, name, value):
 def hold_back():
     """Keeps what layers sow inside the block, for `sow` to give it after.
 
-    Yields:
-        list of (layer, collection, name, value), of losses and of what is captured.
+    Yields a list of (layer, collection, name, value), of losses and of what is
+    captured.
     """
     held = []
 

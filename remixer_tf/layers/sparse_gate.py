@@ -9,11 +9,10 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
@@ -142,11 +141,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         return ops.transpose(mixed, (0, 2, 1))
 
     def _route(self, channels, context):
-        """The experts of channels `[batch, channels, length]`, and their probabilities.
-
-        Returns:
-            int32 and float32 `[batch, channels]`.
-        """
+        """The experts of channels, and their probabilities: `[batch, channels]`."""
         x = ops.cast(channels[:, :, : self.num_deciding], "float32")
         mask = context.token_mask
         if mask is None:
@@ -160,12 +155,12 @@ class SparseSpatialGate(SpatialGatingUnit):
         experts = assign_balanced(ops.stop_gradient(logits), everyone)
         taken = ops.one_hot(experts, self.num_experts, dtype="float32")
         probability = ops.sum(probabilities * taken, axis=-1)
-        sow(
-            self,
-            "statistics",
-            "agreement",
-            lambda: _mean(ops.equal(experts, ops.argmax(logits, axis=-1))),
-        )
+
+        def agreement():
+            agrees = ops.equal(experts, ops.argmax(logits, axis=-1))
+            return ops.mean(ops.cast(agrees, "float32"))
+
+        sow(self, "statistics", "agreement", agreement)
         sow(self, "statistics", "gate", lambda: ops.mean(probability))
         return experts, probability
 
@@ -174,10 +169,8 @@ def _order_by_expert(experts, num_experts):
     """The order of the channels `[num_experts, batch, channels of an expert]`.
 
     `experts`, int32 `[batch, channels]`, has each of them as often in every row.
-
-    Returns:
-        two int32 `[batch * channels]`: the channel in each place of that order, counted
-        through the batch, and the place of each channel.
+    Returns two int32 `[batch * channels]`: the channel in each place of that order,
+    counted through the batch, and the place of each channel.
     """
     batch, channels = ops.shape(experts)
     per_expert = channels // num_experts
@@ -188,7 +181,3 @@ def _order_by_expert(experts, num_experts):
     order = ops.reshape(row * channels + order, (batch, num_experts, per_expert))
     order = ops.transpose(order, (1, 0, 2))
     return ops.reshape(order, (-1,)), ops.reshape(back, (-1,))
-
-
-def _mean(condition):
-    return ops.mean(ops.cast(condition, "float32"))

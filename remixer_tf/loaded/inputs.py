@@ -6,8 +6,13 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.data.image_sources import count_pixels
-from remixer_tf.errors import MissingFileError, StorageError, UserError, nearest
-from remixer_tf.layers.checks import check_paths
+from remixer_tf.errors import (
+    MissingFileError,
+    StorageError,
+    UserError,
+    check_paths,
+    nearest,
+)
 from remixer_tf.serving.image_to_class import MAX_PIXELS
 
 

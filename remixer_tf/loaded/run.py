@@ -18,11 +18,10 @@ from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
 from remixer_tf.decoding.row_random import seed_words
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers, check_paths
 from remixer_tf.evaluation.results import metrics_by_name
 from remixer_tf.exporting import check_export, export_run, metrics_at
 from remixer_tf.layers.base import reads_at_once
-from remixer_tf.layers.checks import check_integers, check_paths
 from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import (
     LongTexts,

@@ -8,8 +8,7 @@ import threading
 
 from remixer_tf import configuration
 from remixer_tf.decoding import AnswerLimits, Sampling
-from remixer_tf.errors import UserError, nearest
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers, nearest
 from remixer_tf.loaded.inputs import check_unicode
 
 LONGEST_ANSWER = 2**16  # tokens: a search holds as many for each beam

@@ -7,10 +7,9 @@ Regular expressions find parts of paths without the model's name, such as
 import dataclasses
 import re
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers, check_numbers
 from remixer_tf.layers import CrossAttention, GatedMLP, RemixerBlock, SelfAttention
 from remixer_tf.layers.base import Dense
-from remixer_tf.layers.checks import check_integers, check_numbers
 
 # The projections of each layer that have adapters if no expression names others.
 _ADAPTED = {
@@ -69,7 +68,6 @@ def adapt(model, lora=None, trainable=None, frozen=None):
     """Chooses what trains in a built model. Frozen variables get no gradient and slots.
 
     Args:
-        model: a built `keras.Model`.
         lora: a `Lora`; None for no adapters.
         trainable: str, a regular expression that finds paths of variables that train,
             such as "^head/". None: all, or with adapters none besides these.
@@ -98,12 +96,9 @@ def adapt(model, lora=None, trainable=None, frozen=None):
 
 
 def train_only(model, kept, adapters):
-    """Freezes all variables of a model but some, and adds adapters.
+    """Freezes the variables of a built model but those `kept`, and adds adapters.
 
-    Args:
-        model: a built `keras.Model`.
-        kept: list of variables that go on training.
-        adapters: list of (projection, rank, alpha, dropout rate).
+    `adapters` is a list of (projection, rank, alpha, dropout rate).
     """
     kept = {id(v) for v in kept}
     for variable in model.trainable_variables:

@@ -16,12 +16,8 @@ _TARGETS = {
 def targets_and_weights(batch):
     """Returns a batch's targets and the weights of their losses.
 
-    Args:
-        batch: dictionary of tensors that holds one of the pairs
-            {decoder,encoder}_{target_tokens,loss_weights}, or labels and label_weights.
-
-    Raises:
-        ValueError: it holds none of them.
+    The batch holds one of the pairs {decoder,encoder}_{target_tokens,loss_weights}, or
+    labels and label_weights; else it is a ValueError.
     """
     for targets, weights in _TARGETS.items():
         if targets in batch and weights in batch:
@@ -33,13 +29,8 @@ def targets_and_weights(batch):
 def scorable(batch, model):
     """Returns a batch without loss on positions that the model may not score.
 
-    Args:
-        batch: see `targets_and_weights`.
-        model: a model; its `first_scorable`, 0 if missing, is the first position whose
-            logits depend on no later token.
-
-    Raises:
-        ValueError: the model may score no position of rows of this length.
+    The model's `first_scorable`, 0 if missing, is the first position whose logits
+    depend on no later token. Raises a ValueError if rows of this length have none.
     """
     first = getattr(model, "first_scorable", 0)
     if not first:
@@ -60,8 +51,8 @@ def scorable(batch, model):
 def throughput_tensors(batch):
     """Returns the tensors whose non-zero elements a throughput counts.
 
-    These are the tokens that a model reads and writes, and for images their weights:
-    one an image.
+    These are the tokens that a model reads and writes; for images their weights, one an
+    image.
     """
     names = ("encoder_input_tokens", "decoder_target_tokens")
     tokens = [batch[name] for name in names if name in batch]
@@ -77,3 +68,9 @@ def count_throughput(batch):
 def throughput_unit(batch):
     """Returns the name of what `throughput_tensors` counts: "tokens" or "images"."""
     return "images" if "images" in batch else "tokens"
+
+
+def depends_on_padding(model):
+    """Whether a model or a layer in it says `depends_on_padding`, see `Sublayer`."""
+    layers = model._flatten_layers()
+    return any(getattr(layer, "depends_on_padding", False) for layer in layers)

@@ -9,25 +9,19 @@ import keras
 import numpy as np
 from keras.src.backend.common import global_state
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_factories
+from remixer_tf.errors import UserError, check_factories
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def build_model(model, dtype_policy):
-    """Makes a model and all its variables.
+    """Makes a model and all its variables, and returns it.
 
     Args:
         model: a factory: `model()` is a `keras.Model`, `model().build()` makes all its
             variables.
-        dtype_policy: str, one of `DTYPE_POLICIES`; variables are float32 under all.
-
-    Returns:
-        the model.
-
-    Raises:
-        ValueError: an unknown dtype policy.
+        dtype_policy: str, one of `DTYPE_POLICIES`, else a ValueError; variables are
+            float32 under all.
     """
     if dtype_policy not in DTYPE_POLICIES:
         raise UserError(
@@ -75,11 +69,10 @@ def machine_memory():
 
 
 def check_memory(make, limit):
-    """Raises a UserError if a model's variables need more memory than there is.
+    """Raises a UserError if a model's variables need more bytes than `limit`.
 
-    Args:
-        make: `make()` returns the built model. It is only declared here.
-        limit: bytes; None if unknown, which checks nothing.
+    `make()` returns the built model, which is only declared here. A limit of None
+    checks nothing.
     """
     if limit is None:
         return

@@ -88,7 +88,7 @@ class DecoderOnly(TextWriter):
     def start_decoding(self, batch, max_length, hypotheses=1):
         """Makes the empty cache for `max_length` tokens, the prompt included.
 
-        Args and returns: see `EncoderDecoder.start_decoding`.
+        See `EncoderDecoder.start_decoding`.
         """
         rows = ops.shape(batch["encoder_input_tokens"])[0] * hypotheses
         return Context(), self.decoder.init_cache(rows, max_length, Context())

@@ -52,15 +52,10 @@ class EncoderDecoder(TextWriter):
         )
 
     def batch_spec(self, batch_size, feature_lengths):
-        """The shapes and dtypes of a batch.
+        """Shape and dtype of all that `call` and the loss read of unpacked examples.
 
-        Args:
-            batch_size: int.
-            feature_lengths: dictionary of ints, tokens of `inputs` and `targets`.
-
-        Returns:
-            dictionary of `keras.KerasTensor`, shape and dtype of all that `call` and
-            the loss read of unpacked examples, under seqio's names.
+        `feature_lengths` has the tokens of `inputs` and `targets`. Returns a dictionary
+        of `keras.KerasTensor` under seqio's names.
         """
         lengths = {
             "encoder_input_tokens": feature_lengths["inputs"],
@@ -81,11 +76,10 @@ class EncoderDecoder(TextWriter):
         return self._compute_logits(x) if logits else x
 
     def encode(self, batch, training=False):
-        """Runs the encoder.
+        """Runs the encoder, and returns the decoder's `Context`.
 
-        Returns:
-            the `Context` of the decoder: `encoded` and its mask and segments. It has
-            no padding mask, since causality hides trailing padding.
+        It has `encoded` and its mask and segments, and no padding mask, since causality
+        hides trailing padding.
         """
         tokens = batch["encoder_input_tokens"]
         mask = ops.cast(ops.not_equal(tokens, 0), "int32")
@@ -112,13 +106,8 @@ class EncoderDecoder(TextWriter):
     def start_decoding(self, batch, max_length, hypotheses=1):
         """Encodes, and makes the empty cache for `max_length` target tokens.
 
-        Args:
-            batch: see `encode`.
-            max_length: int.
-            hypotheses: int, answers to each example that are written at the same time.
-
-        Returns:
-            the decoder's `Context` and the cache.
+        `hypotheses` is the number of answers to each example that are written at the
+        same time. Returns the decoder's `Context` and the cache.
         """
         context = self.encode(batch)
         rows = ops.shape(context.encoded)[0] * hypotheses

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_factories, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
-from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.models.keras_model import KerasModel
 
 
@@ -68,7 +68,7 @@ class EncoderOnly(KerasModel):
 
     @property
     def depends_on_padding(self):
-        """See `models.padding`: layers see padding that is not masked."""
+        """Layers see padding that is not masked."""
         return not self.mask_padding
 
     def _embedding(self, rows, name):
@@ -119,11 +119,10 @@ class EncoderOnly(KerasModel):
         return self.head.vocabulary_matrix(self.token_embedding)
 
     def encode(self, batch, training=False):
-        """Runs the encoder.
+        """Runs the encoder, and returns what the head reads.
 
-        Returns:
-            what the head reads: float `[batch, length, d_model]`, and the `Context`,
-            which marks the padding to heads even if the layers were not told.
+        These are float `[batch, length, d_model]` and the `Context`, which marks the
+        padding to heads even if the layers were not told.
         """
         tokens = batch["encoder_input_tokens"]
         mask = ops.cast(ops.not_equal(tokens, 0), "int32")

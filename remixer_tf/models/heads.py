@@ -3,11 +3,10 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.pooling import MeanPooling

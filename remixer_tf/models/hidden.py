@@ -8,32 +8,18 @@ from remixer_tf.errors import UserError
 
 
 class Hidden(NamedTuple):
-    """A model's output before its logits, which are `x kernel + bias`. All float32.
+    """A model's output before its logits, which are `x kernel + bias`. All float32."""
 
-    Attributes:
-        x: `[batch, targets, d_model]`.
-        kernel: `[d_model, vocab_size]`.
-        bias: `[vocab_size]`, or None.
-    """
-
-    x: Any
-    kernel: Any
-    bias: Any
+    x: Any  # `[batch, targets, d_model]`
+    kernel: Any  # `[d_model, vocab_size]`
+    bias: Any  # `[vocab_size]`, or None
 
 
 def hidden(model, batch):
     """Calls a model in training, and leaves out its logits.
 
-    Args:
-        model: a model with logits of a vocabulary.
-        batch: what the model reads.
-
-    Returns:
-        `Hidden`, of the positions that have targets.
-
-    Raises:
-        ValueError: the model has no logits of a vocabulary, or their adapter has
-            dropout.
+    Returns the `Hidden` of the positions that have targets. Raises a ValueError if the
+    model has no logits of a vocabulary, or their adapter has dropout.
     """
     if not hasattr(model, "vocabulary_matrix"):
         raise no_vocabulary(model)
@@ -44,8 +30,7 @@ def hidden(model, batch):
 def matrix_of(layer):
     """Returns kernel and bias of a `Dense` without activation, its adapter added.
 
-    Raises:
-        ValueError: the adapter has dropout, which the kernel cannot have.
+    The adapter must have no dropout, which the kernel cannot have: else a ValueError.
     """
     if layer.lora_enabled and layer.lora_dropout.rate:
         raise UserError(

@@ -3,10 +3,9 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_factories, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
-from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.patches import PatchEmbedding
 from remixer_tf.models.keras_model import KerasModel
 
@@ -14,12 +13,9 @@ POOLS = ("cls", "gap")
 
 
 def num_tokens(image_size, patch_size, pool="cls"):
-    """The length of the sequence that an `ImageClassifier`'s stack sees.
+    """The length of the sequence that an `ImageClassifier`'s stack sees, an int.
 
-    Args: see `ImageClassifier`.
-
-    Returns:
-        int, one token per patch, and one more for "cls".
+    One token per patch, and one more for "cls". Args: see `ImageClassifier`.
     """
     return (image_size // patch_size) ** 2 + (pool == "cls")
 

@@ -1,7 +1,6 @@
 """Which layers of a stack are others, for `TransformerStack.sublayers`."""
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 
 
 def interleave(dense, sparse, num_layers, num_sparse):

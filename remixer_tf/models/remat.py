@@ -31,16 +31,8 @@ def check_remat(remat):
 def call_recomputed(block, x, context, remat):
     """Calls a block in training; its activations are computed again for the gradient.
 
-    Dropout masks are the same in both passes, and equal to those without `remat`.
-
-    Args:
-        block: a `Block`.
-        x: float `[batch, length, d_model]`.
-        context: a `Context`.
-        remat: str, see `TransformerStack`.
-
-    Returns:
-        what the block returns, of the shape of x.
+    Dropout masks are the same in both passes, and equal to those without `remat`. x is
+    float `[batch, length, d_model]`, and so is what the block returns.
 
     Raises:
         ValueError: a layer in the block has variables that training changes otherwise

@@ -16,9 +16,8 @@ from remixer_tf.models.remat import call_recomputed
 def check_scan(sublayers, survival_probability):
     """Raises ValueError unless a stack's layers can run as one program.
 
-    Args:
-        sublayers: the dictionaries of each layer's sublayers.
-        survival_probability: float, see `TransformerStack`.
+    `sublayers` are the dictionaries of each layer's sublayers. For
+    `survival_probability` see `TransformerStack`.
     """
     if keras.backend.backend() != "jax":
         raise UserError(
@@ -70,18 +69,9 @@ def call_scanned(layers, x, context, remat):
     """Calls equal layers in training, one after the other, in one loop.
 
     Dropout masks, losses and statistics are those of the layers called one by one.
-
-    Args:
-        layers: list of lists of `Block`, those of each layer.
-        x: float `[batch, length, d_model]`.
-        context: a `Context`.
-        remat: see `TransformerStack`.
-
-    Returns:
-        float `[batch, length, d_model]`.
-
-    Raises:
-        ValueError: a layer has other adapters than the first.
+    `layers` is a list of each layer's `Block`s. x is float `[batch, length, d_model]`,
+    and so is the output. Raises a ValueError if a layer has other adapters than the
+    first.
     """
     variables = [[v for block in layer for v in block.variables] for layer in layers]
     parts = [[p for b in layer for p in b._flatten_layers()] for layer in layers]

@@ -6,9 +6,8 @@ import inspect
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_factories, check_integers, check_numbers
 from remixer_tf.layers.base import not_causal, read_prompt, wide
-from remixer_tf.layers.checks import check_factories, check_integers, check_numbers
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.saving import SavesParts, configuration_of
@@ -103,31 +102,19 @@ class PostNormBlock(Block):
     Args, call arguments and returns: see `Block`.
     """
 
-    def call(self, x, context, training=False):
-        y = self.sublayer(self._read(x), context=context, training=training)
-        return self.norm(self._add(x, y, training))
-
     def _read(self, x):
         return ops.cast(x, self.sublayer.compute_dtype)
 
-    def decode_step(self, x, cache, context, state):
-        y, cache = super().decode_step(x, cache, context, state)
-        return self.norm(y), cache
-
-    def prefill(self, x, cache, context, state):
-        y, cache = super().prefill(x, cache, context, state)
-        return self.norm(y), cache
+    def _add(self, x, y, training=False):
+        return self.norm(super()._add(x, y, training))
 
 
 def survival_by_layer(probability, num_layers):
-    """The survival probability of each layer of a stack, a list of floats.
+    """The survival probability, in (0, 1], of each layer of a stack, a list of floats.
 
     `1 - (1 - p) l / (L - 1)` for layer l of L, from 0, as timm has it; the only layer
     of L = 1 has p. (Huang et al. 2016 have `1 - (1 - p) (l + 1) / L`: there the first
     layer may be left out too.)
-
-    Raises:
-        ValueError: for a probability outside (0, 1].
     """
     check_numbers(survival_probability=probability)
     if not 0 < probability <= 1:
@@ -141,11 +128,7 @@ def survival_by_layer(probability, num_layers):
 
 
 def sublayers_by_layer(sublayers, num_layers):
-    """The dictionaries of each layer's sublayers, see `TransformerStack.sublayers`.
-
-    Raises:
-        ValueError: they are no dictionaries of factories, or of another number.
-    """
+    """The dictionaries of each layer's sublayers, see `TransformerStack.sublayers`."""
     layers = sublayers
     if callable(sublayers):
         layers = [sublayers(layer) for layer in range(num_layers)]
@@ -170,11 +153,10 @@ def sublayers_by_layer(sublayers, num_layers):
 
 
 def make_sublayer(factory, name, dtype):
-    """Makes a sublayer, of one's own perhaps, and checks how it was written.
+    """Makes a sublayer, of one's own perhaps.
 
-    Raises:
-        ValueError: its constructor or its `call` does not take what it is given,
-            Keras' own constructor was not called, or it is no factory but a layer.
+    Raises a ValueError if its constructor or its `call` does not take what it is given,
+    if it did not call Keras' constructor, or if `factory` is a layer.
     """
     if isinstance(factory, keras.layers.Layer):
         what = type(factory).__name__

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_factories, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import dense
-from remixer_tf.layers.checks import check_factories, check_integers
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.hidden import matrix_of
 from remixer_tf.models.keras_model import KerasModel
@@ -14,13 +14,9 @@ from remixer_tf.models.keras_model import KerasModel
 class TextWriter(KerasModel):
     """An embedding of tokens, a decoder and logits: a model that decodes with a cache.
 
-    Models add `call`, `batch_spec`, `prompt` and `start_decoding`.
-
-    Args:
-        encoder: None or a factory, see `EncoderDecoder`.
-        decoder, vocab_size, d_model, tied_logits: see `EncoderDecoder`.
-        scale_logits: bool, whether tied logits are multiplied by d_model ** -0.5.
-        initializer: of the embedding.
+    Models add `call`, `batch_spec`, `prompt` and `start_decoding`. `encoder` may be
+    None; for the other arguments see `EncoderDecoder`. `scale_logits` multiplies tied
+    logits by d_model ** -0.5, and `initializer` is the embedding's.
     """
 
     def __init__(
@@ -91,8 +87,7 @@ class TextWriter(KerasModel):
         Args:
             tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
                 decoder's input at `state.step`.
-            cache: from `start_decoding` or the last step.
-            context: from `start_decoding`.
+            cache, context: from `start_decoding`, or the cache of the last step.
             state: a `DecodeState`.
 
         Returns:
@@ -105,7 +100,7 @@ class TextWriter(KerasModel):
         return self._compute_logits(x)[:, 0], cache
 
     def prefill(self, tokens, cache, context, state):
-        """Reads a prompt in one call: what `state.step` decoding steps would do.
+        """Reads a prompt in one call; returns the cache as `state.step` steps would.
 
         Args:
             tokens: int32 `[batch * hypotheses, width]`, the decoder's inputs from
@@ -113,9 +108,6 @@ class TextWriter(KerasModel):
             cache, context: from `start_decoding`.
             state: a `DecodeState`; `step`, at most `width`, is the position that is
                 decoded next.
-
-        Returns:
-            the new cache.
         """
         read = ops.arange(tokens.shape[1], dtype="int32") < state.step
         mask = ops.zeros_like(tokens) + ops.cast(read, "int32")

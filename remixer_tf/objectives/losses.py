@@ -3,9 +3,8 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers, check_numbers
 from remixer_tf.layers.base import MASKED
-from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.hidden import Hidden
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers, check_numbers
 from remixer_tf.layers import capture
-from remixer_tf.layers.checks import check_integers, check_numbers
 from remixer_tf.models.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
 

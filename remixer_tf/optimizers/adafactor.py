@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from remixer_tf.errors import check_integers
 from remixer_tf.layers.axes import axes_of, make_named
-from remixer_tf.layers.checks import check_integers
 from remixer_tf.optimizers.options import check_range
 
 _DTYPE = "float32"  # of the slots and of every intermediate result

@@ -13,8 +13,7 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.optimizers.options import check_range
 
 _fields = dataclasses.dataclass(eq=False)

@@ -4,8 +4,7 @@ import uuid
 
 import tensorflow as tf
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 
 MAX_ROWS = 512
 MAX_BYTES = 2**21  # of one string

@@ -14,8 +14,7 @@ from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.token_graph import TokenGraph, searchable
 

@@ -8,7 +8,7 @@ import keras
 
 from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
-from remixer_tf.layers.checks import check_factories
+from remixer_tf.errors import check_factories
 from remixer_tf.objectives.objective import Objective
 from remixer_tf.training.hooks import (
     Evaluating,

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from remixer_tf.errors import UserError
-from remixer_tf.layers.checks import check_integers
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.optimizers.options import check_range
 
 

@@ -12,9 +12,8 @@ import os
 import numpy as np
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, check_numbers
 from remixer_tf.layers.base import Dense
-from remixer_tf.layers.checks import check_numbers
 from remixer_tf.models.adapters import (
     adapted_layers,
     has_lora,
@@ -32,14 +31,8 @@ _KIND = "remixer_tf adapters"
 def save_adapters(model, folder):
     """Writes the adapters of a model, and other variables that train with them.
 
-    Args:
-        model: a built `keras.Model` with adapters.
-        folder: str, which must not be there. It appears whole, or not at all.
-
-    Raises:
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
-        ValueError: the model has no adapters.
+    `folder` must not be there, and appears whole or not at all. Raises a ValueError if
+    the model has no adapters.
     """
     if not has_lora(model):
         raise UserError(
@@ -69,14 +62,8 @@ def save_adapters(model, folder):
 def load_adapters(model, folder):
     """Gives a model the adapters of `save_adapters`, and freezes what was frozen.
 
-    Args:
-        model: a built `keras.Model` with the weights that the adapters were trained on.
-        folder: str.
-
-    Raises:
-        FileNotFoundError: the folder has no adapters.
-        ValueError: the file is damaged, or the model is another one or has other
-            weights.
+    The built model has the weights that the adapters were trained on; else it is a
+    ValueError, as is a damaged file.
     """
     path = os.path.join(folder, FILE)
     if os.path.isfile(folder):

@@ -36,14 +36,8 @@ _TOKENIZERS = ("BertTokenizer", "BertTokenizerFast")
 def read_bert(folder, config, converting):
     """Reads a folder that transformers wrote of a BERT as a `Source`.
 
-    Args:
-        folder: str.
-        config: dictionary, of config.json.
-        converting: str, see `SafetensorsFolder`.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: the encoder here cannot hold it. The message names the field.
+    `config` is the content of config.json; for `converting` see `SafetensorsFolder`.
+    Raises a ValueError if the encoder here cannot hold it; the message names the field.
     """
     names = config.get("architectures")
     if type(names) is not list or len(names) != 1 or names[0] not in [*HEADS]:

@@ -14,7 +14,7 @@ from remixer_tf.weights.timm import read_timm
 
 
 def read_source(path):
-    """Finds the format of published weights, and reads all but the arrays.
+    """Finds the format of published weights, and reads all but the arrays: a `Source`.
 
     Args:
         path: str, a folder, or one of its files:
@@ -22,9 +22,6 @@ def read_source(path):
             - Mesh TensorFlow: `model.ckpt-<step>.index`, the highest step counts;
             - T5X: `checkpoint`, a msgpack file;
             - `remixer_tf export --format=safetensors`.
-
-    Returns:
-        a `Source`.
 
     Raises:
         FileNotFoundError: the folder or a file is missing.

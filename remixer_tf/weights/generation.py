@@ -46,17 +46,11 @@ _SAMPLED = 50  # tokens, where top_k is not set
 
 
 class Generation(NamedTuple):
-    """How answers are made, for gin.
+    """How answers are made, for gin."""
 
-    Attributes:
-        file: str, a gin file of this package; None for greedy decoding.
-        bindings: {name: value}, after that file.
-        left_out: {setting: value} that no search here can follow.
-    """
-
-    file: str | None = None
-    bindings: dict = {}
-    left_out: dict = {}
+    file: str | None = None  # a gin file of this package; None for greedy decoding
+    bindings: dict = {}  # {name: value}, after that file
+    left_out: dict = {}  # {setting: value} that no search here can follow
 
 
 def check_ids(settings, file):
@@ -78,8 +72,8 @@ def settings_in(config):
 def read_generation(settings):
     """Reads the content of generation_config.json, a dictionary, as a `Generation`.
 
-    Raises:
-        ValueError: a value has another type or is out of range, or an id is not T5's.
+    Raises a ValueError if a value has another type or is out of range, or an id is not
+    T5's.
     """
     check_ids(settings, "generation_config.json")
     left = {k: v for k, v in settings.items() if v is not None and k not in _SILENT}
@@ -149,14 +143,9 @@ def read_generation(settings):
 def write_generation(search, arguments, max_new_tokens):
     """Returns settings with which transformers answers as a search of ours.
 
-    Args:
-        search: str, the name of a function of `remixer_tf.decoding`.
-        arguments: dictionary of what is bound to its arguments.
-        max_new_tokens: int.
-
-    Returns:
-        a dictionary for generation_config.json, and a list of str that names what
-        transformers cannot do.
+    `search` is the name of a function of `remixer_tf.decoding`, and `arguments` is what
+    is bound to its arguments. Returns a dictionary for generation_config.json, and a
+    list of str that names what transformers cannot do.
     """
     settings = {"max_new_tokens": max_new_tokens, "num_beams": 1, "do_sample": False}
     limits, free = arguments.get("limits") or AnswerLimits(), AnswerLimits()

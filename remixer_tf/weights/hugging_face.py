@@ -46,11 +46,8 @@ def read_hugging_face(folder):
     """Reads a folder that transformers wrote as a `Source`: config.json, safetensors.
 
     It holds a T5, T5.1.1, FLAN-T5, ByT5, mT5 or umT5, the encoder of one, or a BERT.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: the model is another one, or a value is out of range. The message
-            names the field.
+    Raises a ValueError if the model is another one, or a value is out of range; the
+    message names the field.
     """
     config = read_json(os.path.join(folder, "config.json"))
     kind = word(config, "model_type", None, (*_EXTRA_IDS, "bert"))
@@ -106,11 +103,7 @@ def read_hugging_face(folder):
 
 
 def _architecture(config):
-    """The one class that config.json names, or None.
-
-    Raises:
-        ValueError: it is none of a T5.
-    """
+    """The one class that config.json names, of a T5, or None."""
     names = config.get("architectures") or [None]
     known = (*_WITH_DECODER, *_ENCODERS)
     if type(names) is not list or len(names) != 1 or names[0] not in (None, *known):
@@ -122,11 +115,7 @@ def _architecture(config):
 
 
 def _embedding(folder, files):
-    """The name of the embedding, and the arrays that are equal to it.
-
-    Raises:
-        ValueError: there is none, or the encoder and the decoder have different ones.
-    """
+    """The name of the embedding of both stacks, and the arrays equal to it."""
     copies = [name for name in _EMBEDDINGS if name in files.shapes]
     if not copies:
         raise UserError(f"There is no {_EMBEDDINGS[0]} in {folder}, the embedding.")
@@ -146,11 +135,7 @@ def _embedding(folder, files):
 
 
 def t5_of_config(config, tied, encoder_only=False):
-    """The `T5` that config.json describes; `tied`: the embedding makes its logits.
-
-    Raises:
-        ValueError: a size is missing, or the activation is unknown or named twice.
-    """
+    """The `T5` that config.json describes; `tied`: the embedding makes its logits."""
     projection = word(config, "feed_forward_proj", "relu", _PROJECTIONS)
     gated, name = projection.startswith("gated-"), projection.removeprefix("gated-")
     if projection == "gated-gelu":
@@ -185,10 +170,8 @@ def t5_of_config(config, tied, encoder_only=False):
 
 
 def _scales_logits(config):
-    """Whether the decoder's output is scaled by d_model ** -0.5.
-
-    transformers 5 writes `tie_word_embeddings` as true whatever the model, and says
-    with `scale_decoder_outputs` what the former said before.
-    """
+    """Whether the decoder's output is scaled by d_model ** -0.5."""
+    # transformers 5 writes `tie_word_embeddings` as true whatever the model, and says
+    # with `scale_decoder_outputs` what the former said before.
     tie = config.get("tie_word_embeddings", True) is not False
     return config.get("scale_decoder_outputs", tie)

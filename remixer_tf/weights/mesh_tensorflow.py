@@ -17,11 +17,8 @@ _SLOT = re.compile(r"_slot_(v|vr|vc|m)$")
 def read_mesh_tensorflow(prefix):
     """Reads a checkpoint of TensorFlow 1, with the operative_config.gin next to it.
 
-    Args:
-        prefix: str, the path of the checkpoint's files without `.index`.
-
-    Raises:
-        ValueError: the checkpoint is damaged, or holds no T5.
+    `prefix` is the path of its files without `.index`. Raises a ValueError if the
+    checkpoint is damaged, or holds no T5.
     """
     try:
         reader = tf.train.load_checkpoint(prefix)

@@ -41,16 +41,9 @@ def is_model_folder(path):
 def write_model_folder(model, folder, configuration, vocabularies, card):
     """Writes a model of any architecture as a folder that `remixer_tf.load` reads.
 
-    Args:
-        model: a built `keras.Model`.
-        folder: str, which must not be there. It appears whole, or not at all.
-        configuration: str, the gin text of its run.
-        vocabularies: what `describe_vocabularies` returns; {} for a model of images.
-        card: str, the text of README.md, see `model_card`.
-
-    Raises:
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
+    The folder must not be there, and appears whole or not at all. `configuration` is
+    the gin text of the run, `vocabularies` what `describe_vocabularies` returns, {} for
+    a model of images. `card` is the text of README.md, see `model_card`.
     """
     check_absent(folder)
     arrays = {k: np.ascontiguousarray(x) for k, x in merged_arrays(model).items()}
@@ -73,13 +66,8 @@ def write_model_folder(model, folder, configuration, vocabularies, card):
 def check_manifest(folder, weights=True):
     """Compares the checksums of the files in a folder of `write_model_folder`.
 
-    Args:
-        folder: str.
-        weights: bool, whether the weights' file is compared too, which takes longest.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file differs, or the manifest is damaged or leaves one out.
+    `weights` says whether the weights' file is compared too, which takes longest.
+    Raises a ValueError if a file differs, or the manifest is damaged or leaves one out.
     """
     path = os.path.join(folder, MANIFEST)
     if not os.path.exists(path):
@@ -111,11 +99,7 @@ def check_manifest(folder, weights=True):
 
 
 def read_model_folder(folder):
-    """Reads a folder of `write_model_folder` as a `Source`.
-
-    Raises:
-        FileNotFoundError, ValueError: see `check_manifest`.
-    """
+    """Reads a folder of `write_model_folder` as a `Source`, see `check_manifest`."""
     check_manifest(folder)
     files = SafetensorsFolder(folder, "")
     return Source(
@@ -150,14 +134,10 @@ def _sha256(folder, name):
 
 
 def model_card(model, run, step, vocabularies, metrics):
-    """Returns the text of a model card, Markdown.
+    """Returns the text of a model card, Markdown, of a built model and its `Run`.
 
-    Args:
-        model: a built `keras.Model`.
-        run: its `Run`.
-        step: int, of the checkpoint.
-        vocabularies: see `write_model_folder`.
-        metrics: {"TASK/SPLIT/METRIC": value} at that step.
+    `metrics` is {"TASK/SPLIT/METRIC": value} at that step. For `vocabularies` see
+    `write_model_folder`.
     """
     layers = {}
     for path in model_variables(model):

@@ -35,14 +35,11 @@ _SUBLAYERS = (
 
 
 def _t5(embedding, logits, bias, final_norm, names, change=same):
-    r"""A table of T5.
+    r"""A table of T5: names of what stands outside blocks, and of sublayers.
 
-    Args:
-        embedding, logits, bias, final_norm: str, names of what stands outside blocks.
-        names: function of a row of `_SUBLAYERS` to the names of a sublayer's kernels
-            and of its norm. The number of the block is \1, a kernel's name here \2, and
-            its first letter \3.
-        change: function, of the kernels and of the bias.
+    `names` maps a row of `_SUBLAYERS` to the names of a sublayer's kernels and of its
+    norm. The number of the block is \1, a kernel's name here \2, and its first letter
+    \3. `change` is that of the kernels and of the bias.
     """
     rows = [
         ("token_embedding/embeddings", embedding, same),
@@ -227,14 +224,9 @@ TIMM_MIXER = (
 
 
 def find_name(path, rows):
-    """Looks a variable up in a table.
+    """Looks up a variable, by its path without the model's name, in such a table.
 
-    Args:
-        path: str, of the variable, without the model's name.
-        rows: a table of this module.
-
-    Returns:
-        (name, change), or (None, None) if the format has no such array.
+    Returns (name, change), or (None, None) if the format has no such array.
     """
     for pattern, name, change in rows:
         if match := re.fullmatch(pattern, path):

@@ -33,12 +33,8 @@ def run_gin(source, vocabulary=None):
 def check_vocabulary_named(source, vocabulary, bindings):
     """Raises ValueError if weights need a vocabulary's file and have none.
 
-    Models of bytes or images and exported runs need none, and take none.
-
-    Args:
-        source: a `Source`.
-        vocabulary: path of a vocabulary's file, or None.
-        bindings: list of str, of gin.
+    Models of bytes or images and exported runs need none, and take none. `vocabulary`
+    is its path, or None; `bindings` is a list of str, of gin.
     """
     given = any(binding.startswith("VOCABULARY") for binding in bindings)
     if source.run not in (TEXT, ENCODER, SPANS):
@@ -83,15 +79,8 @@ def check_new(model_dir):
 def write_run(model_dir, model, configuration, vocabularies):
     """Writes a run that has taken no step. The folder appears whole, or not at all.
 
-    Args:
-        model_dir: str, a folder that is missing or empty.
-        model: a built `keras.Model` with the weights.
-        configuration: str, gin text.
-        vocabularies: what `describe_vocabularies` returns; {} for a model of images.
-
-    Raises:
-        FileExistsError: the folder is not empty.
-        OSError: the folder cannot be written.
+    `model_dir` is missing or empty, `configuration` is gin text. The built model has
+    the weights. For `vocabularies` see `write_model_folder`.
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:

@@ -26,17 +26,9 @@ _REFUSED = {
 class SafetensorsFolder:
     """The arrays of a folder with `model.safetensors`, or with shards and their index.
 
-    Attributes:
-        shapes: {name: shape}.
-
-    Args:
-        folder: str.
-        converting: str, how to make safetensors of another form, for a message.
-
-    Raises:
-        FileNotFoundError: model.safetensors or a shard is missing.
-        ValueError: a file is damaged, the index is wrong, or an array is of a type
-            without a counterpart in NumPy.
+    `shapes` is {name: shape}. `converting` tells how to make safetensors of another
+    form, for a message. Raises a ValueError if a file is damaged, the index is wrong,
+    or an array is of a type without a counterpart in NumPy.
     """
 
     def __init__(self, folder, converting):
@@ -87,11 +79,7 @@ class SafetensorsFolder:
 
 
 def read_file(path):
-    """Returns {name: array} of one file, and its metadata.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Returns {name: array} of one file, and its metadata."""
     try:
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}
@@ -106,9 +94,6 @@ def write_safetensors(path, arrays, metadata=None):
     """Writes {name: array}; arrays must be contiguous, others would be written wrong.
 
     `metadata` is a dictionary of str, or None.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     try:
         # The only format that transformers reads.
@@ -118,12 +103,7 @@ def write_safetensors(path, arrays, metadata=None):
 
 
 def read_json(path, optional=False):
-    """Returns the content of a JSON file, a dictionary.
-
-    Raises:
-        OSError: the file cannot be read. If an optional one is missing, {} is returned.
-        ValueError: the file holds no JSON object.
-    """
+    """Returns the dictionary in a JSON file; {} if an `optional` one is missing."""
     if optional and not os.path.exists(path):
         return {}
     try:

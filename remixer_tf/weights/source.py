@@ -23,33 +23,20 @@ SPANS = "runs/imported_spans.gin"
 
 
 class Source(NamedTuple):
-    """Published weights, read one array at a time.
+    """Published weights, read one array at a time."""
 
-    Attributes:
-        format: str, such as "Hugging Face T5".
-        architecture: tuple of str, this package's gin files of the model.
-        bindings: {name: value} of its sizes and choices, see `values.gin_text`.
-        rows: the table of names, see `weights.names`.
-        shapes: {name: shape} of all arrays.
-        read: a function from a name to the array.
-        skipped: {name: reason} of arrays that no variable needs.
-        vocabulary: path of the vocabulary's file next to the weights, or None.
-        extra_ids: int, the sentinels after the vocabulary's pieces.
-        generation: a `Generation`, the search of the published model.
-        run: str, the gin file of its run. TEXT, ENCODER and SPANS need a vocabulary's
-            file, BYTES and IMAGES none. None: `architecture` is all of it.
-    """
-
-    format: str
-    architecture: tuple
-    bindings: dict
-    rows: tuple
-    shapes: dict
-    read: Callable
-    skipped: dict = {}
-    vocabulary: str | None = None
-    extra_ids: int = 100
-    generation: Generation = Generation()
+    format: str  # such as "Hugging Face T5"
+    architecture: tuple  # of str, this package's gin files of the model
+    bindings: dict  # {name: value} of its sizes and choices, see `values.gin_text`
+    rows: tuple  # the table of names, see `weights.names`
+    shapes: dict  # {name: shape} of all arrays
+    read: Callable  # from a name to the array
+    skipped: dict = {}  # {name: reason} of arrays that no variable needs
+    vocabulary: str | None = None  # path of the vocabulary's file next to the weights
+    extra_ids: int = 100  # the sentinels after the vocabulary's pieces
+    generation: Generation = Generation()  # the search of the published model
+    # The gin file of its run. TEXT, ENCODER and SPANS need a vocabulary's file, BYTES
+    # and IMAGES none. None: `architecture` is all of it.
     run: str | None = TEXT
 
 
@@ -57,12 +44,8 @@ def check_size(kind, size, layers, shapes):
     """Raises ValueError if arrays are far too few or too small for a model.
 
     A model is built afterwards, and takes no more memory than about twice the arrays.
-    `match_variables` compares single arrays.
-
-    Args:
-        kind: str, the model's name, for the message.
-        size, layers: ints, the model's parameters and layers.
-        shapes: {name: shape}.
+    `match_variables` compares single arrays. `size` and `layers` are the model's
+    parameters and layers, `shapes` is {name: shape}.
     """
     there = sum(math.prod(shape) for shape in shapes.values())
     if size > 2 * there or layers > len(shapes):
@@ -75,15 +58,9 @@ def check_size(kind, size, layers, shapes):
 def match_variables(variables, source):
     """Finds the array of each variable in a `Source`, and compares all shapes.
 
-    Args:
-        variables: {path without the model's name: variable}.
-
-    Returns:
-        {path: (name, change)}.
-
-    Raises:
-        ValueError: a variable has no array, an array no variable and no reason to be
-            skipped, or shapes differ. All of them are named.
+    `variables` is {path without the model's name: variable}. Returns {path: (name,
+    change)}. Raises a ValueError, which names all of them, if a variable has no array,
+    an array no variable and no reason to be skipped, or shapes differ.
     """
     found, problems = {}, {"missing": [], "of another shape": []}
     for path, variable in variables.items():
@@ -117,14 +94,7 @@ def match_variables(variables, source):
 
 
 def check_model(factory, source):
-    """Compares all names and shapes with a model's before it takes memory.
-
-    Args:
-        factory: the model's, see `build_model`.
-
-    Raises:
-        ValueError: what `match_variables` raises.
-    """
+    """Compares all names and shapes with a model's before it takes memory."""
     model = declare(lambda: build_model(factory, "float32"))
     match_variables(model_variables(model), source)
 
@@ -161,13 +131,9 @@ def merged_arrays(model):
 
 
 def take(model, source):
-    """Sets the variables of a built `keras.Model` from a `Source`.
+    """Sets the variables of a `keras.Model` from a `Source`, see `match_variables`.
 
-    Returns:
-        {path without the model's name: name}, what came from where.
-
-    Raises:
-        ValueError: what `match_variables` raises.
+    Returns {path without the model's name: name}, what came from where.
     """
     variables = model_variables(model)
     found = match_variables(variables, source)

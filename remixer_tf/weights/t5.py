@@ -22,21 +22,7 @@ ACTIVATIONS = {
 
 
 class T5(NamedTuple):
-    """Sizes and choices of a T5.
-
-    Attributes:
-        vocab_size, d_model, d_kv, d_ff, num_heads, num_encoder_layers,
-        num_decoder_layers: ints.
-        gated: bool, whether the feed-forward layer is T5.1.1's.
-        activation: str, see `get_activation`.
-        tied_logits: bool, see `EncoderDecoder`.
-        num_buckets, max_distance: ints, see `RelativePositionBias`.
-        epsilon: float, of the norms.
-        dropout_rate: float.
-        own_biases: bool, whether each layer has a position bias of its own (umT5).
-
-    A `num_decoder_layers` of 0 is an encoder alone.
-    """
+    """Sizes and choices of a T5."""
 
     vocab_size: int
     d_model: int
@@ -44,15 +30,15 @@ class T5(NamedTuple):
     d_ff: int
     num_heads: int
     num_encoder_layers: int
-    num_decoder_layers: int
-    gated: bool
-    activation: str
+    num_decoder_layers: int  # 0 is an encoder alone
+    gated: bool  # whether the feed-forward layer is T5.1.1's
+    activation: str  # see `get_activation`
     tied_logits: bool
     num_buckets: int = 32
     max_distance: int = 128
-    epsilon: float = 1e-6
+    epsilon: float = 1e-6  # of the norms
     dropout_rate: float = 0.1
-    own_biases: bool = False
+    own_biases: bool = False  # whether each layer has its own position bias (umT5)
 
     def architecture(self):
         """The gin files of the model, and the bindings of its sizes: a pair."""
@@ -82,16 +68,11 @@ class T5(NamedTuple):
 
 
 def t5_from_shapes(shapes, rows, text):
-    """The sizes of a T5, from the shapes of its weights.
+    """The sizes of a T5, from the shapes of the published arrays, {name: shape}.
 
-    Args:
-        shapes: {name: shape} of the published arrays.
-        rows: their table, see `weights.names`.
-        text: str, the gin text that was published with them. It names activations and
-            dropout. Without it they are T5's: relu, or gelu in the gated layer; 0.1.
-
-    Raises:
-        ValueError: the weights are not a T5's, or text and shapes differ.
+    `rows` are their table, see `weights.names`. `text` is the gin text that was
+    published with them. It names activations and dropout. Without it they are T5's:
+    relu, or gelu in the gated layer; 0.1.
     """
 
     def shape(path, rank=2):

@@ -20,12 +20,8 @@ _CHUNKED = "__msgpack_chunked_array__"
 def read_t5x(path):
     """Reads a checkpoint of T5X, and the config.gin next to it or one folder above.
 
-    Args:
-        path: str, the msgpack file, called `checkpoint` in a folder of its own if
-            arrays are next to it.
-
-    Raises:
-        ValueError: the file is not T5X's, or holds no T5.
+    `path` is that of the msgpack file, called `checkpoint` in a folder of its own if
+    arrays are next to it. Raises a ValueError if the file is not T5X's, or holds no T5.
     """
     tree = _unpack(path)
     optimizer = tree.get("optimizer", tree)
@@ -108,12 +104,10 @@ def _read(leaf, folder):
 
 
 def _read_zarr(spec, folder):
-    """Reads the array of a TensorStore specification, from the checkpoint's folder.
-
-    The specification names the store it was written to, such as Google Cloud Storage.
-    """
+    """Reads the array of a TensorStore specification, from the checkpoint's folder."""
     import tensorstore  # late: only large checkpoints have such arrays
 
+    # The specification names the store it was written to, such as Google Cloud Storage.
     store = spec["kvstore"]
     name = (store.get("path") or spec.get("path", "")).strip("/")
     path = os.path.join(folder, name)

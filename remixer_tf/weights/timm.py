@@ -20,9 +20,7 @@ _NORM_EPSILON = 1e-5  # of timm's spatial gating unit; its other norms have 1e-6
 def read_timm(folder):
     """Reads a folder of timm as a `Source`: config.json and model.safetensors.
 
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: the model is another one, or a value is out of range.
+    Raises a ValueError if the model is another one, or a value is out of range.
     """
     config = read_json(os.path.join(folder, "config.json"))
     architecture = str(config.get("architecture"))

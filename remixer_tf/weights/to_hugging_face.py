@@ -36,24 +36,13 @@ _TOLERANCE = 1e-3
 
 
 def export_hugging_face(model, task, folder, generation=None):
-    """Writes config.json, model.safetensors and the vocabulary's files.
+    """Writes config.json, model.safetensors and the vocabulary's files to a new folder.
 
-    First a T5 is built from these arrays, and its logits are compared with the model's.
-
-    Args:
-        model: a built `EncoderDecoder` with T5's layers.
-        task: a `seqio.Task` or `seqio.Mixture` with its vocabulary.
-        folder: str, a new folder. It appears whole, or not at all.
-        generation: dictionary of settings of transformers' `generate`, see
-            `write_generation`; None for its defaults.
-
-    Returns:
-        str, the folder.
-
-    Raises:
-        ValueError: transformers' T5 lacks a layer, or has other logits.
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
+    First a T5 is built from the model's arrays, and its logits are compared with the
+    model's, which must be a built `EncoderDecoder` with T5's layers. The task has its
+    vocabulary. `generation` are settings of transformers' `generate`, see
+    `write_generation`; None for its defaults. Returns the folder, which appears whole,
+    or not at all.
     """
     check_absent(folder)
     config = t5_config(model)
@@ -90,11 +79,7 @@ def named_arrays(model):
 
 
 def t5_config(model):
-    """Returns the content of config.json for a model.
-
-    Raises:
-        ValueError: the model is no T5.
-    """
+    """Returns the content of config.json for a model, which must be a T5."""
     if not isinstance(model, EncoderDecoder):
         raise _refusal(f"a {type(model).__name__}")
     layers, norms, biases = [], [], []

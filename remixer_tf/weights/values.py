@@ -21,9 +21,7 @@ def integer(values, name, default=None, low=1, high=_MOST):
     """Returns the int `values[name]` of a dictionary that was read from JSON.
 
     `default` stands for a key that is missing or null; None: the key must be there.
-
-    Raises:
-        ValueError: it is missing, no int, or not from `low` to `high`.
+    Raises a ValueError if the value is missing, no int, or not from `low` to `high`.
     """
     return _number(values, name, default, low, high, (int,))
 
@@ -72,10 +70,8 @@ def reals(values, name, default):
 def gin_text(bindings):
     """Returns bindings as lines of gin text that no value can break out of.
 
-    Names are this package's own words.
-
-    Raises:
-        TypeError: a value is no bool, int, float, str, or tuple of them.
+    Names are this package's own words. Values are bool, int, float, str, or tuples of
+    them.
     """
     return "".join(f"{name} = {_literal(value)}\n" for name, value in bindings.items())
 
@@ -83,9 +79,8 @@ def gin_text(bindings):
 def shape_of(shapes, name, rank, whose):
     """Returns the shape of an array of published weights.
 
-    Raises:
-        ValueError: the array, which all of `whose` have, is missing, empty or of
-            another rank.
+    Raises a ValueError if the array, which all of `whose` have, is missing, empty or of
+    another rank.
     """
     if name not in shapes:
         found = ", ".join(sorted(shapes)[:10])

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers import MoE
+from remixer_tf.layers import LengthMixing, MoE
 
 LARGEST = 127  # -128 is left out, so that the integers are symmetric
 
@@ -80,6 +80,8 @@ def shared_axes(model):
             axes[layer._kernel.path] = -2
         elif isinstance(layer, keras.layers.Embedding):
             axes[layer._embeddings.path] = -1
+        elif isinstance(layer, LengthMixing) and not layer.toeplitz:
+            axes[layer.mixing_matrix.path] = -1
         elif isinstance(layer, MoE):
             axes |= {weight.path: -2 for weight in (*layer.wi, layer.wo)}
     return axes

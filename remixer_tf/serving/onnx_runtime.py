@@ -23,8 +23,8 @@ def convert(module, function, path):
     """Writes a graph as an ONNX file, see `litert.convert`; any axes.
 
     Matrices of a module with `StoredWeights` are arguments of the graph until it is
-    converted: the converter copies constants many times, and computes from a table of
-    relative positions the bias of all positions, which is larger.
+    converted. As constants, the converter would copy them many times, and compute the
+    bias of all positions from a table of relative ones.
     """
     import onnx
     import tf2onnx

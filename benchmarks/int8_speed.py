@@ -9,14 +9,15 @@ Random weights, questions and answers of 64 tokens; no token ends an answer. A s
 rows x beams. Under `taskset` each program has one core and one thread, and its CPU time
 counts, so that other programs on the machine disturb little. All take turns; rates and
 ratios are medians of the rounds, and the first call, which prepares, does not count.
-LiteRT reads one row a call, so several rows are several calls. LiteRT and ONNX have no
-beam search, and converting a small model to ONNX takes over 6 GB. The anchors have
-T5.1.1 small, see `benchmarks.decode`.
+LiteRT reads one row a call, so several rows are several calls. The anchors have T5.1.1
+small, see `benchmarks.decode`. All contestants are in memory together: for less than
+4 GB, give one runtime and sizes of one number of beams a run.
 """
 
 import argparse
 import contextlib
 import functools
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -58,14 +59,12 @@ def token_graph(model, weights="float32", beams=1):
 
 
 class Ours:
-    """A contestant: CPU seconds of `(batch, beams)`, or None for what it cannot do."""
+    """A contestant: CPU seconds of `(batch, beams)`."""
 
-    def __init__(self, answer, beams, any_batch=True):
-        self._answer, self._beams, self._any_batch = answer, beams, any_batch
+    def __init__(self, answer, any_batch=True):
+        self._answer, self._any_batch = answer, any_batch
 
     def __call__(self, batch, beams):
-        if beams not in self._beams:
-            return None
         rows = questions(batch)
         batches = [rows] if self._any_batch else np.split(rows, batch)
         start = time.process_time()
@@ -81,32 +80,31 @@ def make_model(name, bindings):
     return model
 
 
-def path_of(folder, name, runtime, weights):
-    return os.path.join(folder, f"{name}_{weights}_{runtime.FILE}")
+def path_of(folder, name, key, beams, weights):
+    return os.path.join(folder, f"{name}_{beams}_{weights}_{RUNTIMES[key].FILE}")
 
 
-def write_files(name, bindings, key, folder):
+def write_files(name, bindings, key, beams, folder):
     """Writes a model for a runtime in each type."""
-    runtime, graph = RUNTIMES[key], token_graph(make_model(name, bindings))
-    path = path_of(folder, name, runtime, "float32")
+    runtime = RUNTIMES[key]
+    graph = token_graph(make_model(name, bindings), beams=beams)
+    path = path_of(folder, name, key, beams, "float32")
     runtime.convert(graph, graph.function(None if runtime.ANY_BATCH else 1), path)
     for weights in WEIGHTS[key][1:]:
-        copy = path_of(folder, name, runtime, weights)
+        copy = path_of(folder, name, key, beams, weights)
         shutil.copy(path, copy)
         runtime.quantize(copy, graph.weights.matrices(), weights)
 
 
-def write_missing_files(names, bindings, runtimes, folder):
+def write_missing_files(names, bindings, runtimes, beams, folder):
     """Does it in processes of their own, one by one: converters take much memory."""
-    for name in names:
-        for key in runtimes:
-            runtime = RUNTIMES[key]
-            if not os.path.exists(path_of(folder, name, runtime, WEIGHTS[key][-1])):
-                process = multiprocessing.get_context("spawn").Process(
-                    target=write_files, args=(name, bindings, key, folder)
-                )
-                process.start()
-                process.join()
+    for name, key, n in itertools.product(names, runtimes, beams):
+        if not os.path.exists(path_of(folder, name, key, n, WEIGHTS[key][-1])):
+            process = multiprocessing.get_context("spawn").Process(
+                target=write_files, args=(name, bindings, key, n, folder)
+            )
+            process.start()
+            process.join()
 
 
 def make_contestants(name, model, beams, runtimes, folder):
@@ -120,15 +118,16 @@ def make_contestants(name, model, beams, runtimes, folder):
         def answer(n, rows, functions=functions):
             functions[n](tf.constant(rows))["outputs"].numpy()
 
-        contestants[f"SavedModel {weights}, {size:.1f} MB"] = Ours(answer, beams)
+        contestants[f"SavedModel {weights}, {size:.1f} MB"] = Ours(answer)
     for key in runtimes:
         runtime = RUNTIMES[key]
+        load = load_onnx if key == "onnx" else runtime.load
         for weights in WEIGHTS[key]:
-            path = path_of(folder, name, runtime, weights)
-            size = os.path.getsize(path) / 1e6
-            run = load_onnx(path) if key == "onnx" else runtime.load(path)
+            paths = {n: path_of(folder, name, key, n, weights) for n in beams}
+            runs = {n: load(path) for n, path in paths.items()}
+            size = os.path.getsize(paths[beams[0]]) / 1e6
             contestants[f"{runtime.NAME} {weights}, {size:.1f} MB"] = Ours(
-                lambda n, rows, run=run: run(inputs=rows), [1], runtime.ANY_BATCH
+                lambda n, rows, runs=runs: runs[n](inputs=rows), runtime.ANY_BATCH
             )
     return contestants
 
@@ -152,15 +151,19 @@ def float32_of(name, contestants):
 
 def compare(model_name, contestants, batch, beams, rounds):
     """Prints the rates of one size."""
-    able = {n: f for n, f in contestants.items() if f(batch, beams) is not None}
-    times = [{n: f(batch, beams) for n, f in able.items()} for _ in range(rounds)]
+    for answer in contestants.values():
+        answer(batch, beams)
+    times = [
+        {n: answer(batch, beams) for n, answer in contestants.items()}
+        for _ in range(rounds)
+    ]
 
     def ratio(name, other):
-        if other not in able or other == name:
+        if other not in contestants or other == name:
             return ""
         return f"{statistics.median(t[other] / t[name] for t in times):.2f}"
 
-    for name in able:
+    for name in contestants:
         seconds = statistics.median(t[name] for t in times)
         print_row(
             model_name,
@@ -168,7 +171,7 @@ def compare(model_name, contestants, batch, beams, rounds):
             beams,
             name,
             f"{batch * LENGTH / seconds:.0f}",
-            ratio(name, float32_of(name, able)),
+            ratio(name, float32_of(name, contestants)),
             ratio(name, "ctranslate2_int8"),
             ratio(name, "transformers"),
         )
@@ -198,7 +201,8 @@ def main():
     names, runtimes = options.models.split(","), options.runtimes.split(",")
     with tempfile.TemporaryDirectory() as local, contextlib.ExitStack() as anchors:
         folder, others = options.folder or local, {}
-        write_missing_files(names, options.gin, runtimes, folder)
+        beams = sorted({n for _, n in sizes})
+        write_missing_files(names, options.gin, runtimes, beams, folder)
         if options.anchors:
             path = write_for_anchors(make_model("t5_1_1_small", options.gin), local)
             for library in ANCHORS:
@@ -208,7 +212,6 @@ def main():
                     others[library] = anchor.decode
         for name in names:
             model = make_model(name, options.gin)
-            beams = sorted({n for _, n in sizes})
             contestants = make_contestants(name, model, beams, runtimes, folder)
             for batch, n in sizes:
                 compare(name, contestants | others, batch, n, options.rounds)

@@ -10,6 +10,7 @@ WEIGHTS = {
     "litert": ("float32", "int8", "int8_weight_only"),
     "onnx": ("float32", "int8"),
 }
+SEARCHES = ("greedy_decode", "beam_search")  # of LiteRT and ONNX
 # Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
@@ -154,10 +155,10 @@ def _tokens(run, model_dir, folder, step, runtime, weights):
 
     check_runtime(runtime)
     search = configuration.get_value("text_to_text.decode_fn")
-    if search is not None and search.__name__ != "greedy_decode":
+    if search is not None and search.__name__ not in SEARCHES:
         raise UserError(
-            f"format={runtime} is for greedy decoding: its converter makes other "
-            f"answers of {search.__name__}, or none. Add "
+            f"format={runtime} is for {' or '.join(SEARCHES)}: it has none of the "
+            f"operations on unsigned integers that {search.__name__} draws with. Add "
             "--gin.text_to_text.decode_fn=@greedy_decode, or export a SavedModel."
         )
     # Neither runtime computes in bfloat16 on all processors.

@@ -9,6 +9,15 @@ from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
 from remixer_tf.errors import UserError, check_integers, check_numbers
 
+# The score of no answer inside the search. It is finite, since LiteRT makes -inf a
+# finite number when it adds or divides.
+NONE = -1e30
+
+
+def exists(scores):
+    """Whether scores or ranks are those of an answer: none is as low as -1e20."""
+    return scores > -1e20
+
 
 class T5Rules:
     """The preset `t5`: Mesh TensorFlow's beam search, that of T5 (`beam_search.py`).
@@ -43,12 +52,12 @@ class T5Rules:
         """Whether rows have ended, bool `[batch]`.
 
         Args:
-            ranks: float32 `[batch, beams]`, of the answers found; -inf for none.
+            ranks: float32 `[batch, beams]`, of the answers found, see `exists`.
             best: float32 `[batch]`, the likeliest beam's log-probability.
             lengths: int32 `[batch]`, its tokens.
             max_length: int.
         """
-        found = ranks > IMPOSSIBLE
+        found = exists(ranks)
         worst = ops.min(ops.where(found, ranks, float("inf")), axis=1)
         bound = self.rank(best[:, None], ops.full_like(lengths, max_length))[:, 0]
         return ops.logical_and(ops.any(found, axis=1), worst > bound)
@@ -100,7 +109,7 @@ class HuggingFaceRules:
     def finished(self, ranks, best, lengths, max_length):
         """Whether rows have ended, see `T5Rules`."""
         worst = ops.min(ranks, axis=1)
-        full = worst > IMPOSSIBLE
+        full = exists(worst)
         if self.early_stopping is True:
             return full
         if self.early_stopping == "never" and self.length_penalty > 0:
@@ -150,11 +159,12 @@ def beam_search(
     rows = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0
     search = Search(keeping.choose, keeping.start(rows), beams, branches=True)
     cut, found = decode(model, batch, max_length, search, eos_id, limits)
-    has_answer = found.ranks[:, :1] > IMPOSSIBLE
-    scores = ops.where(found.open, cut.scores, IMPOSSIBLE)
+    has_answer = exists(found.ranks[:, :1])
+    scores = ops.where(found.open, cut.scores, NONE)
     scores = ops.where(has_answer, found.answers.scores, scores)[:, :n_best]
     tokens = ops.where(has_answer[..., None], found.answers.tokens, cut.tokens)
-    tokens = ops.where(scores[..., None] > IMPOSSIBLE, tokens[:, :n_best], 0)
+    tokens = ops.where(exists(scores)[..., None], tokens[:, :n_best], 0)
+    scores = ops.where(exists(scores), scores, IMPOSSIBLE)
     answers = Answers(tokens, scores) if n_best > 1 else ()
     return Decoded(tokens[:, 0], scores[:, 0], answers)
 
@@ -166,7 +176,7 @@ class _Found(NamedTuple):
     # constraint may leave places unused.
     open: Any
     answers: Any  # `Answers` [batch, beams, ..], those found, best first
-    ranks: Any  # float32 [batch, beams], what they are ordered by; -inf for none
+    ranks: Any  # float32 [batch, beams], what they are ordered by, see `exists`
 
 
 class _Beams(NamedTuple):
@@ -180,7 +190,7 @@ class _Beams(NamedTuple):
     def start(self, rows):
         """The first `_Found`, of rows int32 `[batch, 1]` of zeros."""
         start = rows + ops.arange(self.beams, dtype="int32")
-        none = ops.full_like(start, IMPOSSIBLE, dtype="float32")
+        none = ops.full_like(start, NONE, dtype="float32")
         places = ops.arange(self.max_length, dtype="int32")
         answers = Answers(start[..., None] * 0 * places, none)
         return _Found(ops.equal(start, 0), answers, none)
@@ -195,7 +205,7 @@ class _Beams(NamedTuple):
         # an example lie among as many of each beam.
         number = min(2 * beams, log_probs.shape[-1])
         best, tokens = ops.top_k(log_probs, number)
-        totals = ops.where(goes_on, hypotheses.scores, IMPOSSIBLE)[..., None] + best
+        totals = ops.where(goes_on, hypotheses.scores, NONE)[..., None] + best
         totals = ops.reshape(totals, (-1, beams * number))
         totals, index = ops.top_k(totals, 2 * beams)
         index = ops.cast(index, "int32")
@@ -205,7 +215,7 @@ class _Beams(NamedTuple):
         ended = ops.equal(tokens, self.eos_id)
 
         is_answer = rules.is_answer(ended, place >= self.max_length - 1, beams)
-        scores = ops.where(is_answer, totals, IMPOSSIBLE)
+        scores = ops.where(is_answer, totals, NONE)
         here = ops.equal(ops.arange(self.max_length, dtype="int32"), place[:, None])
         texts = pick(hypotheses.tokens, parents)
         texts = ops.where(here[:, None, :], tokens[..., None], texts)
@@ -220,8 +230,8 @@ class _Beams(NamedTuple):
         ranks, best = ops.top_k(ranks, beams)
         answers = Answers(pick(texts, best), pick(scores, best))
 
-        totals, best = ops.top_k(ops.where(ended, IMPOSSIBLE, totals), beams)
-        found = _Found(totals > IMPOSSIBLE, answers, ranks)
+        totals, best = ops.top_k(ops.where(ended, NONE, totals), beams)
+        found = _Found(exists(totals), answers, ranks)
         stop = ops.logical_or(
             rules.finished(ranks, totals[:, 0], written, self.max_length),
             ops.logical_not(ops.any(found.open, axis=1)),

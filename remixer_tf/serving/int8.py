@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers import MoE
+from remixer_tf.layers import LengthMixing, MoE
 
 LARGEST = 127  # -128 is left out, so that the integers are symmetric
 
@@ -64,9 +64,10 @@ def check_finite(model):
 def shared_axes(model):
     """Which weights of a model are stored in 8 bits.
 
-    Those are the kernels of dense layers and experts, with a scale for each output, and
-    embeddings of tokens, with a scale for each token. Norms, biases, matrices over
-    positions and routers stay float32: they are small, or errors in them grow.
+    Those are the kernels of dense layers and experts, with a scale for each output,
+    embeddings of tokens, with a scale for each token, and mixing matrices, with a scale
+    for each row. Norms, biases and routers stay float32: they are small, or errors in
+    them grow.
 
     Args:
         model: a built `keras.Model`.
@@ -80,6 +81,8 @@ def shared_axes(model):
             axes[layer._kernel.path] = -2
         elif isinstance(layer, keras.layers.Embedding):
             axes[layer._embeddings.path] = -1
+        elif isinstance(layer, LengthMixing) and not layer.toeplitz:
+            axes[layer.mixing_matrix.path] = -1
         elif isinstance(layer, MoE):
             axes |= {weight.path: -2 for weight in (*layer.wi, layer.wo)}
     return axes
@@ -133,7 +136,10 @@ def _is_multiple(array, matrix):
 
 
 def matrices(model):
-    """Returns the `Matrices` of `shared_axes`, without experts of three axes."""
+    """Returns the `Matrices` of `shared_axes` that have two axes.
+
+    Experts and mixing matrices have three. A file holds the softmax of the latter.
+    """
     axes = shared_axes(model)
     weights = [w for w in model.weights if w.path in axes and len(w.shape) == 2]
     return Matrices([keras.ops.convert_to_numpy(weight) for weight in weights])

@@ -33,6 +33,8 @@ def quantize(content, matrices, weight_only=False):
     editor = _Editor(schema, model, matrices, weight_only)
     for graph in model.subgraphs:
         editor.rewrite(graph)
+        for tensor in graph.tensors:
+            tensor.name = None  # Long, and nothing reads it.
     read = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
     for number in editor.replaced() - read:
         model.buffers[number].data = None
@@ -103,10 +105,10 @@ class _Editor:
             scale=scales, zeroPoint=np.zeros(len(scales), "int64"), quantizedDimension=0
         )
         eight = self._add_tensor(
-            graph, kernel, "int8", "INT8", buffer=integers, quantization=quantization
+            graph, kernel, "INT8", buffer=integers, quantization=quantization
         )
         if self._weight_only:
-            floats = self._add_tensor(graph, kernel, "float", "FLOAT32")
+            floats = self._add_tensor(graph, kernel, "FLOAT32")
             yield self._operator("DEQUANTIZE", [eight], floats)
             eight = floats
         else:
@@ -120,13 +122,11 @@ class _Editor:
         (table, ids), (y,) = operator.inputs, operator.outputs
         thin = {"shape": [*graph.tensors[y].shape[:-1], 1]}
         column = {"shape": [graph.tensors[table].shape[0], 1]}
-        scales = self._add_tensor(
-            graph, table, "scale", "FLOAT32", buffer=scale, **column
-        )
-        table = self._add_tensor(graph, table, "int8", "INT8", buffer=integers)
-        row = self._add_tensor(graph, y, "int8", "INT8")
-        floats = self._add_tensor(graph, y, "float", "FLOAT32")
-        row_scale = self._add_tensor(graph, y, "scale", "FLOAT32", **thin)
+        scales = self._add_tensor(graph, table, "FLOAT32", buffer=scale, **column)
+        table = self._add_tensor(graph, table, "INT8", buffer=integers)
+        row = self._add_tensor(graph, y, "INT8")
+        floats = self._add_tensor(graph, y, "FLOAT32")
+        row_scale = self._add_tensor(graph, y, "FLOAT32", **thin)
         kinds = self._schema.TensorType
         gather = operator.builtinOptions
         cast = self._schema.CastOptionsT(kinds.INT8, kinds.FLOAT32)
@@ -141,12 +141,11 @@ class _Editor:
         self._model.buffers.append(self._schema.BufferT(data))
         return len(self._model.buffers) - 1
 
-    def _add_tensor(self, graph, like, end, type, **changes):
+    def _add_tensor(self, graph, like, type, **changes):
         """Adds a tensor like another to a graph, and returns its number."""
         old = graph.tensors[like]
         new = self._schema.TensorT(
             **{"shape": old.shape, "hasRank": old.hasRank, **changes},
-            name=old.name + f"_{end}".encode(),
             type=getattr(self._schema.TensorType, type),
         )
         graph.tensors.append(new)

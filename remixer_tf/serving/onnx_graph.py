@@ -4,6 +4,9 @@ import numpy as np
 
 from remixer_tf.serving import int8
 
+BLOCK = 128  # numbers of a row that share a scale in a product
+ZERO = 128  # the operation reads integers from 1 to 255
+
 
 def graphs_of(graph):
     """Yields a graph and those inside its nodes, such as the body of a loop."""
@@ -79,30 +82,39 @@ def _replace(graph, name, other):
 def quantize(model, matrices):
     """Stores weights in 8 bits; products round the other factor while they run.
 
-    `X W` becomes `s_x s_w (X_q - z) W_q`, with X_q in uint8 and its s_x and z from the
-    smallest and largest number of X, by the operations DynamicQuantizeLinear and
-    MatMulInteger of ONNX. A row of an embedding is read, and multiplied by its scale.
-    Logits from an embedding read its integers through a Transpose, which a runtime
-    computes when it loads the file.
+    `X W` becomes MatMulNBits, an operation of ONNX Runtime's own: it rounds each 128
+    numbers of a position to int8 with a scale of their own, and multiplies integers.
+    ONNX' DynamicQuantizeLinear has one scale for all positions of a call, which cost
+    Remixer 0.65% of the loss on COGS, and 0.10% so (docs/results/int8.md). A row of an
+    embedding is read, and multiplied by its scale. A runtime computes the form that
+    MatMulNBits reads when it loads the file.
 
     Args:
         model: a `ModelProto` after `read_from_outside`, which is changed.
         matrices: `int8.Matrices`, the constants to store so. A product's constant is
             its second factor; others stay.
     """
+    from onnx.helper import make_opsetid
+
     stored = _Stored(model.graph, matrices)
     for graph in reversed(list(graphs_of(model.graph))):  # the nodes are copied
         _rewrite(graph, stored)
     stored.finish()
+    _number_names(model.graph)
+    model.opset_import.append(make_opsetid("com.microsoft", 1))
 
 
 class _Stored:
-    """Adds integers and scales of constants to a graph, each once."""
+    """Adds integers and scales of constants to a graph, each once.
+
+    They are stored by rows, which have a scale each: outputs of a kernel, tokens of an
+    embedding.
+    """
 
     def __init__(self, graph, matrices):
         import onnx
 
-        self._graph, self._names, self._nodes = graph, {}, []
+        self._graph, self._names, self._nodes = graph, set(), []
         self._arrays = {}
         for constant in graph.initializer:
             if constant.data_type == onnx.TensorProto.FLOAT:
@@ -124,32 +136,60 @@ class _Stored:
 
     def table(self, name):
         """Returns the names of an embedding's integers, and of its scales, or None."""
-        return self._add(name, axis=1) if name in self._arrays else None
+        return self._rows(name, self._arrays[name]) if name in self._arrays else None
 
     def factor(self, name):
-        """Returns the names of a product's integers, and of its scales, or None."""
-        if name not in self._transposed:
-            return self._add(name, axis=0) if name in self._arrays else None
-        integers, scale = self._add(self._transposed[name], axis=1)
-        if integers not in self._names:
-            from onnx.helper import make_node
+        """Returns a product's (integers, scales, outputs, inputs), or None."""
+        if name in self._transposed:
+            name = self._transposed[name]
+            array = self._arrays[name]
+        elif name in self._arrays:
+            array, name = self._arrays[name].T, f"{name}_transposed"
+        else:
+            return None
+        return *self._blocks(*self._rows(name, array), *array.shape), *array.shape
 
-            self._names[integers] = f"{integers}_transposed"
-            node = make_node("Transpose", [integers], [self._names[integers]])
-            self._nodes.append(node)
-        return self._names[integers], scale
+    def _rows(self, name, array):
+        names = f"{name}_int8", f"{name}_scale"
+        if names[0] not in self._names:
+            integers, scale = int8.quantize(array, axis=1)
+            self._add(names[0], (integers.astype("int16") + ZERO).astype("uint8"))
+            self._add(names[1], scale)
+        return names
 
-    def _add(self, name, axis):
-        """Adds the constants, with scales that the numbers of an axis share."""
+    def _blocks(self, integers, scale, outputs, inputs):
+        """Names of the integers as `[outputs, blocks, BLOCK]`, and of their scales."""
+        from onnx.helper import make_node
+
+        names = f"{integers}_blocks", f"{scale}_blocks"
+        if names[0] not in self._names:
+            blocks = -(-inputs // BLOCK)
+            missing = np.array([0, 0, 0, blocks * BLOCK - inputs])
+            shape = np.array([outputs, blocks, BLOCK])
+            padding = [
+                self._add(f"{integers}_missing", missing),
+                self._add("zero", np.uint8(ZERO)),
+            ]
+            shape, columns = (
+                self._add(f"{integers}_{len(x)}_axes", x) for x in (shape, shape[:2])
+            )
+            padded = f"{integers}_padded"
+            self._nodes += [
+                make_node("Pad", [integers, *padding], [padded]),
+                make_node("Reshape", [padded, shape], names[:1]),
+                make_node("Expand", [scale, columns], names[1:]),
+            ]
+            self._names.update(names)
+        return names
+
+    def _add(self, name, array):
+        """Adds a constant, once, and returns its name."""
         from onnx.numpy_helper import from_array
 
-        if (name, axis) not in self._names:
-            integers, scale = int8.quantize(self._arrays[name], axis)
-            names = f"{name}_int8_{axis}", f"{name}_scale_{axis}"
-            for array, new in zip((integers, scale.reshape(-1)), names, strict=True):
-                self._graph.initializer.append(from_array(array, new))
-            self._names[name, axis] = names
-        return self._names[name, axis]
+        if name not in self._names:
+            self._graph.initializer.append(from_array(np.asarray(array), name))
+            self._names.add(name)
+        return name
 
     def finish(self):
         """Adds the Transposes of integers, and takes constants that nothing reads."""
@@ -174,9 +214,27 @@ def _delete(messages, is_unread):
             del messages[place]
 
 
+def _number_names(graph):
+    """Numbers all names but those of a graph's inputs and outputs: names are long."""
+    kept = {value.name for value in (*graph.input, *graph.output)} | {""}
+    numbers = {}
+
+    def short(name):
+        return name if name in kept else numbers.setdefault(name, f"_{len(numbers)}")
+
+    for inner in list(graphs_of(graph)):
+        del inner.value_info[:]
+        for value in (*inner.input, *inner.output, *inner.initializer):
+            value.name = short(value.name)
+        for node in inner.node:
+            node.name = ""
+            node.input[:] = map(short, node.input)
+            node.output[:] = map(short, node.output)
+
+
 def _rewrite(graph, stored):
     """Replaces the products and look-ups of a graph that read what is `stored`."""
-    nodes, rounded = [], {}
+    nodes = []
     for node in graph.node:
         names = None
         if node.op_type == "MatMul":
@@ -186,7 +244,7 @@ def _rewrite(graph, stored):
         if names is None:
             nodes.append(node)
         elif node.op_type == "MatMul":
-            nodes += _product(node, *names, rounded)
+            nodes.append(_product(node, *names))
         else:
             nodes += _rows(node, *names)
     del graph.node[:]
@@ -198,21 +256,20 @@ def _has_other_axis(node):
     return any(x.name == "axis" and x.i for x in node.attribute)
 
 
-def _product(node, integers, scale, rounded):
-    """The nodes of a product; `rounded` has the factors that others rounded before."""
-    from onnx import TensorProto
+def _product(node, integers, scale, outputs, inputs):
     from onnx.helper import make_node
 
-    x, y = node.input[0], node.output[0]
-    if x not in rounded:
-        rounded[x] = [f"{y}_{end}" for end in ("x", "x_scale", "x_zero")]
-        yield make_node("DynamicQuantizeLinear", [x], rounded[x])
-    x, x_scale, zero = rounded[x]
-    sums, floats, scales = (f"{y}_{end}" for end in ("sums", "floats", "scales"))
-    yield make_node("MatMulInteger", [x, integers, zero], [sums])
-    yield make_node("Cast", [sums], [floats], to=TensorProto.FLOAT)
-    yield make_node("Mul", [x_scale, scale], [scales])
-    yield make_node("Mul", [floats, scales], [y], name=node.name)
+    return make_node(
+        "MatMulNBits",
+        [node.input[0], integers, scale],
+        node.output,
+        domain="com.microsoft",
+        N=outputs,
+        K=inputs,
+        bits=8,
+        block_size=BLOCK,
+        accuracy_level=4,  # products of int8
+    )
 
 
 def _rows(node, integers, scale):
@@ -220,11 +277,11 @@ def _rows(node, integers, scale):
     from onnx.helper import make_node
 
     y = node.output[0]
-    ends = "row", "row_scale", "floats", "axis", "column"
-    row, row_scale, floats, axis, column = (f"{y}_{end}" for end in ends)
+    ends = "row", "row_scale", "floats", "zero", "signed"
+    row, row_scale, floats, zero, signed = (f"{y}_{end}" for end in ends)
     yield make_node("Gather", [integers, node.input[1]], [row])
     yield make_node("Gather", [scale, node.input[1]], [row_scale])
     yield make_node("Cast", [row], [floats], to=TensorProto.FLOAT)
-    yield make_node("Constant", [], [axis], value_ints=[-1])
-    yield make_node("Unsqueeze", [row_scale, axis], [column])
-    yield make_node("Mul", [floats, column], [y], name=node.name)
+    yield make_node("Constant", [], [zero], value_float=float(ZERO))
+    yield make_node("Sub", [floats, zero], [signed])
+    yield make_node("Mul", [signed, row_scale], [y])

@@ -2,10 +2,13 @@
 
 import logging
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from remixer_tf.errors import UserError
 from remixer_tf.serving import onnx_graph
+from remixer_tf.serving.stored_weights import StoredWeights
 
 NAME = "ONNX"
 EXTRA = "onnx"
@@ -17,16 +20,39 @@ CALL = {"opset": OPSET}  # for model.json, with names and shapes
 
 
 def convert(module, function, path):
-    """Writes a graph as an ONNX file, see `litert.convert`; any axes."""
+    """Writes a graph as an ONNX file, see `litert.convert`; any axes.
+
+    Matrices of a module with `StoredWeights` are arguments of the graph until it is
+    converted. As constants, the converter would copy them many times, and compute the
+    bias of all positions from a table of relative ones.
+    """
     import onnx
     import tf2onnx
 
     _register_erfc()
     # It copies unknown operations and logs an error.
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
+    weights = getattr(module, "weights", None)
+    large = weights.matrix_weights() if isinstance(weights, StoredWeights) else []
+    specs = [
+        tf.TensorSpec(weight.shape, weight.dtype, name=f"weight_{number}")
+        for number, weight in enumerate(large)
+    ]
+
+    def graph(arguments, values):
+        with keras.StatelessScope(zip(large, values, strict=True)):
+            return function.python_function(*arguments)
+
     model, _ = tf2onnx.convert.from_function(
-        function, input_signature=function.input_signature, opset=OPSET
+        tf.function(graph, autograph=False),
+        input_signature=[list(function.input_signature), specs],
+        opset=OPSET,
     )
+    arrays = {s.name: w.numpy() for s, w in zip(specs, large, strict=True)}
+    for value in [x for x in model.graph.input if x.name in arrays]:
+        model.graph.input.remove(value)
+        constant = onnx.numpy_helper.from_array(arrays[value.name], value.name)
+        model.graph.initializer.append(constant)
     if names := sorted(_unknown_operations(onnx, model.graph)):
         raise UserError(f"ONNX cannot compute {', '.join(names)}.")
     onnx_graph.read_from_outside(model.graph)

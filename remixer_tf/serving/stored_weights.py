@@ -29,6 +29,7 @@ class StoredWeights(tf.Module):
 
     Attributes:
         check_finite, matrices: functions of no arguments, those of `int8` of the model.
+        matrix_weights: function of no arguments, the model's weights of two axes.
     """
 
     def __init__(self, model, dtype="float32"):
@@ -47,8 +48,11 @@ class StoredWeights(tf.Module):
             else [_store(weight, "float32" if dtype == "int8" else dtype)]
             for weight in model.weights
         ]
-        self._pairs = lambda: zip(model.weights, self._stored, strict=True)
+        pairs = zip(model.weights, self._stored, strict=True)
+        copied = [(w, stored) for w, stored in pairs if stored[0] is not w.value]
+        self._copied = lambda: copied
         self.matrices = lambda: matrices(model)
+        self.matrix_weights = lambda: [w for w in model.weights if len(w.shape) == 2]
         self.check_finite = lambda: check_finite(model)
 
     @property
@@ -59,14 +63,11 @@ class StoredWeights(tf.Module):
 
     def reading(self):
         """Returns a context for tracing: in it the model reads these weights."""
-        copies = [
-            (weight, _read(stored, weight.dtype))
-            for weight, stored in self._pairs()
-            if stored[0] is not weight.value
-        ]
-        if not copies:
+        if not self._copied():
             return contextlib.nullcontext()
-        return keras.StatelessScope(state_mapping=copies)
+        return keras.StatelessScope(
+            [(weight, _read(stored, weight.dtype)) for weight, stored in self._copied()]
+        )
 
 
 def _read(stored, dtype):

@@ -79,7 +79,7 @@ def add_common(parser, run="needed"):
         dest="unused",
         default=argparse.SUPPRESS,
         metavar="",
-        help="sets a macro or parameter: --gin.TRAIN_STEPS=100, --gin.Run.seed=1, "
+        help="sets a macro or parameter: --gin.BATCH_SIZE=64, --gin.Run.seed=1, "
         "--gin.TASK=cogs",
     )
     help = "folders of gin files, after the current one and before the package's"
@@ -181,10 +181,16 @@ def run_configuration(options):
     """
     path = os.path.join(options.model_dir, RUN_FILE)
     if not os.path.exists(path):
+        if os.path.exists(os.path.join(options.model_dir, "config.json")):
+            raise UserError(
+                f"{options.model_dir} holds published weights and is no run. Make one "
+                f"of them: import_weights --from={options.model_dir} --model_dir=RUN"
+            )
+        missing = path if os.path.isdir(options.model_dir) else options.model_dir
         raise UserError(
-            f"there is no {path}. Set --model_dir to the folder of a run, or name the "
-            "configuration with --gin_file: a model's file and then a run's, such as "
-            "--gin_file=models/t5_1_1_tiny.gin --gin_file=runs/mini_cogs.gin."
+            f"there is no {missing}. Set --model_dir to the folder of a run, or name "
+            "the configuration with --gin_file: a model's file and then a run's, such "
+            "as --gin_file=models/t5_1_1_tiny.gin --gin_file=runs/mini_cogs.gin."
         )
     if not options.trust:
         check_run_configuration(path, options.module_import)

@@ -42,7 +42,7 @@ def check_run_configuration(path, modules=()):
         raise UserError(
             f"{path} imports {', '.join(unknown)}, and a module runs code. If you "
             f"trust it, add {' '.join(unknown.values())} (or --trust, for the whole "
-            "configuration)."
+            f"configuration). In Python: modules={list(unknown)} (or trust=True)."
         )
 
 

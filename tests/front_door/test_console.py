@@ -141,12 +141,15 @@ def test_mistakes_in_the_shell_are_one_line(
     run = f"--model_dir={classifier_run}"
     (tmp_path / "lines").write_text("a\n")
     lines = f"--input={tmp_path}/lines"
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "config.json").write_text("{}")
     mistakes = [
         (["presets", "remixr_smal"], "Nearest: remixer_small"),
         (["tasks", "minicogs"], "Nearest: mini_cogs"),
         (["trian"], "Nearest: train"),
         (["infer", f"--model_dir={tmp_path}"], "operative_config.gin"),
-        (["infer", f"--model_dir={tmp_path}/nothing"], "operative_config.gin"),
+        (["infer", f"--model_dir={tmp_path}/nothing"], "there is no .*/nothing. Set"),
+        (["infer", f"--model_dir={tmp_path}/t5"], "import_weights --from=.*/t5 "),
         (["infer", run, lines], "need a model that writes text"),
         (["score", run, lines], "need a model that writes text"),
         (["infer", run, "--input=nothing"], "cannot read nothing"),

@@ -12,6 +12,7 @@ from remixer_tf.errors import UserError, check_integers, check_numbers
 # The score of no answer inside the search. It is finite, since LiteRT makes -inf a
 # finite number when it adds or divides.
 NONE = -1e30
+LOWEST_RANK = -1e19  # of an answer
 
 
 def exists(scores):
@@ -215,7 +216,11 @@ class _Beams(NamedTuple):
         ended = ops.equal(tokens, self.eos_id)
 
         is_answer = rules.is_answer(ended, place >= self.max_length - 1, beams)
+        is_answer = ops.logical_and(is_answer, exists(totals))
         scores = ops.where(is_answer, totals, NONE)
+        # A rule may divide by any power of the length: answers stay apart from none.
+        ranks = ops.maximum(rules.rank(totals, written), LOWEST_RANK)
+        ranks = ops.where(is_answer, ranks, NONE)
         here = ops.equal(ops.arange(self.max_length, dtype="int32"), place[:, None])
         texts = pick(hypotheses.tokens, parents)
         texts = ops.where(here[:, None, :], tokens[..., None], texts)
@@ -223,7 +228,7 @@ class _Beams(NamedTuple):
             ops.concatenate([old, new], axis=1)
             for old, new in zip(
                 (*found.answers, found.ranks),
-                (texts, scores, rules.rank(scores, written)),
+                (texts, scores, ranks),
                 strict=True,
             )
         )

@@ -50,7 +50,7 @@ def row_uniforms(tokens, seed, shape):
 
 
 def seed_words(seed):
-    """Returns any int modulo 2 ** 64, as uint32 `[2]`, low first."""
+    """Returns any int modulo 2 ** 64, as uint32 `[2]`, low first; else a ValueError."""
     if not isinstance(seed, numbers.Integral) or isinstance(seed, bool):
         raise UserError(f"seed must be an integer. Received: seed={seed!r:.200}")
     return np.array([int(seed) >> shift & 0xFFFFFFFF for shift in (0, 32)], "uint32")

@@ -196,6 +196,12 @@ OTHERS = {
         hugging_face_reference,
         {"length_penalty": -0.5},
     ),
+    # 7 ** 12 is over 1e10: no answer must not rank as one.
+    "huggingface, longest": (
+        HuggingFaceRules,
+        hugging_face_reference,
+        {"length_penalty": 12.0, "early_stopping": True},
+    ),
 }
 
 

@@ -53,6 +53,7 @@ test-slow-jax:
 test-slower: install
 	$(PYTEST) -m slower --verbose
 	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose $(KERAS_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m slower --verbose $(ENGINE_TESTS)
 
 lint: install
 	$(PY) -m ruff check .

@@ -104,6 +104,7 @@ def make_once(tmp_path_factory):
         with open(f"{made}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not made.with_suffix(".done").exists():
+                shutil.rmtree(made, ignore_errors=True)  # what failed before
                 make(made)
                 made.with_suffix(".done").touch()
         return shutil.copytree(made, copy)

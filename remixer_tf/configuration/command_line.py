@@ -210,7 +210,7 @@ def _check_known(argument, known):
     name, _, value = argument.partition("=")
     if not name.startswith("--") or name in known:
         return
-    if re.fullmatch("--gin_(param|binding)s?", name):
+    if "--gin_file" in known and re.fullmatch("--gin_(param|binding)s?", name):
         name, _, value = (part.strip() for part in value.strip("'\"").partition("="))
         meant = f"--gin.{name or 'NAME'}={value or 'VALUE'}"
         raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")

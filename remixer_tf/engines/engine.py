@@ -175,7 +175,7 @@ class Engine(abc.ABC):
 
     @contextlib.contextmanager
     def averaged(self):
-        """Has the model its averaged weights in a block, if there are (`use_ema`).
+        """Gives the model its averaged weights (`use_ema`), if any, for a block.
 
         All hosts enter it.
         """

@@ -142,12 +142,15 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def call(self, x, context, training=False):
-        """Transforms a whole sequence, float `[batch, length, d_model]` to the same.
+        """Transforms a whole sequence.
 
         Args:
-            x: the sequence.
+            x: float `[batch, length, d_model]`.
             context: a `Context`.
             training: whether dropout is active.
+
+        Returns:
+            float `[batch, length, d_model]`.
         """
         raise NotImplementedError
 

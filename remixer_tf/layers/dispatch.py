@@ -180,7 +180,7 @@ def exchange(x, choices, plan, num_experts, apply):
     Gathers would bring every device all tokens. XLA turns these products into two
     all-to-alls. Gates are rounded to x's dtype, since they are in these matrices, as in
     Mesh TensorFlow; `gather` multiplies by them in float32. The plan has no
-    `block_experts`.
+    `block_experts`. Takes and returns what `gather` does.
     """
     groups, tokens, d_model = ops.shape(x)
     gates = ops.cast(choices.gates, x.dtype)[..., None]
@@ -210,8 +210,8 @@ def multiply_blocks(rows, weights, block_experts):
     Unlike a product with `take(weights, block_experts)` it copies one expert's weights
     at a time, and empty blocks cost nothing: they give 0. It is for evaluation: the
     gradient of each block is as large as all weights. Rows are `[blocks, rows of a
-    block, d_in]`, weights `[E, d_in, d_out]` of any dtype. For `block_experts` see
-    `Plan`.
+    block, d_in]`, weights `[E, d_in, d_out]` of any dtype; the result is `[blocks, rows
+    of a block, d_out]` in the rows' dtype. For `block_experts` see `Plan`.
     """
     num_experts, d_in, d_out = weights.shape
     weights = ops.convert_to_tensor(weights)  # JAX's loops take no variables.

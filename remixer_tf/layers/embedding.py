@@ -16,7 +16,10 @@ class TiedLogits(keras.layers.Layer):
     Call arguments:
         x: float `[..., d_model]`.
         embedding: a built `keras.layers.Embedding`; its table E is `[vocab_size,
-            d_model]`. The logits are float32 `[..., vocab_size]`.
+            d_model]`.
+
+    Returns:
+        float32 `[..., vocab_size]`, the logits.
     """
 
     def __init__(self, scale=1.0, **kwargs):

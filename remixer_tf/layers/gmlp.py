@@ -129,13 +129,13 @@ class SpatialGatingUnit(Sublayer):
         return self.mixing.init_cache(batch_size, max_length, context)
 
     def decode_step(self, z, cache, context, state, added=None):
-        """z is `[batch, 1, channels]`."""
+        """See `Sublayer`: z is `[batch, 1, channels]`; `added` as in `call`."""
         z_1, z_2 = self._parts(z)
         f, cache = self.mixing.decode_step(self.norm(z_2), cache, context, state)
         return self._gate(z_1, f, added), cache
 
     def prefill(self, z, cache, context, state, added=None):
-        """z is `[batch, width, channels]`."""
+        """See `Sublayer`: z is `[batch, width, channels]`; `added` as in `call`."""
         z_1, z_2 = self._parts(z)
         f, cache = read_prompt(self.mixing, self.norm(z_2), cache, context, state)
         return self._gate(z_1, f, added), cache

@@ -15,7 +15,9 @@ from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 def relative_position_bucket(
     relative_position, bidirectional, num_buckets, max_distance
 ):
-    """The bucket of int32 `key position - query position` (T5, section 2.1).
+    """The buckets, in [0, num_buckets), of int32 `key position - query position`.
+
+    The result has the same shape (T5, section 2.1).
 
     Half of the buckets hold one distance each, the other half grow logarithmically up
     to `max_distance`, and all beyond share the last. Bidirectional: half of all buckets

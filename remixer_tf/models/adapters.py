@@ -65,9 +65,10 @@ class Lora:
 
 
 def adapt(model, lora=None, trainable=None, frozen=None):
-    """Chooses what trains in a built model. Frozen variables get no gradient and slots.
+    """Chooses what trains in a model. Frozen variables get no gradient and no slots.
 
     Args:
+        model: a built `keras.Model`.
         lora: a `Lora`; None for no adapters.
         trainable: str, a regular expression that finds paths of variables that train,
             such as "^head/". None: all, or with adapters none besides these.

@@ -114,7 +114,7 @@ def survival_by_layer(probability, num_layers):
 
     `1 - (1 - p) l / (L - 1)` for layer l of L, from 0, as timm has it; the only layer
     of L = 1 has p. (Huang et al. 2016 have `1 - (1 - p) (l + 1) / L`: there the first
-    layer may be left out too.)
+    layer may be left out too.) Another probability is a ValueError.
     """
     check_numbers(survival_probability=probability)
     if not 0 < probability <= 1:

@@ -87,7 +87,8 @@ class TextWriter(KerasModel):
         Args:
             tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
                 decoder's input at `state.step`.
-            cache, context: from `start_decoding`, or the cache of the last step.
+            cache: of the last step, at first from `start_decoding`.
+            context: from `start_decoding`.
             state: a `DecodeState`.
 
         Returns:

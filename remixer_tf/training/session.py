@@ -91,7 +91,7 @@ class Session:
         self.progress.message(
             f"{self.model_dir} is at step {self.step} of {self.schedule.train_steps}"
             f"{', stopped early' * early}: nothing to do. Set more "
-            f"{'patience' if early else 'TRAIN_STEPS'} to continue."
+            f"{'patience' if early else 'Schedule.train_steps'} to continue."
         )
         return True
 

@@ -52,7 +52,7 @@ test-slow-jax:
 # CI leaves these out.
 test-slower: install
 	$(PYTEST) -m slower --verbose
-	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose $(KERAS_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose tests/kernels $(KERAS_TESTS)
 	KERAS_BACKEND=jax $(PYTEST) -m slower --verbose $(ENGINE_TESTS)
 
 lint: install

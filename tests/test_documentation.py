@@ -162,6 +162,7 @@ def test_gin_is_read(block, in_folder):
     configuration.parse_gin([*([] if own else RUN), "block.gin"], [], complete=False)
 
 
+@pytest.mark.slow
 def test_the_readmes_python(in_folder, capsys):
     publish(in_folder / "flan-t5-small")
     first, second = blocks("python", "README.md")
@@ -175,6 +176,7 @@ def test_the_readmes_python(in_folder, capsys):
     rt.testing.check_sublayer(names["Scale"])
 
 
+@pytest.mark.slow
 def test_from_transformers(in_folder):
     publish(in_folder / "flan-t5-small")
     (block,) = blocks("python", "docs/guides/from_transformers.md")

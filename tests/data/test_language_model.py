@@ -46,7 +46,7 @@ def batch_of(task, converter, **options):
     return {k: v[0].numpy() for k, v in next(iter(dataset)).items()}
 
 
-@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("pack", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_only_the_first_positions_lose_their_weight(task, pack):
     batch = batch_of(task, SuffixLMFeatureConverter, pack=pack)
     whole = batch_of(task, seqio.LMFeatureConverter, pack=pack)

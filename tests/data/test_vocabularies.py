@@ -223,6 +223,7 @@ def train_by_command(capsys):
     return run
 
 
+@pytest.mark.slow
 def test_words_of_mini_cogs_write_every_split(train_by_command, tmp_path):
     path = f"{tmp_path}/words.model"
     out = train_by_command("--task=mini_cogs", "--model_type=word", f"--output={path}")

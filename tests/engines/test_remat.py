@@ -36,8 +36,8 @@ def train(kind, remat, **options):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("t5_1_1", {}),
-        pytest.param("experts", {"micro_batches": 2}, marks=pytest.mark.slow),
+        pytest.param("t5_1_1", {}, marks=pytest.mark.slow),
+        ("experts", {"micro_batches": 2}),
         pytest.param("remixer", {"micro_batches": 2}, marks=pytest.mark.slow),
         pytest.param("gmlp", {}, marks=pytest.mark.slow),
     ],

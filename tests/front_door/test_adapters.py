@@ -66,6 +66,7 @@ def test_adapters_go_from_run_to_run(folder, lora, tmp_path, capsys):
         np.testing.assert_array_equal(value, arrays[name])
 
 
+@pytest.mark.slow
 def test_adapters_that_do_not_fit(folder, lora, tmp_path):
     save_adapters(lora.model, str(tmp_path / "a"))
     base = start(folder)
@@ -106,6 +107,7 @@ def test_adapters_that_do_not_fit(folder, lora, tmp_path):
         load_adapters(base.model, str(tmp_path / "a"))
 
 
+@pytest.mark.slow
 def test_an_export_is_merged(lora, tmp_path):
     score = lora.score(*PAIR)
     lora.export(str(tmp_path / "whole"), "safetensors")

@@ -163,6 +163,7 @@ def windows_of(span_run):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_eval(span_run, spans, capsys):
     """With every question answered: its text has one window, and eval shows it."""
     surest = rt.load(span_run, bindings=["NULL_THRESHOLD = None"])
@@ -180,6 +181,7 @@ def test_answers_are_those_of_eval(span_run, spans, capsys):
     assert spans.answer([], []) == []
 
 
+@pytest.mark.slow
 def test_texts_of_any_length_and_no_answer(span_run, spans):
     text = " ".join(f"number {i}" for i in range(60))
     never, always = (

@@ -48,7 +48,10 @@ def check(function, **names):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n == "fit")) for n in ASKED],
+    [
+        pytest.param(n, marks=[pytest.mark.slow] * (n in ("fit", "export")))
+        for n in ASKED
+    ],
 )
 def test_questions_to_a_run(name, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -61,7 +61,10 @@ def check_made_again(model):
     assert {v.path: v.shape for v in again.variables} == shapes
 
 
-@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n != "remixer_tiny")) for n in FITTED],
+)
 def test_fits_saves_and_loads(name, tmp_path):
     model, batch = make(name, **fewest_layers(name))
     # One of them in a graph, whose tracing takes most of the time.
@@ -193,9 +196,10 @@ def test_lora_by_keras_own_means(trained):
 
 # Kernels: query and value of two self-attentions in the encoder, and of two with two
 # cross-attentions in the decoder; U and V of gMLP's six blocks.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kernels"),
-    [("t5_1_1_tiny", 12), pytest.param("gmlp_lm_tiny", 12, marks=pytest.mark.slow)],
+    [("t5_1_1_tiny", 12), ("gmlp_lm_tiny", 12)],
 )
 def test_only_adapters_are_trained(name, kernels, tmp_path):
     model, batch = make(name)

@@ -163,6 +163,7 @@ def test_scores_are_those_of_score(run, tiny_run, tmp_path):
     assert run.score(*pairs[0]) == pytest.approx(scores[0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_changed_model_answers_anew(bytes_run):
     """Graphs that were traced before would leave the new weights out."""
     run = rt.load(bytes_run)
@@ -278,6 +279,7 @@ ONLY_FIVE = [
 ]
 
 
+@pytest.mark.slow
 def test_runs_keep_their_limits_when_traced_again(bytes_run):
     bound, free = rt.load(bytes_run, bindings=ONLY_FIVE), rt.load(bytes_run)
     (one,) = {*answers(bound, ["A cat"])}

@@ -269,6 +269,7 @@ def test_encoders(classifier_run, image_run):
         refused("at least one pixel", vision.classify, image)
 
 
+@pytest.mark.slow
 def test_short_windows_have_room_for_questions(span_run):
     """BERT's 64 tokens for a question leave none of 40 for a text."""
     lengths = {"inputs": 40, "token_types": 40, "answerable": 40, "targets": 2}

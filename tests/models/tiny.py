@@ -66,7 +66,7 @@ ON_JAX = keras.backend.backend() == "jax"
 SOME_KINDS = _slow_but(["remixer"], ["remixer"] if ON_JAX else KINDS)
 SOME_DECODERS = _slow_but(["smlp"], [*STACKS, *MIXTURES])
 # Of caches there are three kinds: of keys, of mixing, and of a Mixer's hidden units.
-EACH_CACHE = _slow_but(["remixer"] if ON_JAX else ["t5_1_1", "remixer", "mixer"], KINDS)
+EACH_CACHE = _slow_but(["remixer"], KINDS)
 
 
 def tiny_model(

@@ -94,6 +94,7 @@ def test_t5_has_these_tasks_and_metrics():
 TOY = ResultTable("toy", {"Two": [("toy_2", "em")], "Five": [("toy_5", "em")] * 2})
 
 
+@pytest.mark.slow
 def test_best_reads_the_average(tmp_path):
     tasks = [toy_task({"dev": DEV[:n]}, name=f"toy_{n}") for n in (2, 5)]
     mixture = seqio.Mixture("toy_both", [(task, 1) for task in tasks])

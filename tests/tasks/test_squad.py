@@ -153,6 +153,7 @@ class RandomLogits(keras.Model):
         return ops.where(tokens[:, None] > 0, logits, -1e9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "threshold, num_best, longest",
     [

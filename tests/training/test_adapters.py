@@ -95,6 +95,7 @@ def test_checkpoints_hold_what_changes(run, tmp_path):
     assert step == 0 and np.max(np.abs(np.array(first.model(batch)) - found)) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_base_that_is_missing_or_changed(run):
     base = run / "checkpoints" / "0"
     kept = shutil.copytree(base, run / "kept")
@@ -111,6 +112,7 @@ def test_a_base_that_is_missing_or_changed(run):
         Run(make).restore(str(run))
 
 
+@pytest.mark.slow
 def test_a_run_starts_with_adapters_or_says_that_it_lacks_them(run, tmp_path):
     initial = InitialCheckpoint(str(run))
     with pytest.raises(ValueError, match="adapters that this run lacks: .*lora_kernel"):
@@ -147,6 +149,7 @@ def test_nothing_left_to_train(tmp_path):
         Run(make, adapters=Lora)
 
 
+@pytest.mark.slow
 def test_weights_by_optimizers_of_keras(tmp_path):
     fit(tmp_path, 2, [("optimizer", lambda: keras.optimizers.AdamW(1e-2))])
     slots = [k for k in read(tmp_path, 2) if k.startswith("optimizer/")]

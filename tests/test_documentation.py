@@ -283,7 +283,7 @@ def test_a_layer_of_your_own(in_folder):
     exec(blocks("python", page)[1].code, {})
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_guide_to_adapters(in_folder):
     first, second = blocks("python", "docs/guides/adapters.md")
     train_run("base", "bytes", "--gin.train.evaluations=[]")
@@ -313,7 +313,7 @@ def test_the_readmes_shell(in_folder, monkeypatch):
     assert (in_folder / "doubles/export/2/saved_model.pb").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_exported_models_answer(in_folder, monkeypatch):
     """The blocks that ask a SavedModel, LiteRT and ONNX Runtime, on a tiny run."""
     run = in_folder / "cogs_remixer"

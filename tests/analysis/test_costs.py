@@ -104,7 +104,7 @@ def test_papers_flops_and_parameters_at_full_size(name, parameters, flops, print
     assert (row.parameters, row.flops, row.steps_per_second) == printed
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_all_rows_of_a_table(tmp_path):
     found = read_csv(tmp_path, "--table=remixer/table1", *TINY)
     printed = {
@@ -247,7 +247,7 @@ def test_tied_logits_count_as_logits(tmp_path):
     assert products == 2 * 2 * 5 * 16 * 40
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_measured_and_printed_in_every_format(tmp_path, capsys):
     files = "--gin_file=models/t5_1_1_tiny.gin,models/remixer_tiny.gin"
     arguments = [files, *TINY, "--measure"]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.engines.made_once import run_module
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slower
 
 
 @pytest.fixture(scope="module")

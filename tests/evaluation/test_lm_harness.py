@@ -14,7 +14,7 @@ from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.layers.harness import randomize
 from tests.models.tiny import tiny_decoder, tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slower
 
 KINDS = ["encoder_decoder", "prefix_lm", "lm"]
 

@@ -138,7 +138,7 @@ def test_a_saved_model_is_merged(folder, lora, tmp_path, source):
     assert answer.decode("utf-8", "replace") == lora.generate("A cat")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_fit_trains_adapters_if_bound(folder, tmp_path):
     base = start(folder)
     table = tmp_path / "train.tsv"

@@ -49,7 +49,9 @@ def check(function, **names):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=[pytest.mark.slow] * (n in ("fit", "export")))
+        pytest.param(
+            n, marks={"export": pytest.mark.slow, "fit": pytest.mark.slower}.get(n, ())
+        )
         for n in ASKED
     ],
 )

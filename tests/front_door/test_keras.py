@@ -196,7 +196,7 @@ def test_lora_by_keras_own_means(trained):
 
 # Kernels: query and value of two self-attentions in the encoder, and of two with two
 # cross-attentions in the decoder; U and V of gMLP's six blocks.
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("name", "kernels"),
     [("t5_1_1_tiny", 12), ("gmlp_lm_tiny", 12)],

@@ -66,7 +66,7 @@ def test_gin_makes_the_same_task_again(tmp_path, own_run):
     assert (tmp_path / "own.model").read_bytes() == trained
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.usefixtures("clear_gin")
 def test_a_run_of_ones_own_table(tmp_path, own_run, monkeypatch):
     file, bindings = own_run

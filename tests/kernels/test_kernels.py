@@ -100,7 +100,9 @@ def on_jax():
     return jax
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", slow_on_jax(KERNELS, but=[k for k in KERNELS if k != "fft_product"])
+)
 def test_forward_mode_maps_and_second_derivatives_on_jax(name):
     """Of `sum(tanh(f(x, y)))`: each by differences, and what is mapped one by one."""
     jax = on_jax()

@@ -116,6 +116,7 @@ def expert_outputs(layer):
     return np.maximum(X.reshape(-1, D) @ wi, 0) @ wo
 
 
+@pytest.mark.slow_on_jax
 def test_base_in_training_equals_numpy():
     """Given the assignment, which `test_assignment` tests: no expert computes more."""
     layer = mixture("base", group_size=24)

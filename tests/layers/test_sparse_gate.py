@@ -118,6 +118,7 @@ def test_what_leaks():
     assert partial[0] > 0.01 and partial[1:].max() < 1e-5
 
 
+@pytest.mark.slow_on_jax
 def test_the_router_learns(monkeypatch):
     layer = make("partial")
     z = ops.convert_to_tensor(inputs())

@@ -87,11 +87,12 @@ class Session:
         if self._writes:  # After a kill it may be missing.
             summary = {"steps": self.step, **self.checkpoints.summary}
             write_summary(self.model_dir, summary, replace=False)
-        early = evaluating.stops_early
+        stopped, more = "", "Schedule.train_steps"
+        if evaluating.stops_early:
+            stopped, more = ", stopped early", "patience"
         self.progress.message(
             f"{self.model_dir} is at step {self.step} of {self.schedule.train_steps}"
-            f"{', stopped early' * early}: nothing to do. Set more "
-            f"{'patience' if early else 'Schedule.train_steps'} to continue."
+            f"{stopped}: nothing to do. Set more {more} to continue."
         )
         return True
 

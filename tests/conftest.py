@@ -5,7 +5,6 @@ not collected, and tests that are marked `slow_on_jax` are slow, as those of eng
 training that are not marked `quick_on_jax`.
 """
 
-import fcntl
 import gc
 import os
 import pathlib
@@ -93,21 +92,11 @@ def make_once(tmp_path_factory):
     One of the processes that share the tests makes it, and each has a copy. Paths
     inside are those of the first.
     """
+    from tests.made_once import made_once
 
     def folder(name, make):
-        copy = tmp_path_factory.mktemp("once") / name
-        shared = tmp_path_factory.getbasetemp()
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            shared = shared.parent
-        made = shared / "made" / name
-        made.parent.mkdir(exist_ok=True)
-        with open(f"{made}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not made.with_suffix(".done").exists():
-                shutil.rmtree(made, ignore_errors=True)  # what failed before
-                make(made)
-                made.with_suffix(".done").touch()
-        return shutil.copytree(made, copy)
+        made = made_once(name, make, tmp_path_factory)
+        return shutil.copytree(made, tmp_path_factory.mktemp("once") / name)
 
     return folder
 

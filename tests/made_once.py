@@ -1,18 +1,19 @@
-"""Running a module in a process of its own, once for all tests.
-
-Two logical devices, for instance, a process asks for at its start.
-"""
+"""What all tests share: files, runs, and what a module says in its own process."""
 
 import fcntl
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 
 def run_module(name, tmp_path_factory):
-    """Runs `python -m name`, and returns what its last line says, as JSON."""
+    """Runs `python -m name`, and returns what its last line says, as JSON.
+
+    Two logical devices, for instance, a process asks for at its start.
+    """
     path = made_once(
         f"{name}.json", lambda path: path.write_text(_last_line(name)), tmp_path_factory
     )
@@ -31,6 +32,7 @@ def made_once(name, make, tmp_path_factory):
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         if not file.read():
+            shutil.rmtree(folder / name, ignore_errors=True)  # what failed before
             make(folder / name)
             file.write("made")
     return folder / name
@@ -39,7 +41,7 @@ def made_once(name, make, tmp_path_factory):
 def _last_line(name):
     done = subprocess.run(
         [sys.executable, "-m", name],
-        cwd=pathlib.Path(__file__).parents[2],
+        cwd=pathlib.Path(__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,

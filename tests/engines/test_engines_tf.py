@@ -29,8 +29,8 @@ from tests.engines.engine_runs import (
     STEPS,
     Case,
 )
-from tests.engines.made_once import made_once
 from tests.engines.test_multi_worker import free_ports
+from tests.made_once import made_once
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engines.made_once import run_module
+from tests.made_once import run_module
 
 pytestmark = pytest.mark.slower
 

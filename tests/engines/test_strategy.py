@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf.engines.tensorflow.strategy import get_strategy
-from tests.engines.made_once import run_module
+from tests.made_once import run_module
 from tests.training import toy
 
 pytestmark = pytest.mark.slow

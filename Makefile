@@ -52,7 +52,8 @@ test-slow-jax:
 # CI leaves these out.
 test-slower: install
 	$(PYTEST) -m slower --verbose
-	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose tests/kernels $(KERAS_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m slow --verbose tests/kernels $(KERAS_TESTS) \
+		tests/engines/test_remat.py tests/engines/test_loss_in_parts.py
 	KERAS_BACKEND=jax $(PYTEST) -m slower --verbose $(ENGINE_TESTS)
 
 lint: install

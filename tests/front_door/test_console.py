@@ -102,8 +102,10 @@ def test_training_and_answering_quietly(tmp_path, monkeypatch, capsys):
     arguments = ["infer", f"--model_dir={tmp_path}", *files]
     assert shell(monkeypatch, capsys, *arguments, "--quiet") == (0, [], [])
     code, out, err = shell(monkeypatch, capsys, *arguments, "--log=json")
-    (warned,) = map(json.loads, err)
-    assert (code, out, warned["level"]) == (0, [], "warning")
+    assert (code, out) == (0, [])
+    ours = [line for line in map(json.loads, err) if "retracing" not in line["message"]]
+    (warned,) = ours  # TensorFlow warns of the sixth model that a process calls
+    assert warned["level"] == "warning"
     assert "1 of 1 lines are longer" in warned["message"]
     code, out, err = shell(monkeypatch, capsys, *arguments, "--on_long=raise")
     assert code == 2

@@ -140,8 +140,8 @@ class Example(NamedTuple):
     type: str
 
 
-def render(clause):
-    """Returns a clause's sentence and logical form, two strings."""
+def read_aloud(clause):
+    """Returns a clause's words, and the nodes that get a variable, in their order."""
     words, mentioned = [], []
 
     def say(node):
@@ -164,6 +164,11 @@ def render(clause):
                 say(node.place)
 
     say(clause)
+    return words, mentioned
+
+
+def logical_form(mentioned):
+    """Returns the logical form of the nodes that `read_aloud` returns, a string."""
     variable = {id(node): f"x{i}" for i, node in enumerate(mentioned, start=1)}
 
     def frame(node):
@@ -179,7 +184,7 @@ def render(clause):
                 symbols += [role, variable.get(id(argument)) or argument.noun]
         return symbols
 
-    return " ".join(words), " ; ".join(" ".join(frame(node)) for node in mentioned)
+    return " ; ".join(" ".join(frame(node)) for node in mentioned)
 
 
 class Sampler:
@@ -262,17 +267,14 @@ def _draw(draw, count, max_words, seen):
     """Draws `count` (sentence, logical form) pairs not yet `seen`, and adds them."""
     pairs = []
     while len(pairs) < count:
-        sentence, logical_form = pair = render(draw())
-        words = sentence.split()
+        words, mentioned = read_aloud(draw())
+        if len(words) > max_words or len(mentioned) > MAX_VARIABLES:
+            continue
         content = [word for word in words if word not in _REPEATED]
-        if (
-            sentence not in seen
-            and len(words) <= max_words
-            and len(set(content)) == len(content)
-            and f"x{MAX_VARIABLES + 1}" not in logical_form.split()
-        ):
+        sentence = " ".join(words)
+        if len(set(content)) == len(content) and sentence not in seen:
             seen.add(sentence)
-            pairs.append(pair)
+            pairs.append((sentence, logical_form(mentioned)))
     return pairs
 
 

@@ -252,7 +252,8 @@ def test_rendering_of_every_form():
         arguments = {
             role: found if value is FOUND else value for role, value in arguments
         }
-        assert grammar.render(clause(form, verb, arguments)) == expected
+        words, mentioned = grammar.read_aloud(clause(form, verb, arguments))
+        assert (" ".join(words), grammar.logical_form(mentioned)) == expected
 
 
 FOUND = object()  # stands for a clause, which cannot be a key

@@ -21,6 +21,7 @@ import inspect
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data import autograph
 from remixer_tf.data.caching import cached_task, describe_caches
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.late_tasks import register_waiting
@@ -264,7 +265,11 @@ def train_dataset(
     over_length = long_examples.report(count)
     trim = long_examples.handling == "trim"
     for_training = functools.partial(_keep_features, names=list(feature_lengths))
-    dataset = _change_tasks(task, for_training).get_dataset(
+    task_for_training = _change_tasks(task, for_training)
+    get_dataset = autograph.without(
+        task_for_training.get_dataset, autograph.of_task(task_for_training)
+    )
+    dataset = get_dataset(
         feature_lengths if trim else whole_lengths(task, feature_lengths),
         split=split,
         shuffle=batching.shuffle,
@@ -294,7 +299,10 @@ def train_dataset(
 def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
     """Converts examples, batches them, and batches the steps of a call."""
     converter = batching.feature_converter(pack=batching.pack)
-    dataset = converter(dataset, feature_lengths)
+    if batching.pack:  # seqio's code for it needs AutoGraph.
+        dataset = converter(dataset, feature_lengths)
+    else:
+        dataset = autograph.without(converter, [converter])(dataset, feature_lengths)
 
     def batch_steps(dataset):
         dataset = dataset.batch(batch_size, drop_remainder=True)

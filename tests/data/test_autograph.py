@@ -1,0 +1,124 @@
+"""AutoGraph is left out only where nobody else's code would miss it."""
+
+import functools
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from remixer_tf import tasks  # noqa: F401
+from remixer_tf.data import autograph, pipeline
+from remixer_tf.data.pipeline import Batching, get_task, train_dataset
+from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.tasks.rows import RowSource
+
+LENGTHS = {"inputs": 16, "targets": 16}
+
+
+@seqio.map_over_dataset
+def repeat_short(example):
+    """Python's `if` and `while` over tensors, which AutoGraph converts."""
+    text = example["inputs"]
+    if tf.strings.length(text) < 3:
+        while tf.strings.length(text) < 6:
+            text = text + text
+    return {**example, "inputs": text}
+
+
+class OwnVocabulary(seqio.ByteVocabulary):
+    def _encode_tf(self, s):
+        ids = super()._encode_tf(s)
+        if tf.size(ids) > 2:
+            ids = ids[:2]
+        return ids
+
+
+class OwnConverter(seqio.EncDecFeatureConverter):
+    def _convert_example(self, features):
+        features = super()._convert_example(features)
+        tokens = features["encoder_input_tokens"]
+        if tokens[0] > 0:
+            tokens = -tokens
+        return {**features, "encoder_input_tokens": tokens}
+
+
+TWO_ROWS = RowSource(lambda split: [("ab", "", ""), ("cdef", "", "")], ["train"])
+
+
+def task_of(preprocessors=(), vocabulary=None, source=TWO_ROWS):
+    feature = seqio.Feature(vocabulary or byte_vocabulary(), add_eos=True)
+    return seqio.Task(
+        "own",
+        source=source,
+        preprocessors=[
+            *preprocessors,
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            seqio.preprocessors.append_eos,
+        ],
+        output_features={"inputs": feature, "targets": feature},
+    )
+
+
+def first_inputs(task, converter=seqio.EncDecFeatureConverter):
+    batching = Batching(batch_size=2, feature_converter=converter, shuffle=False)
+    (batch,) = train_dataset(task, LENGTHS, batching).take(1).as_numpy_iterator()
+    return batch["encoder_input_tokens"][0]
+
+
+def bytes_of(*texts):
+    """ByT5's ids: 3 plus the byte, then 1 for EOS."""
+    rows = [[3 + byte for byte in text.encode()] + [1] for text in texts]
+    return [row + [0] * (16 - len(row)) for row in rows]
+
+
+def test_own_preprocessors_are_converted():
+    expected = bytes_of("abababab", "cdef")
+    np.testing.assert_array_equal(first_inputs(task_of([repeat_short])), expected)
+    partial = functools.partial(repeat_short)
+    np.testing.assert_array_equal(first_inputs(task_of([partial])), expected)
+
+
+def test_own_sources_are_converted():
+    def rows(split, shuffle_files=False):
+        return repeat_short(TWO_ROWS.get_dataset("train"))
+
+    task = task_of(source=seqio.FunctionDataSource(rows, ["train"]))
+    np.testing.assert_array_equal(first_inputs(task), bytes_of("abababab", "cdef"))
+
+
+def test_own_vocabularies_are_converted():
+    inputs = first_inputs(task_of(vocabulary=OwnVocabulary()))
+    np.testing.assert_array_equal(inputs, bytes_of("ab", "cd"))
+
+
+def test_own_converters_are_converted():
+    inputs = first_inputs(task_of(), OwnConverter)
+    np.testing.assert_array_equal(inputs, -np.array(bytes_of("ab", "cdef")))
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_batches_are_the_same_without(monkeypatch, pack):
+    texts = [(text, text[::-1], "word") for text in ("ab", "cdef", "g" * 9)]
+    task = task_of(source=RowSource(lambda split: texts, ["train"]))
+
+    def batches():
+        data = train_dataset(task, LENGTHS, Batching(batch_size=4, pack=pack))
+        return list(data.take(3).as_numpy_iterator())
+
+    without = batches()
+    monkeypatch.setattr(autograph, "without", lambda function, parts: function)
+    for expected, batch in zip(batches(), without, strict=True):
+        assert expected.keys() == batch.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(batch[name], value)
+
+
+def test_mini_cogs_is_known():
+    parts = autograph.of_task(get_task("mini_cogs"))
+    with_seed = autograph.of_task(pipeline.with_seed(get_task("mini_cogs")))
+    for some in (parts, with_seed, [seqio.EncDecFeatureConverter()]):
+        assert autograph.without(len, some) is not len
+    assert autograph.without(len, [*parts, repeat_short]) is len
+    assert autograph.without(len, [lambda x: x]) is len

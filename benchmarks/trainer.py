@@ -19,6 +19,7 @@ import tempfile  # noqa: E402
 
 from benchmarks import tiny_run  # noqa: E402
 from benchmarks.measure import print_header, print_row  # noqa: E402
+from remixer_tf.__main__ import prepare  # noqa: E402
 
 SECONDS = {}
 
@@ -51,6 +52,7 @@ def main():
     options = parser.parse_args()
 
     start = time.perf_counter()
+    prepare()
     from rich import live
 
     from remixer_tf import configuration

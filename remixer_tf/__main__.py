@@ -28,13 +28,17 @@ class _NotForKeras:
                 raise ModuleNotFoundError(f"Keras does without {name}", name=name)
 
 
-def main():
-    """Runs a command, or lists them."""
-    # TensorFlow reads it when it is imported, which is later.
+def prepare():
+    """Sets what a command's start needs, before TensorFlow is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.meta_path.insert(0, _NotForKeras)
     # Imports and traced graphs stay. Python would look for garbage among them.
     gc.set_threshold(50_000)
+
+
+def main():
+    """Runs a command, or lists them."""
+    prepare()
     name, *arguments = sys.argv[1:] or ["--help"]
     with errors_in_one_line():
         if name in ("-h", "--help"):

@@ -1,7 +1,6 @@
 """The run that the trainer's benchmarks time: Remixer tiny on mini_cogs, in bytes."""
 
-ARGUMENTS = [
-    "--gin_file=models/remixer_tiny.gin",
+DATA = [
     "--gin_file=runs/mini_cogs.gin",
     "--gin.VOCABULARY=@byte_vocabulary()",
     "--gin.VOCABULARY_FILE=None",
@@ -11,3 +10,4 @@ ARGUMENTS = [
     "--gin.WARMUP_STEPS=10",
     "--gin.Schedule.steps_per_call=1",
 ]
+ARGUMENTS = ["--gin_file=models/remixer_tiny.gin", *DATA]

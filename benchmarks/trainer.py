@@ -1,8 +1,8 @@
 """The time that a run spends outside its steps, and before the first one.
 
-    python -m benchmarks.trainer [--steps=300]
+    python -m benchmarks.trainer [--steps=300] [--model=remixer_tiny] [--gin.NAME=VALUE]
 
-Trains Remixer tiny on mini_cogs in bytes with the train command, and times every part.
+Trains a model on mini_cogs in bytes with the train command, and times every part.
 Prints the time from the command to the first step. Prints the cost of logging, the
 progress bar and saving as shares of a step.
 """
@@ -49,7 +49,8 @@ def timed(owner, name, label):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
-    options = parser.parse_args()
+    parser.add_argument("--model", default="remixer_tiny", help="a file of gin/models")
+    options, bindings = parser.parse_known_args()
 
     start = time.perf_counter()
     prepare()
@@ -82,7 +83,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         arguments = [
             f"--model_dir={folder}/run",
-            *tiny_run.ARGUMENTS,
+            f"--gin_file=models/{options.model}.gin",
+            *tiny_run.DATA,
+            *bindings,
             f"--gin.TRAIN_STEPS={options.steps}",
             "--gin.Schedule.log_period=1",
             "--gin.Schedule.checkpoint_period=10",

@@ -48,7 +48,7 @@ def peak_rate(kind, dtype):
 
 
 @functools.cache
-def matmul_rate(dtype, accelerator, seconds=0.2):
+def matmul_rate(dtype, accelerator, seconds=0.1):
     """Measures the FLOP/s of square products on one device, once in a process.
 
     It returns the best rate of the chains of products that fit in the seconds. Chains

@@ -49,11 +49,16 @@ def _op_flops(function, prefix):
                 yield OpFlops(inner.name, times * inner.matmul, times * inner.rest)
 
 
+_FUNCTIONS = {}  # from an operation's type to its attributes that are functions
+
+
 def _called(op):
     """The functions that an operation calls."""
-    for attribute in op.op_def.attr:
-        if attribute.type == "func":
-            yield op.graph._get_function(op.get_attr(attribute.name).name)
+    if op.type not in _FUNCTIONS:
+        attributes = [attr.name for attr in op.op_def.attr if attr.type == "func"]
+        _FUNCTIONS[op.type] = attributes
+    for name in _FUNCTIONS[op.type]:
+        yield op.graph._get_function(op.get_attr(name).name)
 
 
 def _iterations(op):

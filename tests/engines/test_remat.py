@@ -6,10 +6,13 @@ import keras
 import numpy as np
 import pytest
 
+from remixer_tf.analysis.costs import random_superbatch
+from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError
-from remixer_tf.layers import Context, Sublayer
+from remixer_tf.layers import Context, SelfAttention, Sublayer
 from remixer_tf.models import DecoderOnly
 from remixer_tf.models.stack import TransformerStack
+from remixer_tf.objectives.objective import Objective
 from tests.engines.engine_runs import make_model
 from tests.engines.one_device import assert_same_training, make_step
 from tests.models.tiny import VOCAB_SIZE, tiny_batch
@@ -101,3 +104,42 @@ def test_add_loss_in_a_step_says_so():
     batch = {k: v[None] for k, v in tiny_batch(4).items() if "encoder" not in k}
     with pytest.raises(UserError, match="calls add_loss"):
         make_step(model, keras.optimizers.SGD(0.1))(batch)
+
+
+def engine_with(remat, scan=False):
+    """Long rows of a small model: nearly all of a step's memory is activations."""
+    engine = backend_engine()
+
+    def make():
+        decoder = functools.partial(
+            TransformerStack,
+            {"attention": functools.partial(SelfAttention, num_heads=4, d_kv=8)},
+            num_layers=4,
+            remat=remat,
+            scan=scan,
+        )
+        return DecoderOnly(decoder, VOCAB_SIZE, 32)
+
+    engine.build(make, lambda: keras.optimizers.SGD(0.1), "float32", Objective())
+    batch = engine.model.batch_spec(4, {"inputs": 256, "targets": 256})
+    return engine, random_superbatch(batch, engine.model)
+
+
+@pytest.mark.slow
+def test_a_step_holds_less():
+    """One layer's scores in place of four: 4 x 4 x 4 x 256 x 256 floats are 17 MB."""
+    held = {}
+    for remat in (None, "full"):
+        engine, batch = engine_with(remat, scan=ON_JAX)
+        held[remat] = engine.cost(batch).bytes
+    assert held[None] > 17e6
+    assert held["full"] < held[None] / 2
+
+
+@pytest.mark.skipif(not ON_JAX, reason="TensorFlow saves without scan")
+def test_jax_warns_where_a_cpu_would_not_save(caplog):
+    engine_with("full", scan=True)
+    assert not caplog.messages
+    engine_with("full")
+    (message,) = caplog.messages
+    assert "TransformerStack.scan = True" in message

@@ -7,6 +7,7 @@ import jax
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
@@ -115,6 +116,8 @@ class JaxEngine(Engine):
         # Each variable is split when it is made: no device holds them all.
         with placed(self._of_new):
             self.model = build_model(model, dtype_policy)
+        if self._mesh.devices.flat[0].platform == "cpu":
+            _warn_of_remat(self.model)
 
     def step(self, superbatch, stop=False):
         program, _ = self.program(superbatch)
@@ -324,3 +327,14 @@ def make_mesh(axes, there):
         (AxisType.Auto,) * len(axes),
         devices=there[:needed],
     )
+
+
+def _warn_of_remat(model):
+    for stack in model._flatten_layers():
+        if getattr(stack, "remat", None) and not stack.scan:
+            logging.warning(
+                "TransformerStack.remat saves hardly any memory on a CPU, where XLA "
+                "computes again before it has to. TransformerStack.scan = True with "
+                "it does save."
+            )
+            return

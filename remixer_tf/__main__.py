@@ -14,7 +14,7 @@ from remixer_tf.commands import (
     run_command,
 )
 
-_START = 30  # seconds, in which most commands take their first step
+_START = 30  # seconds. Most commands take their first step before.
 
 
 class _NotForKeras:

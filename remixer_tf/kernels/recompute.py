@@ -11,8 +11,7 @@ def recompute(function, what):
     """Returns the function, which keeps only its arguments for the gradient.
 
     It is `keras.remat`, and for "cheap" JAX' `dots_with_no_batch_dims_saveable`. Both
-    save memory and cost time. How much has not been measured yet:
-    `python -m benchmarks.accelerator --tables=remat` does.
+    save memory and cost time, see docs/results/memory.md.
 
     Args:
         function: of tensors to tensors. On TensorFlow it is called a second time.

@@ -14,8 +14,6 @@ from remixer_tf.commands import (
     run_command,
 )
 
-_START = 30  # seconds. Most commands take their first step before.
-
 
 class _NotForKeras:
     """Makes Keras do without libraries that it imports if they are installed.
@@ -34,16 +32,20 @@ class _NotForKeras:
 
 @functools.cache
 def prepare():
-    """Sets what a command's start needs, once and before TensorFlow is imported."""
+    """Sets what a command's start needs, once and before TensorFlow is imported.
+
+    Python looks for no garbage in the first 30 s: imports and traced graphs stay. It
+    would take 0.7 to 1.0 s before a first step (`python -m benchmarks.trainer`, 2 cores
+    of an AMD EPYC, 2026-11-25).
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.meta_path.insert(0, _NotForKeras)
-    # Imports and traced graphs stay. Python would look for garbage among them, for
-    # 0.7 to 1.0 s before a first step.
-    gc.disable()
-    gc.set_threshold(50_000)
-    enable = threading.Timer(_START, gc.enable)
-    enable.daemon = True
-    enable.start()
+    if gc.isenabled():
+        gc.disable()
+        gc.set_threshold(50_000)
+        enable = threading.Timer(30, gc.enable)
+        enable.daemon = True
+        enable.start()
 
 
 def main():

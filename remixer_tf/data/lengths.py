@@ -10,7 +10,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import logging
 
-from remixer_tf.data import autograph
 from remixer_tf.data.failures import fail_unless, how_to_fetch
 from remixer_tf.errors import MissingFileError, UserError, check_integers
 
@@ -59,8 +58,7 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
         return join_counts(task, [count_over_length(t, *options) for t in tasks])
     examples, over, complete, first = 0, 0, True, []
     longest, limits = [0] * len(feature_lengths), list(feature_lengths.values())
-    get_dataset = autograph.without(task.get_dataset, autograph.of_task(task))
-    dataset = get_dataset(
+    dataset = task.get_dataset(
         whole_lengths(task, feature_lengths),
         split=split,
         shuffle=False,

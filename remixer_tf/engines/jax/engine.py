@@ -20,6 +20,7 @@ from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
 from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
+from remixer_tf.models.stack import TransformerStack
 from remixer_tf.optimizers.loss_scale import loss_scale_for
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
@@ -86,6 +87,8 @@ class JaxEngine(Engine):
 
     def build(self, model, optimizer, dtype_policy, objective=None):
         self.build_model(model, dtype_policy)
+        if self._mesh.devices.flat[0].platform == "cpu":
+            _warn_of_remat(self.model)
         with placed(lambda scalar: self._everywhere):
             self.optimizer = optimizer()
             self.loss_scale = loss_scale_for(dtype_policy)
@@ -116,8 +119,6 @@ class JaxEngine(Engine):
         # Each variable is split when it is made: no device holds them all.
         with placed(self._of_new):
             self.model = build_model(model, dtype_policy)
-        if self._mesh.devices.flat[0].platform == "cpu":
-            _warn_of_remat(self.model)
 
     def step(self, superbatch, stop=False):
         program, _ = self.program(superbatch)
@@ -330,11 +331,9 @@ def make_mesh(axes, there):
 
 
 def _warn_of_remat(model):
-    for stack in model._flatten_layers():
-        if getattr(stack, "remat", None) and not stack.scan:
-            logging.warning(
-                "TransformerStack.remat saves hardly any memory on a CPU, where XLA "
-                "computes again before it has to. TransformerStack.scan = True with "
-                "it does save."
-            )
-            return
+    stacks = [x for x in model._flatten_layers() if isinstance(x, TransformerStack)]
+    if any(stack.remat and not stack.scan for stack in stacks):
+        logging.warning(
+            "TransformerStack.remat saves hardly any memory on a CPU without "
+            "TransformerStack.scan = True: XLA computes again before it has to."
+        )

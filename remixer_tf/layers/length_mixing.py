@@ -198,6 +198,14 @@ class LengthMixing(Sublayer):
         flat = ops.reshape(self.mixing_matrix, (self.num_mixing_heads, n * n))
         return ops.take(flat, target * n + source, axis=1)
 
+    def _row(self, target, source):
+        """M's weights of one target at all sources `[1, length]`, from 0 on."""
+        if self.toeplitz:
+            return self._weights(target, source)
+        # One row: a file in 8 bits reads it with its scale.
+        row = ops.take(self.mixing_matrix, target, axis=1)  # [heads, n]
+        return row[:, None, : source.shape[-1]]
+
     def _toeplitz_weights(self, length):
         """The weights of distances in a sequence: `[heads, 2 length - 1]`."""
         skip = self.max_length - length
@@ -240,8 +248,8 @@ class LengthMixing(Sublayer):
         """See `Sublayer`: row t of M, at step t, times the inputs so far."""
         ancestry, heads = state.ancestry, self.num_mixing_heads
         inputs = update_cache(cache["inputs"], self._as_cached(x), state)
-        t, s = ops.reshape(state.step, (1, 1)), state.key_positions[None]
-        row = self._restrict(self._weights(t, s), s <= t)
+        t, s = state.step, state.key_positions[None]
+        row = self._restrict(self._row(t, s), s <= t)
         row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
         if ancestry is None:
             hypotheses = 1

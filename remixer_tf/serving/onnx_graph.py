@@ -79,6 +79,28 @@ def _replace(graph, name, other):
             inner.node.append(make_node("Identity", [other], [name]))
 
 
+def compute_shapes(graph):
+    """Makes the shapes of constants constants, and drops what nothing reads then.
+
+    tf2onnx leaves operations that read a constant's shape alone.
+
+    Args:
+        graph: a `GraphProto`, which is changed.
+    """
+    from onnx.helper import make_node
+    from onnx.numpy_helper import from_array
+
+    shapes = {constant.name: constant.dims for constant in graph.initializer}
+    for inner in graphs_of(graph):
+        for node in inner.node:
+            name = node.input[0] if node.op_type == "Shape" else None
+            if name in shapes and not node.attribute:
+                value = from_array(np.array(shapes[name], "int64"))
+                node.CopyFrom(make_node("Constant", [], node.output, value=value))
+    read = _read(graph)
+    _delete(graph.initializer, lambda constant: constant.name not in read)
+
+
 def quantize(model, matrices):
     """Stores weights in 8 bits; products round the other factor while they run.
 
@@ -203,9 +225,14 @@ class _Stored:
         _delete(self._graph.initializer, lambda constant: constant.name in unread)
 
     def _read(self):
-        graphs = list(graphs_of(self._graph))
-        read = {name for g in graphs for node in g.node for name in node.input}
-        return read | {output.name for g in graphs for output in g.output}
+        return _read(self._graph)
+
+
+def _read(graph):
+    """Returns the names that nodes of a graph, loops included, or its outputs read."""
+    graphs = list(graphs_of(graph))
+    read = {name for g in graphs for node in g.node for name in node.input}
+    return read | {output.name for g in graphs for output in g.output}
 
 
 def _delete(messages, is_unread):

@@ -56,6 +56,7 @@ def convert(module, function, path):
     if names := sorted(_unknown_operations(onnx, model.graph)):
         raise UserError(f"ONNX cannot compute {', '.join(names)}.")
     onnx_graph.read_from_outside(model.graph)
+    onnx_graph.compute_shapes(model.graph)
     onnx.save(model, path)
 
 

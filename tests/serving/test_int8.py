@@ -417,3 +417,27 @@ def test_loops_read_from_outside(case, power, tmp_path):
     loops = [node for node in inner if node.op_type == "Loop"]
     left = {"shadowed": [4, 3]}.get(case, [3] * len(loops))
     assert [len(node.input) for node in loops] == left
+
+
+def test_a_constant_is_not_kept_for_its_shape(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    nodes = [
+        helper.make_node("Shape", ["w"], ["shape"]),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    w = numpy_helper.from_array(np.zeros([2, 3], "float32"), "w")
+    graph = helper.make_graph(nodes, "graph", [x], [y], [w])
+    opset = helper.make_opsetid("", onnx_runtime.OPSET)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    onnx_graph.compute_shapes(model.graph)
+    assert not model.graph.initializer
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, str(tmp_path / "model.onnx"))
+    received = onnx_runtime.load(str(tmp_path / "model.onnx"))(
+        x=np.arange(6.0, dtype="float32")
+    )
+    assert received["y"].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -1,5 +1,7 @@
 """Weights in 8 bits: `w = s q`, with integers q and a scale s for each channel."""
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -9,6 +11,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers import LengthMixing, MoE
 
 LARGEST = 127  # -128 is left out, so that the integers are symmetric
+SMALLEST = 1024  # numbers; smaller constants do not repay their operators
 
 
 class EightBits(NamedTuple):
@@ -89,14 +92,19 @@ def shared_axes(model):
 
 
 class Matrices:
-    """The matrices that a converted file stores as integers: `array in matrices`.
+    """The constants that a converted file stores as integers.
 
-    A converted file has no names for its constants, so they are known by their values,
-    also transposed. Each row or column may have a factor: LiteRT's converter multiplies
-    a norm's scale into the kernel that follows.
+    A converted file has no names for its constants, so they are known by their values.
+
+    - `array in matrices`: a kernel or an embedding, also transposed. Each row or column
+      may have a factor: LiteRT's converter multiplies a norm's scale into the kernel
+      that follows.
+    - `matrices.rows(array)`: a constant that becomes float32 when the file is loaded.
 
     Args:
         weights: list of float32 arrays `[m, n]`.
+        stacks: list of functions from a size to a float32 array of that many numbers,
+            or to None. Each row `[n]` of an array `[.., n]` has a scale.
 
     Examples:
         >>> weight = np.array([[1, 2], [3, 4]], "float32")
@@ -105,11 +113,12 @@ class Matrices:
         (True, True, False)
     """
 
-    def __init__(self, weights):
+    def __init__(self, weights, stacks=()):
         self._by_shape = {}
         for weight in weights:
             for matrix in (weight, weight.T):
                 self._by_shape.setdefault(matrix.shape, []).append(matrix)
+        self._stacks = stacks
 
     def __contains__(self, array):
         # A line of one number is a multiple of any other.
@@ -121,6 +130,34 @@ class Matrices:
             for matrix in found
         )
 
+    def rows(self, array):
+        """Quantizes a constant if it is a stack, or if integers hold it exactly.
+
+        A stack may have any shape that keeps the order of its numbers. Integers hold
+        masks and empty caches exactly.
+
+        Args:
+            array: float32, of any shape.
+
+        Returns:
+            an `EightBits` `[rows, n]`, or None: the constant stays float32.
+        """
+        if array.size < SMALLEST or not np.isfinite(array).all():
+            return None
+        for stack in self._stacks:
+            values = stack(array.size)
+            if values is not None and _is_close(array.ravel(), values.ravel()):
+                return quantize(array.reshape(-1, values.shape[-1]), axis=1)
+        rows = array.reshape(-1, array.shape[-1])
+        eight = quantize(rows, axis=1)
+        is_smaller = 4 * eight.scale.size < array.size
+        is_exact = np.allclose(eight.integers * eight.scale, rows, rtol=1e-6, atol=0)
+        return eight if is_smaller and is_exact else None
+
+
+def _is_close(array, other):
+    return np.abs(array - other).max() <= 1e-5 * np.abs(array).max()
+
 
 def _is_multiple(array, matrix):
     """Whether each row of an array is a multiple of the matrix's row."""
@@ -129,17 +166,40 @@ def _is_multiple(array, matrix):
         squares = (row**2).sum(axis=1, keepdims=True)
         factor = (received * row).sum(axis=1, keepdims=True)
         factor = factor / np.where(squares > 0, squares, 1)
-        error = np.abs(received - factor * row).max()
-        if error > 1e-5 * np.abs(received).max():
+        if not _is_close(received, factor * row):
             return False
     return True
 
 
 def matrices(model):
-    """Returns the `Matrices` of `shared_axes` that have two axes.
+    """Returns the `Matrices` of a model: the weights of `shared_axes`.
 
-    Experts and mixing matrices have three. A file holds the softmax of the latter.
+    Experts and mixing matrices are stacks, and so are kernels and embeddings that a
+    file reads in other ways. A file has H, softmax(H), or both.
     """
     axes = shared_axes(model)
-    weights = [w for w in model.weights if w.path in axes and len(w.shape) == 2]
-    return Matrices([keras.ops.convert_to_numpy(weight) for weight in weights])
+    weights = [w for w in model.weights if w.path in axes]
+    arrays = [keras.ops.convert_to_numpy(w) for w in weights]
+    flat = [array for array in arrays if array.ndim == 2]
+    stacks = [_of_size(x) for x in (*arrays, *(array.T for array in flat))]
+    layers = model._flatten_layers()
+    stacks += [_of_length(x) for x in layers if isinstance(x, LengthMixing)]
+    return Matrices(flat, stacks)
+
+
+def _of_size(array):
+    return lambda size: array if array.size == size else None
+
+
+def _of_length(layer):
+    """A stack: M of a `LengthMixing`, of the length that a size makes."""
+
+    @functools.cache
+    def stack(size):
+        length = math.isqrt(size // layer.num_mixing_heads)
+        fits = layer.num_mixing_heads * length**2 == size
+        if not fits or not 0 < length <= layer.max_length:
+            return None
+        return keras.ops.convert_to_numpy(layer.matrix(length))
+
+    return stack

@@ -1,13 +1,21 @@
 """Changes to graphs of LiteRT: weights in 8 bits."""
 
 import copy
+import hashlib
 
 import numpy as np
 
 from remixer_tf.serving import int8
 
 # The versions of operators that take 8 bits, so that older runtimes refuse the file.
-VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 5, "GATHER": 2, "CAST": 1, "MUL": 1}
+VERSIONS = {
+    "FULLY_CONNECTED": 12,
+    "DEQUANTIZE": 5,
+    "GATHER": 2,
+    "CAST": 1,
+    "MUL": 1,
+    "RESHAPE": 1,
+}
 
 
 def quantize(content, matrices, weight_only=False):
@@ -15,12 +23,13 @@ def quantize(content, matrices, weight_only=False):
 
     A product of positions with a kernel rounds each position's numbers to 8 bits while
     it runs, and multiplies integers. With `weight_only` the kernel becomes float32 when
-    the file is loaded. A row of an embedding is read, and multiplied by its scale.
+    the file is loaded. A row of an embedding, or of H in a step of a search, is read
+    and multiplied by its scale. Other constants become float32 at the first call.
 
     Args:
         content: bytes of a file with float32 weights.
         matrices: `int8.Matrices`, the constants to store so. A product's constant is
-            its second factor; others stay.
+            its second factor.
         weight_only: bool.
 
     Returns:
@@ -47,81 +56,106 @@ class _Editor:
     """Rewrites the graphs of one file.
 
     Attributes:
-        buffers: dictionary from a float buffer and its shape to the buffers of integers
-            and of scales, or None: matrices of equal bytes may share a buffer.
+        buffers: dictionary from a float buffer, its shape and how it is quantized to
+            the buffers of integers and of scales, or None. Matrices of equal bytes may
+            share a buffer.
     """
 
     def __init__(self, schema, model, matrices, weight_only):
         self._schema, self._model = schema, model
         self._matrices, self._weight_only = matrices, weight_only
-        self._codes = {}
+        self._codes, self._added = {}, {}
         self.buffers = {}
 
     def rewrite(self, graph):
         kinds = self._schema.BuiltinOperator
-        rewrites = {kinds.FULLY_CONNECTED: self._product, kinds.GATHER: self._rows}
+        rewrites = {
+            kinds.FULLY_CONNECTED: (1, self._matrix, self._product),
+            kinds.GATHER: (0, self._table, self._rows),
+        }
         operators = []
         for operator in graph.operators:
             code = self._model.operatorCodes[operator.opcodeIndex]
             kind = max(code.builtinCode, code.deprecatedBuiltinCode)
-            place = {kinds.FULLY_CONNECTED: 1, kinds.GATHER: 0}.get(kind)
-            if kind == kinds.GATHER and _reads_no_rows(operator.builtinOptions):
-                place = None
-            stored = None if place is None else self._store(graph, operator, place)
+            stored = None
+            if kind in rewrites:
+                place, find, rewritten = rewrites[kind]
+                tensor = graph.tensors[operator.inputs[place]]
+                if kind != kinds.GATHER or _reads_rows(operator, tensor):
+                    stored = self._store(tensor, find)
             if stored is None:
                 operators.append(operator)
             else:
-                operators += rewrites[kind](graph, operator, *stored)
-        graph.operators = operators
+                operators += rewritten(graph, operator, *stored)
+        graph.operators = [*self._read_as_floats(graph, operators), *operators]
         self._drop_unread(graph)
 
-    def _store(self, graph, operator, place):
-        """Returns the buffers of a constant in 8 bits and its scales, or None."""
-        tensor = graph.tensors[operator.inputs[place]]
+    def _store(self, tensor, find):
+        """Returns the buffers of a constant in 8 bits and its scales, or None.
+
+        Args:
+            find: function from an array to its `EightBits` by rows, or None.
+        """
         data = self._model.buffers[tensor.buffer].data
-        shape = () if tensor.shape is None else tuple(tensor.shape)
-        is_float = tensor.type == self._schema.TensorType.FLOAT32
-        if data is None or not is_float or len(shape) != 2:
+        if data is None or tensor.type != self._schema.TensorType.FLOAT32:
             return None
-        key = tensor.buffer, shape
+        shape = () if tensor.shape is None else tuple(tensor.shape)
+        key = tensor.buffer, shape, find
         if key not in self.buffers:
-            array = np.asarray(data, "uint8").view("<f4").reshape(shape)
-            self.buffers[key] = None
-            if array in self._matrices:
-                # Rows have a scale each: outputs of a kernel, tokens of an embedding.
-                eight = int8.quantize(array, axis=1)
-                self.buffers[key] = [self._add_buffer(x) for x in eight]
+            eight = find(np.asarray(data, "uint8").view("<f4").reshape(shape))
+            self.buffers[key] = eight and [self._add_buffer(x) for x in eight]
         return self.buffers[key]
+
+    def _matrix(self, array):
+        """Quantizes a kernel or an embedding: rows are outputs or tokens."""
+        return int8.quantize(array, axis=1) if array in self._matrices else None
+
+    def _table(self, array):
+        """Quantizes an embedding, or a stack with these rows."""
+        eight = self._matrix(array) or self._matrices.rows(array)
+        is_whole = eight and eight.integers.shape[-1] == array.shape[-1]
+        return eight if is_whole else None
+
+    def _read_as_floats(self, graph, operators):
+        """Yields operators that compute a graph's other constants from integers.
+
+        LiteRT runs DEQUANTIZE of a constant once, at the graph's first call.
+        """
+        numbers = {number for operator in operators for number in operator.inputs}
+        for number in sorted(numbers - {-1}):  # -1 is an input that is left out.
+            tensor = graph.tensors[number]
+            if stored := self._store(tensor, self._matrices.rows):
+                integers, scale = stored
+                rows = len(self._scales(scale))
+                shape = [rows, len(self._model.buffers[integers].data) // rows]
+                floats = self._add_tensor(graph, number, "FLOAT32", shape=shape)
+                yield self._dequantize(graph, floats, integers, scale)
+                reshape = self._schema.ReshapeOptionsT(tensor.shape)
+                yield self._operator("RESHAPE", [floats], number, reshape)
+                tensor.buffer = 0
 
     def replaced(self):
         """Returns the set of float buffers that have integers."""
-        return {buffer for (buffer, _), eight in self.buffers.items() if eight}
+        return {buffer for (buffer, *_), eight in self.buffers.items() if eight}
 
     def _product(self, graph, operator, integers, scale):
         """FULLY_CONNECTED, of a kernel `[d_out, d_in]`."""
         kernel = operator.inputs[1]
-        scales = self._model.buffers[scale].data.view("<f4")
-        quantization = self._schema.QuantizationParametersT(
-            scale=scales, zeroPoint=np.zeros(len(scales), "int64"), quantizedDimension=0
-        )
-        eight = self._add_tensor(
-            graph, kernel, "INT8", buffer=integers, quantization=quantization
-        )
         if self._weight_only:
-            floats = self._add_tensor(graph, kernel, "FLOAT32")
-            yield self._operator("DEQUANTIZE", [eight], floats)
-            eight = floats
+            used = self._add_tensor(graph, kernel, "FLOAT32")
+            yield self._dequantize(graph, used, integers, scale)
         else:
+            used = self._add_integers(graph, kernel, integers, scale)
             operator.opcodeIndex = self._code("FULLY_CONNECTED")
             operator.builtinOptions.asymmetricQuantizeInputs = True
-        operator.inputs = [operator.inputs[0], eight, *operator.inputs[2:]]
+        operator.inputs = [operator.inputs[0], used, *operator.inputs[2:]]
         yield operator
 
     def _rows(self, graph, operator, integers, scale):
-        """GATHER, of a table `[ids, channels]`: rows, and their scales."""
+        """GATHER, of a table `[.., ids, channels]`: rows, and their scales."""
         (table, ids), (y,) = operator.inputs, operator.outputs
         thin = {"shape": [*graph.tensors[y].shape[:-1], 1]}
-        column = {"shape": [graph.tensors[table].shape[0], 1]}
+        column = {"shape": [*graph.tensors[table].shape[:-1], 1]}
         scales = self._add_tensor(graph, table, "FLOAT32", buffer=scale, **column)
         table = self._add_tensor(graph, table, "INT8", buffer=integers)
         row = self._add_tensor(graph, y, "INT8")
@@ -136,10 +170,32 @@ class _Editor:
         yield self._operator("CAST", [row], floats, cast)
         yield self._operator("MUL", [floats, row_scale], y, multiply)
 
+    def _dequantize(self, graph, floats, integers, scale):
+        """The operator that computes a tensor `[rows, n]` from its buffers."""
+        eight = self._add_integers(graph, floats, integers, scale)
+        return self._operator("DEQUANTIZE", [eight], floats)
+
+    def _add_integers(self, graph, like, integers, scale):
+        """Adds the integers of a tensor `[rows, n]`, with a scale for each row."""
+        scales = self._scales(scale)
+        quantization = self._schema.QuantizationParametersT(
+            scale=scales, zeroPoint=np.zeros(len(scales), "int64"), quantizedDimension=0
+        )
+        return self._add_tensor(
+            graph, like, "INT8", buffer=integers, quantization=quantization
+        )
+
+    def _scales(self, buffer):
+        return self._model.buffers[buffer].data.view("<f4")
+
     def _add_buffer(self, array):
+        """Adds a buffer, unless one that was added has these bytes: its number."""
         data = np.ascontiguousarray(array).reshape(-1).view("uint8")
-        self._model.buffers.append(self._schema.BufferT(data))
-        return len(self._model.buffers) - 1
+        digest = hashlib.sha256(data).digest()
+        if digest not in self._added:
+            self._added[digest] = len(self._model.buffers)
+            self._model.buffers.append(self._schema.BufferT(data))
+        return self._added[digest]
 
     def _add_tensor(self, graph, like, type, **changes):
         """Adds a tensor like another to a graph, and returns its number."""
@@ -180,6 +236,7 @@ class _Editor:
                 tensor.buffer = 0
 
 
-def _reads_no_rows(gather):
-    """Whether a GATHER reads columns, or other numbers for each example of a batch."""
-    return bool(gather.axis or gather.batchDims)
+def _reads_rows(gather, table):
+    """Whether a GATHER reads rows of a table, and the same for each example."""
+    options = gather.builtinOptions
+    return options.axis == len(table.shape) - 2 and not options.batchDims

@@ -109,12 +109,13 @@ def quantize(model, matrices):
     ONNX' DynamicQuantizeLinear has one scale for all positions of a call: Remixer's
     loss on COGS changes by 0.65% with it, and by 0.10% with MatMulNBits
     (docs/results/int8.md). A row of an embedding is read, and multiplied by its scale.
-    A runtime computes the form that MatMulNBits reads when it loads the file.
+    Other constants become float32. A runtime computes those, and the form that
+    MatMulNBits reads, when it loads the file.
 
     Args:
         model: a `ModelProto` after `read_from_outside`, which is changed.
         matrices: `int8.Matrices`, the constants to store so. A product's constant is
-            its second factor; others stay.
+            its second factor.
     """
     from onnx.helper import make_opsetid
 
@@ -136,11 +137,13 @@ class _Stored:
     def __init__(self, graph, matrices):
         import onnx
 
-        self._graph, self._names, self._nodes = graph, set(), []
-        self._arrays = {}
+        self._graph, self._matrices = graph, matrices
+        self._names, self._nodes, self._computed = set(), [], {}
+        self._floats, self._arrays = {}, {}
         for constant in graph.initializer:
             if constant.data_type == onnx.TensorProto.FLOAT:
                 array = onnx.numpy_helper.to_array(constant)
+                self._floats[constant.name] = array
                 if array in matrices:
                     self._arrays[constant.name] = array
         nodes = [node for g in graphs_of(graph) for node in g.node]
@@ -190,7 +193,7 @@ class _Stored:
             shape = np.array([outputs, blocks, BLOCK])
             padding = [
                 self._add(f"{integers}_missing", missing),
-                self._add("zero", np.uint8(ZERO)),
+                self._add(f"{integers}_zero", np.uint8(ZERO)),
             ]
             shape, columns = (
                 self._add(f"{integers}_{len(x)}_axes", x) for x in (shape, shape[:2])
@@ -214,15 +217,39 @@ class _Stored:
         return name
 
     def finish(self):
-        """Adds the Transposes of integers, and takes constants that nothing reads."""
-        nodes = [*self._nodes, *self._graph.node]
-        del self._graph.node[:]
-        self._graph.node.extend(nodes)
+        """Drops what nothing reads, and computes other constants from integers."""
         for graph in graphs_of(self._graph):
             unread = {*self._transposed} - self._read()
             _delete(graph.node, lambda node, names=unread: node.output[0] in names)
-        unread = {*self._arrays} - self._read()
+        read, unread = self._read(), set()
+        for name, array in self._floats.items():
+            eight = self._matrices.rows(array) if name in read else None
+            if eight is not None:
+                self._compute(name, *eight)
+            if eight is not None or name not in read:
+                unread.add(name)
         _delete(self._graph.initializer, lambda constant: constant.name in unread)
+        nodes = [*self._nodes, *self._graph.node]
+        del self._graph.node[:]
+        self._graph.node.extend(nodes)
+
+    def _compute(self, name, integers, scale):
+        """Computes a constant from integers; a runtime does so when it loads a file."""
+        from onnx import TensorProto
+        from onnx.helper import make_node
+
+        key = integers.shape, integers.tobytes(), scale.tobytes()
+        if key not in self._computed:
+            floats, rows = f"{name}_rows_floats", f"{name}_rows_scaled"
+            integers = self._add(f"{name}_rows", integers)
+            scale = self._add(f"{name}_rows_scale", scale)
+            self._nodes += [
+                make_node("Cast", [integers], [floats], to=TensorProto.FLOAT),
+                make_node("Mul", [floats, scale], [rows]),
+            ]
+            self._computed[key] = rows
+        shape = self._add(f"{name}_shape", np.array(self._floats[name].shape))
+        self._nodes.append(make_node("Reshape", [self._computed[key], shape], [name]))
 
     def _read(self):
         return _read(self._graph)

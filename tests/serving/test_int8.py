@@ -10,6 +10,7 @@ import tensorflow as tf
 from remixer_tf import exporting
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
+from remixer_tf.layers import Context, DecodeState, LengthMixing
 from remixer_tf.serving import converted, litert, onnx_graph, onnx_runtime
 from remixer_tf.serving.int8 import Matrices, matrices, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
@@ -337,6 +338,88 @@ def test_two_matrices_of_one_buffer(tmp_path):
     litert.quantize(path, Matrices([np.ones([2, 3], "float32")]), "int8")
     y = litert.load(path)(inputs=np.array([[1, 2], [-1, 0]], "float32"))["y"]
     np.testing.assert_allclose(y, [[9, 9], [0, 0]], rtol=0.01)
+
+
+def test_other_constants_that_become_rows_of_integers():
+    rng = np.random.default_rng(0)
+    stack = rng.normal(size=[2, 32, 32]).astype("float32")
+    matrices = Matrices([], [lambda size: stack if size == stack.size else None])
+    for shape in [(2, 32, 32), (1, 2048), (2, 1, 32, 32)]:
+        integers, scale = matrices.rows(stack.reshape(shape))
+        assert (integers.shape, scale.shape) == ((64, 32), (64, 1))
+        error = np.abs(integers * scale - stack.reshape(64, 32))
+        assert (error <= scale / 2 * (1 + 1e-5)).all()
+    assert matrices.rows(stack.transpose(0, 2, 1)) is None
+    assert matrices.rows(stack[0]) is None
+    # Without a stack: integers hold zeros and masks without error, but not a bias.
+    mask = np.where(np.tri(64), 0, -1e9).astype("float32")
+    for exact in (mask, np.zeros([64, 64], "float32")):
+        integers, scale = matrices.rows(exact)
+        np.testing.assert_allclose(integers * scale, exact, rtol=1e-6)
+    assert matrices.rows(mask + np.linspace(0, 3, 64, dtype="float32")) is None
+    assert matrices.rows(mask[:8, :8]) is None  # too small to gain
+
+
+class Mixed(tf.Module):
+    """All rows of `softmax(H) X`, and one that decoding reads; 128 positions."""
+
+    def __init__(self, layer):
+        super().__init__()
+        layer.build((None, None, 4))
+        randomize(layer)
+        self.weights = [weight.value for weight in layer.weights]
+        specs = [
+            tf.TensorSpec([1, 128, 4], tf.float32, name="x"),
+            tf.TensorSpec([], tf.int32, name="step"),
+        ]
+
+        @tf.function(input_signature=specs, autograph=False)
+        def function(x, step):
+            context, state = Context(), DecodeState(step, tf.range(128))
+            cache = layer.init_cache(1, 128, context)
+            y, cache = layer.prefill(x, cache, context, state)
+            here = tf.gather(x, [step], axis=1)
+            row, _ = layer.decode_step(here, cache, context, state)
+            return {"y": y, "row": row}
+
+        self.function = function
+
+
+@RUNTIMES
+def test_mixing_matrices_are_integers_as_they_are_and_after_the_softmax(
+    runtime, tmp_path
+):
+    layer = LengthMixing(2, softmax=True, max_length=128, causal=True)
+    module = Mixed(layer)
+    path = str(tmp_path / runtime.FILE)
+    runtime.convert(module, module.function, path)
+    float32 = os.path.getsize(path)
+    x = np.random.default_rng(0).normal(size=[1, 128, 4]).astype("float32")
+    given = {"x": x, "step": np.array(100, "int32")}
+    exact = runtime.load(path)(**given)
+    runtime.quantize(path, matrices(layer), "int8")
+    received = runtime.load(path)(**given)
+
+    # Two heads, H and softmax(H): 4 matrices, of 4 bytes a number or of 1, and a scale
+    # of 4 bytes for each of 128 rows. Operators and names take less than 10 kB.
+    assert 4 * 128 * 128 * 4 < float32 < 4 * 128 * 128 * 4 + 10_000
+    assert os.path.getsize(path) < 4 * (128 * 128 + 4 * 128) + 10_000
+    assert os.path.getsize(path) <= 0.30 * float32
+
+    h = layer.mixing_matrix.numpy()
+    m = np.exp(np.where(np.tri(128), h, -np.inf))
+    m /= m.sum(axis=-1, keepdims=True)
+    x = np.abs(x[0].reshape(128, 2, 2))  # position, head, channel
+    # Each number of a row errs by half a step at most, which is its largest / 254.
+    errors = np.tri(128) * m.max(axis=-1, keepdims=True) / 254
+    bound = np.einsum("hts,shc->thc", errors, x).reshape(128, 4)
+    assert (np.abs(received["y"] - exact["y"])[0] <= bound + 1e-5).all()
+    # Errors up to d in H change softmax(H) by a factor of exp(2 d) at most.
+    d = np.abs(h[:, 100]).max() / 254
+    bound = (np.exp(2 * d) - 1) * np.einsum("hs,shc->hc", m[:, 100], x).ravel()
+    assert (np.abs(received["row"] - exact["row"])[0, 0] <= bound + 1e-5).all()
+    np.testing.assert_allclose(exact["row"][0, 0], exact["y"][0, 100], atol=1e-5)
+    assert all((received[name] != exact[name]).any() for name in exact)
 
 
 def _turns(y, w, calls, other=()):

@@ -1,5 +1,6 @@
 """Weights in 8 bits: their integers and scales, and files that hold them."""
 
+import functools
 import os
 import types
 
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf import exporting
+from remixer_tf.decoding import T5Rules, beam_search
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
 from remixer_tf.layers import Context, DecodeState, LengthMixing
@@ -16,7 +18,7 @@ from remixer_tf.serving.int8 import Matrices, matrices, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.token_graph import TokenGraph
 from tests.layers.harness import randomize
-from tests.models.tiny import VOCAB_SIZE, tiny_decoder
+from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
 
 RUNTIMES = pytest.mark.parametrize(
     "runtime", [litert, onnx_runtime], ids=["litert", "onnx"]
@@ -420,6 +422,30 @@ def test_mixing_matrices_are_integers_as_they_are_and_after_the_softmax(
     assert (np.abs(received["row"] - exact["row"])[0, 0] <= bound + 1e-5).all()
     np.testing.assert_allclose(exact["row"][0, 0], exact["y"][0, 100], atol=1e-5)
     assert all((received[name] != exact[name]).any() for name in exact)
+
+
+@pytest.mark.slow
+@RUNTIMES
+def test_a_remixer_that_searches_takes_three_tenths_of_its_size(runtime, tmp_path):
+    # The decoder's H has 1,024 x 1,024 numbers, 4.2 MB: over 90% of the file.
+    model = tiny_model("remixer", max_length=1024, num_layers=1)
+    search = functools.partial(beam_search, beams=4, rules=T5Rules())
+    graph = TokenGraph(
+        model,
+        input_length=6,
+        max_decode_length=8,
+        decode_fn=search,
+        jit_compile=False,
+    )
+    function = graph.function(None if runtime.ANY_BATCH else 1)
+    path = str(tmp_path / runtime.FILE)
+    runtime.convert(graph, function, path)
+    float32 = os.path.getsize(path)
+    assert 4 * 1024**2 < float32 < 4 * 1024**2 / 0.9
+    runtime.quantize(path, graph.weights.matrices(), "int8")
+    assert os.path.getsize(path) <= 0.30 * float32
+    examples = converted.example_tokens(6, VOCAB_SIZE)
+    assert converted.token_agreement(runtime, path, function, examples) > 0.5
 
 
 def _turns(y, w, calls, other=()):

@@ -1,15 +1,18 @@
 """Loss, exact match and size of models with weights in 8 bits, format by format.
 
     python -m benchmarks.int8_quality MODEL_DIR... [--splits=test,gen] [--examples=1000]
+    python -m benchmarks.int8_quality MODEL_DIR... --searches
 
 Each folder has a trained run of text. Its loss is that of the given targets, in nats a
 token. Exact match is the part of the examples where each target token is the likeliest,
 so that greedy decoding would write it. All formats score the same graph: a SavedModel
 in batches of 32, LiteRT and ONNX Runtime example by example. Sizes are those of the
-weights in a SavedModel, and of the files of the scoring graph.
+weights in a SavedModel, and of the files of the scoring graph. `--searches` prints
+the sizes of the files that `export` writes, which search greedily or with 4 beams.
 """
 
 import argparse
+import functools
 import itertools
 import os
 import tempfile
@@ -19,9 +22,10 @@ import tensorflow as tf
 
 from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
-from remixer_tf.decoding import score
+from remixer_tf.decoding import T5Rules, beam_search, greedy_decode, score
 from remixer_tf.serving import litert, onnx_runtime
 from remixer_tf.serving.stored_weights import StoredWeights
+from remixer_tf.serving.token_graph import TokenGraph
 
 FILES = [  # name, runtime, weights
     ("LiteRT float32", litert, "float32"),
@@ -129,12 +133,53 @@ def measure(model_dir, splits, number, folder):
         report(kind, os.path.getsize(path), runtime.load(path), 1, runtime)
 
 
+def sizes_of_searches(model_dir, folder):
+    """Prints the sizes of one run's files, for each format and search."""
+    configuration.parse_gin([os.path.join(model_dir, "operative_config.gin")], [])
+    run = configuration.call("Run")
+    model = run.restore(model_dir)[0].model
+    beams = functools.partial(beam_search, beams=4, rules=T5Rules())
+    searches = {"greedy": greedy_decode, "4 beams": beams}
+    for runtime, (search, decode) in itertools.product(
+        (litert, onnx_runtime), searches.items()
+    ):
+        graph = TokenGraph(
+            model,
+            input_length=run.feature_lengths["inputs"],
+            max_decode_length=run.feature_lengths["targets"],
+            decode_fn=decode,
+            jit_compile=False,
+        )
+        path = os.path.join(folder, runtime.FILE)
+        runtime.convert(graph, graph.function(None if runtime.ANY_BATCH else 1), path)
+        float32 = os.path.getsize(path)
+        runtime.quantize(path, graph.weights.matrices(), "int8")
+        eight = os.path.getsize(path)
+        print_row(
+            os.path.basename(os.path.normpath(model_dir)),
+            runtime.NAME,
+            search,
+            f"{float32 / 1e6:.2f}",
+            f"{eight / 1e6:.2f}",
+            f"{eight / float32:.3f}",
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model_dirs", nargs="+", metavar="MODEL_DIR")
     parser.add_argument("--splits", default="test,gen")
     parser.add_argument("--examples", type=int, default=1000)
+    parser.add_argument("--searches", action="store_true")
     options = parser.parse_args()
+    if options.searches:
+        print_header(
+            "run", "format", "search", "float32 (MB)", "int8 (MB)", "of float32"
+        )
+        for model_dir in options.model_dirs:
+            with tempfile.TemporaryDirectory() as folder:
+                sizes_of_searches(model_dir, folder)
+        return
     print_header(
         "run",
         "stored as",

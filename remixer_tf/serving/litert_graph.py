@@ -45,7 +45,7 @@ def quantize(content, matrices, weight_only=False):
         for tensor in graph.tensors:
             tensor.name = None  # Long, and nothing reads it.
     read = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
-    for number in editor.replaced() - read:
+    for number in (editor.replaced() | editor.added()) - read:
         model.buffers[number].data = None
     builder = flatbuffers.Builder(len(content) // 2)
     builder.Finish(model.Pack(builder), b"TFL3")
@@ -137,6 +137,13 @@ class _Editor:
     def replaced(self):
         """Returns the set of float buffers that have integers."""
         return {buffer for (buffer, *_), eight in self.buffers.items() if eight}
+
+    def added(self):
+        """Returns the set of buffers of integers and of scales.
+
+        A kernel's tensor has its scales itself, and no operator reads them.
+        """
+        return {*self._added.values()}
 
     def _product(self, graph, operator, integers, scale):
         """FULLY_CONNECTED, of a kernel `[d_out, d_in]`."""

@@ -19,7 +19,6 @@ hundreds of times, not once.
 """
 
 import functools
-import itertools
 import random
 from typing import NamedTuple
 
@@ -188,15 +187,6 @@ def logical_form(mentioned):
     return " ; ".join(" ".join(frame(node)) for node in mentioned)
 
 
-_DEPTH_SUMS = [*itertools.accumulate(DEPTH_WEIGHTS)]
-
-
-@functools.cache
-def _sums_of_weights(*forms):
-    """What `random.choices` would add up for each clause."""
-    return [*itertools.accumulate(FORMS[name].weight for name in forms)]
-
-
 class Sampler:
     """Draws clauses as training allows them, or with parts that are `fixed`."""
 
@@ -204,8 +194,7 @@ class Sampler:
         self.random = random.Random(seed)
 
     def depth(self):
-        (depth,) = self.random.choices(range(TRAIN_DEPTH + 1), cum_weights=_DEPTH_SUMS)
-        return depth
+        return self.random.choices(range(TRAIN_DEPTH + 1), DEPTH_WEIGHTS)[0]
 
     def noun_phrase(self, nouns, modifiers=0):
         """A noun phrase with a chain of `modifiers`; a name takes none of them."""
@@ -228,7 +217,8 @@ class Sampler:
         subject; None draws 0, 1 or 2 as in training. `fixed` are role=NounPhrase or
         role=Clause.
         """
-        (name,) = self.random.choices(forms, cum_weights=_sums_of_weights(*forms))
+        weights = [FORMS[name].weight for name in forms]
+        name = self.random.choices(forms, weights)[0]
         form = FORMS[name]
         arguments = {role: self.noun_phrase(form.nouns[role]) for role in form.nouns}
         if modifiers is None:

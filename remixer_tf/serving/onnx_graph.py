@@ -219,9 +219,9 @@ class _Stored:
     def finish(self):
         """Drops what nothing reads, and computes other constants from integers."""
         for graph in graphs_of(self._graph):
-            unread = {*self._transposed} - self._read()
+            unread = {*self._transposed} - _read(self._graph)
             _delete(graph.node, lambda node, names=unread: node.output[0] in names)
-        read, unread = self._read(), set()
+        read, unread = _read(self._graph), set()
         for name, array in self._floats.items():
             eight = self._matrices.rows(array) if name in read else None
             if eight is not None:
@@ -250,9 +250,6 @@ class _Stored:
             self._computed[key] = rows
         shape = self._add(f"{name}_shape", np.array(self._floats[name].shape))
         self._nodes.append(make_node("Reshape", [self._computed[key], shape], [name]))
-
-    def _read(self):
-        return _read(self._graph)
 
 
 def _read(graph):

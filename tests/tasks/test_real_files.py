@@ -8,7 +8,7 @@ import seqio
 
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import sentencepiece_vocabulary
-from remixer_tf.tasks import benchmark_files, squad
+from remixer_tf.tasks import benchmark_files, rows, squad
 from tests.data.toy_tasks import train_dataset
 
 # (task, split): the file, and the rows that its publishers tell. Of some the folder has
@@ -118,7 +118,7 @@ def targets_of(task, dataset):
         answers = dataset.map(lambda example: example["answers"]["text"]).unbatch()
         return list({answer.decode() for answer in answers.as_numpy_iterator()})
     for preprocessor in task.preprocessors:
-        if preprocessor is seqio.preprocessors.tokenize:
+        if preprocessor in (seqio.preprocessors.tokenize, rows.tokenize):
             break
         dataset = preprocessor(dataset)
     batches = dataset.map(lambda example: example["targets"]).batch(4096)

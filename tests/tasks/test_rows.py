@@ -1,0 +1,31 @@
+"""tasks/rows.py against seqio's own preprocessors."""
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.tasks.rows import append_eos
+
+
+def test_append_eos_is_seqios():
+    vocabulary = byte_vocabulary()
+    features = {
+        "inputs": seqio.Feature(vocabulary, add_eos=False),
+        "targets": seqio.Feature(vocabulary, add_eos=True),
+        "choices": seqio.Feature(vocabulary, add_eos=True, rank=2),
+    }
+    rows = {
+        "inputs": [[5, 6], [7, 8]],
+        "targets": [[5], [9]],
+        "choices": [[[5, 6], [7, 8]], [[9, 9], [5, 5]]],
+        "type": ["first", "second"],
+    }
+    dataset = tf.data.Dataset.from_tensor_slices(rows)
+    expected = seqio.preprocessors.append_eos(dataset, features)
+    pairs = zip(append_eos(dataset, features), expected, strict=True)
+    for ours, theirs in pairs:
+        assert ours.keys() == theirs.keys()
+        for name in rows:
+            np.testing.assert_array_equal(ours[name], theirs[name])
+    assert ours["targets"].numpy().tolist() == [9, 1]

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers import LengthMixing, MoE
+from remixer_tf.layers import LengthMixing, MoE, RemixerBlock
 
 LARGEST = 127  # -128 is left out, so that the integers are symmetric
 SMALLEST = 1024  # numbers; smaller constants do not repay their operators
@@ -100,11 +100,14 @@ class Matrices:
       may have a factor: LiteRT's converter multiplies a norm's scale into the kernel
       that follows.
     - `matrices.rows(array)`: a constant that becomes float32 when the file is loaded.
+    - `array in matrices.with_wide_factor`: a kernel whose other factor has so wide a
+      range that 8 bits cost more there than elsewhere.
 
     Args:
         weights: list of float32 arrays `[m, n]`.
         stacks: list of functions from a size to a float32 array of that many numbers,
             or to None. Each row `[n]` of an array `[.., n]` has a scale.
+        with_wide_factor: list of those of `weights`.
 
     Examples:
         >>> weight = np.array([[1, 2], [3, 4]], "float32")
@@ -113,12 +116,13 @@ class Matrices:
         (True, True, False)
     """
 
-    def __init__(self, weights, stacks=()):
+    def __init__(self, weights, stacks=(), with_wide_factor=()):
         self._by_shape = {}
         for weight in weights:
             for matrix in (weight, weight.T):
                 self._by_shape.setdefault(matrix.shape, []).append(matrix)
         self._stacks = stacks
+        self.with_wide_factor = with_wide_factor and Matrices(with_wide_factor)
 
     def __contains__(self, array):
         # A line of one number is a multiple of any other.
@@ -175,7 +179,9 @@ def matrices(model):
     """Returns the `Matrices` of a model: the weights of `shared_axes`.
 
     Experts and mixing matrices are stacks, and so are kernels and embeddings that a
-    file reads in other ways. A file has H, softmax(H), or both.
+    file reads in other ways. A file has H, softmax(H), or both. The factor of Remixer's
+    W_3, X_C + X', has a wide range, since X_C multiplies two activations. In a decoder
+    it counts as any other: the steps of a search would take a fifth longer.
     """
     axes = shared_axes(model)
     weights = [w for w in model.weights if w.path in axes]
@@ -184,7 +190,9 @@ def matrices(model):
     stacks = [_of_size(x) for x in (*arrays, *(array.T for array in flat))]
     layers = model._flatten_layers()
     stacks += [_of_length(x) for x in layers if isinstance(x, LengthMixing)]
-    return Matrices(flat, stacks)
+    blocks = [x for x in layers if isinstance(x, RemixerBlock) and not x.causal]
+    wide = [keras.ops.convert_to_numpy(block.wo._kernel) for block in blocks]
+    return Matrices(flat, stacks, wide)
 
 
 def _of_size(array):

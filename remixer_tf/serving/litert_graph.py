@@ -22,9 +22,10 @@ def quantize(content, matrices, weight_only=False):
     """Stores weights in 8 bits, in all graphs of a file, the bodies of loops included.
 
     A product of positions with a kernel rounds each position's numbers to 8 bits while
-    it runs, and multiplies integers. With `weight_only` the kernel becomes float32 when
-    the file is loaded. A row of an embedding, or of H in a step of a search, is read
-    and multiplied by its scale. Other constants become float32 at the first call.
+    it runs, and multiplies integers. Where these numbers have a wide range, and with
+    `weight_only` everywhere, the kernel becomes float32 when the file is loaded. A row
+    of an embedding, or of H in a step of a search, is read and multiplied by its scale.
+    Other constants become float32 at the first call.
 
     Args:
         content: bytes of a file with float32 weights.
@@ -99,12 +100,18 @@ class _Editor:
         data = self._model.buffers[tensor.buffer].data
         if data is None or tensor.type != self._schema.TensorType.FLOAT32:
             return None
-        shape = () if tensor.shape is None else tuple(tensor.shape)
-        key = tensor.buffer, shape, find
+        key = tensor.buffer, self._shape(tensor), find
         if key not in self.buffers:
-            eight = find(np.asarray(data, "uint8").view("<f4").reshape(shape))
+            eight = find(self._array(tensor))
             self.buffers[key] = eight and [self._add_buffer(x) for x in eight]
         return self.buffers[key]
+
+    def _array(self, constant):
+        data = np.asarray(self._model.buffers[constant.buffer].data, "uint8")
+        return data.view("<f4").reshape(self._shape(constant))
+
+    def _shape(self, tensor):
+        return () if tensor.shape is None else tuple(tensor.shape)
 
     def _matrix(self, array):
         """Quantizes a kernel or an embedding: rows are outputs or tokens."""
@@ -148,7 +155,8 @@ class _Editor:
     def _product(self, graph, operator, integers, scale):
         """FULLY_CONNECTED, of a kernel `[d_out, d_in]`."""
         kernel = operator.inputs[1]
-        if self._weight_only:
+        wide = self._array(graph.tensors[kernel]) in self._matrices.with_wide_factor
+        if self._weight_only or wide:
             used = self._add_tensor(graph, kernel, "FLOAT32")
             yield self._dequantize(graph, used, integers, scale)
         else:

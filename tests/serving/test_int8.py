@@ -200,6 +200,30 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
         assert floats.T.tobytes() not in content
 
 
+def test_a_factor_of_a_wide_range_is_not_rounded(tmp_path):
+    product = Product()
+    path = str(tmp_path / litert.FILE)
+    litert.convert(product, product.function, path)
+    table, kernel = product.table.numpy(), product.kernel.numpy()
+    litert.quantize(path, Matrices([table, kernel], with_wide_factor=[kernel]), "int8")
+    y = litert.load(path)(inputs=np.array([[0, 3]], "int32"))["y"]
+    exact = 2 * np.array([[[3.5729, -3.06], [2.8084, -7.9716]]])  # as above
+    np.testing.assert_allclose(y, exact, atol=1e-5)
+    assert kernel.T.tobytes() not in (tmp_path / litert.FILE).read_bytes()
+
+
+def test_the_factor_of_w_3_is_wide_in_remixers_encoder():
+    model = tiny_model("remixer")
+    kernels = {w.path: w.numpy() for w in model.weights if w.ndim == 2}
+    wide = matrices(model).with_wide_factor
+    found = [path for path, kernel in kernels.items() if kernel in wide]
+    expected = [
+        path for path in kernels if "/encoder/" in path and "remixer/wo" in path
+    ]
+    assert found == expected != []
+    assert not matrices(tiny_model("t5_1_1")).with_wide_factor
+
+
 class Tied(tf.Module):
     """`(T[ids] + 1) T^T`: logits from the table of an embedding, once or in a loop."""
 

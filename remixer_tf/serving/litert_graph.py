@@ -36,7 +36,6 @@ def quantize(content, matrices, weight_only=False):
     Returns:
         bytes of the new file.
     """
-    import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromPackedBuf(content, 0)
@@ -48,9 +47,28 @@ def quantize(content, matrices, weight_only=False):
     read = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
     for number in (editor.replaced() | editor.added()) - read:
         model.buffers[number].data = None
-    builder = flatbuffers.Builder(len(content) // 2)
+    builder = _builder(len(content) // 2)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
+
+
+def _builder(size):
+    """A `flatbuffers.Builder` that writes equal vectors once.
+
+    Each graph that multiplies by a kernel has its scales and zeros, 12 bytes a row.
+    """
+    import flatbuffers
+
+    places = {}
+
+    class Builder(flatbuffers.Builder):
+        def CreateNumpyVector(self, x):
+            key = x.dtype.str, hashlib.sha256(x.tobytes()).digest()
+            if key not in places:
+                places[key] = super().CreateNumpyVector(x)
+            return places[key]
+
+    return Builder(size)
 
 
 class _Editor:

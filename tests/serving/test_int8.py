@@ -342,6 +342,35 @@ def test_what_stays_float32(runtime, tmp_path):
     assert np.abs(received["kernel"] - product).max() > 1e-4
 
 
+class TwoGraphs(tf.Module):
+    """`x W` outside of a loop and in it, with scales of W unlike each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = tf.Variable(tf.exp(tf.reshape(tf.linspace(0.0, 1.0, 15), [3, 5])))
+        spec = tf.TensorSpec([2, 3], tf.float32, name="inputs")
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def function(inputs):
+            def add(step, y):
+                return step + 1, y + (inputs + y[:, :3]) @ self.kernel
+
+            start = tf.constant(0), inputs @ self.kernel
+            return {"y": tf.while_loop(lambda n, _: n < 2, add, start)[1]}
+
+        self.function = function
+
+
+def test_scales_of_two_graphs_are_stored_once(tmp_path):
+    module = TwoGraphs()
+    path = str(tmp_path / litert.FILE)
+    litert.convert(module, module.function, path)
+    kernel = module.kernel.numpy()
+    litert.quantize(path, Matrices([kernel]), "int8")
+    scales = np.abs(kernel).max(axis=0) / np.float32(127)
+    assert (tmp_path / litert.FILE).read_bytes().count(scales.tobytes()) == 1
+
+
 class OneBuffer(tf.Module):
     """`x A B`, with A `[2, 3]` and B `[3, 2]` of ones: LiteRT stores the ones once."""
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 
@@ -45,17 +46,17 @@ class Objective:
         if self.clip_norm is not None:
             check_numbers(clip_norm=self.clip_norm)
 
-    def outputs(self, model, batch):
-        """Calls a model in training, and returns what `of_part` takes of it."""
+    def forward(self, model):
+        """Returns a model's call in training, from a batch to what `of_part` takes."""
         if getattr(self.loss_fn, "tokens_at_once", None) is None:
-            return model(batch, training=True)
-        return hidden(model, batch)
+            return functools.partial(model, training=True)
+        return functools.partial(hidden, model)
 
     def of_part(self, outputs, batch, reported, weight, share):
         """Computes a part's share of the objective; the parts' shares add up to it.
 
         Args:
-            outputs: see `outputs`.
+            outputs: see `forward`.
             batch: dictionary of tensors, the part.
             reported: what `reports` yielded around the model's call.
             weight: float32 scalar, the weight of the targets of all parts.

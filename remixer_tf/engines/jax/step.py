@@ -166,7 +166,7 @@ class JaxTrainStep:
             ]
             with keras.StatelessScope(mapping, collect_losses=True) as scope:
                 with reports(self._model) as reported:
-                    outputs = self.objective.outputs(self._model, batch)
+                    outputs = self.objective.forward(self._model)(batch)
                 share = 1.0 / self.objective.micro_batches
                 value, sums = self.objective.of_part(
                     outputs, batch, reported, weight, share

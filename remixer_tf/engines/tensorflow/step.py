@@ -243,7 +243,7 @@ class TrainStep:
         with tf.GradientTape(watch_accessed_variables=False) as tape, masks:
             tape.watch(variables)
             with reports(self._model) as reported:
-                outputs = self._objective.outputs(self._model, batch)
+                outputs = self._objective.forward(self._model)(batch)
             objective, sums = self._objective.of_part(
                 outputs, batch, reported, weight, share
             )

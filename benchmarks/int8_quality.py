@@ -2,6 +2,7 @@
 
     python -m benchmarks.int8_quality MODEL_DIR... [--splits=test,gen] [--examples=1000]
     python -m benchmarks.int8_quality MODEL_DIR... --searches
+    python -m benchmarks.int8_quality PRESET... --presets
 
 Each folder has a trained run of text. Its loss is that of the given targets, in nats a
 token. Exact match is the part of the examples where each target token is the likeliest,
@@ -9,6 +10,8 @@ so that greedy decoding would write it. All formats score the same graph: a Save
 in batches of 32, LiteRT and ONNX Runtime example by example. Sizes are those of the
 weights in a SavedModel, and of the files of the scoring graph. `--searches` prints
 the sizes of the files that `export` writes, which search greedily or with 4 beams.
+`--presets` prints the sizes of models with random weights: of the weights in a
+SavedModel, and of files that search greedily.
 """
 
 import argparse
@@ -20,9 +23,11 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
+import remixer_tf
 from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode, score
+from remixer_tf.exporting import KINDS
 from remixer_tf.serving import litert, onnx_runtime
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.token_graph import TokenGraph
@@ -133,20 +138,20 @@ def measure(model_dir, splits, number, folder):
         report(kind, os.path.getsize(path), runtime.load(path), 1, runtime)
 
 
-def sizes_of_searches(model_dir, folder):
-    """Prints the sizes of one run's files, for each format and search."""
-    configuration.parse_gin([os.path.join(model_dir, "operative_config.gin")], [])
-    run = configuration.call("Run")
-    model = run.restore(model_dir)[0].model
-    beams = functools.partial(beam_search, beams=4, rules=T5Rules())
-    searches = {"greedy": greedy_decode, "4 beams": beams}
+def print_size(name, kind, search, float32, eight):
+    sizes = (f"{float32 / 1e6:.2f}", f"{eight / 1e6:.2f}", f"{eight / float32:.3f}")
+    print_row(name, kind, search, *sizes)
+
+
+def sizes_of_files(name, model, lengths, searches, folder):
+    """Prints the sizes of one model's files, for each format and search."""
     for runtime, (search, decode) in itertools.product(
         (litert, onnx_runtime), searches.items()
     ):
         graph = TokenGraph(
             model,
-            input_length=run.feature_lengths["inputs"],
-            max_decode_length=run.feature_lengths["targets"],
+            input_length=lengths["inputs"],
+            max_decode_length=lengths["targets"],
             decode_fn=decode,
             jit_compile=False,
         )
@@ -154,31 +159,48 @@ def sizes_of_searches(model_dir, folder):
         runtime.convert(graph, graph.function(None if runtime.ANY_BATCH else 1), path)
         float32 = os.path.getsize(path)
         runtime.quantize(path, graph.weights.matrices(), "int8")
-        eight = os.path.getsize(path)
-        print_row(
-            os.path.basename(os.path.normpath(model_dir)),
-            runtime.NAME,
-            search,
-            f"{float32 / 1e6:.2f}",
-            f"{eight / 1e6:.2f}",
-            f"{eight / float32:.3f}",
-        )
+        print_size(name, runtime.NAME, search, float32, os.path.getsize(path))
+
+
+def sizes_of_searches(model_dir, folder):
+    """Prints the sizes of one run's files."""
+    configuration.parse_gin([os.path.join(model_dir, "operative_config.gin")], [])
+    run = configuration.call("Run")
+    model = run.restore(model_dir)[0].model
+    name = os.path.basename(os.path.normpath(model_dir))
+    beams = functools.partial(beam_search, beams=4, rules=T5Rules())
+    searches = {"greedy": greedy_decode, "4 beams": beams}
+    sizes_of_files(name, model, run.feature_lengths, searches, folder)
+
+
+def sizes_of_preset(name, folder):
+    """Prints the sizes of a preset with random weights, by which none is left out."""
+    model = remixer_tf.create(name)
+    rng = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape, scale=0.05).astype("float32"))
+    sizes = [StoredWeights(model, kind).num_bytes for kind in ("float32", "int8")]
+    print_size(name, "SavedModel", "", *sizes)
+    if type(model).__name__ not in KINDS:
+        lengths = {"inputs": 64, "targets": 64}
+        sizes_of_files(name, model, lengths, {"greedy": greedy_decode}, folder)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model_dirs", nargs="+", metavar="MODEL_DIR")
+    parser.add_argument("models", nargs="+", metavar="MODEL_DIR")
     parser.add_argument("--splits", default="test,gen")
     parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--searches", action="store_true")
+    parser.add_argument("--presets", action="store_true")
     options = parser.parse_args()
-    if options.searches:
-        print_header(
-            "run", "format", "search", "float32 (MB)", "int8 (MB)", "of float32"
-        )
-        for model_dir in options.model_dirs:
+    if options.searches or options.presets:
+        print_sizes = sizes_of_preset if options.presets else sizes_of_searches
+        sizes = "float32 (MB)", "int8 (MB)", "of float32"
+        print_header("model", "format", "search", *sizes)
+        for model in options.models:
             with tempfile.TemporaryDirectory() as folder:
-                sizes_of_searches(model_dir, folder)
+                print_sizes(model, folder)
         return
     print_header(
         "run",
@@ -191,7 +213,7 @@ def main():
         "exact match",
         "change (points)",
     )
-    for model_dir in options.model_dirs:
+    for model_dir in options.models:
         with tempfile.TemporaryDirectory() as folder:
             measure(model_dir, options.splits.split(","), options.examples, folder)
 

@@ -164,15 +164,16 @@ def _find(path, folders):
     for folder in [*folders, *sys.path]:
         if os.path.isfile(found := os.path.join(folder, path)):
             return found
-    names = {
-        name
+    names = {  # In a checkout two folders have the package's files.
+        os.path.realpath(os.path.join(folder, name)): name
         for folder in folders
         for depth in range(4)
         for name in glob.glob("*/" * depth + "*.gin", root_dir=folder or None)
     }
     searched = ", ".join(map(os.path.abspath, folders))
     raise UserError(
-        f"there is no gin file {path!r}.{nearest(path, names)} Searched: {searched}."
+        f"there is no gin file {path!r}.{nearest(path, names.values())} "
+        f"Searched: {searched}."
     )
 
 

@@ -112,14 +112,13 @@ def check_names(final):
 
 
 def check_values(config, complete):
-    """Raises a UserError for values that are missing, circular or not True or False.
+    """Raises a UserError for values that are missing or not True or False.
 
     Args:
         config: {(scope, selector): {parameter: value}}, as gin holds it. A value
             that is required and not set becomes None in it.
         complete: bool, whether such a value is an error instead.
     """
-    _check_references(config)
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
         for parameter, value in bindings.items():
@@ -230,8 +229,12 @@ def _check_reference(name, place):
         )
 
 
-def _check_references(config):
-    """Raises if a macro is not set, or values refer to each other in a circle."""
+def check_references(config):
+    """Raises a UserError if a macro is not set, or values refer in a circle.
+
+    Args:
+        config: see `check_values`.
+    """
     uses, keys = {}, [*config]  # {(scope, selector): the keys that its values name}
     while keys:
         key = scope, selector = keys.pop()

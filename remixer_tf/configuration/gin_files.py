@@ -78,16 +78,17 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         gin.parse_config(lines)
     except ValueError as error:  # what a module of the user's lets gin configure
         raise UserError(str(error).partition("\n")[0]) from None
-    checks.check_values(gin.config._CONFIG, complete)
-    gin.finalize()
-    starts = get_value("relative_paths.folders", ["."])
-    runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
-    paths.start_from([os.path.join(r, start) for r in runs for start in starts])
+    checks.check_references(gin.config._CONFIG)
     # The model makes these by reference alone.
     packages = (*PACKAGES, "keras.optimizers")
     parts = {name for module, name, _ in configurables() if module in packages}
     for warning in checks.check_read(final, parts):
         console.say(warning, "warning", sys.stderr)
+    checks.check_values(gin.config._CONFIG, complete)
+    gin.finalize()
+    starts = get_value("relative_paths.folders", ["."])
+    runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
+    paths.start_from([os.path.join(r, start) for r in runs for start in starts])
 
 
 def macros(files):

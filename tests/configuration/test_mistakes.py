@@ -1,5 +1,7 @@
 """A user's mistake is one line: the name, what was expected, what was received."""
 
+import os
+
 import keras
 import pytest
 
@@ -85,6 +87,24 @@ def test_of_files_that_include_each_other(tmp_path, monkeypatch, included):
     (tmp_path / "other.gin").write_text("include 'own.gin'")
     message = message_of(read, ["--gin_file=own.gin"])
     assert message == "own.gin is included by a file that it includes."
+
+
+def test_of_a_macro_in_a_file_that_leaves_another_unset(tmp_path, capfd):
+    file = tmp_path / "own.gin"
+    file.write_text("TRAIN_STEP = 10\n")
+    message = message_of(
+        read, [REMIXER, "--gin_file=runs/mini_cogs.gin", f"--gin_file={file}"]
+    )
+    assert "is required and not set" in message
+    assert "TRAIN_STEP, a macro that nothing uses. Nearest: TRAIN_STEPS" in (
+        capfd.readouterr().err
+    )
+
+
+def test_of_a_file_each_name_comes_once(monkeypatch):
+    monkeypatch.chdir(os.path.dirname(configuration.gin_folder()))
+    message = message_of(read, ["--gin_file=models/remixer_tin.gin"])
+    assert "Nearest: models/remixer_tiny.gin, models/mixer_tiny.gin" in message
 
 
 def test_of_a_key_that_no_dictionary_has():

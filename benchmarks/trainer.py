@@ -69,7 +69,6 @@ def main():
     timed(configuration, "read_configuration", "gin files")
     timed(pipeline, "_count_examples", "making mini_cogs, counting over-long examples")
     timed(TensorFlowEngine, "build", "model and optimizer")
-    timed(TensorFlowEngine, "matmul_rate", "matmul rate")
     tracing = "tracing, while the shuffle buffer is filled"
     timed(TensorFlowEngine, "cost", tracing)
     timed(TrainStep, "__call__", "step")
@@ -108,7 +107,6 @@ def main():
         "gin files",
         "making mini_cogs, counting over-long examples",
         "model and optimizer",
-        "matmul rate",
         tracing,
     )
     for label in shown:

@@ -68,6 +68,7 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
     )
     place = "line" if "line" in dataset.element_spec else "example"
 
+    @tf.autograph.experimental.do_not_convert
     def measure(index, example):
         return _lengths_of(example, feature_lengths), example.get("line", index)
 

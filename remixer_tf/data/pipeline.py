@@ -45,11 +45,11 @@ from remixer_tf.errors import (
     nearest,
 )
 
-# Calls of a cheap map at once, as many as seqio's `tokenize` has. With the few that
-# AUTOTUNE chooses, threads wake each other for every example. With these, filling the
-# shuffle buffer of mini_cogs takes 1.3 s of CPU time in place of 3.0 s (2 cores of an
-# AMD EPYC, 2026-11-26).
-_PARALLEL_CALLS = 256
+# Calls of a cheap map at once. With the few that AUTOTUNE chooses, threads wake each
+# other for every example: filling the shuffle buffer of mini_cogs takes 3.0 s of CPU
+# time, and 1.5 s with these (2 cores of an AMD EPYC, 2026-11-26). With 256 it takes
+# 1.3 s, but every checkpoint holds the examples of these calls, whole documents too.
+_PARALLEL_CALLS = 32
 
 
 def get_task(name, vocabulary=None, cache_dir=None, without=()):
@@ -339,17 +339,21 @@ def _keep_features(task, limits):
     Other features would fill the shuffle buffer, which every checkpoint holds.
     """
 
+    without_autograph = tf.autograph.experimental.do_not_convert
+
+    @without_autograph
+    def select(example):
+        return {name: example[name] for name in limits}
+
+    @without_autograph
+    def cut(example):
+        return {name: x[: limits[name]] for name, x in example.items()}
+
     def keep(dataset):
-        return dataset.map(
-            lambda example: {name: example[name] for name in limits},
-            num_parallel_calls=_PARALLEL_CALLS,
-        )
+        return dataset.map(select, num_parallel_calls=_PARALLEL_CALLS)
 
     def trim(dataset):
-        return dataset.map(
-            lambda example: {name: x[: limits[name]] for name, x in example.items()},
-            num_parallel_calls=_PARALLEL_CALLS,
-        )
+        return dataset.map(cut, num_parallel_calls=_PARALLEL_CALLS)
 
     task = with_seed(task)
     added = [keep, trim] if any(limits.values()) else [keep]

@@ -55,7 +55,8 @@ def export_run(
             a folder of the adapters alone, for `remixer_tf.load`.
         weights: str, one of `WEIGHTS` of the format. In a SavedModel, and with
             "int8_weight_only", the precision of the computation stays the same; with
-            "int8" LiteRT and ONNX multiply integers.
+            "int8" LiteRT and ONNX multiply integers, LiteRT but for Remixer's W_3 in
+            encoders.
         **options: `batch_sizes`, `max_rows` and `warm_up` of a SavedModel, see
             `remixer_tf.serving.saved_model.export`.
 

@@ -46,8 +46,8 @@ from remixer_tf.errors import (
 )
 
 # Calls of a cheap map at once. With the few that AUTOTUNE chooses, threads wake each
-# other for every example: filling the shuffle buffer of mini_cogs takes 3.0 s of CPU
-# time, and 1.5 s with these (2 cores of an AMD EPYC, 2026-11-26). With 256 it takes
+# other for every example. Filling the shuffle buffer of mini_cogs then takes 3.0 s of
+# CPU time, and 1.5 s with these (2 cores of an AMD EPYC, 2026-11-26). With 256 it takes
 # 1.3 s, but every checkpoint holds the examples of these calls, whole documents too.
 _PARALLEL_CALLS = 32
 
@@ -269,10 +269,9 @@ def train_dataset(
     )
     over_length = long_examples.report(count)
     trim = long_examples.handling == "trim"
-    limits = {
-        name: length if trim else None for name, length in feature_lengths.items()
-    }
-    for_training = functools.partial(_keep_features, limits=limits)
+    for_training = functools.partial(
+        _keep_features, feature_lengths=feature_lengths, cut=trim
+    )
     dataset = _change_tasks(task, for_training).get_dataset(
         feature_lengths if trim else whole_lengths(task, feature_lengths),
         split=split,
@@ -333,30 +332,29 @@ def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
     )
 
 
-def _keep_features(task, limits):
-    """The task with the features of `limits` alone, cut to these lengths or None.
+def _keep_features(task, feature_lengths, cut):
+    """The task with the features that have lengths alone, perhaps cut to these.
 
     Other features would fill the shuffle buffer, which every checkpoint holds.
     """
-
     without_autograph = tf.autograph.experimental.do_not_convert
 
     @without_autograph
     def select(example):
-        return {name: example[name] for name in limits}
+        return {name: example[name] for name in feature_lengths}
 
     @without_autograph
-    def cut(example):
-        return {name: x[: limits[name]] for name, x in example.items()}
+    def shorten(example):
+        return {name: x[: feature_lengths[name]] for name, x in example.items()}
 
     def keep(dataset):
         return dataset.map(select, num_parallel_calls=_PARALLEL_CALLS)
 
     def trim(dataset):
-        return dataset.map(cut, num_parallel_calls=_PARALLEL_CALLS)
+        return dataset.map(shorten, num_parallel_calls=_PARALLEL_CALLS)
 
     task = with_seed(task)
-    added = [keep, trim] if any(limits.values()) else [keep]
+    added = [keep, trim] if cut else [keep]
     return task.replace(preprocessors=[*task.preprocessors, *added])
 
 

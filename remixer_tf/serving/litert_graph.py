@@ -173,8 +173,8 @@ class _Editor:
     def _product(self, graph, operator, integers, scale):
         """FULLY_CONNECTED, of a kernel `[d_out, d_in]`."""
         kernel = operator.inputs[1]
-        wide = self._array(graph.tensors[kernel]) in self._matrices.with_wide_factor
-        if self._weight_only or wide:
+        wide = self._matrices.with_wide_factor
+        if self._weight_only or self._array(graph.tensors[kernel]) in wide:
             used = self._add_tensor(graph, kernel, "FLOAT32")
             yield self._dequantize(graph, used, integers, scale)
         else:

@@ -4,6 +4,7 @@ A check's one message comes before anything else fails.
 """
 
 import difflib
+import inspect
 import numbers
 import os
 
@@ -11,23 +12,18 @@ import os
 class UserError(ValueError):
     """A mistake that the user can correct. Commands show its message, no traceback.
 
-    gin and Keras add to the text of an error that passes through them. The text of this
-    one stays `message`.
+    gin and Keras add to the text of an error that passes through them. They leave this
+    one as it is.
     """
 
     _keras_call_info_injected = True  # Keras adds nothing to what has this attribute.
 
-    def __init__(self, message):
-        super().__init__(message)
-        self.message = str(message)
-
     def __init_subclass__(cls):
-        # gin wraps an error in a class whose text says what gin called.
+        # gin raises an error anew, in a class of its own whose text says what gin
+        # called. Making one gives back the error itself.
         if "__str__" in vars(cls):
-            del cls.__str__
-
-    def __str__(self):
-        return self.message
+            error = inspect.getclosurevars(cls.__getattr__).nonlocals["exception"]
+            cls.__new__ = lambda cls: error
 
 
 class MissingFileError(UserError, FileNotFoundError):

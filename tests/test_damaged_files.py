@@ -184,7 +184,7 @@ def test_damage_is_one_clear_line(files, name):
             in_graph = read is read_image and isinstance(error, tf.errors.OpError)
             if not (in_graph or isinstance(error, UserError)):
                 raise
-            message = error.message
+            message = str(error)
             assert message and len(message) < 2_000, message[:3_000]
             outcomes["refused"] += 1
 

@@ -1,7 +1,9 @@
 """One kind of error for what a user can mend."""
 
 import ast
+import pickle
 
+import gin
 import pytest
 
 from remixer_tf import errors
@@ -20,7 +22,23 @@ OTHER_KINDS = {
 def test_errors_of_other_kinds_are_users_errors(name, kind):
     error = getattr(errors, name)("There is no file 'a'.")
     assert isinstance(error, errors.UserError) and isinstance(error, kind)
-    assert str(error) == error.message == "There is no file 'a'."
+    assert str(error) == "There is no file 'a'."
+
+
+def test_gin_and_pickling_keep_errors_as_they_are():
+    @gin.register
+    def wrong_in_gin():
+        raise errors.MissingFileError("There is no file 'a'.")
+
+    @gin.register
+    def caller_in_gin():
+        gin.get_configurable("wrong_in_gin")()
+
+    with pytest.raises(errors.MissingFileError) as caught:
+        gin.get_configurable("caller_in_gin")()
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert type(error) is errors.MissingFileError
+        assert repr(error) == """MissingFileError("There is no file 'a'.")"""
 
 
 def test_messages_are_those_of_users_errors():

@@ -89,7 +89,7 @@ def errors_in_one_line():
         sys.exit(130)
     except Exception as error:
         user = isinstance(error, UserError)
-        message = error.message if user else _of_machine(error)
+        message = str(error) if user else _of_machine(error)
         if isinstance(error, ModuleNotFoundError) and error.name == "seqio":
             message = (
                 "seqio is not installed: pip leaves it out on Python 3.13, where one "

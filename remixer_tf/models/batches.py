@@ -1,5 +1,7 @@
 """The names under which batches hold what a model is trained to say."""
 
+from collections.abc import Mapping
+
 from keras import ops
 
 from remixer_tf.errors import UserError
@@ -11,6 +13,22 @@ _TARGETS = {
     "encoder_target_tokens": "encoder_loss_weights",
     "labels": "label_weights",
 }
+
+
+def check_tokens(batch, *names):
+    """Raises a UserError unless a batch has these tensors, each `[batch, length]`."""
+    if not isinstance(batch, Mapping) or not set(names) <= set(batch):
+        raise UserError(
+            f"The model reads a dictionary with {' and '.join(names)}. Received: "
+            f"{sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__}"
+        )
+    shapes = {name: tuple(batch[name].shape) for name in names}
+    known = {shape[:1] for shape in shapes.values()} - {(None,)}
+    if {len(shape) for shape in shapes.values()} != {2} or len(known) > 1:
+        raise UserError(
+            f"{' and '.join(names)} must be [batch, length] of one batch. Received: "
+            f"{', '.join(map(str, shapes.values()))}"
+        )
 
 
 def targets_and_weights(batch):

@@ -5,6 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Context
+from remixer_tf.models.batches import check_tokens
 from remixer_tf.models.text_writer import TextWriter
 
 
@@ -69,6 +70,7 @@ class DecoderOnly(TextWriter):
                 "with LanguageModelFeatureConverter (in gin: "
                 "Batching.feature_converter = @LanguageModelFeatureConverter)."
             )
+        check_tokens(batch, "decoder_input_tokens")
         # No padding mask: causality hides trailing padding.
         context = self._read_targets(Context(), batch)
         x = self.token_embedding(batch["decoder_input_tokens"])

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.base import Context
+from remixer_tf.models.batches import check_tokens
 from remixer_tf.models.text_writer import TextWriter
 
 
@@ -69,6 +70,7 @@ class EncoderDecoder(TextWriter):
         }
 
     def call(self, batch, training=False, logits=True):
+        check_tokens(batch, "encoder_input_tokens", "decoder_input_tokens")
         context = self.encode(batch, training=training)
         context = self._read_targets(context, batch)
         x = self.token_embedding(batch["decoder_input_tokens"])

@@ -6,6 +6,7 @@ from keras import ops
 from remixer_tf.errors import check_factories, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
+from remixer_tf.models.batches import check_tokens
 from remixer_tf.models.keras_model import KerasModel
 
 
@@ -107,6 +108,7 @@ class EncoderOnly(KerasModel):
         }
 
     def call(self, batch, training=False, logits=True):
+        check_tokens(batch, "encoder_input_tokens")
         x, context = self.encode(batch, training=training)
         if not logits:
             return self.head.hidden(x, batch)

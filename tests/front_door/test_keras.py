@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import remixer_tf as rt
+from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, SelfAttention, Sublayer
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.named_models import presets
@@ -113,6 +114,25 @@ def test_the_loss_is_that_of_all_weighted_targets(trained):
         weights = batch["decoder_loss_weights"]
         apart = model.evaluate(batch, targets, sample_weight=weights, verbose=0)
         np.testing.assert_allclose([alone, apart], wanted, rtol=1e-5)
+
+
+def test_wrong_batches_are_one_sentence(trained):
+    model, _ = trained
+    tokens, row = np.ones((2, 4), "int32"), np.ones(4, "int32")
+    for batch, message in (
+        (tokens, "reads a dictionary with encoder_input_tokens and decoder_input_tok"),
+        ({"decoder_input_tokens": tokens}, r"Received: \['decoder_input_tokens'\]"),
+        (
+            {"encoder_input_tokens": row, "decoder_input_tokens": tokens},
+            r"must be \[batch, length\] of one batch. Received: \(4,\), \(2, 4\)$",
+        ),
+        (
+            {"encoder_input_tokens": tokens[:1], "decoder_input_tokens": tokens},
+            r"Received: \(1, 4\), \(2, 4\)$",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            model(batch)
 
 
 @pytest.mark.slower

@@ -68,8 +68,12 @@ def create(preset: str, **sizes: Any) -> keras.Model:
             model.build()
             return model
 
-        check_memory(make, machine_memory())
-        return make()
+        try:
+            check_memory(make, machine_memory())
+            return make()
+        except UserError as error:
+            given = ", ".join(f"{name}={value!r:.200}" for name, value in sizes.items())
+            raise UserError(f"{preset} with {given}: {error}") from None
 
 
 def _literal(name, value):
@@ -150,9 +154,17 @@ def load(
     if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
         allowed = {"modules": modules, "trust": trust, "adapters": adapters}
         return LoadedRun.of_folder(path, step, bindings, **allowed)
+    run = os.path.abspath(path).rpartition(f"{os.sep}checkpoints")[0]
+    if run and os.path.exists(os.path.join(run, configuration.RUN_FILE)):
+        raise UserError(f"{path} is a part of a run. Call load({run!r}, step=STEP).")
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
-    return _imported(path, bindings, modules, adapters)
+    try:
+        return _imported(path, bindings, modules, adapters)
+    except MissingFileError as error:
+        raise MissingFileError(
+            f"{error} The folder of a run has {configuration.RUN_FILE}."
+        ) from None
 
 
 def _imported(path, bindings, modules, adapters):

@@ -60,11 +60,14 @@ def _unpack(path):
         content = file.read()
     try:
         tree = msgpack.unpackb(content, ext_hook=extension, strict_map_key=False)
+        if not isinstance(tree, dict):
+            raise UserError("it holds no dictionary")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         reason = str(error).rstrip(".")
-        raise UserError(f"{path} is not a checkpoint of T5X: {reason}.") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} is not a checkpoint of T5X: it holds no dictionary.")
+        raise UserError(
+            f"{path} is not a checkpoint of T5X: {reason}. Load a folder, if it is a "
+            "part of other weights or of a run."
+        ) from error
     return tree
 
 

@@ -32,6 +32,8 @@ def test_mistakes_are_one_sentence():
         rt.create("remixer_tiny", MAX_LENGTH=3)
     with pytest.raises(UserError, match=r"no preset 'remixer_s\*'"):
         rt.create("remixer_s*")
+    with pytest.raises(UserError, match="with num_encoder_layers=0: num_layers must"):
+        rt.create("remixer_tiny", num_encoder_layers=0)
     for value in (float("nan"), object(), np.ones(2)):
         with pytest.raises(UserError, match="d_model must be a number, a str, or a li"):
             rt.create("t5_1_1_tiny", d_model=value)

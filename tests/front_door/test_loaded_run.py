@@ -218,8 +218,15 @@ def test_what_cannot_be_loaded(tmp_path, bytes_run):
         rt.load("remixer_small")
     with pytest.raises(MissingFileError, match="Expected: the folder of a run"):
         rt.load(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError, match="no weights of a known format"):
+    found = "no weights of a known format.* of a run has operative_config.gin"
+    with pytest.raises(FileNotFoundError, match=found):
         rt.load(tmp_path)
+    text = tmp_path / "text.txt"
+    text.write_text("A cat")
+    with pytest.raises(UserError, match="text.txt is not a .* Load a folder"):
+        rt.load(text)
+    with pytest.raises(UserError, match=f"Call load..{bytes_run}., step=STEP"):
+        rt.load(f"{bytes_run}/checkpoints")
     with pytest.raises(FileNotFoundError, match="step 7"):
         rt.load(bytes_run, step=7).generate("A")
 

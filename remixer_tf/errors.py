@@ -7,6 +7,8 @@ import difflib
 import numbers
 import os
 
+_SHOWN = 5  # names in a message
+
 
 class UserError(ValueError):
     """A mistake that the user can correct. Commands show its message, no traceback.
@@ -19,7 +21,8 @@ class UserError(ValueError):
 
     def __init__(self, message):
         super().__init__(message)
-        self.message = str(message)
+        # Errors of libraries, which some messages quote, have several lines.
+        self.message = " ".join(map(str.strip, str(message).splitlines()))
 
     def __init_subclass__(cls):
         # gin wraps an error in a class whose text says what gin called.
@@ -55,6 +58,12 @@ def nearest(name, names):
     by_lower = {known.lower(): known for known in sorted(names)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
     return f" Nearest: {', '.join(by_lower[n] for n in close)}." if close else ""
+
+
+def shorten(names, between=", "):
+    """Returns the first five of a list of str, joined, and the number of the others."""
+    more = len(names) - _SHOWN
+    return between.join(names[:_SHOWN] + [f"and {more:,} more"] * (more > 0))
 
 
 def printable(text):

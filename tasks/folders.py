@@ -14,7 +14,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import how_to_fetch
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, shorten
 
 
 class DataFolder:
@@ -91,7 +91,7 @@ class DataFolder:
                 return path
         raise MissingFileError(
             f"There is no {' or '.join(files)} in {folder!r}, which {source} names. It "
-            f"holds: {', '.join(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
+            f"holds: {shorten(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
         )
 
 

@@ -19,7 +19,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import files_near
-from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError
+from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError, shorten
 from remixer_tf.tasks.folders import read_bytes
 
 _ARROW = (".arrow", ".parquet")
@@ -76,6 +76,14 @@ def _no_file(path):
     return MissingFileError(f"There is no file {path!r}.{files_near(path, pattern)}")
 
 
+def describe_columns(names):
+    """A sentence with the columns of a table, `names` as of `read_table`."""
+    named = [f"{name:.60}" for name in names if not name.isdecimal()]
+    if named or not names:
+        return f"It has: {shorten(named) or 'none'}."
+    return f"Its columns have no names, but numbers from 0 to {len(names) - 1}."
+
+
 def is_utf8(value):
     """Whether a text of `read_text` has no lone surrogates."""
     return not re.search("[\ud800-\udfff]", value)
@@ -107,24 +115,26 @@ def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
     if not bad:
         return
     number = sum(map(len, bad.values()))
-    text = f"{task}: {number:,} of {rows:,} rows are bad{' and skipped' * skip}:\n"
+    kinds = []
     for split, problem in sorted(bad, key=lambda key: [*files].index(key[0])):
         lines = sorted(bad[split, problem])
         first = ", ".join(map(str, lines[:5])) + ", ..." * (len(lines) > 5)
-        text += f"  {split}, {problem}: {len(lines):,} (line {first} of "
-        text += f"{files[split]})\n"
+        lines = f"{len(lines):,} (line {first} of {files[split]})"
+        kinds.append(f"{split}, {problem}: {lines}")
+    text = f"{task}: {number:,} of {rows:,} rows are bad{' and skipped' * skip}: "
+    text += f"{shorten(kinds, '; ')}."
     if not skip:
-        raise UserError(f"{text}Correct them, or leave them out with {how_to_skip}.")
-    logging.warning("%s", text.rstrip("\n"))
+        raise UserError(f"{text} Correct them, or leave them out with {how_to_skip}.")
+    logging.warning("%s", text)
 
 
 def _check_names(names):
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
         raise UserError(
-            f"Several columns are called {', '.join(map(repr, twice))}. Rename them in "
-            "the file, or give all columns of a .tsv or .csv file names of your own: "
-            "TableRows.columns."
+            f"Several columns are called {shorten([*map(repr, twice)])}. Rename them "
+            "in the file, or give all columns of a .tsv or .csv file names of your "
+            "own: TableRows.columns."
         )
 
 
@@ -254,7 +264,7 @@ def _arrow_files(path):
     if not names:
         raise MissingFileError(
             f"There is no .arrow or .parquet file in the folder {path!r}. It holds: "
-            f"{', '.join(there) or 'nothing'}. Of a folder with one folder for each "
+            f"{shorten(there) or 'nothing'}. Of a folder with one folder for each "
             "split, name those."
         )
     return [os.path.join(path, name) for name in names]
@@ -284,8 +294,8 @@ def _read_arrow(path):
         import pyarrow.parquet
     except ImportError as error:
         raise MissingLibraryError(
-            f"{path!r} is read with pyarrow, which is not installed. Install it with:\n"
-            "    pip install pyarrow"
+            f"{path!r} is read with pyarrow, which is not installed. Install it: "
+            "python -m pip install pyarrow"
         ) from error
     data = pyarrow.BufferReader(read_bytes(path))
     try:

@@ -26,6 +26,7 @@ from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
     check_on_bad_rows,
+    describe_columns,
     read_table,
     report_bad_rows,
 )
@@ -157,9 +158,11 @@ def _read_file(path, templates, rows):
     for template in templates:
         for field in _fields(template):
             if field not in names:
+                by_header = "0" in names and rows["header"] and not rows["columns"]
                 raise UserError(
-                    f"{path} has no column {field!r}, which {template!r} names. It "
-                    f"has: {', '.join(names) or 'none'}."
+                    f"{path} has no column {field!r}, which {template!r} names. "
+                    f"{describe_columns(names)}"
+                    f"{' Its first line names them.' * by_header}"
                 )
     return lines
 

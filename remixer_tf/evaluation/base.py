@@ -283,11 +283,13 @@ class TextEvaluation(Evaluation):
         parts, missing = [], []
         for part, split in self._splits.items():
             if not self._asked_for and split.missing:
-                missing.append(split.missing)
+                missing.append(split)
             elif self._wanted(split):
                 parts.append(part)
         if missing and not parts:
-            raise missing[0]
+            raise missing[0].missing
+        for split in missing:
+            split.warn_left_out()
         return parts
 
     def _wanted(self, split):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers, shorten
 from remixer_tf.layers import capture
 from remixer_tf.models.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
@@ -168,10 +168,9 @@ def unused_variables(paths):
             "`TransformerStack.position_bias = None`, or for one stack "
             "`encoder/TransformerStack.position_bias = None`."
         )
-    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return UserError(
         "The loss does not depend on these trainable variables: "
-        f"{', '.join(paths[:5])}{more}. Expected a gradient for each: use them in the "
+        f"{shorten(paths)}. Expected a gradient for each: use them in the "
         f"model, or make them non-trainable.{hint}"
     )
 

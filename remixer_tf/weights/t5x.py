@@ -6,7 +6,7 @@ import ml_dtypes
 import msgpack
 import numpy as np
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, shorten
 from remixer_tf.weights.names import T5X
 from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import t5_from_shapes
@@ -29,7 +29,7 @@ def read_t5x(path):
     if not isinstance(target, dict):
         raise UserError(
             f"{path} has no 'target', which T5X's checkpoints have. Received: "
-            f"{', '.join(map(str, tree))}."
+            f"{shorten([*map(str, tree)])}."
         )
     arrays = dict(_flatten(target))
     folder = os.path.dirname(path) or "."

@@ -144,4 +144,4 @@ def test_a_position_bias_that_nothing_reads_says_which_line_turns_it_off():
     assert "`encoder/TransformerStack.position_bias = None`" in message
     assert "TransformerStack" not in str(unused_variables(["model/scale"]))
     message = str(unused_variables([f"model/scale_{i}" for i in range(99)]))
-    assert "model/scale_4 and 94 more. Expected" in message
+    assert "model/scale_4, and 94 more. Expected" in message

@@ -242,17 +242,17 @@ def bad_file(tmp_path):
 
 def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
     report = (
-        "mine: 8 of 12 rows are bad{}:\n"
-        "  train, wrong column count (expected 2): 3 (line 3, 4, 5 of {})\n"
-        "  train, empty target: 2 (line 6, 8 of {})\n"
-        "  train, invalid UTF-8: 1 (line 7 of {})\n"
-        "  train, malformed quotes: 2 (line 9, 13 of {})"
+        "mine: 8 of 12 rows are bad{}: "
+        "train, wrong column count (expected 2): 3 (line 3, 4, 5 of {}); "
+        "train, empty target: 2 (line 6, 8 of {}); "
+        "train, invalid UTF-8: 1 (line 7 of {}); "
+        "train, malformed quotes: 2 (line 9, 13 of {})."
     )
     options = {"inputs": "{t}", "targets": "{l}", "name": "mine"}
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"train": bad_file}, **options))
     assert str(error.value) == report.format("", *[bad_file] * 4) + (
-        "\nCorrect them, or leave them out with TableRows.on_bad_rows = 'skip'."
+        " Correct them, or leave them out with TableRows.on_bad_rows = 'skip'."
     )
     assert isinstance(error.value, configuration.UserError)
 
@@ -273,13 +273,13 @@ def test_bad_rows_of_json_lines(tmp_path):
     file = write(tmp_path / "a.jsonl", "\n".join(rows))
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"dev": file}, "{t}", "{l}"), "dev")
-    assert str(error.value).splitlines()[:-1] == [
-        "table: 9 of 10 rows are bad:",
-        f"  dev, malformed JSON object: 5 (line 2, 3, 4, 9, 10 of {file})",
-        f"  dev, no value of t: 2 (line 5, 7 of {file})",
-        f"  dev, empty target: 1 (line 6 of {file})",
-        f"  dev, invalid UTF-8: 1 (line 8 of {file})",
-    ]
+    assert str(error.value).startswith(
+        "table: 9 of 10 rows are bad: "
+        f"dev, malformed JSON object: 5 (line 2, 3, 4, 9, 10 of {file}); "
+        f"dev, no value of t: 2 (line 5, 7 of {file}); "
+        f"dev, empty target: 1 (line 6 of {file}); "
+        f"dev, invalid UTF-8: 1 (line 8 of {file}). Correct"
+    )
 
 
 def test_a_row_of_two_splits_stays_in_the_later(tmp_path, caplog):
@@ -293,12 +293,12 @@ def test_a_row_of_two_splits_stays_in_the_later(tmp_path, caplog):
     options = {"inputs": "{0}", "targets": "{1}", "header": False}
     with pytest.raises(ValueError) as error:
         texts_of(table_task(files, **options), "test")
-    assert str(error.value).splitlines()[:-1] == [
-        "table: 6 of 14 rows are bad:",
-        f"  train, also in dev: 1 (line 1 of {files['train']})",
-        f"  train, also in test: 4 (line 4, 5, 6, 7 of {files['train']})",
-        f"  dev, also in test: 1 (line 2 of {files['dev']})",
-    ]
+    assert str(error.value).startswith(
+        "table: 6 of 14 rows are bad: "
+        f"train, also in dev: 1 (line 1 of {files['train']}); "
+        f"train, also in test: 4 (line 4, 5, 6, 7 of {files['train']}); "
+        f"dev, also in test: 1 (line 2 of {files['dev']}). Correct"
+    )
     task = table_task(files, **options, on_bad_rows="skip")
     with caplog.at_level(logging.WARNING, "absl"):
         left = {split: [t for _, t, _ in texts_of(task, split)] for split in files}
@@ -364,7 +364,9 @@ def test_arguments_that_do_not_fit(change, message):
     [
         ("none.csv", {}, "There is no file .*none.csv'. In its folder: a.csv."),
         ("no/a.csv", {}, "There is no folder"),
-        ("a.csv", {"inputs": "{u}"}, "a.csv has no column 'u'.* It has: t, l, 0, 1."),
+        ("a.csv", {"inputs": "{u}"}, "no column 'u'.* It has: t, l. Its first line"),
+        ("a.csv", {"inputs": "{u}", "columns": ["a", "b"]}, "It has: a, b.$"),
+        ("a.csv", {"header": False}, "have no names, but numbers from 0 to 1.$"),
         ("a.dat", {}, "does not tell its format. Expected a folder"),
         ("", {}, "no .arrow or .parquet file in the folder"),
         ("a.jsonl", {"columns": ["t"]}, "columns names the columns of .tsv and .csv"),

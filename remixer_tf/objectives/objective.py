@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable
 
@@ -31,7 +32,7 @@ class Objective:
             in float16, and lower the loss scale, do not count.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: an attribute has another type, or a number is out of its range.
     """
 
     loss_fn: Callable = CrossEntropy()
@@ -45,6 +46,12 @@ class Objective:
         check_integers(0, max_skipped_steps=self.max_skipped_steps)
         if self.clip_norm is not None:
             check_numbers(clip_norm=self.clip_norm)
+        if isinstance(self.loss_fn, type) or not callable(self.loss_fn):
+            raise UserError(
+                "loss_fn must be a function of outputs and a batch, such as "
+                f"CrossEntropy() (in gin: @CrossEntropy()). Received: {self.loss_fn!r}"
+            )
+        _check_weights(self.auxiliary_loss_weights)
 
     def forward(self, model):
         """Returns a model's call in training, from a batch to what `of_part` takes."""
@@ -81,6 +88,19 @@ class Objective:
             }
         sums = {**sums, **{f"statistics/{k}": v * share for k, v in statistics.items()}}
         return objective, {key: value for key, value in sums.items() if key != "weight"}
+
+
+def _check_weights(weights):
+    try:
+        for expression, weight in (weights or {}).items():
+            re.compile(expression)
+            check_numbers(-math.inf, weight=weight)
+    except (AttributeError, TypeError, UserError, re.error):
+        raise UserError(
+            "auxiliary_loss_weights must be a dictionary of numbers by regular "
+            "expression, such as {'regularizer': 0.5}. Received: "
+            f"auxiliary_loss_weights={weights!r}"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ A line of a .jsonl (or .ndjson) file is an object. Names may end in .gz. A folde
 what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
 """
 
+import collections
 import csv
 import io
 import json
@@ -54,7 +55,7 @@ def read_table(path, header=True, columns=None):
     path = locate(path)
     name = path.removesuffix(".gz")
     if name.endswith((".tsv", ".txt", ".csv")):
-        return _delimited(read_text(path), name.endswith(".csv"), header, columns)
+        return _delimited(path, name.endswith(".csv"), header, columns)
     if columns is not None:
         raise UserError(
             f"columns names the columns of .tsv and .csv files; {path!r} names its own."
@@ -128,17 +129,20 @@ def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
     logging.warning("%s", text)
 
 
-def _check_names(names):
-    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
-    if twice:
+def _check_names(path, names):
+    if not all(map(is_utf8, names)):
+        raise UserError(f"The names of columns in {path} are not UTF-8. Save it so.")
+    counts = collections.Counter(filter(None, names))
+    if twice := [f"{name!r:.60}" for name, count in counts.items() if count > 1]:
         raise UserError(
-            f"Several columns are called {shorten([*map(repr, twice)])}. Rename them "
-            "in the file, or give all columns of a .tsv or .csv file names of your "
-            "own: TableRows.columns."
+            f"Several columns of {path} are called {shorten(twice)}. Rename them in "
+            "the file, or give all columns of a .tsv or .csv file names of your own: "
+            "TableRows.columns."
         )
 
 
-def _delimited(text, quotes, header, columns):
+def _delimited(path, quotes, header, columns):
+    text = read_text(path)
     records = list(_csv_records(text) if quotes else _tsv_records(text))
     while records and records[-1][1] == []:
         records.pop()  # Blank lines at the end.
@@ -147,7 +151,7 @@ def _delimited(text, quotes, header, columns):
         names = list(columns)
     elif names is None:  # The first row shows how many there are.
         names = [""] * len(records[0][1] or []) if records else []
-    _check_names(names)
+    _check_names(path, names)
     lines = []
     for number, cells in records:
         values, problem = None, None
@@ -222,7 +226,7 @@ def _arrow(path):
     for file in _arrow_files(path):
         table, classes = _read_arrow(file)
         names = table.column_names
-        _check_names(names)
+        _check_names(file, names)
         for row in table.to_pylist():
             for name, words in classes.items():
                 row[name] = _class_name(row.get(name), words, name)

@@ -22,7 +22,7 @@ import numpy as np
 import seqio
 
 from remixer_tf.errors import UserError
-from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
+from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
     check_on_bad_rows,
@@ -89,6 +89,7 @@ def table_task(
         FileNotFoundError: when examples are asked for: there is no such file.
     """
     rows = rows or TableRows()
+    check_task(name, shuffle_buffer_size)
     _check(files, rows, inputs, targets)
     several = isinstance(metrics, (list, tuple))
     if not several or not all(metric in METRICS for metric in metrics):

@@ -346,6 +346,9 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
         ({"metrics": ["acuracy"]}, "list of accuracy, .* Received: .'acuracy'"),
         ({"metrics": "accuracy"}, "must be a list"),
         ({"on_bad_rows": "ignore"}, "'raise' or 'skip'"),
+        ({"name": 5}, "name must be a str of letters.* Received: name=5"),
+        ({"name": "a/b"}, "name must be a str of letters.* Received: name='a/b'"),
+        ({"shuffle_buffer_size": "a"}, "shuffle_buffer_size must be an integer"),
         ({"files": "a.tsv"}, "one file with fractions"),
         ({"fractions": {"train": 1.0}}, "files must be a dictionary"),
         ({"files": "a", "fractions": {"train": 0.8, "dev": 0.1}}, "sum to 1"),
@@ -369,13 +372,15 @@ def test_arguments_that_do_not_fit(change, message):
         ("a.csv", {"header": False}, "have no names, but numbers from 0 to 1.$"),
         ("a.dat", {}, "does not tell its format. Expected a folder"),
         ("", {}, "no .arrow or .parquet file in the folder"),
+        ("latin.tsv", {}, "names of columns in .*latin.tsv are not UTF-8"),
         ("a.jsonl", {"columns": ["t"]}, "columns names the columns of .tsv and .csv"),
-        ("a.csv", {"columns": ["t", "t"]}, "Several columns are called 't'. Rename"),
+        ("a.csv", {"columns": ["t", "t"]}, "columns of .*a.csv are called 't'. Rename"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, name, options, message):
     for file in ("a.csv", "a.dat", "a.jsonl"):
         write(tmp_path / file, "t,l\na,b\n")
+    write(tmp_path / "latin.tsv", b"caf\xe9\tl\n")
     options = {"inputs": "{t}", "targets": "{l}"} | options
     task = table_task({"train": str(tmp_path / name)}, **options)
     with pytest.raises((ValueError, FileNotFoundError), match=message):

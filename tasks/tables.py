@@ -21,7 +21,7 @@ import string
 import numpy as np
 import seqio
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_numbers, check_paths
 from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
@@ -214,6 +214,8 @@ def _parts(template):
 def _check(files, rows, inputs, targets):
     if isinstance(files, str) and isinstance(rows.fractions, dict):
         shares = rows.fractions.values()
+        named = {f"fractions[{k!r}]": share for k, share in rows.fractions.items()}
+        check_numbers(-math.inf, **named)
         if min(shares, default=0) <= 0 or not math.isclose(sum(shares), 1):
             raise UserError(
                 "fractions must be above 0 and sum to 1, such as {'train': 0.9, "
@@ -224,6 +226,14 @@ def _check(files, rows, inputs, targets):
             "files must be a dictionary such as {'train': 'train.tsv', 'validation': "
             "'dev.tsv'}, or one file with fractions={'train': 0.9, 'validation': "
             f"0.1}}. Received: files={files!r}, fractions={rows.fractions!r}"
+        )
+    if isinstance(files, dict):
+        check_paths(**{f"files[{split!r}]": file for split, file in files.items()})
+    names = rows.columns
+    several = isinstance(names, (list, tuple, type(None)))
+    if not several or not all(isinstance(name, str) for name in names or ()):
+        raise UserError(
+            f"columns must be a list of str, or None. Received: columns={names!r:.200}"
         )
     check_on_bad_rows(rows.on_bad_rows)
     for argument, template in (("inputs", inputs), ("targets", targets)):

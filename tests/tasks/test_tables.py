@@ -349,6 +349,13 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
         ({"name": 5}, "name must be a str of letters.* Received: name=5"),
         ({"name": "a/b"}, "name must be a str of letters.* Received: name='a/b'"),
         ({"shuffle_buffer_size": "a"}, "shuffle_buffer_size must be an integer"),
+        ({"columns": "ab"}, "columns must be a list of str, or None. .*'ab'"),
+        ({"columns": [1]}, "columns must be a list of str"),
+        ({"files": {"train": 5}}, r"files\['train'\] must be the path of a file"),
+        (
+            {"files": "a", "fractions": {"dev": "b"}},
+            r"fractions\['dev'\] must be a num",
+        ),
         ({"files": "a.tsv"}, "one file with fractions"),
         ({"fractions": {"train": 1.0}}, "files must be a dictionary"),
         ({"files": "a", "fractions": {"train": 0.8, "dev": 0.1}}, "sum to 1"),

@@ -101,6 +101,17 @@ def check_factories(**arguments):
             )
 
 
+def check_evaluations(evaluations):
+    """Raises a ValueError unless it is a list of evaluations."""
+    if not isinstance(evaluations, (list, tuple)) or not all(
+        hasattr(evaluation, "period") for evaluation in evaluations
+    ):
+        raise UserError(
+            "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
+            f"its brackets). Received: evaluations={evaluations!r:.200}"
+        )
+
+
 def check_paths(**arguments):
     """Raises a ValueError unless each argument is a path."""
     for name, value in arguments.items():

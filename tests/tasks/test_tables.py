@@ -379,6 +379,7 @@ def test_arguments_that_do_not_fit(change, message):
         ("a.csv", {"header": False}, "have no names, but numbers from 0 to 1.$"),
         ("a.dat", {}, "does not tell its format. Expected a folder"),
         ("", {}, "no .arrow or .parquet file in the folder"),
+        ("folder.tsv", {}, "folder.tsv cannot be read: .*Is a directory"),
         ("latin.tsv", {}, "names of columns in .*latin.tsv are not UTF-8"),
         ("a.jsonl", {"columns": ["t"]}, "columns names the columns of .tsv and .csv"),
         ("a.csv", {"columns": ["t", "t"]}, "columns of .*a.csv are called 't'. Rename"),
@@ -387,10 +388,11 @@ def test_arguments_that_do_not_fit(change, message):
 def test_files_that_do_not_fit(tmp_path, name, options, message):
     for file in ("a.csv", "a.dat", "a.jsonl"):
         write(tmp_path / file, "t,l\na,b\n")
+    (tmp_path / "folder.tsv").mkdir()
     write(tmp_path / "latin.tsv", b"caf\xe9\tl\n")
     options = {"inputs": "{t}", "targets": "{l}"} | options
     task = table_task({"train": str(tmp_path / name)}, **options)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    with pytest.raises(configuration.UserError, match=message):
         texts_of(task)
 
 

@@ -8,6 +8,8 @@ import inspect
 import numbers
 import os
 
+_SHOWN = 5  # names in a message
+
 
 class UserError(ValueError):
     """A mistake that the user can correct. Commands show its message, no traceback.
@@ -17,6 +19,10 @@ class UserError(ValueError):
     """
 
     _keras_call_info_injected = True  # Keras adds nothing to what has this attribute.
+
+    def __init__(self, message):
+        # Errors of libraries, which some messages quote, have several lines.
+        super().__init__(" ".join(map(str.strip, str(message).splitlines())))
 
     def __init_subclass__(cls):
         # gin raises an error anew, in a class of its own whose text says what gin
@@ -53,6 +59,12 @@ def nearest(name, names):
     return f" Nearest: {', '.join(by_lower[n] for n in close)}." if close else ""
 
 
+def shorten(names, between=", "):
+    """Returns the first five of a list of str, joined, and the number of the others."""
+    more = len(names) - _SHOWN
+    return between.join(names[:_SHOWN] + [f"and {more:,} more"] * (more > 0))
+
+
 def printable(text):
     """Returns text with control characters as escapes: names may have them."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
@@ -86,6 +98,17 @@ def check_factories(**arguments):
                 f"{name} must be a function or class that makes it (in gin: @NAME, "
                 f"without quotes). Received: {name}={value!r}"
             )
+
+
+def check_evaluations(evaluations):
+    """Raises a ValueError unless it is a list of evaluations."""
+    if not isinstance(evaluations, (list, tuple)) or not all(
+        hasattr(evaluation, "period") for evaluation in evaluations
+    ):
+        raise UserError(
+            "evaluations must be a list (in gin: [@LossEvaluation(), ...], each with "
+            f"its brackets). Received: evaluations={evaluations!r:.200}"
+        )
 
 
 def check_paths(**arguments):

@@ -69,8 +69,11 @@ def presets(pattern: str = "*") -> Presets:
     return Presets(map(_read, find_presets(pattern)))
 
 
-def find_presets(pattern, match=fnmatch.fnmatchcase):
-    """Returns the names, one at least, for which `match(name, pattern)` holds."""
+def find_presets(pattern, match=fnmatch.fnmatchcase, how="remixer_tf.presets()"):
+    """Returns the names, one at least, for which `match(name, pattern)` holds.
+
+    `how` is the code or command that lists all.
+    """
     if not isinstance(pattern, str):
         raise UserError(
             "The name of a preset is a str, such as 'remixer_small'. Received: "
@@ -80,8 +83,7 @@ def find_presets(pattern, match=fnmatch.fnmatchcase):
     found = [name for name in names if match(name, pattern)]
     if not found:
         raise UserError(
-            f"there is no preset {pattern!r}.{nearest(pattern, names)} "
-            "remixer_tf.presets() lists all."
+            f"there is no preset {pattern!r}.{nearest(pattern, names)} {how} lists all."
         )
     return found
 

@@ -66,8 +66,15 @@ class ChoiceFiles(NamedTuple):
         """
         path = self.data_folder.find_file(*self.files[split])
         questions = []
+        try:
+            text = read_bytes(path).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path} is not UTF-8: {error.reason} at byte {error.start}. Save the "
+                "file as UTF-8."
+            ) from error
         # Not splitlines: JSON may hold other line breaks than \n.
-        lines = read_bytes(path).decode("utf-8-sig").split("\n")
+        lines = text.split("\n")
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

@@ -97,7 +97,7 @@ def download(split, url=URL):
         return path
     except Exception as error:  # whatever the network or the disk raises
         raise StorageError(
-            f"COGS: no folder is named, and downloading {split}.tsv failed: {error}\n"
+            f"COGS: no folder is named, and downloading {split}.tsv failed: {error}. "
             "Either copy train.tsv, dev.tsv, test.tsv and gen.tsv from the folder data "
             "of https://github.com/najoungkim/COGS and name their folder with "
             "REMIXER_TF_COGS_DIR or with --gin.cogs.directory=FOLDER; or run "

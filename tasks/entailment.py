@@ -38,7 +38,12 @@ from remixer_tf.tasks import text_metrics
 from remixer_tf.tasks.folders import DataFolder, FilesOrTfds
 from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
-from remixer_tf.tasks.table_files import read_table, read_text, split_lines
+from remixer_tf.tasks.table_files import (
+    describe_columns,
+    read_table,
+    read_text,
+    split_lines,
+)
 
 # The sets' names of columns.
 PREMISE = ("premise", "Premise", "sentence1", "context")
@@ -140,8 +145,7 @@ def _find(path, names, wanted):
         if name in names:
             return name
     raise UserError(
-        f"{path} has no column {' or '.join(wanted)}. It has: "
-        f"{', '.join(name for name in names if not name.isdigit()) or 'none'}."
+        f"{path} has no column {' or '.join(wanted)}. {describe_columns(names)}"
     )
 
 

@@ -14,7 +14,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import how_to_fetch
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 
 
 class DataFolder:
@@ -91,7 +91,7 @@ class DataFolder:
                 return path
         raise MissingFileError(
             f"There is no {' or '.join(files)} in {folder!r}, which {source} names. It "
-            f"holds: {', '.join(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
+            f"holds: {shorten(sorted(tf.io.gfile.listdir(folder))) or 'nothing'}."
         )
 
 
@@ -183,11 +183,14 @@ _LARGER, _AT_LEAST = 100, 2**26
 def read_bytes(path):
     """Returns a file's content, decompressed if its name ends in .gz.
 
-    Raises a ValueError if gzip cannot read it, or its content is over 64 MiB and more
-    than 100 times as large.
+    Raises an OSError if it cannot be read; a ValueError if gzip cannot read it, or its
+    content is over 64 MiB and more than 100 times as large.
     """
-    with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read()
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            data = file.read()
+    except tf.errors.OpError as error:
+        raise StorageError(f"{path} cannot be read: {error.message}.") from error
     if path.endswith(".gz"):
         most = max(_LARGER * len(data), _AT_LEAST)
         try:

@@ -1,12 +1,13 @@
 """Tasks of rows in memory, and the features of text."""
 
 import functools
+import re
 
 import seqio
 import tensorflow as tf
 
 from remixer_tf.data.vocabularies import byte_vocabulary
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.tasks import text_metrics
 
 _GRAPH_CODE = (
@@ -49,6 +50,17 @@ def byte_features(names=("inputs", "targets"), extra_ids=0, add_eos=True):
     """Returns features of text in bytes, which `get_task.vocabulary` replaces."""
     feature = seqio.Feature(byte_vocabulary(extra_ids), add_eos=add_eos)
     return dict.fromkeys(names, feature)
+
+
+def check_task(name, shuffle_buffer_size):
+    """Raises a UserError unless seqio takes the name and the size of a task."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.:#]+", name):
+        raise UserError(
+            "name must be a str of letters, digits and _ . : # that names the task. "
+            f"Received: name={name!r:.200}"
+        )
+    if shuffle_buffer_size is not None:
+        check_integers(shuffle_buffer_size=shuffle_buffer_size)
 
 
 def add_task(name, read_rows, splits, kind_of_type):

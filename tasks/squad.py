@@ -24,7 +24,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.data.spans import cut_span, span_windows
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, shorten
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.rows import byte_features
 from remixer_tf.tasks.text_metrics import normalize_answer, word_f1
@@ -45,7 +45,7 @@ def read_split(split):
     if len(found) != 1:
         raise MissingFileError(
             f"{directory!r} must hold one file {SPLITS[split]}*.json or "
-            f"{SPLITS[split]}*.json.gz. Received: {', '.join(found) or 'none'}."
+            f"{SPLITS[split]}*.json.gz. Received: {shorten(found) or 'none'}."
         )
     rows = read_json(os.path.join(directory, found[0]))
     if split == "train":

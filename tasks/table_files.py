@@ -6,6 +6,7 @@ A line of a .jsonl (or .ndjson) file is an object. Names may end in .gz. A folde
 what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
 """
 
+import collections
 import csv
 import io
 import json
@@ -19,7 +20,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import files_near
-from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError
+from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError, shorten
 from remixer_tf.tasks.folders import read_bytes
 
 _ARROW = (".arrow", ".parquet")
@@ -54,7 +55,7 @@ def read_table(path, header=True, columns=None):
     path = locate(path)
     name = path.removesuffix(".gz")
     if name.endswith((".tsv", ".txt", ".csv")):
-        return _delimited(read_text(path), name.endswith(".csv"), header, columns)
+        return _delimited(path, name.endswith(".csv"), header, columns)
     if columns is not None:
         raise UserError(
             f"columns names the columns of .tsv and .csv files; {path!r} names its own."
@@ -74,6 +75,14 @@ def read_text(path):
 def _no_file(path):
     pattern = f"*{os.path.splitext(path.removesuffix('.gz'))[1]}*"
     return MissingFileError(f"There is no file {path!r}.{files_near(path, pattern)}")
+
+
+def describe_columns(names):
+    """A sentence with the columns of a table, `names` as of `read_table`."""
+    named = [f"{name:.60}" for name in names if not name.isdecimal()]
+    if named or not names:
+        return f"It has: {shorten(named) or 'none'}."
+    return f"Its columns have no names, but numbers from 0 to {len(names) - 1}."
 
 
 def is_utf8(value):
@@ -107,28 +116,33 @@ def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
     if not bad:
         return
     number = sum(map(len, bad.values()))
-    text = f"{task}: {number:,} of {rows:,} rows are bad{' and skipped' * skip}:\n"
+    kinds = []
     for split, problem in sorted(bad, key=lambda key: [*files].index(key[0])):
         lines = sorted(bad[split, problem])
         first = ", ".join(map(str, lines[:5])) + ", ..." * (len(lines) > 5)
-        text += f"  {split}, {problem}: {len(lines):,} (line {first} of "
-        text += f"{files[split]})\n"
+        lines = f"{len(lines):,} (line {first} of {files[split]})"
+        kinds.append(f"{split}, {problem}: {lines}")
+    text = f"{task}: {number:,} of {rows:,} rows are bad{' and skipped' * skip}: "
+    text += f"{shorten(kinds, '; ')}."
     if not skip:
-        raise UserError(f"{text}Correct them, or leave them out with {how_to_skip}.")
-    logging.warning("%s", text.rstrip("\n"))
+        raise UserError(f"{text} Correct them, or leave them out with {how_to_skip}.")
+    logging.warning("%s", text)
 
 
-def _check_names(names):
-    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
-    if twice:
+def _check_names(path, names):
+    if not all(map(is_utf8, names)):
+        raise UserError(f"The names of columns in {path} are not UTF-8. Save it so.")
+    counts = collections.Counter(filter(None, names))
+    if twice := [f"{name!r:.60}" for name, count in counts.items() if count > 1]:
         raise UserError(
-            f"Several columns are called {', '.join(map(repr, twice))}. Rename them in "
+            f"Several columns of {path} are called {shorten(twice)}. Rename them in "
             "the file, or give all columns of a .tsv or .csv file names of your own: "
             "TableRows.columns."
         )
 
 
-def _delimited(text, quotes, header, columns):
+def _delimited(path, quotes, header, columns):
+    text = read_text(path)
     records = list(_csv_records(text) if quotes else _tsv_records(text))
     while records and records[-1][1] == []:
         records.pop()  # Blank lines at the end.
@@ -137,7 +151,7 @@ def _delimited(text, quotes, header, columns):
         names = list(columns)
     elif names is None:  # The first row shows how many there are.
         names = [""] * len(records[0][1] or []) if records else []
-    _check_names(names)
+    _check_names(path, names)
     lines = []
     for number, cells in records:
         values, problem = None, None
@@ -212,7 +226,7 @@ def _arrow(path):
     for file in _arrow_files(path):
         table, classes = _read_arrow(file)
         names = table.column_names
-        _check_names(names)
+        _check_names(file, names)
         for row in table.to_pylist():
             for name, words in classes.items():
                 row[name] = _class_name(row.get(name), words, name)
@@ -254,7 +268,7 @@ def _arrow_files(path):
     if not names:
         raise MissingFileError(
             f"There is no .arrow or .parquet file in the folder {path!r}. It holds: "
-            f"{', '.join(there) or 'nothing'}. Of a folder with one folder for each "
+            f"{shorten(there) or 'nothing'}. Of a folder with one folder for each "
             "split, name those."
         )
     return [os.path.join(path, name) for name in names]
@@ -284,8 +298,8 @@ def _read_arrow(path):
         import pyarrow.parquet
     except ImportError as error:
         raise MissingLibraryError(
-            f"{path!r} is read with pyarrow, which is not installed. Install it with:\n"
-            "    pip install pyarrow"
+            f"{path!r} is read with pyarrow, which is not installed. Install it: "
+            "python -m pip install pyarrow"
         ) from error
     data = pyarrow.BufferReader(read_bytes(path))
     try:

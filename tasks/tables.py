@@ -21,11 +21,12 @@ import string
 import numpy as np
 import seqio
 
-from remixer_tf.errors import UserError
-from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features
+from remixer_tf.errors import UserError, check_numbers, check_paths
+from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
     check_on_bad_rows,
+    describe_columns,
     read_table,
     report_bad_rows,
 )
@@ -88,6 +89,7 @@ def table_task(
         FileNotFoundError: when examples are asked for: there is no such file.
     """
     rows = rows or TableRows()
+    check_task(name, shuffle_buffer_size)
     _check(files, rows, inputs, targets)
     several = isinstance(metrics, (list, tuple))
     if not several or not all(metric in METRICS for metric in metrics):
@@ -157,9 +159,11 @@ def _read_file(path, templates, rows):
     for template in templates:
         for field in _fields(template):
             if field not in names:
+                by_header = "0" in names and rows["header"] and not rows["columns"]
                 raise UserError(
-                    f"{path} has no column {field!r}, which {template!r} names. It "
-                    f"has: {', '.join(names) or 'none'}."
+                    f"{path} has no column {field!r}, which {template!r} names. "
+                    f"{describe_columns(names)}"
+                    f"{' Its first line names them.' * by_header}"
                 )
     return lines
 
@@ -210,6 +214,8 @@ def _parts(template):
 def _check(files, rows, inputs, targets):
     if isinstance(files, str) and isinstance(rows.fractions, dict):
         shares = rows.fractions.values()
+        named = {f"fractions[{k!r}]": share for k, share in rows.fractions.items()}
+        check_numbers(-math.inf, **named)
         if min(shares, default=0) <= 0 or not math.isclose(sum(shares), 1):
             raise UserError(
                 "fractions must be above 0 and sum to 1, such as {'train': 0.9, "
@@ -220,6 +226,14 @@ def _check(files, rows, inputs, targets):
             "files must be a dictionary such as {'train': 'train.tsv', 'validation': "
             "'dev.tsv'}, or one file with fractions={'train': 0.9, 'validation': "
             f"0.1}}. Received: files={files!r}, fractions={rows.fractions!r}"
+        )
+    if isinstance(files, dict):
+        check_paths(**{f"files[{split!r}]": file for split, file in files.items()})
+    names = rows.columns
+    several = isinstance(names, (list, tuple, type(None)))
+    if not several or not all(isinstance(name, str) for name in names or ()):
+        raise UserError(
+            f"columns must be a list of str, or None. Received: columns={names!r:.200}"
         )
     check_on_bad_rows(rows.on_bad_rows)
     for argument, template in (("inputs", inputs), ("targets", targets)):

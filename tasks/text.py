@@ -45,7 +45,7 @@ import tensorflow as tf
 from remixer_tf.data.masked_lm import concat_and_split, mask_tokens
 from remixer_tf.errors import UserError
 from remixer_tf.tasks import text_files
-from remixer_tf.tasks.rows import RowSource, byte_features
+from remixer_tf.tasks.rows import RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import check_on_bad_rows
 
@@ -200,9 +200,11 @@ def text_task(
             f"{objective!r}."
         )
     check_on_bad_rows(on_bad_rows)
+    name = name or f"text_{objective}"
+    check_task(name, shuffle_buffer_size)
     features, preprocessors, extra_ids = OBJECTIVES[objective]
     return seqio.Task(
-        name or f"text_{objective}",
+        name,
         source=_source(corpus, on_bad_rows == "skip"),
         preprocessors=[
             functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),

@@ -23,9 +23,10 @@ import re
 import tensorflow as tf
 
 from remixer_tf.checkpoints.paths import locate
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, shorten
 from remixer_tf.tasks.folders import DataFolder
 from remixer_tf.tasks.table_files import (
+    describe_columns,
     is_utf8,
     read_table,
     read_text,
@@ -106,8 +107,7 @@ def _read_all(paths, skip):
     report_bad_rows("text files", bad, {x: x for x in paths}, rows, how, skip)
     if not documents:
         raise UserError(
-            f"There is no text in {', '.join(paths[:5])}"
-            f"{', ...' if len(paths) > 5 else ''}: "
+            f"There is no text in {shorten(paths)}: "
             f"{'the file is' if len(paths) == 1 else 'the files are'} empty."
         )
     return read
@@ -117,9 +117,7 @@ def _read_rows(path, bad):
     """Yields the documents of a table."""
     names, lines = read_table(path)
     if lines and "text" not in names:
-        raise UserError(
-            f"{path} has no column 'text'. It has: {', '.join(names) or 'none'}."
-        )
+        raise UserError(f"{path} has no column 'text'. {describe_columns(names)}")
     for line in lines:
         text = None if line.problem else (line.values.get("text") or "")
         if text and text.strip():

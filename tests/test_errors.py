@@ -41,6 +41,21 @@ def test_gin_and_pickling_keep_errors_as_they_are():
         assert repr(error) == """MissingFileError("There is no file 'a'.")"""
 
 
+def test_a_message_is_one_line():
+    """A message may quote an error of a library."""
+    assert str(errors.UserError("a.py is no module: \n  line 2\n")) == (
+        "a.py is no module: line 2"
+    )
+
+
+def test_long_lists_are_cut():
+    names = [f"{i:04}" for i in range(3000)]
+    first = ", ".join(names[:5])
+    assert errors.shorten(names) == f"{first}, and 2,995 more"
+    assert errors.shorten(names[:5]) == first
+    assert errors.shorten([]) == ""
+
+
 def test_messages_are_those_of_users_errors():
     """A command shows the traceback of others."""
     plain = {"ValueError", *(kind.__name__ for kind in OTHER_KINDS.values())}

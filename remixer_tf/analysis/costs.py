@@ -21,6 +21,7 @@ from remixer_tf.layers import LengthMixing
 from remixer_tf.models.batches import throughput_unit
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
+from remixer_tf.optimizers.options import make_optimizer
 
 _MEASURED_STEPS = 5
 
@@ -157,7 +158,8 @@ def measure(
     """
     model = build_model(model, dtype_policy)
     strategy = tf.distribute.get_strategy()
-    step = TrainStep(model, optimizer(), strategy, jit_compile=jit_compile)
+    optimizer = make_optimizer(optimizer)
+    step = TrainStep(model, optimizer, strategy, jit_compile=jit_compile)
     spec = model.batch_spec(batch_size, feature_lengths)
     superbatch = random_superbatch(spec, model)
     read = float(step(superbatch)["tokens"])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.paths import locate
-from remixer_tf.errors import MissingFileError, UserError, check_paths
+from remixer_tf.errors import MissingFileError, UserError, check_paths, shorten
 from remixer_tf.models.adapters import of_adapter
 
 
@@ -87,8 +87,8 @@ class InitialCheckpoint:
         if not taken:
             raise UserError(
                 f"No variable of {self._path} fits this model. It holds "
-                f"{reading.shorten(sorted(saved))}; the model has "
-                f"{reading.shorten(sorted(variables))}. Map names with "
+                f"{shorten(sorted(saved))}; the model has "
+                f"{shorten(sorted(variables))}. Map names with "
                 "InitialCheckpoint.rules."
             )
         left = sorted(saved.keys() - set(taken.values()))
@@ -106,8 +106,8 @@ class InitialCheckpoint:
             [
                 f"initial checkpoint {self._path}:",
                 f"  {len(taken)} variables taken",
-                f"  {len(fresh)} fresh: {reading.shorten(fresh)}",
-                f"  {len(left)} skipped: {reading.shorten(left)}",
+                f"  {len(fresh)} fresh: {shorten(fresh)}",
+                f"  {len(left)} skipped: {shorten(left)}",
                 name_table({path: o for path, o in origins.items() if path != o}),
             ]
         ).rstrip()
@@ -117,7 +117,7 @@ class InitialCheckpoint:
         if adapters := [*filter(of_adapter, left)]:
             raise UserError(
                 f"{self._path} has adapters that this run lacks: "
-                f"{reading.shorten(adapters)}. Add them with the same Run.adapters and "
+                f"{shorten(adapters)}. Add them with the same Run.adapters and "
                 "rank. Or export that run with --format=safetensors, which adds them "
                 "to their kernels, and import that with `remixer_tf import_weights`."
             )

@@ -13,13 +13,12 @@ import tensorflow as tf
 from remixer_tf.checkpoints import sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
 from remixer_tf.checkpoints.whole_folder import read_json
-from remixer_tf.errors import MissingFileError, StorageError, UserError
+from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 from remixer_tf.models.adapters import is_frozen, of_adapter
 
 BASE = "base/.ATTRIBUTES/VARIABLE_VALUE"  # the hash of the checkpoint of step 0
 LEARNING_RATE = "learning_rate"  # an optimizer's variable, in older checkpoints too
 
-_SHOWN = 10
 _SMALL = 1 << 16  # bytes
 
 
@@ -72,7 +71,7 @@ def choose_step(model_dir, step=None):
     if step is not None and step not in steps:
         raise MissingFileError(
             f"There is no checkpoint of step {step} in {directory}. It holds those of "
-            f"steps {', '.join(map(str, steps))}."
+            f"steps {shorten([*map(str, steps)])}."
         )
     return steps[-1] if step is None else step
 
@@ -268,7 +267,7 @@ def check_complete(folder):
         wanted.add("checksums.json")
     if missing := sorted(wanted.difference(there)):
         raise DamagedError(
-            f"The checkpoint {folder} is damaged: it lacks {', '.join(missing)}. Use "
+            f"The checkpoint {folder} is damaged: it lacks {shorten(missing)}. Use "
             "another step, or a good copy of it."
         )
 
@@ -300,12 +299,6 @@ def saved_shapes(folder):
             name = re.sub(r"\.(S|\.)", lambda m: "/" if m[1] == "S" else ".", rest[0])
             shapes.setdefault(group, {})[name] = tuple(shape)
     return shapes
-
-
-def shorten(names):
-    """Joins names, and counts those after the first ten."""
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
 
 
 def is_random_state(name):

@@ -40,10 +40,9 @@ from remixer_tf.checkpoints.reading import (
     plain_path,
     restore_variables,
     saved_value,
-    shorten,
 )
 from remixer_tf.checkpoints.whole_folder import read_json
-from remixer_tf.errors import StorageError, UserError
+from remixer_tf.errors import StorageError, UserError, shorten
 from remixer_tf.models.adapters import of_adapter
 
 
@@ -346,7 +345,7 @@ class Checkpoints:
             names = [str(step) for step in sorted(damaged)] + sorted(aside)
             raise StorageError(
                 f"All checkpoints in {self.directory} are damaged: "
-                f"{', '.join(names)}. Put a good copy of one there. To start from "
+                f"{shorten(names)}. Put a good copy of one there. To start from "
                 "scratch, set another --model_dir, or move them away."
             )
         return 0, []

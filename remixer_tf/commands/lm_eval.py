@@ -8,7 +8,7 @@ import os
 
 from remixer_tf import configuration
 from remixer_tf.commands import add_number
-from remixer_tf.errors import UserError, nearest
+from remixer_tf.errors import UserError, nearest, shorten
 
 
 def add_arguments(parser):
@@ -77,10 +77,13 @@ def run(options):
     )
     names = options.tasks.split(",")
     if unknown := [name for name in names if not manager.match_tasks([name])]:
+        how = "`lm-eval ls tasks` lists all."
+        if options.include_path:
+            how = f"It has: {shorten(sorted(manager.all_tasks)) or 'none'}."
         raise UserError(
             f"there is no task {unknown[0]!r} in "
             f"{options.include_path or 'lm-evaluation-harness'}."
-            f"{nearest(unknown[0], manager.all_tasks)}"
+            f"{nearest(unknown[0], manager.all_tasks)} {how}"
         )
     with open_text_output(options.output or os.devnull) as output:
         model, step = _restore(options, options.batch_size)

@@ -32,6 +32,7 @@ def run(options):
     found = sorted(fnmatch.filter(names, options.pattern))
     if not found:
         raise UserError(
-            f"there is no task {options.pattern!r}.{nearest(options.pattern, names)}"
+            f"there is no task {options.pattern!r}.{nearest(options.pattern, names)} "
+            "`remixer_tf tasks` lists all."
         )
     print("\n".join(found))

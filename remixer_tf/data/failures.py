@@ -7,7 +7,7 @@ import re
 
 import tensorflow as tf
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, shorten
 
 _START, _END = "data error <<", ">>"
 
@@ -23,12 +23,12 @@ def how_to_fetch(name):
 
 
 def files_near(path, pattern):
-    """A sentence with up to 9 files like `pattern` where `path` was expected."""
+    """A sentence with some files like `pattern` where `path` was expected."""
     folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
     if not tf.io.gfile.isdir(folder):
         return f" There is no folder {folder!r} either."
-    names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))[:9]
-    return f" In its folder: {', '.join(names)}." if names else ""
+    names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))
+    return f" In its folder: {shorten(names)}." if names else ""
 
 
 def fail_unless(condition, message):

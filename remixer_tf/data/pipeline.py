@@ -106,7 +106,8 @@ def _registered(name):
     if name not in names:
         raise UserError(
             f"No task or mixture is registered under the name {name!r}."
-            f"{nearest(name, names)}{without_t5} Import the module that registers it."
+            f"{nearest(name, names)}{without_t5} `remixer_tf tasks` lists all. "
+            "Name the module that registers a task of yours: --module_import=MODULE."
         )
     return seqio.get_mixture_or_task(name)
 

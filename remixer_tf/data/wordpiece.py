@@ -33,7 +33,7 @@ def wordpiece_vocabulary(path, lower_case=True):
     """
     check_paths(path=path)
     path = locate(path)
-    if not tf.io.gfile.exists(path):
+    if tf.io.gfile.isdir(path) or not tf.io.gfile.exists(path):
         raise MissingFileError(f"There is no vocabulary file {path!r}.")
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()

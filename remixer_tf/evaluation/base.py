@@ -260,6 +260,12 @@ class TextEvaluation(Evaluation):
         self.batch_size = batch_size
         self.max_examples = max_examples
         self.feature_converter = feature_converter
+        several = isinstance(splits, (list, tuple, type(None)))
+        if not several or not all(isinstance(name, str) for name in splits or ()):
+            raise UserError(
+                "splits must be a list of names, such as ['dev'], or None. Received: "
+                f"splits={splits!r:.200}"
+            )
         self._asked_for = splits is not None
         self._split_names = list(splits) if splits else default_splits(self.task)
         if not self._split_names:
@@ -283,11 +289,13 @@ class TextEvaluation(Evaluation):
         parts, missing = [], []
         for part, split in self._splits.items():
             if not self._asked_for and split.missing:
-                missing.append(split.missing)
+                missing.append(split)
             elif self._wanted(split):
                 parts.append(part)
         if missing and not parts:
-            raise missing[0]
+            raise missing[0].missing
+        for split in missing:
+            split.warn_left_out()
         return parts
 
     def _wanted(self, split):

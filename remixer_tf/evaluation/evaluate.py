@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_evaluations
 from remixer_tf.training.run_folder import check_writable
 
 _POLL_SECONDS = 10
@@ -35,6 +35,7 @@ def evaluate(run, model_dir, evaluations, *, step=None, bindings=None, force=Fal
         ValueError: the checkpoint fits another model or vocabulary, several hosts
             would each choose a step, or what the evaluations raise.
     """
+    check_evaluations(evaluations)
     for evaluation in evaluations:
         evaluation.check(model_dir, evaluations)
     engine = run.engine()

@@ -41,7 +41,7 @@ class TaskSplit:
     For `feature_lengths` and `max_examples` see `read_examples`.
 
     Attributes:
-        missing: the FileNotFoundError if it cannot be read, which is logged, or None.
+        missing: the FileNotFoundError if it cannot be read, or None.
         first: its first examples, see `read_examples`.
         has_labels: bool, see `have_labels`.
         examples: its examples, `max_examples` at most.
@@ -51,14 +51,21 @@ class TaskSplit:
     def __init__(self, task, split, feature_lengths, max_examples=None):
         self.task, self.split = task, split
         self._feature_lengths, self._max_examples = feature_lengths, max_examples
+        self._warned = False
 
     @functools.cached_property
     def missing(self):
         try:
             self.first  # noqa: B018
         except FileNotFoundError as error:
-            logging.warning("%s %s is left out: %s", self.task.name, self.split, error)
             return error
+
+    def warn_left_out(self):
+        """Logs once that evaluations leave out this split, which is missing."""
+        if not self._warned:
+            names = self.task.name, self.split
+            logging.warning("%s %s is left out: %s", *names, self.missing)
+        self._warned = True
 
     @functools.cached_property
     def first(self):

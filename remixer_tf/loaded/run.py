@@ -18,7 +18,7 @@ from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
 from remixer_tf.decoding.row_random import seed_words
-from remixer_tf.errors import UserError, check_integers, check_paths
+from remixer_tf.errors import UserError, check_evaluations, check_integers, check_paths
 from remixer_tf.evaluation.results import metrics_by_name
 from remixer_tf.exporting import check_export, export_run, metrics_at
 from remixer_tf.layers.base import reads_at_once
@@ -608,7 +608,9 @@ class LoadedRun:
         engine, step = self._restored
         found = {}
         with settings.in_force(), tempfile.TemporaryDirectory() as folder:
-            for evaluation in configuration.get_value("evaluate.evaluations") or ():
+            evaluations = configuration.get_value("evaluate.evaluations") or []
+            check_evaluations(evaluations)
+            for evaluation in evaluations:
                 evaluation.check(folder, ())
                 for splits in (evaluation.run(folder, engine, step) or {}).values():
                     for result in splits.values():

@@ -7,7 +7,7 @@ Regular expressions find parts of paths without the model's name, such as
 import dataclasses
 import re
 
-from remixer_tf.errors import UserError, check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers, shorten
 from remixer_tf.layers import CrossAttention, GatedMLP, RemixerBlock, SelfAttention
 from remixer_tf.layers.base import Dense
 
@@ -17,7 +17,6 @@ _ADAPTED = {
     RemixerBlock: ("wi_0", "wi_1", "wo"),
     GatedMLP: ("wi", "wo"),
 }
-_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +192,7 @@ def _named(model, expression):
 def _projections(model):
     every = model._flatten_layers()
     paths = sorted(own_path(layer) for layer in every if isinstance(layer, Dense))
-    return f"{model.name} has: {_shortened(paths)}."
+    return f"{model.name} has: {shorten(paths)}."
 
 
 def _found(name, expression, variables):
@@ -203,13 +202,8 @@ def _found(name, expression, variables):
         return found
     raise UserError(
         f"{name}={expression!r} finds no variable. The model has: "
-        f"{_shortened([own_path(v) for v in variables])}."
+        f"{shorten([own_path(v) for v in variables])}."
     )
-
-
-def _shortened(paths):
-    more = len(paths) - _SHOWN
-    return ", ".join(paths[:_SHOWN]) + (f", and {more} more" if more > 0 else "")
 
 
 def _compiled(name, expression):

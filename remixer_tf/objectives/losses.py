@@ -29,14 +29,15 @@ class CrossEntropy(keras.losses.Loss):
             `fit` cannot.
 
     Raises:
-        ValueError: `tokens_at_once` is no positive integer, or Keras calls the loss
-            with it.
+        ValueError: an argument is outside its range, or Keras calls the loss with
+            `tokens_at_once`.
     """
 
     def __init__(self, z_loss=0.0, label_smoothing=0.0, tokens_at_once=None):
         super().__init__(name="cross_entropy")
         if tokens_at_once is not None:
             check_integers(tokens_at_once=tokens_at_once)
+        _check_coefficients(z_loss, label_smoothing)
         self._options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
         self.tokens_at_once = tokens_at_once
 
@@ -284,6 +285,10 @@ def _check(logits, targets, weights, z_loss, label_smoothing):
             "targets must be integers, or floats for each class. Received: "
             f"{targets.dtype} of shape {tuple(targets.shape)}"
         )
+    _check_coefficients(z_loss, label_smoothing)
+
+
+def _check_coefficients(z_loss, label_smoothing):
     check_numbers(z_loss=z_loss, label_smoothing=label_smoothing)
     if not label_smoothing < 1:
         raise UserError(

@@ -3,12 +3,13 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable
 
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers, shorten
 from remixer_tf.layers import capture
 from remixer_tf.models.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
@@ -31,7 +32,7 @@ class Objective:
             in float16, and lower the loss scale, do not count.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: an attribute has another type, or a number is out of its range.
     """
 
     loss_fn: Callable = CrossEntropy()
@@ -45,6 +46,12 @@ class Objective:
         check_integers(0, max_skipped_steps=self.max_skipped_steps)
         if self.clip_norm is not None:
             check_numbers(clip_norm=self.clip_norm)
+        if isinstance(self.loss_fn, type) or not callable(self.loss_fn):
+            raise UserError(
+                "loss_fn must be a function of outputs and a batch, such as "
+                f"CrossEntropy() (in gin: @CrossEntropy()). Received: {self.loss_fn!r}"
+            )
+        _check_weights(self.auxiliary_loss_weights)
 
     def forward(self, model):
         """Returns a model's call in training, from a batch to what `of_part` takes."""
@@ -81,6 +88,19 @@ class Objective:
             }
         sums = {**sums, **{f"statistics/{k}": v * share for k, v in statistics.items()}}
         return objective, {key: value for key, value in sums.items() if key != "weight"}
+
+
+def _check_weights(weights):
+    try:
+        for expression, weight in (weights or {}).items():
+            re.compile(expression)
+            check_numbers(-math.inf, weight=weight)
+    except (AttributeError, TypeError, UserError, re.error):
+        raise UserError(
+            "auxiliary_loss_weights must be a dictionary of numbers by regular "
+            "expression, such as {'regularizer': 0.5}. Received: "
+            f"auxiliary_loss_weights={weights!r}"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -168,10 +188,9 @@ def unused_variables(paths):
             "`TransformerStack.position_bias = None`, or for one stack "
             "`encoder/TransformerStack.position_bias = None`."
         )
-    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return UserError(
         "The loss does not depend on these trainable variables: "
-        f"{', '.join(paths[:5])}{more}. Expected a gradient for each: use them in the "
+        f"{shorten(paths)}. Expected a gradient for each: use them in the "
         f"model, or make them non-trainable.{hint}"
     )
 

@@ -5,7 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import check_integers
 from remixer_tf.layers.axes import axes_of, make_named
-from remixer_tf.optimizers.options import check_range
+from remixer_tf.optimizers.options import check_numeric_options, check_range
 
 _DTYPE = "float32"  # of the slots and of every intermediate result
 _EPSILON_1 = 1e-30  # keeps the second moment positive
@@ -93,6 +93,7 @@ class Adafactor(keras.optimizers.Optimizer):
         self.epsilon_2 = epsilon_2
         self.min_dim_size_to_factor = min_dim_size_to_factor
         self.multiply_by_parameter_scale = multiply_by_parameter_scale
+        check_numeric_options(self)
 
     def slot_axes(self, shape):
         """Returns {slot name: the axes of a variable of this shape that it keeps}."""

@@ -2,6 +2,8 @@
 
 import keras
 
+from remixer_tf.optimizers.options import check_numeric_options, check_range
+
 # The end of a variable's name, after which TensorFlow writes a number. A rel_embedding
 # holds the position biases of attention.
 _NORMS_AND_BIASES = r"\b(gamma|beta|scale|\w*bias|rel_embedding)(:\d+)?$"
@@ -20,9 +22,15 @@ def bert_adamw(learning_rate, weight_decay=0.01, epsilon=1e-6, beta_2=0.999):
 
     Returns:
         a `keras.optimizers.AdamW`.
+
+    Raises:
+        ValueError: an argument is outside its range.
     """
+    check_range("beta_2", beta_2, "in [0, 1)", lambda x: 0 <= x < 1)
+    check_range("epsilon", epsilon, "> 0", lambda x: x > 0)
     optimizer = keras.optimizers.AdamW(
         learning_rate, weight_decay, beta_2=beta_2, epsilon=epsilon
     )
+    check_numeric_options(optimizer)
     optimizer.exclude_from_weight_decay(var_names=[_NORMS_AND_BIASES])
     return optimizer

@@ -1,5 +1,6 @@
 """Checks of an optimizer's arguments and options."""
 
+import inspect
 import math
 import numbers
 
@@ -14,17 +15,53 @@ _OPTIONS = {
     "loss_scale_factor": (None, "training scales losses where float16 needs it"),
     "ema_overwrite_frequency": (None, "evaluation and export take the averages"),
 }
+# Options of Keras' optimizers that are numbers, or None for nothing.
+_NUMBERS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
+
+
+def make_optimizer(factory):
+    """Returns the optimizer that `factory` makes.
+
+    Raises:
+        UserError: Keras refuses an argument, or one is missing.
+    """
+    try:
+        return factory()
+    except UserError:
+        raise
+    except (TypeError, ValueError) as error:
+        reason = str(error).partition("\n  ")[0]  # before what gin adds
+        raise UserError(f"The optimizer cannot be made: {reason}") from error
+
+
+def check_numeric_options(optimizer):
+    """Raises a UserError if a str stands for a number of a Keras optimizer.
+
+    Keras checks few of them, so that others would fail in a step.
+    """
+    for name, parameter in inspect.signature(type(optimizer)).parameters.items():
+        # Keras has checked the learning rate, and a graph cannot read it.
+        if _is_number(parameter.default) and name != "learning_rate":
+            value = getattr(optimizer, name, None)
+            if isinstance(value, str):
+                raise UserError(f"{name} must be a number. Received: {name}={value!r}")
+    for name in _NUMBERS:
+        if (value := getattr(optimizer, name)) is not None:
+            check_range(name, value, "a number >= 0, or None", lambda x: x >= 0)
 
 
 def check_range(name, value, expected, is_valid):
     """Raises a UserError unless `value` is a finite number that `is_valid` accepts."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not is_valid(value):
+    if not _is_number(value) or not math.isfinite(value) or not is_valid(value):
         raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
 
 
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def check_optimizer(optimizer):
-    """Checks that an optimizer has no option that a train step here ignores.
+    """Checks the numbers of an optimizer, and that a train step ignores no option.
 
     Keras' own trainer scales losses, overwrites weights and counts updates. With
     another trainer such options change the result or do nothing.
@@ -33,7 +70,8 @@ def check_optimizer(optimizer):
         optimizer: a `keras.optimizers.Optimizer`.
 
     Raises:
-        ValueError: it has such an option, or is a `LossScaleOptimizer`.
+        ValueError: it has such an option, is a `LossScaleOptimizer`, or a number is
+            none.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         _, instead = _OPTIONS["loss_scale_factor"]
@@ -47,3 +85,4 @@ def check_optimizer(optimizer):
                 f"{type(optimizer).__name__}.{name} must be {off}: {instead}. "
                 f"Received: {name}={value!r}"
             )
+    check_numeric_options(optimizer)

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
+from remixer_tf.optimizers.options import check_numeric_options, check_range
 
 
 @keras.saving.register_keras_serializable(package="remixer_tf")
@@ -31,7 +32,8 @@ class ScheduleFreeAdamW(keras.optimizers.Optimizer):
             `keras.optimizers.Optimizer`.
 
     Raises:
-        ValueError: the learning rate is a schedule.
+        ValueError: the learning rate is a schedule, or an argument is outside its
+            range.
 
     Examples:
 
@@ -52,11 +54,17 @@ class ScheduleFreeAdamW(keras.optimizers.Optimizer):
                 "ScheduleFreeAdamW takes a number as learning_rate, and warmup_steps "
                 f"in place of a schedule. Received: learning_rate={learning_rate!r}"
             )
+        check_range("learning_rate", learning_rate, ">= 0", lambda x: x >= 0)
+        check_range("beta_1", beta_1, "in [0, 1]", lambda x: 0 <= x <= 1)
+        check_range("beta_2", beta_2, "in [0, 1)", lambda x: 0 <= x < 1)
+        check_range("epsilon", epsilon, "> 0", lambda x: x > 0)
+        check_integers(0, warmup_steps=warmup_steps)
         super().__init__(learning_rate, **kwargs | {"use_ema": True})
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.warmup_steps = warmup_steps
+        check_numeric_options(self)
 
     def build(self, variables):
         """Makes the slots: z, v, and x, which Keras calls the average."""

@@ -53,8 +53,7 @@ def export_tokens(graph, task, name, folder, weights="float32"):
         OSError: the folder cannot be written.
         ImportError: see `check_runtime`.
         ValueError: the model cannot decode, the format lacks an operation, the weights
-            are too large for it, its answers differ from TensorFlow's, or a weight to
-            round is not finite.
+            are too large for it or not finite, or its answers differ from TensorFlow's.
     """
     check_runtime(name)
     check_absent(folder)
@@ -65,8 +64,7 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             f"weights take {graph.weights.num_bytes / 1e9:.1f} GB. Export a smaller "
             "model, or a SavedModel."
         )
-    if weights != "float32":
-        graph.weights.check_finite()
+    graph.weights.check_finite()
     features = task.output_features
     features = {n: features.get(n, features["targets"]) for n in ("inputs", "targets")}
     vocabularies = {n: feature.vocabulary for n, feature in features.items()}
@@ -108,7 +106,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
 def example_tokens(length, vocab_size):
     """Returns random ids, int32 `[rows, length]`: rows of one id, up to full ones."""
     lengths = sorted({1, min(2, length), (length + 1) // 2, max(length - 1, 1), length})
-    ids = np.random.default_rng(0).integers(2, vocab_size, [len(lengths), length])
+    first = min(2, vocab_size - 1)  # after padding and EOS, if there is another
+    ids = np.random.default_rng(0).integers(first, vocab_size, [len(lengths), length])
     return np.where(np.arange(length) < np.array(lengths)[:, None], ids, 0).astype(
         "int32"
     )

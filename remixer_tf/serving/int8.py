@@ -52,15 +52,16 @@ def quantize(weight, axis):
 def check_finite(model):
     """Raises a ValueError if a weight of a model has NaN or infinity.
 
-    Integers have neither, so that rounding would hide them. Norms and biases count too:
-    LiteRT's converter multiplies a norm's scale into the kernel that follows.
+    Integers have neither, so that rounding would hide them, and answers that are not
+    finite cannot be compared. Norms and biases count too: LiteRT's converter multiplies
+    a norm's scale into the kernel that follows.
     """
     for weight in model.weights:
         is_float = "float" in keras.backend.standardize_dtype(weight.dtype)
         if is_float and not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
             raise UserError(
-                f"int8 cannot hold {weight.path}: it has values that are not finite. "
-                "Export an earlier checkpoint (--step)."
+                f"The weight {weight.path} has values that are not finite. Export an "
+                "earlier checkpoint (--step)."
             )
 
 
@@ -180,7 +181,7 @@ def matrices(model):
 
     Experts and mixing matrices are stacks, and so are kernels and embeddings that a
     file reads in other ways. A file has H, softmax(H), or both. The factor of Remixer's
-    W_3, X_C + X', has a wide range, since X_C multiplies two activations. In a decoder
+    W_3, X_C + X', has a wide range where X_C multiplies two activations. In a decoder
     it counts as any other: the steps of a search would take a fifth longer.
     """
     axes = shared_axes(model)
@@ -191,7 +192,11 @@ def matrices(model):
     layers = model._flatten_layers()
     stacks += [_of_length(x) for x in layers if isinstance(x, LengthMixing)]
     blocks = [x for x in layers if isinstance(x, RemixerBlock) and not x.causal]
-    wide = [keras.ops.convert_to_numpy(block.wo._kernel) for block in blocks]
+    wide = [
+        keras.ops.convert_to_numpy(block.wo._kernel)
+        for block in blocks
+        if block.composition not in ("none", "subtractive")
+    ]
     return Matrices(flat, stacks, wide)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_evaluations, check_integers
 from remixer_tf.optimizers.options import check_range
 
 
@@ -51,13 +51,7 @@ class Schedule:
 
         They have to be a list, and to give the best step's metric.
         """
-        if not isinstance(evaluations, (list, tuple)) or not all(
-            hasattr(evaluation, "period") for evaluation in evaluations
-        ):
-            raise UserError(
-                "evaluations must be a list (in gin: [@LossEvaluation(), ...], each "
-                f"with its brackets). Received: evaluations={evaluations!r}"
-            )
+        check_evaluations(evaluations)
         if best is not None:
             best.check(evaluations)
         for i, evaluation in enumerate(evaluations):

@@ -3,7 +3,7 @@
 import os
 import re
 
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, shorten
 from remixer_tf.weights import adapters
 from remixer_tf.weights.hugging_face import read_hugging_face
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
@@ -70,5 +70,5 @@ def _read_folder(folder):
     raise MissingFileError(
         f"{folder} has no weights of a known format. Expected: config.json (Hugging "
         "Face, timm), model.ckpt-<step>.index (Mesh TensorFlow) or checkpoint (T5X). "
-        f"The folder has: {', '.join(sorted(names)[:10]) or 'nothing'}."
+        f"The folder has: {shorten(sorted(names)) or 'nothing'}."
     )

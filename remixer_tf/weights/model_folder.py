@@ -15,7 +15,13 @@ import numpy as np
 
 from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.errors import MissingFileError, StorageError, UserError, printable
+from remixer_tf.errors import (
+    MissingFileError,
+    StorageError,
+    UserError,
+    printable,
+    shorten,
+)
 from remixer_tf.weights.names import same
 from remixer_tf.weights.safetensors_files import (
     WEIGHTS,
@@ -85,7 +91,7 @@ def check_manifest(folder, weights=True):
     required = {WEIGHTS, _GIN}
     required |= {x for x in there if x.startswith("vocabularies")}
     if unlisted := sorted(required - sums.keys()):
-        raise UserError(f"{path} does not list {', '.join(unlisted)}.")
+        raise UserError(f"{path} does not list {shorten(unlisted)}.")
     for name, expected in sums.items():
         if name not in there:
             raise MissingFileError(

@@ -6,7 +6,7 @@ import os
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from remixer_tf.errors import MissingFileError, StorageError, UserError
+from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 from remixer_tf.weights.values import short
 
 WEIGHTS = "model.safetensors"
@@ -70,7 +70,7 @@ class SafetensorsFolder:
         if weight_map is not None and weight_map.keys() != self.shapes.keys():
             wrong = sorted(weight_map.keys() ^ self.shapes.keys())
             raise UserError(
-                f"{_INDEX} and the files next to it differ in {', '.join(wrong)}."
+                f"{_INDEX} and the files next to it differ in {shorten(wrong)}."
             )
 
     def read(self, name):
@@ -124,4 +124,4 @@ def _no_weights(folder, names, converting):
     for name in names:
         if why := _REFUSED.get(os.path.splitext(name)[1]):
             return f"{message} It has {name}, which is {why}. {converting}"
-    return f"{message} It holds: {', '.join(names) or 'nothing'}."
+    return f"{message} It holds: {shorten(names) or 'nothing'}."

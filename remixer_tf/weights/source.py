@@ -7,13 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from remixer_tf.checkpoints.reading import is_random_state, named_variables
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, shorten
 from remixer_tf.models.adapters import adapted_layers, of_adapter, own_path
 from remixer_tf.models.build import build_model, declare
 from remixer_tf.weights.generation import Generation
 from remixer_tf.weights.names import find_name
 
-_SHOWN = 10
 # gin files of runs that start from published weights, see `Source.run`.
 TEXT = "runs/imported.gin"
 BYTES = "runs/imported_bytes.gin"
@@ -80,10 +79,7 @@ def match_variables(variables, source):
     left = source.shapes.keys() - used - source.skipped.keys()
     problems["unknown"] = [f"{name} {source.shapes[name]}" for name in sorted(left)]
     differences = [
-        f"{what}: {', '.join(names[:_SHOWN])}"
-        + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-        for what, names in problems.items()
-        if names
+        f"{what}: {shorten(names)}" for what, names in problems.items() if names
     ]
     if differences:
         raise UserError(

@@ -6,7 +6,7 @@ import ml_dtypes
 import msgpack
 import numpy as np
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import StorageError, UserError, shorten
 from remixer_tf.weights.names import T5X
 from remixer_tf.weights.source import Source
 from remixer_tf.weights.t5 import t5_from_shapes
@@ -29,7 +29,7 @@ def read_t5x(path):
     if not isinstance(target, dict):
         raise UserError(
             f"{path} has no 'target', which T5X's checkpoints have. Received: "
-            f"{', '.join(map(str, tree))}."
+            f"{shorten([*map(str, tree)])}."
         )
     arrays = dict(_flatten(target))
     folder = os.path.dirname(path) or "."
@@ -56,8 +56,11 @@ def _unpack(path):
         dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
         return np.frombuffer(content, dtype).reshape(shape)
 
-    with open(path, "rb") as file:
-        content = file.read()
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.") from error
     try:
         tree = msgpack.unpackb(content, ext_hook=extension, strict_map_key=False)
         if not isinstance(tree, dict):

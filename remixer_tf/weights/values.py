@@ -6,7 +6,7 @@ The files may be a stranger's. Gin text is made of checked values alone, by `gin
 import os
 from typing import NamedTuple
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, shorten
 
 _MOST = 2**31 - 1
 
@@ -83,7 +83,7 @@ def shape_of(shapes, name, rank, whose):
     another rank.
     """
     if name not in shapes:
-        found = ", ".join(sorted(shapes)[:10])
+        found = shorten(sorted(shapes))
         raise UserError(f"There is no {name}, which {whose} has. Found: {found}.")
     if len(shapes[name]) != rank or 0 in shapes[name]:
         raise UserError(

@@ -14,6 +14,7 @@ from remixer_tf.data.vocabulary_training import (
     trained_vocabulary,
     vocabularies_for_a_while,
 )
+from remixer_tf.data.wordpiece import wordpiece_vocabulary
 from remixer_tf.errors import UserError
 from remixer_tf.tasks import mini_cogs
 
@@ -161,6 +162,8 @@ def test_long_texts_count_too(tmp_path):
 def test_missing_files_name_what_is_there(words, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"wrod.*words\.model.*train_vocab"):
         sentencepiece_vocabulary(str(tmp_path / "wrod.model"))
+    with pytest.raises(FileNotFoundError, match="no vocabulary file"):
+        wordpiece_vocabulary(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no folder"):
         sentencepiece_vocabulary(str(tmp_path / "nowhere" / "words.model"))
     with pytest.raises(FileNotFoundError, match=r"words\.model"):

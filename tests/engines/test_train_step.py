@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.optimizers import Adafactor
+from remixer_tf.optimizers.options import make_optimizer
 from tests.engines import one_device
 from tests.training import toy
 
@@ -95,6 +97,22 @@ def test_what_no_step_honours_is_refused(option):
     for optimizer in (keras.optimizers.AdamW, Adafactor):
         with pytest.raises(ValueError, match=f"Received: {name}={value}"):
             make_step(optimizer=optimizer(0.1, use_ema=True, **option))
+
+
+@pytest.mark.parametrize("option", [{"beta_1": "a"}, {"weight_decay": -1}])
+def test_numbers_that_keras_does_not_check(option):
+    ((name, value),) = option.items()
+    with pytest.raises(UserError, match=f"{name} must be .*Received: {name}={value!r}"):
+        make_step(optimizer=keras.optimizers.AdamW(0.1, **option))
+
+
+@pytest.mark.parametrize("option", [{"learning_rate": "a"}, {"lr": 1}, {"clipnorm": 1}])
+def test_what_keras_refuses_is_one_line(option):
+    def make():
+        return keras.optimizers.SGD(**{"clipvalue": 1.0, **option})
+
+    with pytest.raises(UserError, match="^The optimizer cannot be made: .*"):
+        make_optimizer(make)
 
 
 def test_an_optimizer_that_scales_losses_is_refused():

@@ -50,6 +50,12 @@ def score(tmp_path, evaluation=None, **kwargs):
     return result["step"], result["metrics"]["em"], len(calls)
 
 
+@pytest.mark.parametrize("evaluations", ["a", ["a"], None, decoded])
+def test_what_is_no_list_of_evaluations(evaluations, tmp_path):
+    with pytest.raises(ValueError, match="evaluations must be a list .*Received"):
+        evaluate(Run(make_shift), str(tmp_path), evaluations)
+
+
 def test_the_checkpoint_of_the_step(tmp_path):
     save(tmp_path, 5, shift=0.0)
     save(tmp_path, 9)

@@ -222,7 +222,6 @@ def test_in_python(run, tmp_path):
 def test_a_task_that_is_not_there(run, tmp_path):
     write_task(tmp_path, "choose", ROWS, YAML["choose"])
     options = [f"--model_dir={run[0]}", f"--include_path={tmp_path}"]
-    with pytest.raises(
-        configuration.UserError, match="no task 'chose'.*Nearest: choose"
-    ):
+    message = "no task 'chose'.*Nearest: choose. It has: choose."
+    with pytest.raises(configuration.UserError, match=message):
         run_command("lm_eval", [*options, "--tasks=chose"])

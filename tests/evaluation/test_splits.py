@@ -31,6 +31,12 @@ def test_unknown_splits_are_refused_at_start(make, split):
     assert ("max_examples" in str(error.value)) == ("[" in split)
 
 
+@pytest.mark.parametrize("splits", ["dev", 5, [5]])
+def test_splits_that_are_no_list(splits):
+    with pytest.raises(ValueError, match=r"splits must be a list of names.*Received"):
+        decoded(toy_task({"dev": DEV}), splits=splits)
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """A prepared dataset of TensorFlow Datasets, of ten texts: its folder."""

@@ -143,6 +143,30 @@ def test_exports(loaded, tmp_path, options, message):
     assert not (tmp_path / "export").exists()
 
 
+BAD_TABLES = [
+    (b"the cat\tslept\nthe dog\tran\n", "no column 'inputs'.*It has: the cat, slept. "),
+    (b"inputs\ttargets\na\nb\tc\td\n", "2 of 2 rows are bad: .*expected 2.: 2"),
+    (b"inputs\ttargets\na\t\xff\n", "1 of 1 rows are bad: .*invalid UTF-8: 1"),
+    (None, "There is no file"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_TABLES, ids=ascii)
+def test_evaluate_bad_tables(loaded, tmp_path, content, message, caplog):
+    path = tmp_path / "bad.tsv"
+    if content is not None:
+        path.write_bytes(content)
+    refused(message, loaded.evaluate, path)
+    assert not caplog.records
+
+
+def test_evaluate_a_folder_of_many_files(loaded, tmp_path, caplog):
+    for i in range(3000):
+        (tmp_path / f"{i:04}.txt").touch()
+    refused("0000.txt, .*, and 2,995 more", loaded.evaluate, tmp_path)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(("options", "message"), FITS, ids=ascii)
 def test_a_refused_fit_leaves_no_folder(loaded, table, tmp_path, options, message):
     folder = tmp_path / "new"

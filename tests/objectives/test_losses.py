@@ -215,6 +215,23 @@ def test_logits_in_parts(tokens_at_once):
         np.testing.assert_allclose(ours, 2 * wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"z_loss": "a"},
+            "z_loss must be a number.*Received: z_loss='a'",
+        ),
+        ({"z_loss": float("nan")}, "z_loss must be a number of at least 0"),
+        ({"label_smoothing": None}, "label_smoothing must be a number"),
+        ({"label_smoothing": 1}, r"label_smoothing must be in \[0, 1\)"),
+    ],
+)
+def test_wrong_numbers_are_refused_when_the_loss_is_made(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        losses.CrossEntropy(**arguments)
+
+
 def test_tokens_at_once_is_for_the_trainer():
     with pytest.raises(ValueError, match="at least 1. Received: tokens_at_once=0"):
         losses.CrossEntropy(tokens_at_once=0)

@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers import sow
-from remixer_tf.objectives.objective import reports, unused_variables, weighted_sum
+from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.objective import (
+    Objective,
+    reports,
+    unused_variables,
+    weighted_sum,
+)
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
@@ -99,6 +106,18 @@ def test_the_first_expression_that_matches_gives_the_weight(model):
     assert float(weighted_sum({}, {})) == 0.0
 
 
+@pytest.mark.parametrize("weights", ["a", [1], {"a": "b"}, {"(": 1.0}, {1: 1.0}])
+def test_weights_that_are_none(weights):
+    with pytest.raises(UserError, match="dictionary of numbers by regular expression"):
+        Objective(auxiliary_loss_weights=weights)
+
+
+@pytest.mark.parametrize("loss", ["a", None, CrossEntropy])
+def test_a_loss_that_is_no_function(loss):
+    with pytest.raises(UserError, match="loss_fn must be a function of outputs"):
+        Objective(loss)
+
+
 def test_an_expression_without_a_loss_names_those_that_are_there(model):
     _, losses, _ = call_with_reports(model, X)
     with pytest.raises(ValueError, match="'balnce'.*model/router_1/balance"):
@@ -144,4 +163,4 @@ def test_a_position_bias_that_nothing_reads_says_which_line_turns_it_off():
     assert "`encoder/TransformerStack.position_bias = None`" in message
     assert "TransformerStack" not in str(unused_variables(["model/scale"]))
     message = str(unused_variables([f"model/scale_{i}" for i in range(99)]))
-    assert "model/scale_4 and 94 more. Expected" in message
+    assert "model/scale_4, and 94 more. Expected" in message

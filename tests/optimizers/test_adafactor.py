@@ -354,6 +354,8 @@ def test_compiled_steps_equal_eager_steps():
         ({"epsilon_2": float("nan")}, "epsilon_2 must be > 0"),
         ({"min_dim_size_to_factor": "128"}, "min_dim_size_to_factor must be an int"),
         ({"learning_rate": "fast"}, "learning_rate"),
+        ({"weight_decay": "a"}, "weight_decay must be a number >= 0.*Received: .*'a'"),
+        ({"clipnorm": -1}, "clipnorm must be a number >= 0, or None.*clipnorm=-1"),
         ({"beta1": 0.9}, "beta1"),
     ],
 )

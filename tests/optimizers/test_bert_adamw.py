@@ -10,6 +10,19 @@ from tests.layers.harness import randomize
 from tests.models.tiny import tiny_encoder
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight_decay": "a"}, "weight_decay must be a number. Received: .*'a'"),
+        ({"epsilon": None}, "epsilon must be > 0. Received: epsilon=None"),
+        ({"beta_2": 3}, r"beta_2 must be in \[0, 1\). Received: beta_2=3"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        bert_adamw(0.1, **arguments)
+
+
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", slow_on_jax(["bert", "amlp"], but=["amlp"]))
 def test_what_decays(kind):

@@ -47,6 +47,22 @@ def test_a_copy_has_the_same_settings():
     assert (copy.warmup_steps, copy.use_ema) == (7, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"learning_rate": -1}, "learning_rate must be >= 0"),
+        ({"beta_1": "a"}, r"beta_1 must be in \[0, 1\]. Received: beta_1='a'"),
+        ({"beta_2": 1.0}, r"beta_2 must be in \[0, 1\)"),
+        ({"epsilon": 0.0}, "epsilon must be > 0"),
+        ({"warmup_steps": 1.5}, "warmup_steps must be an integer of at least 0"),
+        ({"weight_decay": "a"}, "weight_decay must be a number >= 0"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ScheduleFreeAdamW(**arguments)
+
+
 def test_a_schedule_is_refused():
     with pytest.raises(ValueError, match="warmup_steps in place of a schedule"):
         ScheduleFreeAdamW(WarmupConstant(0.1, warmup_steps=2))

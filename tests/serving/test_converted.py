@@ -96,6 +96,11 @@ def mixture():
     return MoE(num_experts=2, d_ff=12, router=SwitchRouter, name="experts")
 
 
+def test_ids_of_the_smallest_vocabularies():
+    assert set(converted.example_tokens(4, 2).flat) == {0, 1}  # padding and EOS
+    assert set(converted.example_tokens(4, 3).flat) == {0, 2}
+
+
 # Forms of an equation that a converter gets wrong or lacks are no part of a layer.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -240,7 +245,7 @@ def fake_graph(num_bytes=4):
 
     return types.SimpleNamespace(
         input_length=LENGTH,
-        weights=types.SimpleNamespace(num_bytes=num_bytes),
+        weights=types.SimpleNamespace(num_bytes=num_bytes, check_finite=lambda: None),
         function=lambda batch_size: function,
     )
 

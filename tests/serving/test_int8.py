@@ -1,6 +1,7 @@
 """Weights in 8 bits: their integers and scales, and files that hold them."""
 
 import functools
+import itertools
 import os
 import types
 
@@ -12,7 +13,7 @@ from remixer_tf import exporting
 from remixer_tf.decoding import T5Rules, beam_search
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export
-from remixer_tf.layers import Context, DecodeState, LengthMixing
+from remixer_tf.layers import Context, DecodeState, LengthMixing, RemixerBlock
 from remixer_tf.serving import converted, litert, onnx_graph, onnx_runtime
 from remixer_tf.serving.int8 import Matrices, matrices, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
@@ -65,13 +66,29 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path):
     model = tiny_decoder("gmlp")
     kernel = next(w for w in model.weights if w.path.endswith("wi/kernel"))
     kernel.assign(np.full(kernel.shape, np.inf))
-    with pytest.raises(UserError, match="int8 cannot hold .*wi/kernel"):
+    with pytest.raises(UserError, match="wi/kernel has values that are not finite"):
         StoredWeights(model, "int8")
     graph = TokenGraph(model, input_length=4, max_decode_length=4)
     folder = str(tmp_path / "new")
-    for name in ("litert", "onnx"):
-        with pytest.raises(UserError, match="int8 cannot hold .*wi/kernel"):
-            converted.export_tokens(graph, None, name, folder, "int8")
+    for name, weights in itertools.product(("litert", "onnx"), ("float32", "int8")):
+        with pytest.raises(UserError, match="wi/kernel has values that are not finite"):
+            converted.export_tokens(graph, None, name, folder, weights)
+    assert not os.path.exists(folder)
+
+
+@pytest.mark.parametrize(
+    ("composition", "product"),
+    [("full", True), ("multiplicative", True), ("none", False), ("subtractive", False)],
+)
+def test_a_factor_is_wide_where_activations_are_multiplied(composition, product):
+    """Only X_S * X' multiplies two activations ("Remixers", section 2.1, step 3)."""
+    block = RemixerBlock(max_length=4, causal=False, composition=composition)
+    block.build((None, None, 8))
+    model = types.SimpleNamespace(
+        weights=block.weights, _flatten_layers=lambda: [*block._flatten_layers()]
+    )
+    found = matrices(model).with_wide_factor
+    assert (block.wo._kernel.numpy() in found) == product
 
 
 @pytest.mark.parametrize("weights", ["float32", "int8"])

@@ -233,6 +233,12 @@ def test_a_wrong_line_is_named(folder, row, words):
         COPA.read("validation", False)
 
 
+def test_a_file_that_is_not_utf_8(folder):
+    (folder / "copa" / "val.jsonl").write_bytes(b'{"premise": "caf\xe9"}\n')
+    with pytest.raises(ValueError, match="val.jsonl is not UTF-8: .* at byte 16"):
+        COPA.read("validation", False)
+
+
 def test_a_file_that_is_not_there(folder):
     (folder / "hellaswag" / "val.jsonl").unlink()
     with pytest.raises(FileNotFoundError, match="hellaswag_val.jsonl.gz or val.jsonl"):

@@ -242,17 +242,17 @@ def bad_file(tmp_path):
 
 def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
     report = (
-        "mine: 8 of 12 rows are bad{}:\n"
-        "  train, wrong column count (expected 2): 3 (line 3, 4, 5 of {})\n"
-        "  train, empty target: 2 (line 6, 8 of {})\n"
-        "  train, invalid UTF-8: 1 (line 7 of {})\n"
-        "  train, malformed quotes: 2 (line 9, 13 of {})"
+        "mine: 8 of 12 rows are bad{}: "
+        "train, wrong column count (expected 2): 3 (line 3, 4, 5 of {}); "
+        "train, empty target: 2 (line 6, 8 of {}); "
+        "train, invalid UTF-8: 1 (line 7 of {}); "
+        "train, malformed quotes: 2 (line 9, 13 of {})."
     )
     options = {"inputs": "{t}", "targets": "{l}", "name": "mine"}
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"train": bad_file}, **options))
     assert str(error.value) == report.format("", *[bad_file] * 4) + (
-        "\nCorrect them, or leave them out with TableRows.on_bad_rows = 'skip'."
+        " Correct them, or leave them out with TableRows.on_bad_rows = 'skip'."
     )
     assert isinstance(error.value, configuration.UserError)
 
@@ -273,13 +273,13 @@ def test_bad_rows_of_json_lines(tmp_path):
     file = write(tmp_path / "a.jsonl", "\n".join(rows))
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"dev": file}, "{t}", "{l}"), "dev")
-    assert str(error.value).splitlines()[:-1] == [
-        "table: 9 of 10 rows are bad:",
-        f"  dev, malformed JSON object: 5 (line 2, 3, 4, 9, 10 of {file})",
-        f"  dev, no value of t: 2 (line 5, 7 of {file})",
-        f"  dev, empty target: 1 (line 6 of {file})",
-        f"  dev, invalid UTF-8: 1 (line 8 of {file})",
-    ]
+    assert str(error.value).startswith(
+        "table: 9 of 10 rows are bad: "
+        f"dev, malformed JSON object: 5 (line 2, 3, 4, 9, 10 of {file}); "
+        f"dev, no value of t: 2 (line 5, 7 of {file}); "
+        f"dev, empty target: 1 (line 6 of {file}); "
+        f"dev, invalid UTF-8: 1 (line 8 of {file}). Correct"
+    )
 
 
 def test_a_row_of_two_splits_stays_in_the_later(tmp_path, caplog):
@@ -293,12 +293,12 @@ def test_a_row_of_two_splits_stays_in_the_later(tmp_path, caplog):
     options = {"inputs": "{0}", "targets": "{1}", "header": False}
     with pytest.raises(ValueError) as error:
         texts_of(table_task(files, **options), "test")
-    assert str(error.value).splitlines()[:-1] == [
-        "table: 6 of 14 rows are bad:",
-        f"  train, also in dev: 1 (line 1 of {files['train']})",
-        f"  train, also in test: 4 (line 4, 5, 6, 7 of {files['train']})",
-        f"  dev, also in test: 1 (line 2 of {files['dev']})",
-    ]
+    assert str(error.value).startswith(
+        "table: 6 of 14 rows are bad: "
+        f"train, also in dev: 1 (line 1 of {files['train']}); "
+        f"train, also in test: 4 (line 4, 5, 6, 7 of {files['train']}); "
+        f"dev, also in test: 1 (line 2 of {files['dev']}). Correct"
+    )
     task = table_task(files, **options, on_bad_rows="skip")
     with caplog.at_level(logging.WARNING, "absl"):
         left = {split: [t for _, t, _ in texts_of(task, split)] for split in files}
@@ -346,6 +346,16 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
         ({"metrics": ["acuracy"]}, "list of accuracy, .* Received: .'acuracy'"),
         ({"metrics": "accuracy"}, "must be a list"),
         ({"on_bad_rows": "ignore"}, "'raise' or 'skip'"),
+        ({"name": 5}, "name must be a str of letters.* Received: name=5"),
+        ({"name": "a/b"}, "name must be a str of letters.* Received: name='a/b'"),
+        ({"shuffle_buffer_size": "a"}, "shuffle_buffer_size must be an integer"),
+        ({"columns": "ab"}, "columns must be a list of str, or None. .*'ab'"),
+        ({"columns": [1]}, "columns must be a list of str"),
+        ({"files": {"train": 5}}, r"files\['train'\] must be the path of a file"),
+        (
+            {"files": "a", "fractions": {"dev": "b"}},
+            r"fractions\['dev'\] must be a num",
+        ),
         ({"files": "a.tsv"}, "one file with fractions"),
         ({"fractions": {"train": 1.0}}, "files must be a dictionary"),
         ({"files": "a", "fractions": {"train": 0.8, "dev": 0.1}}, "sum to 1"),
@@ -364,19 +374,25 @@ def test_arguments_that_do_not_fit(change, message):
     [
         ("none.csv", {}, "There is no file .*none.csv'. In its folder: a.csv."),
         ("no/a.csv", {}, "There is no folder"),
-        ("a.csv", {"inputs": "{u}"}, "a.csv has no column 'u'.* It has: t, l, 0, 1."),
+        ("a.csv", {"inputs": "{u}"}, "no column 'u'.* It has: t, l. Its first line"),
+        ("a.csv", {"inputs": "{u}", "columns": ["a", "b"]}, "It has: a, b.$"),
+        ("a.csv", {"header": False}, "have no names, but numbers from 0 to 1.$"),
         ("a.dat", {}, "does not tell its format. Expected a folder"),
         ("", {}, "no .arrow or .parquet file in the folder"),
+        ("folder.tsv", {}, "folder.tsv cannot be read: .*Is a directory"),
+        ("latin.tsv", {}, "names of columns in .*latin.tsv are not UTF-8"),
         ("a.jsonl", {"columns": ["t"]}, "columns names the columns of .tsv and .csv"),
-        ("a.csv", {"columns": ["t", "t"]}, "Several columns are called 't'. Rename"),
+        ("a.csv", {"columns": ["t", "t"]}, "columns of .*a.csv are called 't'. Rename"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, name, options, message):
     for file in ("a.csv", "a.dat", "a.jsonl"):
         write(tmp_path / file, "t,l\na,b\n")
+    (tmp_path / "folder.tsv").mkdir()
+    write(tmp_path / "latin.tsv", b"caf\xe9\tl\n")
     options = {"inputs": "{t}", "targets": "{l}"} | options
     task = table_task({"train": str(tmp_path / name)}, **options)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    with pytest.raises(configuration.UserError, match=message):
         texts_of(task)
 
 

@@ -339,6 +339,8 @@ def test_other_models_and_files_are_refused(tmp_path):
     (folder / "config.json").unlink()
     (folder / "config.json").mkdir()
     assert "config.json cannot be read: Is a dir" in _error(folder, tmp_path)
+    (tmp_path / "t5x" / "checkpoint").mkdir(parents=True)
+    assert "checkpoint cannot be read: Is a dir" in _error(tmp_path / "t5x", tmp_path)
     (tmp_path / "other").write_bytes(b"\xc1")
     assert "not a checkpoint of T5X" in _error(tmp_path / "other", tmp_path)
     (tmp_path / "other").write_bytes(msgpack.packb({"optimizer": 3}))

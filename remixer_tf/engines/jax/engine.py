@@ -22,6 +22,7 @@ from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import TransformerStack
 from remixer_tf.optimizers.loss_scale import loss_scale_for
+from remixer_tf.optimizers.options import make_optimizer
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
@@ -90,7 +91,7 @@ class JaxEngine(Engine):
         if self._mesh.devices.flat[0].platform == "cpu":
             _warn_of_remat(self.model)
         with placed(lambda scalar: self._everywhere):
-            self.optimizer = optimizer()
+            self.optimizer = make_optimizer(optimizer)
             self.loss_scale = loss_scale_for(dtype_policy)
         self._compute_dtype = keras.DTypePolicy(dtype_policy).compute_dtype
         partition = self._layout.slot_partition(self.model)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import DIMENSIONS, axes_of
 from remixer_tf.models.build import build_model, declare
+from remixer_tf.optimizers.options import make_optimizer
 
 
 class Layout:
@@ -220,10 +221,11 @@ def declare_run(model, optimizer, dtype_policy):
     if keras.backend.backend() == "tensorflow":
         with tf.Graph().as_default():  # Variables of a graph have no memory.
             model = build_model(model, dtype_policy)
-            optimizer = optimizer()
+            optimizer = make_optimizer(optimizer)
             optimizer.build(model.trainable_variables)
         return model, optimizer
     model = declare(lambda: build_model(model, dtype_policy))
-    optimizer = optimizer()  # Its step and rate are numbers, and not declared.
+    # Its step and rate are numbers, and not declared.
+    optimizer = make_optimizer(optimizer)
     declare(lambda: optimizer.build(model.trainable_variables))
     return model, optimizer

@@ -24,6 +24,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers.loss_scale import loss_scale_for
+from remixer_tf.optimizers.options import make_optimizer
 
 
 class TensorFlowEngine(Engine):
@@ -56,7 +57,7 @@ class TensorFlowEngine(Engine):
     def build(self, model, optimizer, dtype_policy, objective=None):
         self.build_model(model, dtype_policy)
         with self._strategy.scope():
-            self.optimizer = optimizer()
+            self.optimizer = make_optimizer(optimizer)
             self.loss_scale = loss_scale_for(dtype_policy)
         self._compute_dtype = keras.DTypePolicy(dtype_policy).compute_dtype
         self._train_step = TrainStep(

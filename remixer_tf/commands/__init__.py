@@ -19,7 +19,6 @@ COMMANDS = (
     *("train_vocabulary", "cache", "data_report", "compare", "pictures", "costs"),
     *("report", "lm_eval", "presets", "tasks", "quickstart"),
 )
-RENAMED = {"inspect": "data_report", "profile": "costs"}
 
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
@@ -34,8 +33,6 @@ def load_command(name):
     Raises:
         UserError: there is none of this name.
     """
-    if name in RENAMED:
-        raise UserError(f"there is no command {name!r}: it is {RENAMED[name]!r} now.")
     if name not in COMMANDS:
         raise UserError(
             f"there is no command {name!r}.{nearest(name, COMMANDS)} There are: "

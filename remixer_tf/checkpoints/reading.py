@@ -220,7 +220,7 @@ def model_groups(model):
 
 
 def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):
-    """Returns the value of a `keras.Variable` for a checkpoint.
+    """Returns the value of a `keras.Variable` for a checkpoint. All hosts call it.
 
     On TensorFlow it is a `tf.Variable`. On JAX it is a copy, since the next step may
     take the memory. Its integers are int64, as on TensorFlow; a backend casts them when

@@ -186,7 +186,10 @@ class Checkpoints:
             except (OSError, ValueError) as error:  # ValueError is tensorstore's.
                 self._error = error
         else:
-            copies = self._engine.values(groups)
+            copies = {
+                group: {k: saved_value(v, self._engine.to_numpy) for k, v in x.items()}
+                for group, x in groups.items()
+            }
         if self._host.index:
             return finish, None
         with tf.device("CPU"):

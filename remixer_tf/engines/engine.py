@@ -12,7 +12,6 @@ from remixer_tf.checkpoints.reading import (
     LEARNING_RATE,
     model_groups,
     named_variables,
-    saved_value,
 )
 from remixer_tf.errors import UserError
 from remixer_tf.models.build import machine_memory
@@ -207,19 +206,6 @@ class Engine(abc.ABC):
         if self.loss_scale is not None:
             groups["loss_scale"] = {v.name: v for v in self.loss_scale.variables}
         return groups
-
-    def values(self, groups):
-        """Returns groups as of `variables`, as arrays that TensorFlow can read here.
-
-        All hosts call it. The arrays are valid until the next step.
-        """
-        return {
-            group: {
-                path: saved_value(variable, self.to_numpy)
-                for path, variable in variables.items()
-            }
-            for group, variables in groups.items()
-        }
 
     def to_numpy(self, variable):
         """Returns the whole value of a `keras.Variable`. All hosts call it."""

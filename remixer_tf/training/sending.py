@@ -9,8 +9,6 @@ from remixer_tf.checkpoints.whole_folder import read_json, write_whole
 from remixer_tf.errors import UserError
 from remixer_tf.training.session import Session
 
-_KNOWN = {"run_id": str, "lines": int}  # of each logger in loggers.json
-
 
 class Sending:
     """Sends each new line of metrics.jsonl, as a context manager around the loop.
@@ -59,7 +57,7 @@ class Sending:
                 self._send()
 
     def _start(self):
-        state = _read_state(self._path("loggers.json"))
+        state = read_json(self._path("loggers.json")) or {}
         for logger in self._session.launch.watching.loggers:
             name = type(logger).__name__
             known = state.get(name, {})
@@ -123,13 +121,3 @@ class Sending:
 
     def _path(self, name):
         return os.path.join(self._session.model_dir, name)
-
-
-def _read_state(path):
-    """Returns what loggers.json has, without what is missing or damaged."""
-    state = read_json(path)
-    return {
-        name: known
-        for name, known in (state if isinstance(state, dict) else {}).items()
-        if isinstance(known, dict) and {k: type(x) for k, x in known.items()} == _KNOWN
-    }

@@ -176,13 +176,9 @@ def test_a_logger_that_comes_later_gets_all(tmp_path):
     assert logger.sent == lines(tmp_path) and len(logger.sent) == 6
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["{", "[1]", '{"Recorder": 5}', '{"Recorder": {"run_id": "", "lines": "x"}}'],
-)
-def test_a_damaged_note_of_what_was_sent_sends_all(tmp_path, text):
+def test_a_damaged_note_of_what_was_sent_sends_all(tmp_path):
     run(tmp_path, 4)
-    (tmp_path / "loggers.json").write_text(text)
+    (tmp_path / "loggers.json").write_text("{")
     run(tmp_path, 8, logger := Recorder())
     assert logger.sent == lines(tmp_path)
 

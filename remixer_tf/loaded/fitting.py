@@ -56,8 +56,6 @@ def table_bindings(run, files, table):
             "none. evaluate() without a table evaluates the run's own task."
         )
     for file in files.values():
-        if not isinstance(file, (str, os.PathLike)):
-            raise TypeError(f"Expected: the path of a table. Received: {file!r:.200}")
         check_paths(table=file)
     if isinstance(table, dict) and (own := {"files", "rows"} & table.keys()):
         raise UserError(

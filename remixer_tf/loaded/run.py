@@ -349,16 +349,14 @@ class LoadedRun:
         inputs, one = listed(inputs)
         targets, also_one = listed(targets)
         check_integers(batch_size=batch_size)
-        if one != also_one:
-            given = "inputs are" if one else "targets are"
+        if one != also_one or len(inputs) != len(targets):
+            given = [
+                "a str" if single else f"a list of {len(texts)}"
+                for single, texts in ((one, inputs), (also_one, targets))
+            ]
             raise UserError(
-                "score() takes two str or two lists of str. Received: the "
-                f"{given} a str, and the other a list."
-            )
-        if len(inputs) != len(targets):
-            raise UserError(
-                "score() takes as many inputs as targets. Received: "
-                f"{len(inputs)} and {len(targets)}"
+                "score() takes two str, or two lists of as many str. Received: "
+                f"{' and '.join(given)}."
             )
         scorer = self._scoring()
         long = LongTexts(on_long, "pairs are longer than the model reads")

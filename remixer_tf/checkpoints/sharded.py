@@ -7,7 +7,6 @@ They have these files besides those of `writing`:
 """
 
 import contextlib
-import json
 import os
 import zlib
 
@@ -18,7 +17,7 @@ import tensorflow as tf
 from etils import epath
 
 from remixer_tf.checkpoints.damage import DamagedError
-from remixer_tf.checkpoints.whole_folder import read_json, write_whole
+from remixer_tf.checkpoints.whole_folder import read_json, write_json
 from remixer_tf.errors import StorageError
 
 _SECONDS = 3600  # the most that hosts wait for each other's writing
@@ -52,15 +51,14 @@ def save(folder, groups):
 
 def write_checksums(folder):
     """Writes the checksums of what `save` wrote. One process calls it."""
-    write_whole(f"{folder}/checksums.json", json.dumps(_checksums(folder)))
+    write_json(f"{folder}/checksums.json", _checksums(folder))
 
 
 def check_checksums(folder):
     """Raises DamagedError if a file is missing or changed."""
-    written, found = read_json(f"{folder}/checksums.json"), _checksums(folder)
-    other = ["checksums.json"]
-    if isinstance(written, dict):
-        other = sorted(k for k in written if written[k] != found.get(k))
+    written = read_json(f"{folder}/checksums.json") or {"checksums.json": 0}
+    found = _checksums(folder)
+    other = sorted(k for k in written if written[k] != found.get(k))
     if other:
         raise DamagedError(
             f"The checkpoint {folder} is damaged: {', '.join(other[:3])} are missing "

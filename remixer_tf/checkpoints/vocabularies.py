@@ -4,7 +4,6 @@ With another vocabulary's ids a model would answer nonsense without an error.
 """
 
 import filecmp
-import json
 import os
 import re
 
@@ -13,7 +12,7 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
-from remixer_tf.checkpoints.whole_folder import read_json, write_whole
+from remixer_tf.checkpoints.whole_folder import read_json, write_json
 from remixer_tf.errors import UserError
 
 FOLDER = "vocabularies"
@@ -28,7 +27,7 @@ def remember_vocabularies(model_dir, vocabularies):
         name: vocabulary | _copy_file(model_dir, vocabulary)
         for name, vocabulary in vocabularies.items()
     }
-    write_whole(_path(model_dir), json.dumps(written, indent=2))
+    write_json(_path(model_dir), written)
 
 
 def forget_vocabularies(model_dir):

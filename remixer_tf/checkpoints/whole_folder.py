@@ -24,6 +24,11 @@ def write_whole(path, text):
     tf.io.gfile.rename(f"{path}.writing", path, overwrite=True)
 
 
+def write_json(path, value):
+    """Writes a JSON file as `write_whole` does."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
 def read_json(path):
     """Returns what a JSON file holds; None if it is missing or damaged."""
     try:

@@ -24,7 +24,7 @@ from seqio import utils
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.vocabularies import compare_vocabularies
-from remixer_tf.checkpoints.whole_folder import whole_folder
+from remixer_tf.checkpoints.whole_folder import whole_folder, write_json
 from remixer_tf.data.lengths import splits_of
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
 from remixer_tf.errors import MissingFileError, UserError
@@ -65,7 +65,7 @@ def write_caches(task, directory, num_shards=16, splits=None):
                 split: _write_split(subtask, temporary, split, num_shards)
                 for split in splits or splits_of(subtask)
             }
-            _write_json(_vocabularies(temporary), describe_vocabularies(subtask))
+            write_json(_vocabularies(temporary), describe_vocabularies(subtask))
             with tf.io.gfile.GFile(_completed(temporary), "w") as file:
                 file.write("\n")  # Without a write there would be no file.
         for split, numbers in stats.items():
@@ -198,8 +198,8 @@ def _write_split(task, folder, split, num_shards):
         "features": features,
         "seqio_version": seqio.__version__,
     }
-    _write_json(utils.get_cached_info_path(folder, split), info)
-    _write_json(utils.get_cached_stats_path(folder, split), stats)
+    write_json(utils.get_cached_info_path(folder, split), info)
+    write_json(utils.get_cached_stats_path(folder, split), stats)
     return stats
 
 
@@ -245,8 +245,3 @@ def _read_json(path):
         raise UserError(
             f"The cache is damaged: {path} is missing or no JSON. Write another cache."
         ) from None
-
-
-def _write_json(path, value):
-    with tf.io.gfile.GFile(path, "w") as file:
-        json.dump(value, file, indent=2, sort_keys=True)

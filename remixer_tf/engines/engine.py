@@ -183,10 +183,8 @@ class Engine(abc.ABC):
             return
         weights = self.model.trainable_variables
         own = [keras.ops.copy(weight.value) for weight in weights]
-        averages = self.optimizer._model_variables_moving_average
         try:
-            for weight, average in zip(weights, averages, strict=True):
-                weight.assign(average.value)
+            self.optimizer.finalize_variable_values(weights)
             yield
         finally:
             for weight, value in zip(weights, own, strict=True):

@@ -3,8 +3,9 @@
 import math
 import os
 
+from remixer_tf.checkpoints.whole_folder import write_json
 from remixer_tf.errors import UserError, nearest
-from remixer_tf.evaluation.results import metrics_by_name, write_json
+from remixer_tf.evaluation.results import metrics_by_name
 
 
 class Best:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf import console
-from remixer_tf.checkpoints.whole_folder import write_whole
+from remixer_tf.checkpoints.whole_folder import write_json
 from remixer_tf.errors import StorageError
 from remixer_tf.training.run_files import append_metrics
 
@@ -63,11 +63,6 @@ def write_result(model_dir, kind, result, examples=None):
         append_metrics(model_dir, result["step"], metrics_by_name(result))
         # Last, since it says that all is there.
         write_json(os.path.join(folder, f"{kind}.json"), result)
-
-
-def write_json(path, value):
-    """Writes a file that readers never see half written."""
-    write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 @functools.cache

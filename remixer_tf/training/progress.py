@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import datetime
 import time
 
 from remixer_tf import console
@@ -149,10 +150,8 @@ def _rates(lap, unit):
 
 
 def format_seconds(seconds):
-    """Returns hours, minutes and seconds, such as '1:02:03'."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
+    """Returns a time such as '1:02:03', and above a day '1 day, 2:03:04'."""
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def _make_bar():

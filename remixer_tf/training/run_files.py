@@ -16,7 +16,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.checkpoints.whole_folder import write_whole
+from remixer_tf.checkpoints.whole_folder import write_json, write_whole
 
 _SHOWN = 10
 
@@ -108,7 +108,7 @@ def write_summary(model_dir, summary, replace=True):
     """Writes train_summary.json; unless `replace`, only if it is missing."""
     path = os.path.join(model_dir, "train_summary.json")
     if replace or not tf.io.gfile.exists(path):
-        write_whole(path, json.dumps(summary, indent=2))
+        write_json(path, summary)
 
 
 def remove_summary(model_dir):

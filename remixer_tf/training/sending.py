@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from remixer_tf.checkpoints.whole_folder import read_json, write_whole
+from remixer_tf.checkpoints.whole_folder import read_json, write_json
 from remixer_tf.errors import UserError
 from remixer_tf.training.session import Session
 
@@ -97,7 +97,7 @@ class Sending:
                         f"warning: {name} takes no lines, and gets them later: {error}"
                     )
                 self._failed[name] = error
-        write_whole(self._path("loggers.json"), json.dumps(self._state, indent=2))
+        write_json(self._path("loggers.json"), self._state)
 
     def _read(self):
         """Reads the new whole lines of metrics.jsonl."""

@@ -36,7 +36,7 @@ def message_of(function, *arguments, **options):
     """The line that a command would show for what `function` raises."""
     with pytest.raises(configuration.UserError) as error:
         function(*arguments, **options)
-    message = error.value.message
+    message = str(error.value)
     assert "\n" not in message
     return message
 

@@ -111,7 +111,7 @@ def test_names_of_ones_own(tmp_path, monkeypatch, binding, words):
         return
     with pytest.raises(configuration.UserError) as error:
         configuration.parse_gin([], [binding], modules=["named_parts"])
-    assert words in error.value.message
+    assert words in str(error.value)
 
 
 def test_gin_configurable_on_a_layer_is_told(tmp_path, monkeypatch):

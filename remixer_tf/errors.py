@@ -4,6 +4,7 @@ A check's one message comes before anything else fails.
 """
 
 import difflib
+import importlib
 import inspect
 import numbers
 import os
@@ -50,6 +51,17 @@ class NotFiniteError(UserError, FloatingPointError):
 
 class MissingLibraryError(UserError, ImportError):
     """An optional library is not installed."""
+
+
+def library(module, what, extra):
+    """Imports a module of an optional library, or says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"{what} needs {module}, which cannot be imported ({error}). Install it: "
+            f"python -m pip install 'remixer_tf[{extra}]'"
+        ) from None
 
 
 def nearest(name, names):

@@ -8,17 +8,12 @@ from absl import logging
 
 from remixer_tf.data.codec import pad, ragged
 from remixer_tf.decoding import Sampling, greedy_decode, sample
-from remixer_tf.errors import MissingLibraryError, UserError, check_integers
+from remixer_tf.errors import UserError, check_integers, library
 from remixer_tf.serving.text_scorer import quarters
 
-try:
-    from lm_eval.api.model import LM
-    from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
-except ModuleNotFoundError as error:
-    raise MissingLibraryError(
-        f"lm-evaluation-harness is not installed ({error}). Install it with: "
-        "pip install 'remixer_tf[lm_eval]'"
-    ) from None
+_HARNESS = "lm-evaluation-harness", "lm_eval"
+LM = library("lm_eval.api.model", *_HARNESS).LM
+utils = library("lm_eval.models.utils", *_HARNESS)
 
 _NO_CHAT = (
     "Models of remixer_tf have no chat template. Run the task without "
@@ -110,8 +105,8 @@ class HarnessModel(LM):
             for context, texts in self._generate(places, max_length, sampling):
                 for i, text in zip(places[context], texts, strict=True):
                     arguments = requests[i].args
-                    until = normalize_gen_kwargs(arguments[1])["until"]
-                    results[i] = postprocess_generated_text(text, until, None)
+                    until = utils.normalize_gen_kwargs(arguments[1])["until"]
+                    results[i] = utils.postprocess_generated_text(text, until, None)
                     self.cache_hook.add_partial("generate_until", arguments, results[i])
         return results
 
@@ -184,7 +179,7 @@ class HarnessModel(LM):
         """Returns a request's tokens at most, and `Sampling`, None for greedy."""
         lengths, one_row = self._codec.lengths, self._codec.one_row
         longest = lengths["targets"] // (2 if self._codec.running_text else 1)
-        given = normalize_gen_kwargs(arguments, default_max_gen_toks=longest)
+        given = utils.normalize_gen_kwargs(arguments, default_max_gen_toks=longest)
         known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
         if unknown := sorted(given.keys() - known):
             raise UserError(

@@ -1,6 +1,5 @@
 """A model's graph as a file of LiteRT or ONNX, compared with TensorFlow's answers."""
 
-import importlib
 import json
 import os
 import tempfile
@@ -10,7 +9,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.errors import MissingLibraryError, UserError
+from remixer_tf.errors import UserError, library
 from remixer_tf.serving import litert, onnx_runtime
 
 RUNTIMES = {"litert": litert, "onnx": onnx_runtime}
@@ -19,15 +18,8 @@ MAX_BYTES = 2**31  # of either format's file
 
 def check_runtime(name):
     """Raises ImportError if the extra of a runtime of `RUNTIMES` is not installed."""
-    runtime = RUNTIMES[name]
-    try:
-        for module in runtime.MODULES:
-            importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingLibraryError(
-            f"{error.name} is missing. Install what --format={name} needs: "
-            f"python -m pip install 'remixer_tf[{runtime.EXTRA}]'"
-        ) from error
+    for module in RUNTIMES[name].MODULES:
+        library(module, f"--format={name}", RUNTIMES[name].EXTRA)
 
 
 def export_tokens(graph, task, name, folder, weights="float32"):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.errors import MissingLibraryError
+from remixer_tf.errors import library
 from remixer_tf.serving.requests import MAX_ROWS, batch_calls, limit_requests
 
 
@@ -113,14 +113,10 @@ def _write_warm_up(folder, functions, text, batch_sizes):
 
 def import_messages():
     """Returns TensorFlow Serving's modules of requests and of logs."""
-    try:
-        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
-    except ImportError as error:
-        raise MissingLibraryError(
-            "Warm-up requests need tensorflow-serving-api. Install it: "
-            "pip install 'remixer_tf[serving]'"
-        ) from error
-    return predict_pb2, prediction_log_pb2
+    return tuple(
+        library(f"tensorflow_serving.apis.{name}_pb2", "warm_up", "serving")
+        for name in ("predict", "prediction_log")
+    )
 
 
 def size_on_disk(folder):

@@ -4,11 +4,10 @@ gin binds them in one line, such as `Watching.loggers = [@WandbLogger()]`. A log
 your own has the same three methods.
 """
 
-import importlib
 import os
 import secrets
 
-from remixer_tf.errors import MissingLibraryError
+from remixer_tf.errors import library
 
 
 class WandbLogger:
@@ -31,7 +30,7 @@ class WandbLogger:
     """
 
     def __init__(self, project=None, name=None):
-        self._wandb = _library("wandb", "WandbLogger")
+        self._wandb = library("wandb", "WandbLogger", "wandb")
         self._project = project
         self._name = name
 
@@ -88,7 +87,7 @@ class MlflowLogger:
     """
 
     def __init__(self, experiment=None, name=None):
-        self._mlflow = _library("mlflow", "MlflowLogger")
+        self._mlflow = library("mlflow", "MlflowLogger", "mlflow")
         self._experiment = experiment
         self._name = name
 
@@ -110,16 +109,6 @@ class MlflowLogger:
         """Ends: "finished", "stopped" by a signal, or "failed"."""
         states = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
         self._mlflow.end_run(states[status])
-
-
-def _library(name, logger):
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"{logger} needs {name}, which cannot be imported ({error}). Install it: "
-            f"python -m pip install 'remixer_tf[{name}]'"
-        ) from None
 
 
 def _name(model_dir):

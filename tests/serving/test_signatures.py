@@ -370,7 +370,7 @@ def test_an_image_classifier_takes_images_in(tmp_path):
 
 
 def test_without_the_extra_nothing_is_written(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
+    monkeypatch.setitem(sys.modules, "tensorflow_serving.apis.predict_pb2", None)
     with pytest.raises(ImportError, match=r"pip install 'remixer_tf\[serving\]'"):
         saved_model.export(keras.Sequential(), str(tmp_path / "a"), "", warm_up=True)
     assert not os.listdir(tmp_path)

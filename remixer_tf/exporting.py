@@ -74,7 +74,7 @@ def export_run(
     from remixer_tf.weights.adapters import save_adapters
 
     check_export(format, weights, **options)
-    configuration.check_on_tensorflow("An export")
+    configuration.check_backend("An export")
     check_absent(folder)  # before the model is built, which takes long
     if format == "saved_model":
         return _saved_model(run, model_dir, folder, step, weights, options)

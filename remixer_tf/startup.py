@@ -46,12 +46,12 @@ def load_tensorflow():
                     os.write(2, line)
 
 
-def check_on_tensorflow(what):
-    """Raises a UserError if Keras runs on a library that cannot do `what`."""
+def check_backend(what, backend="tensorflow"):
+    """Raises a UserError if Keras runs on another library than `what` needs."""
     import keras  # late: it is slow to import
 
-    if (backend := keras.backend.backend()) != "tensorflow":
+    if (runs_on := keras.backend.backend()) != backend:
         raise UserError(
-            f"{what} needs Keras on TensorFlow, and it runs on {backend}. Unset "
-            "KERAS_BACKEND for it: checkpoints are the same on both."
+            f"{what} needs Keras on {backend}, and it runs on {runs_on}. Set "
+            f"KERAS_BACKEND={backend} for it: checkpoints are the same on both."
         )

@@ -49,7 +49,7 @@ def run(options):
     from remixer_tf.analysis.cost_table import write_profiles
     from remixer_tf.serving.lines import open_text_output
 
-    configuration.check_on_tensorflow("Counting")
+    configuration.check_backend("Counting")
     own = [configuration.run_configuration(options)] if options.model_dir else []
     files = [*own, *options.gin_file, *_files_of_tables(options)]
     if not files:

@@ -65,7 +65,7 @@ def _restore(options, batch_size):
 
 def run(options):
     configuration.read_run(options)
-    configuration.check_on_tensorflow("lm-evaluation-harness")
+    configuration.check_backend("lm-evaluation-harness")
     import remixer_tf.evaluation.lm_harness  # noqa: F401, says how to install lm_eval
     from remixer_tf.serving.lines import open_text_output
 

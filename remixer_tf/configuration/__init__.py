@@ -27,4 +27,4 @@ from remixer_tf.configuration.gin_files import (
 )
 from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.errors import UserError
-from remixer_tf.startup import check_on_tensorflow, load_tensorflow
+from remixer_tf.startup import check_backend, load_tensorflow

@@ -37,6 +37,7 @@ from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.models.keras_model import html_table
 from remixer_tf.run import Run
 from remixer_tf.serving.token_graph import searchable
+from remixer_tf.startup import check_backend
 from remixer_tf.weights.adapters import load_adapters
 from remixer_tf.weights.run import write_run
 from remixer_tf.weights.source import check_model, take
@@ -288,11 +289,7 @@ class LoadedRun:
             >>> for piece in run.stream("the cat slept"):
             ...     print(piece, end="")
         """
-        if keras.backend.backend() != "tensorflow":
-            raise UserError(
-                "stream() needs TensorFlow: JAX returns when all is decoded. Use "
-                "generate(), or unset KERAS_BACKEND."
-            )
+        check_backend("stream()")
         if not isinstance(text, str):
             raise TypeError(f"stream() takes one str. Received: {text!r:.200}")
         check_unicode(text)
@@ -774,11 +771,7 @@ class LoadedRun:
     @_once
     def _signature(self, name):
         """A signature of an encoder's export, traced with gin's values."""
-        if keras.backend.backend() != "tensorflow":
-            raise UserError(
-                f"{name}() needs TensorFlow. Unset KERAS_BACKEND: the checkpoint is "
-                "the same."
-            )
+        check_backend(f"{name}()")
         kind = "text_encoder" if self.run.task is not None else "image_to_class"
         with self.settings.in_force():
             model, _ = configuration.call(kind, self.run, self.model_dir)

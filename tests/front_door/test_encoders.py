@@ -248,9 +248,9 @@ def test_a_model_that_cannot_says_so(encoder, spans, vision, lm_run, bytes_run):
 
 @pytest.mark.skipif(not ON_JAX, reason="what JAX cannot")
 def test_what_jax_cannot_is_one_sentence(encoder, lm_run):
-    with pytest.raises(UserError, match=r"classify\(\) needs TensorFlow"):
+    with pytest.raises(UserError, match=r"classify\(\) needs Keras on tensorflow"):
         encoder.classify("a")
-    with pytest.raises(UserError, match=r"stream\(\) needs TensorFlow"):
+    with pytest.raises(UserError, match=r"stream\(\) needs Keras on tensorflow"):
         rt.load(lm_run).stream("a")
 
 

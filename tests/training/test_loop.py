@@ -412,7 +412,7 @@ def test_wrong_arguments(tmp_path, options, words):
 
 def test_the_other_engine_says_what_it_needs(tmp_path):
     other = TensorFlowEngine if ON_JAX else JaxEngine
-    needs = "needs Keras on TensorFlow.*jax" if ON_JAX else "KERAS_BACKEND=jax"
+    needs = "needs Keras on tensorflow.*jax" if ON_JAX else "KERAS_BACKEND=jax"
     with pytest.raises(ValueError, match=needs):
         run(tmp_path, 1, engine=other)
     assert not os.listdir(tmp_path)

@@ -23,6 +23,7 @@ from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import TransformerStack
 from remixer_tf.optimizers.loss_scale import loss_scale_for
 from remixer_tf.optimizers.options import make_optimizer
+from remixer_tf.startup import check_backend
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
@@ -67,12 +68,7 @@ class JaxEngine(Engine):
                 f"Received: {checkpoint_format!r}"
             )
         self.checkpoint_format = checkpoint_format
-        if keras.backend.backend() != "jax":
-            raise UserError(
-                "JaxEngine needs Keras on JAX, and it runs on "
-                f"{keras.backend.backend()}. Set the variable KERAS_BACKEND=jax, or "
-                "--gin.Run.engine=@backend_engine, which chooses."
-            )
+        check_backend("JaxEngine", "jax")
         self._layout = Layout(mesh_shape, layout_rules)
         self.num_replicas = self._layout.num_batch_parts
         axes = self._layout.axes or {"data": 1}

@@ -20,11 +20,11 @@ from remixer_tf.engines.tensorflow.strategy import (
     uses_xla,
 )
 from remixer_tf.engines.tensorflow.trace import write_json_traces
-from remixer_tf.errors import UserError
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers.loss_scale import loss_scale_for
 from remixer_tf.optimizers.options import make_optimizer
+from remixer_tf.startup import check_backend
 
 
 class TensorFlowEngine(Engine):
@@ -41,12 +41,7 @@ class TensorFlowEngine(Engine):
     """
 
     def __init__(self, strategy="single", jit_compile=None):
-        if (backend := keras.backend.backend()) != "tensorflow":
-            raise UserError(
-                "TensorFlowEngine needs Keras on TensorFlow, and it runs on "
-                f"{backend}. Unset KERAS_BACKEND, or let @backend_engine choose: set "
-                "--gin.Run.engine to it."
-            )
+        check_backend("TensorFlowEngine")
         self._strategy = get_strategy(strategy)
         self._jit_compile = uses_xla(jit_compile)
         self.host = get_host(self._strategy)

@@ -33,40 +33,22 @@ def add_arguments(parser):
     add_number(parser, "--batch_size", help, default=64)
 
 
-def harness_model(batch_size=64, trust=False, **options):
-    """Returns a run as a model for `lm_eval.simple_evaluate(model=...)`.
+def harness_model(run, batch_size=64):
+    """Returns a run of `remixer_tf.load` for `lm_eval.simple_evaluate(model=...)`.
 
-    Args:
-        batch_size: int, the requests answered together.
-        trust: bool, see `--trust`.
-        options: those of `remixer_tf score`: model_dir=RUN, step=N, gin_file=FILE, and
-            `**{"gin.NAME": VALUE}`.
-
-    Raises:
-        UserError: see `configuration.read_run` and `text_scorer`.
+    `batch_size` requests are answered together. Raises a ValueError if the model gives
+    texts no likelihood.
     """
-    options = configuration.parse_command_line(
-        [f"--{name}={value}" for name, value in options.items()] + ["--trust"] * trust,
-        "Restores a run as a model of lm-evaluation-harness.",
-        configuration.add_run,
-    )
-    configuration.read_run(options)
-    return _restore(options, batch_size)[0]
-
-
-def _restore(options, batch_size):
-    """Returns the model of a run, and its step."""
-    # Says how to install lm_eval.
     from remixer_tf.evaluation.lm_harness import HarnessModel
 
-    scorer, step = configuration.call_on_run("text_scorer", options)
-    return HarnessModel(scorer, batch_size), step
+    configuration.check_backend("lm-evaluation-harness")
+    return HarnessModel(run.scorer(), batch_size)
 
 
 def run(options):
     configuration.read_run(options)
     configuration.check_backend("lm-evaluation-harness")
-    import remixer_tf.evaluation.lm_harness  # noqa: F401, says how to install lm_eval
+    from remixer_tf.evaluation.lm_harness import HarnessModel  # names the extra
     from remixer_tf.serving.lines import open_text_output
 
     # isort: split
@@ -86,9 +68,9 @@ def run(options):
             f"{nearest(unknown[0], manager.all_tasks)} {how}"
         )
     with open_text_output(options.output or os.devnull) as output:
-        model, step = _restore(options, options.batch_size)
+        scorer, step = configuration.call_on_run("text_scorer", options)
         results = simple_evaluate(
-            model=model,
+            model=HarnessModel(scorer, options.batch_size),
             tasks=manager.match_tasks(names),
             task_manager=manager,
             num_fewshot=options.num_fewshot,

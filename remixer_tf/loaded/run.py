@@ -355,7 +355,7 @@ class LoadedRun:
                 "score() takes two str, or two lists of as many str. Received: "
                 f"{' and '.join(given)}."
             )
-        scorer = self._scoring()
+        scorer = self.scorer()
         long = LongTexts(on_long, "pairs are longer than the model reads")
         pairs = (
             scorer.encode(a.encode(), b.encode())
@@ -391,7 +391,7 @@ class LoadedRun:
         if not isinstance(text, str) or not text:
             raise TypeError(f"perplexity() takes a text. Received: {text!r:.200}")
         check_unicode(text)
-        scorer = self._scoring().keeping_ends()
+        scorer = self.scorer().keeping_ends()
         if not scorer.codec.one_row:
             raise UserError(
                 "perplexity() is for language models, which read one text. Received: "
@@ -749,7 +749,8 @@ class LoadedRun:
         return compiled(model.decode_step), prefill
 
     @_once
-    def _scoring(self):
+    def scorer(self):
+        """The `TextScorer` of the run, see `remixer_tf.serving.text_scorer`."""
         with self.settings.in_force():
             return configuration.call("text_scorer", self.run, self.model_dir)[0]
 

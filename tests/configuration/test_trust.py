@@ -2,9 +2,9 @@
 
 import pytest
 
+import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
-from remixer_tf.commands.lm_eval import harness_model
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -80,10 +80,10 @@ def test_every_command_that_reads_a_run(tmp_path, marker, command):
         run_command(command, [run, *ALSO.get(command, [])])
 
 
-def test_the_harness_reads_a_run_so_too(tmp_path, marker):
+def test_python_reads_a_run_so_too(tmp_path, marker):
     write_run(tmp_path, "import evil_parts")
     with pytest.raises(configuration.UserError, match="--module_import=evil_parts"):
-        harness_model(model_dir=tmp_path)
+        rt.load(tmp_path)
 
 
 def test_what_the_user_trusts(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import seqio
 pytest.importorskip("lm_eval")
 import lm_eval
 
+import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.commands.lm_eval import harness_model
@@ -205,9 +206,7 @@ def test_the_harness_says_what_score_and_infer_say(run, tmp_path, capsys):
 def test_in_python(run, tmp_path):
     write_task(tmp_path, "choose", ROWS, YAML["choose"])
     results = lm_eval.simple_evaluate(
-        model=harness_model(
-            batch_size=2, model_dir=run[0], **{"gin.text_scorer.step": 1}
-        ),
+        model=harness_model(rt.load(run[0], 1), batch_size=2),
         tasks=["choose"],
         task_manager=lm_eval.tasks.TaskManager(
             include_path=str(tmp_path), include_defaults=False

@@ -18,6 +18,7 @@ from remixer_tf.engines.jax.layout import (
 from remixer_tf.engines.tensorflow.flops import op_flops, peak_bytes, variable_bytes
 from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.layers import LengthMixing
+from remixer_tf.models.adapters import is_frozen
 from remixer_tf.models.batches import throughput_unit
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
@@ -178,7 +179,9 @@ def _parts(model, forward):
     known = {layer.name for layer in layers}
     mixing = {layer.name for layer in layers if isinstance(layer, LengthMixing)}
     parts = {}
-    for variable in model.trainable_variables:
+    for variable in model.variables:
+        if not (variable.trainable or is_frozen(variable)):
+            continue
         names = variable.path.split("/")[1:-1]
         part = parts.setdefault(_place(names, mixing), Part())
         part.parameters += math.prod(variable.shape)

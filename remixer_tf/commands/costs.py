@@ -91,11 +91,13 @@ def _profile(file, options):
         for name, default in _BATCH.items()
     }
     lengths = {"inputs": batch["input_length"], "targets": batch["target_length"]}
+    # Without task, lengths and vocabulary: their files need not be there.
+    run = configuration.call("Run", model, None, None, None)
     arguments = {
-        "model": model,
+        "model": run.make_model,
         "batch_size": batch["batch_size"],
         "feature_lengths": lengths,
-        "dtype_policy": configuration.get_value("Run.dtype_policy", "float32"),
+        "dtype_policy": run.dtype_policy,
     }
     optimizer = configuration.get_value("train.optimizer", Adafactor)
     layout = configuration.configured_layout()

@@ -14,8 +14,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--dry_run",
         action="store_true",
-        help="build the model, read one batch, say what would run, and stop; for a "
-        "mesh with more devices than there are, say what each would hold",
+        help="build the model, read one batch, say what would run, and stop",
     )
     parser.add_argument(
         "--no_layer_checks",
@@ -43,48 +42,14 @@ def _steps(text):
 
 def run(options):
     configuration.read_configuration(options)
-    import keras
-
     from remixer_tf.data.failures import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
-    from remixer_tf.engines.jax.engine import MissingDevicesError
 
-    try:
-        dry = vocabularies_for_a_while() if options.dry_run else nullcontext()
-        with dry, data_errors():
-            engine = configuration.get_value("Run.engine")
-            if options.dry_run and engine and keras.backend.backend() == "jax":
-                engine()  # Missing devices come first; no vocabulary is needed yet.
-            configuration.train(
-                options.model_dir,
-                dry_run=options.dry_run,
-                layer_checks=not options.no_layer_checks,
-                profile=options.profile,
-            )
-    except MissingDevicesError:
-        if not options.dry_run:
-            raise
-        print(_each_device())
-
-
-def _each_device():
-    """Says what each device of a mesh would hold, where there are fewer devices."""
-    from remixer_tf.engines.jax.layout import declare_run, device_memory
-    from remixer_tf.run import Run
-
-    bound = configuration.get_value
-    run = Run(  # Without the task and the vocabulary: their files need not be here.
-        bound("Run.model"),
-        dtype_policy=bound("Run.dtype_policy", "float32"),
-        adapters=bound("Run.adapters"),
-        trainable=bound("Run.trainable"),
-        frozen=bound("Run.frozen"),
-    )
-    optimizer = bound("train.optimizer")
-    declared = declare_run(run.make_model, optimizer, run.dtype_policy)
-    layout = configuration.configured_layout()
-    return (
-        f"dry run: here are fewer than the {layout.num_devices} devices of the mesh "
-        f"{layout.axes}. Each would hold {device_memory(layout, *declared)}, and "
-        "activations. Nothing was trained or written."
-    )
+    dry = vocabularies_for_a_while() if options.dry_run else nullcontext()
+    with dry, data_errors():
+        configuration.train(
+            options.model_dir,
+            dry_run=options.dry_run,
+            layer_checks=not options.no_layer_checks,
+            profile=options.profile,
+        )

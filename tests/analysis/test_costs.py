@@ -247,6 +247,20 @@ def test_tied_logits_count_as_logits(tmp_path):
     assert products == 2 * 2 * 5 * 16 * 40
 
 
+def test_adapters_and_what_they_freeze(tmp_path):
+    """Query and value of three attentions, each of 16 channels, by rank 3."""
+    arguments = ["--gin_file=models/t5_1_1_tiny.gin", *TINY]
+    arguments.append("--layout=layouts/data_8.gin")
+    adapters = ["--gin.Run.adapters=@Lora()", "--gin.Lora.rank=3"]
+    without = read_csv(tmp_path, *arguments)
+    found = read_csv(tmp_path, *arguments, *adapters)
+    more, key = 3 * 2 * 3 * (16 + 16), ("t5_1_1_tiny", "", "", "parameters")
+    assert found[key][0] == without[key][0] + more
+    bytes_of = {quantity: ours for (*_, quantity), (ours, _) in found.items()}
+    assert bytes_of["gradients_bytes"] == 4 * more
+    assert bytes_of["weights_bytes"] == bytes_of["parameter_bytes"]
+
+
 @pytest.mark.slower
 def test_measured_and_printed_in_every_format(tmp_path, capsys):
     files = "--gin_file=models/t5_1_1_tiny.gin,models/remixer_tiny.gin"
@@ -299,5 +313,5 @@ def test_errors_are_one_message(arguments, words):
     with pytest.raises(Exception) as error:  # noqa: B017
         run_command("costs", arguments)
     assert isinstance(error.value, configuration.UserError)
-    message = error.value.message
+    message = str(error.value)
     assert all(word in message for word in words), message

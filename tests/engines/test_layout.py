@@ -9,7 +9,6 @@ import keras
 import pytest
 
 from remixer_tf import configuration
-from remixer_tf.commands import run_command
 from remixer_tf.configuration import configured_layout
 from remixer_tf.engines.jax.layout import Layout, declare_run, device_memory
 from remixer_tf.layers import PositionWise
@@ -303,25 +302,18 @@ def test_each_preset_is_what_its_name_says():
         assert sharded.axes == axes and sharded.partition(wi)[0] == "data"
 
 
-ON_JAX = pytest.mark.skipif(
-    keras.backend.backend() != "jax", reason="a run on a mesh is JAX's"
-)
-
-
-@ON_JAX
 @pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
 @pytest.mark.parametrize("data", [1, 8])
-def test_a_dry_run_tells_what_64_devices_would_hold_of_xxl(tmp_path, capsys, data):
+def test_what_64_devices_would_hold_of_xxl(data):
     """By hand: 24 + 24 layers, d_model 4096, 64 heads of 64, d_ff 10240.
 
     `data`: the parts of d_model, 8 if the parameters are fully sharded.
     """
     files = ["models/t5_1_1_xxl", "runs/mini_cogs", "layouts/data_8_model_8"]
     files += ["layouts/fully_sharded"] * (data == 8)
-    arguments = [f"--gin_file={file}.gin" for file in files]
-    arguments += ["--gin.VOCAB_SIZE=32128", "--gin.VOCABULARY_FILE='none.model'"]
-    run_command("train", [f"--model_dir={tmp_path}", *arguments, "--dry_run"])
+    files = [f"{file}.gin" for file in files]
+    configuration.parse_gin(files, ["VOCAB_SIZE = 32128"], complete=False)
     attention, feed_forward = 4 * 4096 * 4096, 3 * 4096 * 10240
     layers = 24 * (attention + feed_forward) + 24 * (2 * attention + feed_forward)
     biases = 2 * 64 * 32 // 8
@@ -331,11 +323,6 @@ def test_a_dry_run_tells_what_64_devices_would_hold_of_xxl(tmp_path, capsys, dat
     d_model = 4096 // data
     slots = 24 * (3 * 4 * (d_model + 4096 // 8) + 2 * 3 * (d_model + 10240 // 8))
     slots += 2 * (d_model + 32128 // 8) + biases + norms
-    gigabytes = [4 * n / 1e9 for n in (weights, weights, slots)]
-    printed = capsys.readouterr().out
-    words = "{:.2f} GB of weights, {:.2f} GB of gradients, {:.2f} GB of optimizer"
-    assert words.format(*gigabytes) in printed
-    assert not list(tmp_path.iterdir())
     memory = device_memory(
         configured_layout(),
         *declare_run(
@@ -345,7 +332,9 @@ def test_a_dry_run_tells_what_64_devices_would_hold_of_xxl(tmp_path, capsys, dat
         ),
     )
     assert memory[:2] == (4 * weights, 4 * weights)
-    assert memory.optimizer == 4 * slots + 4  # The step; the rate is a schedule's.
+    # The step, int64 on TensorFlow; the rate is a schedule's.
+    step = 8 if keras.backend.backend() == "tensorflow" else 4
+    assert memory.optimizer == 4 * slots + step
 
 
 def test_an_axis_that_splits_nothing():

@@ -294,16 +294,11 @@ class JaxEngine(Engine):
                 yield device, stats
 
 
-class MissingDevicesError(UserError):
-    """The mesh has more devices than there are."""
-
-
 def make_mesh(axes, there):
     """Returns the mesh of axes {name: size} over the first devices.
 
-    Raises:
-        MissingDevicesError: there are too few devices.
-        ValueError: several processes have devices, and the mesh leaves some out.
+    Raises a ValueError if there are too few, or if several processes have devices and
+    the mesh leaves some out.
     """
     needed = math.prod(axes.values())
     processes = {device.process_index for device in there}
@@ -314,10 +309,11 @@ def make_mesh(axes, there):
             "them, or set JaxEngine.distributed=None for this process alone."
         )
     if needed > len(there):
-        raise MissingDevicesError(
+        raise UserError(
             f"The mesh {axes} has {needed} devices, and here are {len(there)}, of "
             f"{there[0].device_kind}. Choose another JaxEngine.mesh_shape. (CPUs count "
-            "as so many with XLA_FLAGS=--xla_force_host_platform_device_count=N.)"
+            "as so many with XLA_FLAGS=--xla_force_host_platform_device_count=N. "
+            "`remixer_tf costs --layout=FILE` counts what each device would hold.)"
         )
     return jax.make_mesh(
         tuple(axes.values()),

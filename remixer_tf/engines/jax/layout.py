@@ -181,21 +181,11 @@ def _pairs(argument, text, example):
 
 
 class DeviceMemory(NamedTuple):
-    """Bytes on each device, without activations.
+    """Bytes on each device, without activations."""
 
-    Attributes:
-        weights: int, the model's variables.
-        gradients: int, all gradients at once.
-        optimizer: int, the optimizer's variables.
-    """
-
-    weights: int
-    gradients: int
-    optimizer: int
-
-    def __str__(self):
-        parts = (f"{n / 1e9:.2f} GB of {name}" for name, n in self._asdict().items())
-        return f"{', '.join(parts)}, {sum(self) / 1e9:.2f} GB together"
+    weights: int  # the model's variables
+    gradients: int  # all at once
+    optimizer: int  # the optimizer's variables
 
 
 def device_memory(layout, model, optimizer):

@@ -27,9 +27,7 @@ def add_arguments(parser):
 def configure(quiet=False, log="text"):
     """Sets how lines are shown from here on, those of Python's logging too.
 
-    Args:
-        quiet: bool, whether only results and errors are shown.
-        log: "text" or "json".
+    `quiet` shows only results and errors. `log` is "text" or "json".
     """
     _state.update(quiet=quiet, json=log == "json")
     logging.disable(logging.WARNING if quiet else logging.NOTSET)

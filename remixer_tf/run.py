@@ -143,14 +143,9 @@ class Run:
         return (self.merged(engine) if merge else engine), step
 
     def merged(self, engine):
-        """Adds adapters to their kernels.
+        """Returns an `Engine` with the adapters of `engine` added to their kernels.
 
-        Args:
-            engine: an `Engine` that has the run's model.
-
-        Returns:
-            an `Engine` that has a model without adapters, which computes the same. The
-            given one, if it has none.
+        `engine` has the run's model, and is returned itself if that has no adapters.
         """
         return self.copied(engine) if has_lora(engine.model) else engine
 

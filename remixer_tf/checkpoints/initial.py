@@ -52,11 +52,8 @@ class InitialCheckpoint:
     def __call__(self, model):
         """Sets the weights of a built `keras.Model`.
 
-        Returns:
-            str, the variables that were taken, fresh, and left over in the checkpoint.
-
-        Raises:
-            ValueError: no variable could be taken, or not all adapters.
+        Returns a str: the variables that were taken, fresh, and left over in the
+        checkpoint. Raises a ValueError if none could be taken, or not all adapters.
         """
         saved = reading.saved_shapes(self._path)["model"]
         base = reading.base_of(self._path)

@@ -43,10 +43,8 @@ def locate(path):
     """Returns the path of the file or folder that a configuration names.
 
     `path` may be relative, with ~, or a pattern. It is looked for in the folders where
-    relative paths start. If none has it, it is relative to the current one.
-
-    Raises:
-        ValueError: several folders have one, and the files are not equal.
+    relative paths start. If none has it, it is relative to the current one. Raises a
+    ValueError if several folders have one, and the files are not equal.
     """
     path = os.path.expanduser(os.fspath(path))
     places = [os.path.join(folder, path) for folder in ("", *_starts)]

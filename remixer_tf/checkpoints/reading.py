@@ -87,11 +87,7 @@ def checkpoint_path(directory, step):
 
 
 def available_steps(directory):
-    """Returns the sorted steps of the checkpoints in `directory`.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
+    """Returns the sorted steps in a folder; raises OSError if it cannot be listed."""
     try:
         names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
     except tf.errors.OpError as error:
@@ -128,11 +124,8 @@ def restore_variables(folder, groups, random_states=True):
 def base_of(folder):
     """Returns the checkpoint of step 0 that has a checkpoint's frozen variables.
 
-    None if the checkpoint in `folder` is whole.
-
-    Raises:
-        FileNotFoundError: it is missing.
-        ValueError: it is another one than when the checkpoint was written.
+    None if the checkpoint in `folder` is whole. Raises a FileNotFoundError if that of
+    step 0 is missing, and a ValueError if it has changed since.
     """
     written = _base_hash(folder)
     if written is None:
@@ -195,11 +188,7 @@ def plain_path(folder):
 
 
 def named_variables(variables):
-    """Returns {path: `keras.Variable`}.
-
-    Raises:
-        ValueError: two variables share a path, so that one would be lost.
-    """
+    """Returns {path: `keras.Variable`}; raises a ValueError if two share a path."""
     by_path = {}
     for variable in variables:
         if variable.path in by_path:

@@ -32,13 +32,9 @@ def is_sharded(folder):
 def save(folder, groups):
     """Copies arrays to their hosts, and starts writing them. All processes call it.
 
-    Args:
-        folder: folder of the checkpoint.
-        groups: {group: {variable path: `jax.Array`}}, which a step may change now.
-
-    Returns:
-        a function without arguments that returns when all processes have written, or
-        raises the error of one. All processes call it, in any thread.
+    `groups` are {group: {variable path: `jax.Array`}}, which a step may change now.
+    Returns a function without arguments that returns when all processes have written,
+    or raises the error of one. All processes call it, in any thread.
     """
     import orbax.checkpoint as ocp  # It takes most of a second.
 

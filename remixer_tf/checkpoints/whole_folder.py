@@ -42,11 +42,8 @@ def read_json(path):
 def whole_folder(path):
     """Yields a folder to write into. It gets its name when the block ends well.
 
-    Args:
-        path: str, local or gs://, a folder that is empty or missing.
-
-    Raises:
-        OSError: it cannot be written.
+    `path` is a str, local or gs://, of a folder that is empty or missing. Raises
+    OSError if it cannot be written.
     """
     path = path.rstrip("/")
     temporary = temporary_name(path)

@@ -100,10 +100,8 @@ class Checkpoints:
 
         All hosts call it. The step that was saved or restored last is not written
         again. The checkpoint keeps `summary`, a dictionary for JSON or None for {}.
-
-        Raises:
-            OSError: this or the previous checkpoint could not be written on a host.
-            ValueError: a restart would lack new variables of model or optimizer.
+        Raises OSError if this or the previous checkpoint could not be written on a
+        host, and a ValueError if a restart would lack new variables.
         """
         self.wait()
         if step == self._last_step:
@@ -258,11 +256,7 @@ class Checkpoints:
         )
 
     def wait(self):
-        """Waits until the checkpoint is written. All hosts call it.
-
-        Raises:
-            OSError: a host could not write it.
-        """
+        """Waits until all hosts have written; raises OSError if one could not."""
         self.join()
         self._agree()
 
@@ -275,17 +269,14 @@ class Checkpoints:
     def restore(self, restart_data_at=None, clean=True):
         """Restores the newest whole checkpoint, and returns its step.
 
-        All hosts call it, and host 0 chooses the step. The checkpoint of step 0 does
-        not set the random states of dropout.
+        All hosts call it, and host 0 chooses the step: 0 if there is no checkpoint, or
+        only that of step 0, which does not set the random states of dropout.
 
         Args:
             restart_data_at: int, the step of a checkpoint whose position in the data is
                 ignored, so that the data starts anew; None for none.
             clean: bool, whether to rename damaged checkpoints and to remove unfinished
                 ones.
-
-        Returns:
-            int, 0 if there is no checkpoint, or only that of step 0.
 
         Raises:
             OSError: a checkpoint cannot be read, or all are damaged.

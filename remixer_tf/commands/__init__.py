@@ -28,11 +28,7 @@ _NO_DISK = (
 
 
 def load_command(name):
-    """Returns the module of a command.
-
-    Raises:
-        UserError: there is none of this name.
-    """
+    """Returns the module of a command; raises a UserError if there is none."""
     if name not in COMMANDS:
         raise UserError(
             f"there is no command {name!r}.{nearest(name, COMMANDS)} There are: "
@@ -42,13 +38,9 @@ def load_command(name):
 
 
 def run_command(name, arguments):
-    """Runs a command.
+    """Runs a command with arguments such as ["--model_dir=DIR"].
 
-    The arguments are a list such as ["--model_dir=DIR", "--gin.TRAIN_STEPS=100"].
-
-    Raises:
-        UserError: there is no such command, or an argument or the configuration is
-            wrong.
+    Raises a UserError if the command, an argument or the configuration is wrong.
     """
     # A mistake in the options is shown as they say, too.
     in_json = "--log=json" in " ".join(arguments).replace("--log json", "--log=json")

@@ -85,8 +85,7 @@ def read_bindings(path):
 def read_statements(path):
     """Returns the statements of a gin file, without the heads of its blocks.
 
-    Raises:
-        UserError: it is no gin, or larger than a configuration.
+    Raises a UserError if it is no gin, or larger than a configuration.
     """
     try:
         if os.path.getsize(path) > _MAX_BYTES:
@@ -127,11 +126,9 @@ def read_text(source, name):
 def read_all(files, bindings, folders):
     """Returns the bindings and imports of gin files, and then of texts of bindings.
 
-    Files are absolute or below one of the folders; those of Python's path come last.
-    An included file takes the place of its `include`.
-
-    Raises:
-        UserError: a file is missing or malformed.
+    Files are absolute or below one of the folders; those of Python's path come last. An
+    included file takes the place of its `include`. Raises a UserError if a file is
+    missing or malformed.
     """
     statements = [s for path in files for s in _with_included(path, folders)]
     for text in bindings:

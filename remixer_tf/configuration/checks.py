@@ -45,12 +45,9 @@ def check_order(bindings):
 def check_read(final, parts=frozenset()):
     """Raises a UserError if the command line sets what nothing reads.
 
-    Args:
-        final: {name: binding}, the last binding of each name.
-        parts: names of what is made only where a @reference names it.
-
-    Returns:
-        list of messages about what the user's own files set and nothing reads.
+    `final` is {name: binding}, the last binding of each name, and `parts` are names of
+    what is made only where a @reference names it. Returns a list of messages about what
+    the user's own files set and nothing reads.
     """
     uses = {}  # {macro or configurable: those that its values name}
     for binding in final.values():
@@ -97,8 +94,7 @@ def _unread(name, final, read):
 def check_names(final):
     """Raises a UserError for a name that gin does not know, or a wrong reference.
 
-    Args:
-        final: see `check_read`.
+    For `final` see `check_read`.
     """
     for binding in final.values():
         place = place_of(binding)
@@ -114,10 +110,8 @@ def check_names(final):
 def check_values(config, complete):
     """Raises a UserError for values that are missing or not True or False.
 
-    Args:
-        config: {(scope, selector): {parameter: value}}, as gin holds it. A value
-            that is required and not set becomes None in it.
-        complete: bool, whether such a value is an error instead.
+    `config` is {(scope, selector): {parameter: value}}, as gin holds it. A value that
+    is required and not set is an error if `complete`, else it becomes None in `config`.
     """
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
@@ -232,8 +226,7 @@ def _check_reference(name, place):
 def check_references(config):
     """Raises a UserError if a macro is not set, or values refer in a circle.
 
-    Args:
-        config: see `check_values`.
+    For `config` see `check_values`.
     """
     uses, keys = {}, [*config]  # {(scope, selector): the keys that its values name}
     while keys:

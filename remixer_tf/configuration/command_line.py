@@ -25,15 +25,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command_line(arguments, description, add_arguments, program=None):
-    """Parses a command line, a list of str without the program's name.
+    """Returns the `argparse.Namespace` of a command line, see `add_common`.
 
-    Args:
-        description: str, what --help says first.
-        add_arguments: a function that adds all options to an `ArgumentParser`.
-        program: str, the program's name in the help; None for the name of the file.
-
-    Returns:
-        `argparse.Namespace` of the options, see `add_common`.
+    `arguments` is a list of str without the program's name, `add_arguments` a function
+    that adds all options to an `ArgumentParser`. --help says `description` first, and
+    names `program`, None for the file's name.
     """
     parser = _Parser(program, "%(prog)s [options]", description, allow_abbrev=False)
     add_arguments(parser)
@@ -54,14 +50,10 @@ def parse_command_line(arguments, description, add_arguments, program=None):
 def add_common(parser, run="needed"):
     """Adds the options of every command that reads a configuration.
 
-    These are `model_dir`, `gin_file` (a list), `gin_bindings` (a list such as
-    ["Run.seed = 1"]), `gin_search_paths` (a list) and `module_import` (a list), and
-    `trust` for a run that is read.
-
-    Args:
-        parser: `argparse.ArgumentParser`.
-        run: "needed": --model_dir must be given; "optional": it may be given; "new":
-            the command makes the run.
+    These are `model_dir`, the lists `gin_file`, `gin_bindings`, `gin_search_paths` and
+    `module_import`, and `trust` for a run that is read. A binding is text such as
+    "Run.seed = 1". `run` is "needed" if --model_dir must be given, "optional" if it may
+    be given, and "new" if the command makes the run.
     """
     own = "; if none is given, what training wrote into --model_dir is read"
     needed, help = run != "optional", "folder of the run"
@@ -121,14 +113,11 @@ def add_run(parser, words=("best",)):
 
 
 def read_configuration(options, default=(), complete=True, over_run=()):
-    """Reads the configuration that a command line names.
+    """Reads the configuration that the options of a command line name.
 
-    Args:
-        options: `argparse.Namespace`, see `add_common`.
-        default: list of gin files for neither --gin_file nor --model_dir.
-        complete: see `parse_gin`.
-        over_run: list of bindings that come after what training wrote into a run's
-            folder, and before the command line's.
+    `default` are the gin files for neither --gin_file nor --model_dir. `over_run` is a
+    list of bindings that come after what training wrote into a run's folder, and before
+    the command line's. For `complete` see `parse_gin`.
     """
     files, bindings = options.gin_file or default, options.gin_bindings
     if options.model_dir and not options.gin_file:
@@ -139,14 +128,11 @@ def read_configuration(options, default=(), complete=True, over_run=()):
 
 
 def read_run(options, devices="one"):
-    """Reads the configuration for a checkpoint of --model_dir.
+    """Reads the configuration for a checkpoint of --model_dir, see `add_run`.
 
-    Args:
-        options: `argparse.Namespace`, see `add_run`.
-        devices: what the command runs on. "configured": what the configuration says.
-            "asked": devices of one process that --gin_file or --gin name; those of the
-            run's own configuration are ignored. "one": one device; others that
-            --gin_file or --gin name are an error.
+    The command runs on `devices`. "configured" are those of the configuration. "asked"
+    are those of one process that --gin_file or --gin name, and not the run's own. "one"
+    is one device: others that --gin_file or --gin name are an error.
     """
     one_device = {} if devices == "configured" else _ONE_DEVICE
     over_run = [f"{name} = {value!r}" for name, value in one_device.items()]

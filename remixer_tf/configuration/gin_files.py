@@ -32,8 +32,7 @@ from remixer_tf.startup import load_tensorflow
 def register_configurables():
     """Registers with gin all that it may configure.
 
-    Returns:
-        {name: what it stands for, as gin calls it with its bindings}.
+    Returns {name: what it stands for, as gin calls it with its bindings}.
     """
     importlib.import_module("remixer_tf.tasks")  # They register with seqio and gin.
     return {
@@ -45,18 +44,15 @@ def register_configurables():
 def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     """Reads gin files and then bindings, in place of any configuration before.
 
+    Raises a UserError for what is missing, malformed, unknown or not set.
+
     Args:
-        files: list of paths. Each is absolute, or below the current folder, a folder
-            of `search_paths`, or the package's gin folder.
+        files: list of paths: absolute, or below the current folder, a folder of
+            `search_paths`, or the package's gin folder.
         bindings: list of str, such as "Run.seed = 1".
-        search_paths: list of folders.
         complete: bool, whether each value that is `%gin.REQUIRED` must be set. If not,
             a missing one is None, for a command that reads only the model.
         modules: names of modules to import first, as `import` lines of a file do.
-
-    Raises:
-        UserError: a file or module is missing or malformed, a name unknown, a value
-            not set.
     """
     nowhere = Location(None, 0, None, "")
     statements = [ImportStatement(module, False, None, nowhere) for module in modules]
@@ -127,8 +123,7 @@ def is_set(parameter):
 def call(name, /, *args, **kwargs):
     """Calls the configurable `name`, with gin's values for what is not given here.
 
-    Raises:
-        UserError: a value is given neither here nor by gin.
+    Raises a UserError if a value is given neither here nor by gin.
     """
     try:
         return register_configurables()[name](*args, **kwargs)
@@ -169,11 +164,9 @@ def get_arguments(name):
 def configuration_str(defaults=True):
     """Returns the configuration as gin text.
 
-    gin's own writer sorts dictionaries. The order of sublayers matters.
-
-    Args:
-        defaults: bool, whether to write default arguments of called functions too, so
-            that another version of this package reads the same.
+    gin's own writer sorts dictionaries. The order of sublayers matters. With
+    `defaults`, default arguments of called functions are written too, so that another
+    version of this package reads the same.
     """
     config = dict(gin.config._CONFIG)
     if defaults:

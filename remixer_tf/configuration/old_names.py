@@ -71,11 +71,8 @@ def with_new_names(statements):
     """Yields the statements of a configuration, with new names for old ones.
 
     Where several old names have become one, the last value counts, which is that of
-    training.
-
-    Raises:
-        UserError: a file that training did not write, or the command line, has an old
-            name.
+    training. Raises a UserError if a file that training did not write, or the command
+    line, has an old name.
     """
     for statement in statements:
         old = ""

@@ -31,14 +31,11 @@ _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 
 def evaluation_bindings():
-    """Returns all bindings that may change what an evaluation computes.
+    """Returns {binding: value as text} of what may change an evaluation's results.
 
     Left out are those of `_TRAINING`, those that say which results there are and when,
     and those that bind what holds without them: training writes defaults too. Macros
     are resolved.
-
-    Returns:
-        dictionary of bindings to their values as text.
     """
     config, found = gin.config._CONFIG, {}
     for (scope, selector), bindings in config.items():

@@ -17,15 +17,11 @@ _PROGRAMS = ("train", "evaluate")
 
 
 def check_run_configuration(path, modules=()):
-    """Checks the gin file of a run before gin reads it.
+    """Checks the gin file of a run, at `path`, before gin reads it.
 
-    Args:
-        path: str, of the file.
-        modules: names of modules that the user trusts, with all below them.
-
-    Raises:
-        UserError: it imports others, includes a file, refers to a program, or is no
-            gin. The message names the flags that allow it.
+    Raises a UserError if it imports modules other than ours and `modules`, names that
+    the user trusts with all below them; if it includes a file, refers to a program, or
+    is no gin. The message names the flags that allow it.
     """
     known = tuple(f"{name}." for name in (*_PACKAGES, *modules))
     unknown = {}

@@ -12,12 +12,8 @@ from remixer_tf.errors import UserError
 def backend_engine(tensorflow=TensorFlowEngine, jax=JaxEngine):
     """Makes the `Engine` of Keras' backend, which KERAS_BACKEND names.
 
-    Args:
-        tensorflow, jax: factories of an `Engine`. Settings of the engine that does not
-            run are ignored.
-
-    Raises:
-        ValueError: there is no engine for the backend.
+    `tensorflow` and `jax` are factories of one. Settings of the engine that does not
+    run are ignored. Raises a ValueError if there is no engine for the backend.
     """
     engines = {"tensorflow": tensorflow, "jax": jax}
     backend = keras.backend.backend()

@@ -40,15 +40,11 @@ class Host(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The cost of a step on data of given shapes.
+    """The cost of a step on data of given shapes."""
 
-    Attributes:
-        flops: int, this host's matrix products in one step.
-        bytes: int, an estimate of a replica's memory: variables, slots, gradients, and
-            the largest sum of the tensors alive at once.
-    """
-
-    flops: int
+    flops: int  # of this host's matrix products in one step
+    # An estimate of a replica's memory: variables, slots, gradients, and the largest
+    # sum of the tensors alive at once.
     bytes: int
 
 

@@ -45,12 +45,10 @@ class Best:
     def find(self, model_dir, evaluations, model, step, bindings=None):
         """Finds the best of the known results of these evaluations.
 
-        NaN is never best, but counts for the patience. Results after `step`, of a run
-        that was killed, are ignored. For the other arguments see `Evaluation.results`.
-
-        Returns:
-            (step, value, stop), the first two None without a result. `stop` is whether
-            the last `patience` evaluations were no better.
+        Returns (step, value, stop), the first two None without a result. `stop` is
+        whether the last `patience` evaluations were no better. NaN is never best, but
+        counts for the patience. Results after `step`, of a run that was killed, are
+        ignored. For the other arguments see `Evaluation.results`.
         """
         values = {}
         for evaluation in evaluations:

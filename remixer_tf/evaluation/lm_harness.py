@@ -83,19 +83,12 @@ class HarnessModel(LM):
         """Continues contexts greedily, or with samples if a request asks for them.
 
         A repeated request draws different samples. A task draws the same ones in each
-        of its runs.
-
-        Args:
-            requests: list of `Instance`s of (context, dictionary). Its keys may be
-                `until`, `max_gen_toks`, `do_sample`, `temperature`, `top_k` and
-                `top_p`. The default of `max_gen_toks` is the length of the targets, or
-                half of the row of a model of running text.
-
-        Returns:
-            list of str, up to the first of the strings of `until`.
-
-        Raises:
-            ValueError: there are other arguments, or no room for so many tokens.
+        of its runs. A request has a context and a dictionary of `until`,
+        `max_gen_toks`, `do_sample`, `temperature`, `top_k` and `top_p`. The default of
+        `max_gen_toks` is the length of the targets, or half of the row of a model of
+        running text. Returns a list of str, up to the first of the strings of `until`.
+        Raises a ValueError for other arguments, or if there is no room for so many
+        tokens.
         """
         groups = collections.defaultdict(lambda: collections.defaultdict(list))
         for i, (context, arguments) in enumerate(request.args for request in requests):

@@ -39,13 +39,6 @@ class TaskSplit:
     """A split of a `seqio.Task`. Each property is read once, when it is needed.
 
     For `feature_lengths` and `max_examples` see `read_examples`.
-
-    Attributes:
-        missing: the FileNotFoundError if it cannot be read, or None.
-        first: its first examples, see `read_examples`.
-        has_labels: bool, see `have_labels`.
-        examples: its examples, `max_examples` at most.
-        hash: str, of all features of these examples.
     """
 
     def __init__(self, task, split, feature_lengths, max_examples=None):
@@ -55,6 +48,7 @@ class TaskSplit:
 
     @functools.cached_property
     def missing(self):
+        """The FileNotFoundError if it cannot be read, or None."""
         try:
             self.first  # noqa: B018
         except FileNotFoundError as error:
@@ -73,6 +67,7 @@ class TaskSplit:
 
     @functools.cached_property
     def has_labels(self):
+        """Whether it has some, see `have_labels`."""
         found = have_labels(self.first)
         if not found:
             names = self.task.name, self.split
@@ -86,6 +81,7 @@ class TaskSplit:
 
     @functools.cached_property
     def hash(self):
+        """A str for all features of the examples."""
         digest = hashlib.sha256()
         for example in self.examples:
             for name in sorted(example):

@@ -58,9 +58,8 @@ def check_unicode(text):
 class LongTexts:
     """Counts texts that are longer than a model reads.
 
-    Args:
-        on_long: "warn" for one warning at the end; "raise" for an error at the first.
-        what: str, such as "texts are longer than 64 tokens".
+    `on_long` is "warn" for one warning at the end, or "raise" for an error at the
+    first. `what` is a str such as "texts are longer than 64 tokens".
     """
 
     CHOICES = ("warn", "raise")

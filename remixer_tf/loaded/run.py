@@ -48,17 +48,11 @@ Path = str | os.PathLike
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RestoredRun(Run):
-    """A `Run` that is restored once, for all that ask it.
+    """A `Run` that is restored once, for all that ask it."""
 
-    Attributes:
-        checkpoint: the folder of the run, and the step as `Run.restore` takes it.
-        source: the `Source` of published weights; None for a run's folder.
-        onto: folder of adapters to load onto the weights; None for none.
-    """
-
-    checkpoint: tuple = (None, None)
-    source: Any = None
-    onto: Any = None
+    checkpoint: tuple = (None, None)  # the folder, and the step as in `Run.restore`
+    source: Any = None  # the `Source` of published weights; None for a run's folder
+    onto: Any = None  # folder of adapters to load onto the weights; None for none
 
     @functools.cached_property
     def restored(self):

@@ -88,14 +88,11 @@ def allowed_ids(allowed, codec):
 
 
 class TellingModel:
-    """A model that passes each token of an answer on, as decoding hands it back.
+    """A model that passes each token of an answer to `tell`, as decoding hands it back.
 
-    Args:
-        model: a model that writes text, on TensorFlow.
-        step: its compiled `decode_step`.
-        prefill: its compiled `prefill`; None if its steps read a prompt.
-        prompt_length: int, the tokens of a language model's prompt; else 0.
-        tell: function of an int.
+    `step` and `prefill` are its compiled `decode_step` and `prefill`, None if its steps
+    read a prompt. `prompt_length` is the number of tokens of a language model's prompt,
+    else 0. `tell` takes an int.
     """
 
     def __init__(self, model, step, prefill, prompt_length, tell):

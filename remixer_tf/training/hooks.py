@@ -30,14 +30,10 @@ class SkippedSteps:
 
     It reads a call's result while the next call runs, so that the host does not wait
     for the device. The result is a sum over all hosts, so all count alike and end after
-    the same step. The batch of such a step is kept in `nonfinite-<step>`.
-
-    Args:
-        model_dir: folder of the run.
-        max_skipped: int, how many steps may be not finite after a start. Steps that
-            overflowed in float16 lower the loss scale, and do not count.
-        configuration: str, the operative gin, kept with the batch.
-        host: this `Host`, which writes its part of the batch.
+    the same step. The batch of such a step is kept in `nonfinite-<step>` with the
+    operative gin, `configuration`. `host` writes its part of the batch. Up to
+    `max_skipped` steps may be not finite after a start. Steps that overflowed in
+    float16 lower the loss scale, and do not count.
 
     Attributes:
         count: int, the skipped steps since the start, with those that overflowed.
@@ -112,19 +108,12 @@ class SkippedSteps:
 
 @dataclasses.dataclass
 class Evaluating:
-    """Runs evaluations, finds the best step, and may end training early.
-
-    Attributes:
-        session: the `Session`.
-        evaluations: list of `Evaluation`s and `Pictures`, each with a `period`.
-        best: a `Best`, or None.
-        stops_early: bool, whether the results no longer improve.
-    """
+    """Runs evaluations, finds the best step, and may end training early."""
 
     session: Session
-    evaluations: list
-    best: Any = None
-    stops_early: bool = False
+    evaluations: list  # of `Evaluation`s and `Pictures`, each with a `period`
+    best: Any = None  # a `Best`
+    stops_early: bool = False  # whether the results no longer improve
 
     def check(self):
         """Raises ValueError if an evaluation could not run."""
@@ -231,14 +220,11 @@ class Stopping:
 
 
 class Profiling:
-    """Records what host 0 and its devices do from step START to step STOP.
+    """Records what host 0 and its devices do in the steps of `Launch.profile`.
 
     The trace is in tensorboard/train/plugins/profile/<time>, where TensorBoard looks:
     HOST.xplane.pb for TensorBoard, and HOST.trace.json.gz for Perfetto. It is written
-    too if the run ends before STOP. Use it as a context manager around the loop.
-
-    Args:
-        session: the `Session`. Its `Launch.profile` is (START, STOP), or None.
+    too if the run ends before. Use it as a context manager around the loop.
     """
 
     def __init__(self, session):

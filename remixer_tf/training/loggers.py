@@ -23,10 +23,6 @@ class WandbLogger:
 
     Raises:
         ImportError: wandb is not installed.
-
-    Examples:
-
-    >>> WandbLogger(project="cogs")  # doctest: +SKIP
     """
 
     def __init__(self, project=None, name=None):
@@ -35,15 +31,11 @@ class WandbLogger:
         self._name = name
 
     def start(self, model_dir, run_id, hyperparameters):
-        """Starts or resumes the run in the service.
+        """Starts or resumes the run of the folder `model_dir` in the service.
 
-        Args:
-            model_dir: folder of the run.
-            run_id: str, what `start` returned in an earlier process; None at first.
-            hyperparameters: dictionary of numbers and strings.
-
-        Returns:
-            str, by which a later process finds the run in the service.
+        `run_id` is what `start` returned in an earlier process, None at first. The
+        hyperparameters are a dictionary of numbers and strings. Returns a str, by which
+        a later process finds the run.
         """
         self._run = self._wandb.init(
             project=self._project,
@@ -80,10 +72,6 @@ class MlflowLogger:
 
     Raises:
         ImportError: mlflow is not installed.
-
-    Examples:
-
-    >>> MlflowLogger(experiment="cogs")  # doctest: +SKIP
     """
 
     def __init__(self, experiment=None, name=None):

@@ -18,10 +18,7 @@ _MUCH_DROPPED = 0.1
 class Totals:
     """Adds up metrics, FLOPs and time over a log period, and over the run.
 
-    Args:
-        session: the `Session`.
-        skipped: the run's `SkippedSteps`.
-        start_time: float, `time.perf_counter` when this process began the run.
+    `start_time` is `time.perf_counter` when this process began the run.
     """
 
     def __init__(self, session, skipped, start_time):
@@ -100,11 +97,6 @@ class Logging:
     """Writes the values of each log period to tensorboard/train and metrics.jsonl.
 
     Use it as a context manager.
-
-    Args:
-        session: the `Session`.
-        totals: the `Totals`.
-        skipped: the `SkippedSteps`.
     """
 
     def __init__(self, session, totals, skipped):

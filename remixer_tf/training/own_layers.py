@@ -14,17 +14,13 @@ def check_own_layers(model, batch, decodes=False):
     """Tests the sublayers from outside this package, one of each class and stack.
 
     In a decoder, a layer may see no later token, and decoding has to give what training
-    gives. If the data are packed, a layer keeps examples apart. The test draws random
-    weights, since initial zeros may hide a mistake. The model's weights stay.
+    gives if the run `decodes`. If the data are packed, a layer keeps examples apart:
+    the names of features in `batch`, a dictionary, say so. The test draws random
+    weights, since initial zeros may hide a mistake. The model, which is built, keeps
+    its weights.
 
-    Args:
-        model: a built `keras.Model`.
-        batch: a dictionary with the names of features: packed data have segment ids.
-        decodes: bool, whether the run decodes, so that a decoder's layers have to.
-
-    Raises:
-        ValueError: a layer breaks a rule. The message names layer and position, and the
-            option that skips the test.
+    Raises a ValueError if a layer breaks a rule. The message names layer and position,
+    and the option that skips the test.
     """
     packed = any(name.endswith("_segment_ids") for name in batch)
     for stack in model._flatten_layers():

@@ -11,12 +11,8 @@ from remixer_tf import console
 class Progress:
     """A progress bar with loss, steps/s, tokens/s (or images/s), time left; or lines.
 
-    Use it as a context manager around the training loop.
-
-    Args:
-        step: int, the step at which the loop starts.
-        train_steps: int, the step at which it ends.
-        silent: bool, whether to show nothing. Only one host shows its progress.
+    Use it as a context manager around the training loop, which runs from `step` to
+    `train_steps`. `silent` shows nothing: only one host shows its progress.
     """
 
     def __init__(self, step, train_steps, silent=False):

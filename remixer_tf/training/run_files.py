@@ -25,9 +25,7 @@ def write_configuration(model_dir, text, step):
     """Writes operative_config.gin, and keeps an earlier one with other bindings.
 
     It becomes operative_config_<step>.gin, of the step that the run continues from.
-
-    Returns:
-        str, the bindings that have changed; "" for none.
+    Returns a str, the bindings that have changed; "" for none.
     """
     path = os.path.join(model_dir, "operative_config.gin")
     earlier, message = text, ""

@@ -17,11 +17,7 @@ STALE_SECONDS = 120
 
 
 def check_writable(model_dir):
-    """Makes the folder of the run.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Makes the folder of the run; raises OSError if nothing can be written there."""
     try:
         tf.io.gfile.makedirs(model_dir)
         path = os.path.join(model_dir, f".writable-{os.getpid()}")
@@ -79,14 +75,9 @@ class RunLock:
     The file names its process, which renews it every HEARTBEAT_SECONDS. If that process
     ran on this machine and has ended, a new run takes the lock over. If it runs on
     another machine, a new run waits STALE_SECONDS for it to renew the file. If two runs
-    start at once, `flock` lets one take it, on file systems that have it.
-
-    Args:
-        model_dir: folder of the run, which exists.
-        enabled: whether to take the lock: one of several hosts does.
-
-    Raises:
-        OSError: another run lives in the folder.
+    start at once, `flock` lets one take it, on file systems that have it. The folder
+    exists. One of several hosts is `enabled` to take the lock. Raises OSError if
+    another run lives in the folder.
     """
 
     def __init__(self, model_dir, enabled=True):

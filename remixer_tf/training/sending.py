@@ -13,14 +13,11 @@ from remixer_tf.training.session import Session
 class Sending:
     """Sends each new line of metrics.jsonl, as a context manager around the loop.
 
-    Lines that a service does not take are sent with the next ones.
-    `loggers.json` in the run's folder remembers the run of each service and how many
-    lines it has, for a process that resumes.
-
-    Args:
-        session: the `Session`. Its `Launch.watching` has the loggers. Host 0 sends.
-        evaluating: the `Evaluating`, which writes lines too.
-        hyperparameters: dictionary of numbers and strings.
+    Lines that a service does not take are sent with the next ones. `loggers.json` in
+    the run's folder remembers the run of each service and how many lines it has, for a
+    process that resumes. Host 0 sends to the loggers of `Launch.watching`.
+    `evaluating`, an `Evaluating`, writes lines too. The hyperparameters are a
+    dictionary of numbers and strings.
     """
 
     def __init__(self, session: Session, evaluating, hyperparameters):

@@ -29,13 +29,8 @@ from remixer_tf.training.timed_batches import TimedBatches, check_vocabulary_siz
 class Session:
     """A run in this process. `train` calls each method once, in their order here.
 
-    Attributes:
-        launch, schedule: the run's `Launch` and `Schedule`.
-        engine: the built `Engine`.
-        batches, checkpoints, signal: `TimedBatches`, `Checkpoints`, `StopSignal`.
-        step: int, the step that the run continues from. `restore` sets it.
-        progress: the `Progress`. `restore` sets it.
-        speed: the `Speed`. The loop sets it.
+    `restore` sets `step`, an int from which the run continues, and `progress`, a
+    `Progress`. The loop sets `speed`, a `Speed`.
     """
 
     launch: Launch

@@ -96,10 +96,8 @@ class Layout:
     def partition(self, variable, num_heads=None):
         """Returns the mesh axis, or None, that splits each dimension of a variable.
 
-        `num_heads` heads in a dimension `num_heads * d_kv` are kept whole.
-
-        Raises:
-            ValueError: an axis does not divide a dimension, or would split two of them.
+        `num_heads` heads in a dimension `num_heads * d_kv` are kept whole. Raises a
+        ValueError if an axis does not divide a dimension, or would split two of them.
         """
         path, names = variable.path, axes_of(variable)
         partition = tuple(self._axis_of.get(name) for name in names)

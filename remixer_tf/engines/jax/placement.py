@@ -15,10 +15,8 @@ def placed(sharding):
 
     Their values are those of one device, but for the last bit of large variables. Keras
     initialises these in parts, for which it needs an `Initializer` and not a function.
-
-    Args:
-        sharding: a function of a `keras.Variable` that has a path and a shape, and no
-            value yet. It returns a `jax.sharding.NamedSharding`.
+    `sharding` is a function of a `keras.Variable` that has a path and a shape, and no
+    value yet. It returns a `jax.sharding.NamedSharding`.
     """
     return _distributed(
         types.SimpleNamespace(

@@ -28,15 +28,10 @@ def connect(initialization_timeout=300, **options):
     """Connects this process with the others, before JAX looks for its devices.
 
     If a process is missing after the time limit, JAX 0.10.2 ends the others by SIGABRT
-    without naming it. So each process logs that it waits.
-
-    Args:
-        initialization_timeout, options: see `jax.distributed.initialize`. It finds
-            address, number and index by itself if Slurm, Open MPI, Kubernetes or Cloud
-            TPU started the processes.
-
-    Raises:
-        ValueError: an unknown argument, or there is no such cluster.
+    without naming it. So each process logs that it waits. The arguments are those of
+    `jax.distributed.initialize`, which finds address, number and index by itself if
+    Slurm, Open MPI, Kubernetes or Cloud TPU started the processes. Raises a ValueError
+    for an unknown argument, or if there is no such cluster.
     """
     if jax.distributed.is_initialized():
         return
@@ -67,11 +62,7 @@ def connect(initialization_timeout=300, **options):
 
 
 def meet(seconds):
-    """Returns when all processes have called it, a barrier.
-
-    Raises:
-        MissingProcessesError: a process did not call it within `seconds`.
-    """
+    """A barrier; raises MissingProcessesError if a process is missing for `seconds`."""
     # JAX has no public barrier with a time limit. Orbax takes this one too.
     client = distributed.global_state.client
     name = f"remixer_tf {next(_barriers)}"
@@ -114,10 +105,8 @@ def data_shards(sharding, num_parts):
     """Returns {process index: `seqio.ShardInfo`}, the part of its devices.
 
     Processes whose devices have the same rows of a batch read the same part.
-    `sharding`, a `NamedSharding`, splits a batch's rows into `num_parts`.
-
-    Raises:
-        ValueError: the processes do not share the rows evenly.
+    `sharding`, a `NamedSharding`, splits a batch's rows into `num_parts`. Raises a
+    ValueError if the processes do not share the rows evenly.
     """
     parts = {}
     for device, (rows,) in sharding.devices_indices_map((num_parts,)).items():

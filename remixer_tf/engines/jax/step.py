@@ -14,18 +14,12 @@ from remixer_tf.optimizers.options import check_optimizer
 
 
 class State(NamedTuple):
-    """Lists of arrays that a step changes, in the order of Keras' variables.
-
-    Attributes:
-        trainable, non_trainable: the model's. Random states are non-trainable.
-        optimizer: slots and the count of iterations.
-        loss_scale: those of `LossScale.variables`; empty if nothing is scaled.
-    """
+    """Lists of arrays that a step changes, in the order of Keras' variables."""
 
     trainable: list
-    non_trainable: list
-    optimizer: list
-    loss_scale: list
+    non_trainable: list  # with random states
+    optimizer: list  # slots and the count of iterations
+    loss_scale: list  # of `LossScale.variables`; empty if nothing is scaled
 
 
 class JaxTrainStep:

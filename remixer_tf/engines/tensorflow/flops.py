@@ -7,17 +7,11 @@ import tensorflow as tf
 
 
 class OpFlops(NamedTuple):
-    """FLOPs of one operation of a traced function.
+    """FLOPs of one operation of a traced function."""
 
-    Attributes:
-        name: str. In a called function, the caller's name comes first.
-        matmul: int, FLOPs of a matrix product or convolution: 2 for each multiply-add.
-        rest: int, FLOPs of other arithmetic on floats, see `op_flops`.
-    """
-
-    name: str
-    matmul: int
-    rest: int
+    name: str  # In a called function, the caller's name comes first.
+    matmul: int  # of a matrix product or convolution: 2 for each multiply-add
+    rest: int  # of other arithmetic on floats, see `op_flops`
 
 
 def op_flops(concrete_function):

@@ -35,14 +35,10 @@ class TrainStep:
     Gradients become dense before the update, since Keras' optimizers square each slice
     of a sparse gradient and not the slices' sum. Clipping follows the all-reduce.
 
-    Args:
-        model, optimizer, objective, loss_scale: see `JaxTrainStep`. The optimizer's
-            `apply` no longer adds up the gradients of replicas.
-        strategy: the strategy in whose scope they were made.
-        jit_compile: see `TensorFlowEngine`.
-
-    Attributes:
-        run_steps: the `tf.function` that a call runs on what `arguments` returns.
+    `strategy` is the one in whose scope model and optimizer were made. The other
+    arguments are those of `JaxTrainStep` and `TensorFlowEngine`. The optimizer's
+    `apply` no longer adds up the gradients of replicas. `run_steps` is the
+    `tf.function` that a call runs on what `arguments` returns.
     """
 
     def __init__(

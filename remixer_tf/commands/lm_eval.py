@@ -42,7 +42,9 @@ def harness_model(run, batch_size=64):
     from remixer_tf.evaluation.lm_harness import HarnessModel
 
     configuration.check_backend("lm-evaluation-harness")
-    return HarnessModel(run.scorer(), batch_size)
+    with run.settings.in_force():
+        scorer, _ = configuration.call("text_scorer", run.run, run.model_dir)
+    return HarnessModel(scorer, batch_size)
 
 
 def run(options):

@@ -349,7 +349,7 @@ class LoadedRun:
                 "score() takes two str, or two lists of as many str. Received: "
                 f"{' and '.join(given)}."
             )
-        scorer = self.scorer()
+        scorer = self._scoring()
         long = LongTexts(on_long, "pairs are longer than the model reads")
         pairs = (
             scorer.encode(a.encode(), b.encode())
@@ -385,7 +385,7 @@ class LoadedRun:
         if not isinstance(text, str) or not text:
             raise TypeError(f"perplexity() takes a text. Received: {text!r:.200}")
         check_unicode(text)
-        scorer = self.scorer().keeping_ends()
+        scorer = self._scoring().keeping_ends()
         if not scorer.codec.one_row:
             raise UserError(
                 "perplexity() is for language models, which read one text. Received: "
@@ -743,8 +743,7 @@ class LoadedRun:
         return compiled(model.decode_step), prefill
 
     @_once
-    def scorer(self):
-        """The `TextScorer` of the run, see `remixer_tf.serving.text_scorer`."""
+    def _scoring(self):
         with self.settings.in_force():
             return configuration.call("text_scorer", self.run, self.model_dir)[0]
 

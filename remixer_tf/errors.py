@@ -6,6 +6,7 @@ A check's one message comes before anything else fails.
 import difflib
 import importlib
 import inspect
+import math
 import numbers
 import os
 
@@ -99,6 +100,24 @@ def check_numbers(minimum=0, **arguments):
             raise UserError(
                 f"{name} must be a number of at least {minimum}. Received: "
                 f"{name}={value!r}"
+            )
+
+
+def check_range(name, value, expected, is_valid):
+    """Raises a ValueError unless `value` is a finite number that `is_valid` accepts."""
+    number = _is(numbers.Real, value) and math.isfinite(value)
+    if not number or not is_valid(value):
+        raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
+
+
+def check_choices(choices, **arguments):
+    """Raises a ValueError unless each argument is one of the choices."""
+    for name, value in arguments.items():
+        if value not in [*choices]:
+            near = nearest(value, map(str, choices)) if isinstance(value, str) else ""
+            raise UserError(
+                f"{name} must be one of {', '.join(map(str, choices))}. Received: "
+                f"{name}={value!r:.200}.{near}"
             )
 
 

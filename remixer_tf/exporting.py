@@ -1,7 +1,7 @@
 """Exports of a run: SavedModel, safetensors, Hugging Face, LiteRT, ONNX, adapters."""
 
 from remixer_tf import configuration
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_choices
 
 FORMATS = ("saved_model", "safetensors", "huggingface", "litert", "onnx", "adapters")
 # The types of weights that a format stores; others store float32.
@@ -17,8 +17,7 @@ KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 
 def check_export(format, weights="float32", **options):
     """Raises a ValueError if `export_run` does not take these arguments."""
-    if format not in FORMATS:
-        raise UserError(f"format is one of {', '.join(FORMATS)}. Received: {format!r}")
+    check_choices(FORMATS, format=format)
     types = WEIGHTS.get(format, ("float32",))
     if weights not in types:
         raise UserError(

@@ -101,12 +101,6 @@ def split_lines(text):
     return lines
 
 
-def check_on_bad_rows(value):
-    """Raises a ValueError unless `value` is "raise" or "skip"."""
-    if value not in ("raise", "skip"):
-        raise UserError(f"on_bad_rows must be 'raise' or 'skip'. Received: {value!r}.")
-
-
 def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
     """Logs the bad rows of a task if `skip`, else raises a ValueError with them.
 

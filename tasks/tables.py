@@ -21,11 +21,10 @@ import string
 import numpy as np
 import seqio
 
-from remixer_tf.errors import UserError, check_numbers, check_paths
+from remixer_tf.errors import UserError, check_choices, check_numbers, check_paths
 from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
-    check_on_bad_rows,
     describe_columns,
     read_table,
     report_bad_rows,
@@ -235,7 +234,7 @@ def _check(files, rows, inputs, targets):
         raise UserError(
             f"columns must be a list of str, or None. Received: columns={names!r:.200}"
         )
-    check_on_bad_rows(rows.on_bad_rows)
+    check_choices(("raise", "skip"), on_bad_rows=rows.on_bad_rows)
     for argument, template in (("inputs", inputs), ("targets", targets)):
         try:
             fields = _fields(template)

@@ -43,11 +43,10 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.masked_lm import concat_and_split, mask_tokens
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_choices
 from remixer_tf.tasks import text_files
 from remixer_tf.tasks.rows import RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
-from remixer_tf.tasks.table_files import check_on_bad_rows
 
 DENSITY = 0.15
 MEAN_SPAN = 3.0
@@ -194,12 +193,8 @@ def text_task(
             no text.
         FileNotFoundError: when examples are asked for: there is no such file.
     """
-    if objective not in OBJECTIVES:
-        raise UserError(
-            f"objective must be one of {', '.join(OBJECTIVES)}. Received: "
-            f"{objective!r}."
-        )
-    check_on_bad_rows(on_bad_rows)
+    check_choices(OBJECTIVES, objective=objective)
+    check_choices(("raise", "skip"), on_bad_rows=on_bad_rows)
     name = name or f"text_{objective}"
     check_task(name, shuffle_buffer_size)
     features, preprocessors, extra_ids = OBJECTIVES[objective]

@@ -2,6 +2,7 @@
 
 import ast
 import pickle
+import re
 
 import gin
 import pytest
@@ -67,3 +68,19 @@ def test_messages_are_those_of_users_errors():
         if getattr(node.exc.func, "id", None) in plain and node.exc.args
     ]
     assert not found, "raise UserError, or another of remixer_tf.errors"
+
+
+def test_choices_are_listed_with_the_nearest():
+    errors.check_choices(("max", "min"), mode="max", other="min")
+    errors.check_choices((None, "start"), trim=None)
+    for value, received in (
+        ("maximum", "mode='maximum'. Nearest: max."),
+        (["max"], "mode=['max']."),
+        (3, "mode=3."),
+    ):
+        message = re.escape(f"mode must be one of max, min. Received: {received}")
+        with pytest.raises(errors.UserError, match=f"^{message}$"):
+            errors.check_choices(("max", "min"), mode=value)
+    with pytest.raises(errors.UserError) as caught:
+        errors.check_choices(("max", "min"), mode="m" * 10_000)
+    assert len(str(caught.value)) < 300

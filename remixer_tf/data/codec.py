@@ -6,7 +6,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import check_choices
 
 
 def keep_end(dataset, output_features, sequence_length=None):
@@ -61,8 +61,7 @@ class Codec(tf.Module):
         trim=None,
     ):
         super().__init__(name="codec")
-        if trim not in (None, "start"):
-            raise UserError(f"trim must be None or 'start'. Received: {trim!r}")
+        check_choices((None, "start"), trim=trim)
         features, known = task.output_features, []
         self.running_text = "inputs" not in features
         self.lengths = dict(feature_lengths)

@@ -3,7 +3,7 @@
 import seqio
 import tensorflow as tf
 
-from remixer_tf.errors import UserError, check_numbers
+from remixer_tf.errors import UserError, check_range
 from remixer_tf.layers.sparse_gate import DECIDING_SHARE, count_first
 
 
@@ -63,12 +63,8 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
 
     def __init__(self, first_share=DECIDING_SHARE, **kwargs):
         super().__init__(**kwargs)
-        check_numbers(first_share=first_share)
-        if first_share >= 1:
-            raise UserError(
-                "first_share must be in [0, 1): nothing would be left to predict. "
-                f"Received: first_share={first_share}"
-            )
+        expected = "a number in [0, 1), so that something is left to predict"
+        check_range("first_share", first_share, expected, lambda x: 0 <= x < 1)
         self._first_share = first_share
 
     def _convert_example(self, features):

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from absl import logging
 
 from remixer_tf.data.failures import fail_unless, how_to_fetch
-from remixer_tf.errors import MissingFileError, UserError, check_integers
+from remixer_tf.errors import MissingFileError, UserError, check_choices, check_integers
 
 _FIRST = 5  # over-long examples that are named
 
@@ -204,11 +204,8 @@ class LongExamples:
     count_limit: int = 1000
 
     def __post_init__(self):
-        if self.handling not in ("trim", "skip", "refuse"):
-            raise UserError(
-                "LongExamples.handling must be 'trim', 'skip' or 'refuse'. Received: "
-                f"{self.handling!r}."
-            )
+        names = ("trim", "skip", "refuse")
+        check_choices(names, **{"LongExamples.handling": self.handling})
         if self.handling == "skip" and not self.count_limit:
             raise UserError(
                 "LongExamples.handling = 'skip' reports how many examples it leaves "

@@ -13,7 +13,7 @@ from absl import logging
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
-from remixer_tf.errors import StorageError, UserError
+from remixer_tf.errors import StorageError, UserError, check_choices
 
 MODEL_TYPES = ("unigram", "bpe", "word")
 SPECIAL_PIECES = 3
@@ -105,11 +105,7 @@ def train_vocabulary(
 
 def _size(texts, vocab_size, model_type):
     """Checks both arguments; returns the number of pieces to request, and options."""
-    if model_type not in MODEL_TYPES:
-        raise UserError(
-            f"model_type must be one of {', '.join(MODEL_TYPES)}. "
-            f"Received: {model_type!r}."
-        )
+    check_choices(MODEL_TYPES, model_type=model_type)
     options = {}
     if model_type == "word":
         known = len({word for text in texts for word in text.split()}) + SPECIAL_PIECES

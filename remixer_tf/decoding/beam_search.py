@@ -7,7 +7,7 @@ from keras import ops
 from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
-from remixer_tf.errors import UserError, check_integers, check_numbers
+from remixer_tf.errors import UserError, check_choices, check_integers, check_numbers
 
 # The score of no answer inside the search. It is finite, since LiteRT makes -inf a
 # finite number when it adds or divides.
@@ -83,11 +83,7 @@ class HuggingFaceRules:
     """
 
     def __init__(self, length_penalty=1.0, early_stopping=False):
-        if early_stopping not in (True, False, "never"):
-            raise UserError(
-                "early_stopping must be True, False or 'never'. Received: "
-                f"early_stopping={early_stopping!r}"
-            )
+        check_choices((True, False, "never"), early_stopping=early_stopping)
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
 

@@ -3,7 +3,7 @@
 from keras import ops
 
 from remixer_tf.decoding.constraints import IMPOSSIBLE, mark
-from remixer_tf.errors import UserError, check_integers, check_numbers
+from remixer_tf.errors import check_integers, check_range
 
 
 class Repetition:
@@ -12,12 +12,7 @@ class Repetition:
     def __init__(self, limits):
         size, penalty = limits.no_repeat_ngram_size, limits.repetition_penalty
         check_integers(0, no_repeat_ngram_size=size)
-        check_numbers(repetition_penalty=penalty)
-        if not penalty > 0:
-            raise UserError(
-                "repetition_penalty must be greater than 0. Received: "
-                f"repetition_penalty={penalty}"
-            )
+        check_range("repetition_penalty", penalty, "a number > 0", lambda x: x > 0)
         self.size, self.penalty = size, penalty
 
     def __bool__(self):

@@ -6,7 +6,7 @@ from keras import ops
 
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode
-from remixer_tf.errors import UserError, check_integers, check_numbers
+from remixer_tf.errors import check_integers, check_numbers, check_range
 from remixer_tf.kernels.largest import largest
 
 
@@ -34,12 +34,7 @@ class Sampling:
     def __post_init__(self):
         check_numbers(temperature=self.temperature)
         check_integers(top_k=1 if self.top_k is None else self.top_k)
-        check_numbers(top_p=self.top_p)
-        if not 0 < self.top_p <= 1:
-            raise UserError(
-                "top_p must be greater than 0 and at most 1. Received: "
-                f"top_p={self.top_p}"
-            )
+        check_range("top_p", self.top_p, "a number in (0, 1]", lambda x: 0 < x <= 1)
 
     def draw(self, logits, uniform):
         """Draws tokens by the inverse of the cumulative distribution.

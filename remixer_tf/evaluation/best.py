@@ -4,7 +4,7 @@ import math
 import os
 
 from remixer_tf.checkpoints.whole_folder import write_json
-from remixer_tf.errors import UserError, nearest
+from remixer_tf.errors import UserError, check_choices, nearest
 from remixer_tf.evaluation.results import metrics_by_name
 
 
@@ -23,8 +23,7 @@ class Best:
     """
 
     def __init__(self, metric, mode="max", patience=None):
-        if mode not in ("max", "min"):
-            raise UserError(f"mode must be 'max' or 'min'. Received: {mode!r}")
+        check_choices(("max", "min"), mode=mode)
         self.metric = metric
         self._sign = 1 if mode == "max" else -1
         self._patience = patience

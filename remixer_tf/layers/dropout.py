@@ -6,7 +6,7 @@ import contextvars
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_numbers
+from remixer_tf.errors import check_range
 
 _replica = contextvars.ContextVar("replica", default=None)
 _given = contextvars.ContextVar("given", default=({}, {}))
@@ -61,12 +61,7 @@ class Dropout(keras.layers.Layer):
 
     def __init__(self, rate, shared_axes=(), **kwargs):
         super().__init__(**kwargs)
-        check_numbers(dropout_rate=rate)
-        if not rate < 1:
-            raise UserError(
-                "A dropout rate is a number from 0 to below 1, the share of values "
-                f"dropped. Received: rate={rate}"
-            )
+        check_range("dropout_rate", rate, "a number in [0, 1)", lambda x: 0 <= x < 1)
         self.rate = rate
         self.shared_axes = tuple(shared_axes)
 

@@ -3,7 +3,13 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_factories, check_integers, check_numbers
+from remixer_tf.errors import (
+    UserError,
+    check_choices,
+    check_factories,
+    check_integers,
+    check_numbers,
+)
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import (
@@ -80,10 +86,7 @@ class SpatialGatingUnit(Sublayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if variant not in VARIANTS:
-            raise UserError(
-                f"variant is one of {sorted(VARIANTS)}. Received: variant={variant!r}"
-            )
+        check_choices(VARIANTS, variant=variant)
         self.variant = variant
         stddev, bias = VARIANTS[variant]
         if spatial_stddev is not None:

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_choices, check_integers
 from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt, wide
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -85,11 +85,8 @@ class RemixerBlock(Sublayer):
         check_integers(num_mixing_heads=num_mixing_heads)
         if d_ff is not None:
             check_integers(d_ff=d_ff)
-        if composition not in COMPOSITIONS:
-            raise UserError(
-                f"composition is one of {sorted(COMPOSITIONS)}. "
-                f"Received: composition={composition!r}"
-            )
+        check_choices(COMPOSITIONS, composition=composition)
+        check_choices(RESIDUALS, residual=residual)
         constant = not isinstance(alpha, str)
         if alpha not in ALPHAS if not constant else not 0 <= alpha <= 1:
             raise UserError(
@@ -101,11 +98,6 @@ class RemixerBlock(Sublayer):
             raise UserError(
                 f"composition={composition!r} has no alpha, so leave alpha at its "
                 f"default. Received: alpha={alpha!r}"
-            )
-        if residual not in RESIDUALS:
-            raise UserError(
-                f"residual is one of {sorted(RESIDUALS)}. Received: "
-                f"residual={residual!r}"
             )
         self.d_ff = d_ff
         self.alpha = alpha

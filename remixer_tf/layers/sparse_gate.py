@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_choices, check_integers
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length
@@ -69,10 +69,7 @@ class SparseSpatialGate(SpatialGatingUnit):
                 f"experts share them. Received: {name}={kwargs[name]!r}. Set "
                 "num_experts, or take a SpatialGatingUnit."
             )
-        if routing not in ROUTINGS:
-            raise UserError(
-                f"routing is one of {sorted(ROUTINGS)}. Received: routing={routing!r}"
-            )
+        check_choices(ROUTINGS, routing=routing)
         super().__init__(num_mixing_heads=num_experts, **kwargs)
         self.num_experts = num_experts
         self.routing = routing

@@ -8,9 +8,8 @@ import seqio
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.decoding import check_writes
-from remixer_tf.errors import UserError, check_integers, check_paths
+from remixer_tf.errors import UserError, check_integers, check_paths, check_range
 from remixer_tf.models.adapters import has_lora
-from remixer_tf.optimizers.options import check_range
 
 
 def check_trains(run):

@@ -10,19 +10,10 @@ from remixer_tf.errors import (
     MissingFileError,
     StorageError,
     UserError,
+    check_choices,
     check_paths,
-    nearest,
 )
 from remixer_tf.serving.image_to_class import MAX_PIXELS
-
-
-def check_choice(name, value, choices):
-    """Raises a UserError unless an argument has one of the values."""
-    if value not in choices:
-        raise UserError(
-            f"{name} must be one of {', '.join(choices)}. Received: "
-            f"{value!r}.{nearest(str(value), choices)}"
-        )
 
 
 def check_flags(**arguments):
@@ -65,7 +56,7 @@ class LongTexts:
     CHOICES = ("warn", "raise")
 
     def __init__(self, on_long, what):
-        check_choice("on_long", on_long, self.CHOICES)
+        check_choices(self.CHOICES, on_long=on_long)
         self._refuses, self._what = on_long == "raise", what
         self._over = self._total = 0
 

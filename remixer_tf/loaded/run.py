@@ -18,14 +18,19 @@ from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
 from remixer_tf.decoding.row_random import seed_words
-from remixer_tf.errors import UserError, check_evaluations, check_integers, check_paths
+from remixer_tf.errors import (
+    UserError,
+    check_choices,
+    check_evaluations,
+    check_integers,
+    check_paths,
+)
 from remixer_tf.evaluation.results import metrics_by_name
 from remixer_tf.exporting import check_export, export_run, metrics_at
 from remixer_tf.layers.base import reads_at_once
 from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import (
     LongTexts,
-    check_choice,
     check_flags,
     check_listed,
     check_unicode,
@@ -421,7 +426,7 @@ class LoadedRun:
             True
         """
         if isinstance(self.model, ImageClassifier):
-            check_choice("on_long", on_long, LongTexts.CHOICES)
+            check_choices(LongTexts.CHOICES, on_long=on_long)
             function = self._signature("classify_bytes")
             return encoders.classify_images(function, inputs)
         return self._encode("classify", inputs, encoders.classes, on_long)

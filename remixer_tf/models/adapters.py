@@ -7,7 +7,13 @@ Regular expressions find parts of paths without the model's name, such as
 import dataclasses
 import re
 
-from remixer_tf.errors import UserError, check_integers, check_numbers, shorten
+from remixer_tf.errors import (
+    UserError,
+    check_integers,
+    check_numbers,
+    check_range,
+    shorten,
+)
 from remixer_tf.layers import CrossAttention, GatedMLP, RemixerBlock, SelfAttention
 from remixer_tf.layers.base import Dense
 
@@ -53,12 +59,8 @@ class Lora:
         check_integers(0, rank=self.rank)
         if self.alpha is not None:
             check_numbers(alpha=self.alpha)
-        check_numbers(dropout_rate=self.dropout_rate)
-        if self.dropout_rate >= 1:
-            raise UserError(
-                "dropout_rate must be below 1. Received: "
-                f"dropout_rate={self.dropout_rate}"
-            )
+        rate = self.dropout_rate
+        check_range("dropout_rate", rate, "a number in [0, 1)", lambda x: 0 <= x < 1)
         if self.layers is not None:
             _compiled("layers", self.layers)
 

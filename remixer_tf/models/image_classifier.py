@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_factories, check_integers
+from remixer_tf.errors import UserError, check_choices, check_factories, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
@@ -67,8 +67,7 @@ class ImageClassifier(NamedAxes, KerasModel):
         super().__init__(**kwargs)
         check_integers(image_size=image_size, num_classes=num_classes)
         check_factories(stack=stack)
-        if pool not in POOLS:
-            raise UserError(f"pool is one of {POOLS}. Received: pool={pool!r}")
+        check_choices(POOLS, pool=pool)
         self.image_size = image_size
         self.patch_size = patch_size
         self.d_model = d_model

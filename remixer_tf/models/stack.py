@@ -6,7 +6,7 @@ import inspect
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_factories, check_integers, check_numbers
+from remixer_tf.errors import UserError, check_factories, check_integers, check_range
 from remixer_tf.layers.base import not_causal, read_prompt, wide
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
@@ -116,12 +116,8 @@ def survival_by_layer(probability, num_layers):
     of L = 1 has p. (Huang et al. 2016 have `1 - (1 - p) (l + 1) / L`: there the first
     layer may be left out too.) Another probability is a ValueError.
     """
-    check_numbers(survival_probability=probability)
-    if not 0 < probability <= 1:
-        raise UserError(
-            "A survival probability lies above 0 and is at most 1, which leaves out "
-            f"nothing. Received: survival_probability={probability}"
-        )
+    expected = "a number in (0, 1], where 1 leaves out nothing"
+    check_range("survival_probability", probability, expected, lambda x: 0 < x <= 1)
     last = max(num_layers - 1, 1)
     drops = [layer / last for layer in range(num_layers - 1)] + [1.0]
     return [1 - (1 - probability) * drop for drop in drops]

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers, check_numbers, check_range
 from remixer_tf.layers.base import MASKED
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.hidden import Hidden
@@ -289,11 +289,9 @@ def _check(logits, targets, weights, z_loss, label_smoothing):
 
 
 def _check_coefficients(z_loss, label_smoothing):
-    check_numbers(z_loss=z_loss, label_smoothing=label_smoothing)
-    if not label_smoothing < 1:
-        raise UserError(
-            f"label_smoothing must be in [0, 1). Received: {label_smoothing}"
-        )
+    check_numbers(z_loss=z_loss)
+    expected = "a number in [0, 1)"
+    check_range("label_smoothing", label_smoothing, expected, lambda x: 0 <= x < 1)
 
 
 def _fit(shape, other):

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_integers
+from remixer_tf.errors import check_integers, check_range
 from remixer_tf.layers.axes import axes_of, make_named
-from remixer_tf.optimizers.options import check_numeric_options, check_range
+from remixer_tf.optimizers.options import check_numeric_options
 
 _DTYPE = "float32"  # of the slots and of every intermediate result
 _EPSILON_1 = 1e-30  # keeps the second moment positive

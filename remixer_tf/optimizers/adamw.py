@@ -2,7 +2,8 @@
 
 import keras
 
-from remixer_tf.optimizers.options import check_numeric_options, check_range
+from remixer_tf.errors import check_range
+from remixer_tf.optimizers.options import check_numeric_options
 
 # The end of a variable's name, after which TensorFlow writes a number. A rel_embedding
 # holds the position biases of attention.

@@ -1,12 +1,10 @@
 """Checks of an optimizer's arguments and options."""
 
 import inspect
-import math
-import numbers
 
 import keras
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_range
 
 # Options of Keras' optimizers that no train step here honours: the value that asks for
 # nothing, and what there is instead.
@@ -41,23 +39,14 @@ def check_numeric_options(optimizer):
     """
     for name, parameter in inspect.signature(type(optimizer)).parameters.items():
         # Keras has checked the learning rate, and a graph cannot read it.
-        if _is_number(parameter.default) and name != "learning_rate":
+        number = type(parameter.default) in (int, float)
+        if number and name != "learning_rate":
             value = getattr(optimizer, name, None)
             if isinstance(value, str):
                 raise UserError(f"{name} must be a number. Received: {name}={value!r}")
     for name in _NUMBERS:
         if (value := getattr(optimizer, name)) is not None:
             check_range(name, value, "a number >= 0, or None", lambda x: x >= 0)
-
-
-def check_range(name, value, expected, is_valid):
-    """Raises a UserError unless `value` is a finite number that `is_valid` accepts."""
-    if not _is_number(value) or not math.isfinite(value) or not is_valid(value):
-        raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_optimizer(optimizer):

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
-from remixer_tf.optimizers.options import check_numeric_options, check_range
+from remixer_tf.errors import UserError, check_integers, check_range
+from remixer_tf.optimizers.options import check_numeric_options
 
 
 @keras.saving.register_keras_serializable(package="remixer_tf")

@@ -13,8 +13,7 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
-from remixer_tf.optimizers.options import check_range
+from remixer_tf.errors import UserError, check_integers, check_range
 
 _fields = dataclasses.dataclass(eq=False)
 _register = keras.saving.register_keras_serializable(package="remixer_tf")

@@ -6,7 +6,7 @@ import itertools
 import keras
 import tensorflow as tf
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_choices
 from remixer_tf.serving.int8 import check_finite, matrices, quantize, shared_axes
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
@@ -34,10 +34,7 @@ class StoredWeights(tf.Module):
 
     def __init__(self, model, dtype="float32"):
         super().__init__(name="stored_weights")
-        if dtype not in DTYPES:
-            raise UserError(
-                f"Weights are stored as one of {DTYPES}. Received: {dtype!r}"
-            )
+        check_choices(DTYPES, weights=dtype)
         axes = {}
         if dtype == "int8":
             check_finite(model)

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from remixer_tf.errors import UserError, check_evaluations, check_integers
-from remixer_tf.optimizers.options import check_range
+from remixer_tf.errors import UserError, check_evaluations, check_integers, check_range
 
 
 @dataclasses.dataclass(frozen=True)

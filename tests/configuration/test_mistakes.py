@@ -132,7 +132,7 @@ def test_of_a_class_by_its_whole_name():
         (["NUM_DECODER_LAYERS=0"], ["num_layers", "at least 1", "num_layers=0"]),
         (["VOCAB_SIZE='256'"], ["vocab_size", "integer", "vocab_size='256'"]),
         (["DROPOUT_RATE='0.1'"], ["dropout_rate", "number", "dropout_rate='0.1'"]),
-        (["DROPOUT_RATE=1.5"], ["dropout rate", "below 1", "rate=1.5"]),
+        (["DROPOUT_RATE=1.5"], ["dropout_rate", "in [0, 1)", "rate=1.5"]),
         (["RelativePositionBias.num_buckets=0"], ["at least 4", "num_buckets=0"]),
         (["GatedFeedForward.activation='glue'"], ["'relu'", "activation='glue'"]),
         (["EncoderDecoder.decoder=3"], ["decoder", "@NAME", "decoder=3"]),

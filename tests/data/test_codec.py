@@ -126,7 +126,7 @@ def test_the_harness_takes_the_beginning_from_contexts():
         else:
             assert text_of(batch["decoder_target_tokens"][0]) == kept + "jj"
         assert trimmed.numpy().tolist() == [True]
-    with pytest.raises(ValueError, match="None or 'start'. Received: 'end'"):
+    with pytest.raises(ValueError, match="one of None, start. Received: trim='end'"):
         Codec(task_of("append_eos"), LENGTHS, trim="end")
 
 

@@ -138,7 +138,7 @@ def test_sizes_that_cannot_be_say_which_can(tmp_path, model_type):
 
 
 def test_other_bad_arguments(tmp_path):
-    with pytest.raises(ValueError, match="unigram, bpe, word. Received: 'char'"):
+    with pytest.raises(ValueError, match="bpe, word. Received: model_type='char'"):
         train_vocabulary(TEXTS, str(tmp_path / "x.model"), 20, "char")
     with pytest.raises(ValueError, match="must be a file"):
         train_vocabulary(TEXTS, str(tmp_path), 20)

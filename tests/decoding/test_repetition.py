@@ -130,7 +130,7 @@ def _penalised(model, row, text):
     "options, message",
     [
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size .*-1"),
-        ({"repetition_penalty": 0.0}, "greater than 0. Received: .*=0.0"),
+        ({"repetition_penalty": 0.0}, "a number > 0. Received: .*=0.0"),
     ],
 )
 def test_errors(options, message):

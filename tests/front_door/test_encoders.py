@@ -238,7 +238,7 @@ def test_a_model_that_cannot_says_so(encoder, spans, vision, lm_run, bytes_run):
     if not ON_JAX:
         calls += [
             (spans.classify, ["a"], "the model's head has no classes"),
-            (writer.export, ["x", "onx"], "format is one of .*'onx'"),
+            (writer.export, ["x", "onx"], "format must be one of .*'onx'"),
         ]
     for call, arguments, message in calls:
         with pytest.raises(UserError, match=message) as caught:

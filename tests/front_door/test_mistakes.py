@@ -127,8 +127,8 @@ def test_a_stream_of_no_text(loaded):
 
 EXPORTS = [
     *(({"folder": x}, "folder must be the path") for x in (5, None, "", "a\0b", LONE)),
-    ({"format": "savedmodel"}, "format is one of saved_model"),
-    ({"format": 5}, "format is one of saved_model"),
+    ({"format": "savedmodel"}, "format must be one of saved_model"),
+    ({"format": 5}, "format must be one of saved_model"),
     ({"max_rows": 0}, "max_rows must be an integer"),
     ({"max_rows": "x"}, "max_rows must be an integer"),
     ({"warm_up": "x"}, "warm_up must be True or False"),

@@ -69,7 +69,7 @@ def test_freezing():
         ({"lora": {"layers": "("}}, r"layers must be a regular expression.*'\('"),
         ({"lora": {"rank": -1}}, "rank must be an integer of at least 0.*rank=-1"),
         ({"lora": {"rank": 99}}, "rank must be at most 8"),
-        ({"lora": {"dropout_rate": 1.0}}, "dropout_rate must be below 1"),
+        ({"lora": {"dropout_rate": 1.0}}, r"dropout_rate must be a number in \[0, 1\)"),
         ({"lora": {"alpha": -1}}, "alpha must be a number"),
         ({"trainable": "heads"}, "trainable='heads' finds no variable"),
         ({"frozen": "*"}, "frozen must be a regular expression"),

@@ -224,7 +224,7 @@ def test_logits_in_parts(tokens_at_once):
         ),
         ({"z_loss": float("nan")}, "z_loss must be a number of at least 0"),
         ({"label_smoothing": None}, "label_smoothing must be a number"),
-        ({"label_smoothing": 1}, r"label_smoothing must be in \[0, 1\)"),
+        ({"label_smoothing": 1}, r"label_smoothing must be a number in \[0, 1\)"),
     ],
 )
 def test_wrong_numbers_are_refused_when_the_loss_is_made(arguments, message):
@@ -366,7 +366,7 @@ def test_nan_logits_are_not_correct():
         ({"targets": np.zeros((B, L, V), int)}, "or floats for each class"),
         ({"targets": np.zeros((B, L, V + 1))}, "Expected logits"),
         ({"z_loss": -1.0}, "z_loss must be .* at least 0. Received: z_loss=-1.0"),
-        ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
+        ({"label_smoothing": 1.0}, r"label_smoothing must be a number in \[0, 1\)"),
     ],
 )
 def test_bad_arguments(change, message):

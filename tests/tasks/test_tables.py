@@ -345,7 +345,7 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
         ({"targets": "yes"}, "targets must name a column"),
         ({"metrics": ["acuracy"]}, "list of accuracy, .* Received: .'acuracy'"),
         ({"metrics": "accuracy"}, "must be a list"),
-        ({"on_bad_rows": "ignore"}, "'raise' or 'skip'"),
+        ({"on_bad_rows": "ignore"}, "on_bad_rows must be one of raise, skip"),
         ({"name": 5}, "name must be a str of letters.* Received: name=5"),
         ({"name": "a/b"}, "name must be a str of letters.* Received: name='a/b'"),
         ({"shuffle_buffer_size": "a"}, "shuffle_buffer_size must be an integer"),

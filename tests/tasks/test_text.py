@@ -170,7 +170,7 @@ def test_arguments(tmp_path):
     for arguments, words in (
         ({"objective": "spans"}, "objective must be one of span_corruption"),
         ({"corpus": "/books"}, "such as 'c4/en:2.2.0'. Received: '/books'"),
-        ({"on_bad_rows": True}, "'raise' or 'skip'"),
+        ({"on_bad_rows": True}, "on_bad_rows must be one of raise, skip"),
     ):
         with pytest.raises(ValueError, match=words):
             text_task(**arguments)

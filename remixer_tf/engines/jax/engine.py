@@ -17,7 +17,7 @@ from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
 from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_choices
 from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import TransformerStack
@@ -62,11 +62,8 @@ class JaxEngine(Engine):
         distributed=None,
         barrier_seconds=600,
     ):
-        if checkpoint_format not in CHECKPOINT_FORMATS:
-            raise UserError(
-                f"JaxEngine.checkpoint_format is one of {CHECKPOINT_FORMATS}. "
-                f"Received: {checkpoint_format!r}"
-            )
+        name = "JaxEngine.checkpoint_format"
+        check_choices(CHECKPOINT_FORMATS, **{name: checkpoint_format})
         self.checkpoint_format = checkpoint_format
         check_backend("JaxEngine", "jax")
         self._layout = Layout(mesh_shape, layout_rules)

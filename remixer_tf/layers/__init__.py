@@ -24,7 +24,6 @@ from remixer_tf.layers.mlp_mixer import (
 )
 from remixer_tf.layers.normalization import LayerNorm, RMSNorm
 from remixer_tf.layers.patches import PatchEmbedding
-from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
 from remixer_tf.layers.remixer import RemixerBlock
@@ -56,7 +55,6 @@ __all__ = [
     "HashRouter",
     "LayerNorm",
     "LengthMixing",
-    "MeanPooling",
     "MoE",
     "PatchEmbedding",
     "PositionEmbedding",

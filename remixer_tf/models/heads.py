@@ -9,7 +9,6 @@ from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.layers.normalization import LayerNorm
-from remixer_tf.layers.pooling import MeanPooling
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.hidden import no_vocabulary
 
@@ -165,10 +164,10 @@ class MeanPoolingHead(ClassificationHead):
     """
 
     def _build_pooling(self, d_model):
-        self.pooling = MeanPooling(name="pooling", dtype="float32")
+        """The mean has no weights."""
 
     def _pool(self, x, context):
-        return self.pooling(x, context=context)
+        return mean_of_tokens(x, context.padding_mask)
 
 
 class SpanHead(Head):
@@ -189,6 +188,17 @@ class SpanHead(Head):
         padding = 1.0 - ops.cast(context.padding_mask, "float32")
         logits = ops.transpose(self.span(x), (0, 2, 1))
         return logits + padding[:, None] * MASKED
+
+
+def mean_of_tokens(x, mask):
+    """The mean of x over the tokens that the mask marks; 0 for a row without any.
+
+    x is float `[batch, length, d_model]`, the mask `[batch, length]`. Returns float32
+    `[batch, d_model]`.
+    """
+    mask = ops.cast(mask, "float32")[..., None]
+    total = ops.sum(ops.cast(x, "float32") * mask, axis=1)
+    return total / ops.maximum(ops.sum(mask, axis=1), 1.0)
 
 
 def _dense(name, d_model, units):

@@ -1,13 +1,13 @@
 """A trained encoder from strings to classes and vectors, tokenizer included."""
 
 import tensorflow as tf
-from keras import ops
 
 from remixer_tf.data.classification import ClassNames, join_ids
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
 from remixer_tf.models import EncoderOnly
+from remixer_tf.models.heads import mean_of_tokens
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 
@@ -146,9 +146,7 @@ class TextEncoder(tf.Module):
 
     def _embed(self, batch):
         x, context = self._encode(batch)
-        x = ops.cast(x, "float32")
-        mask = ops.cast(context.padding_mask, "float32")[..., None]
-        return {"embeddings": ops.sum(x * mask, axis=1) / ops.sum(mask, axis=1)}
+        return {"embeddings": mean_of_tokens(x, context.padding_mask)}
 
 
 def class_answers(logits):

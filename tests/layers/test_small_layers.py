@@ -1,4 +1,4 @@
-"""Normalisation, feed-forward, dropout, positions, pooling against NumPy."""
+"""Normalisation, feed-forward, dropout, positions against NumPy."""
 
 import functools
 import math
@@ -17,7 +17,6 @@ from remixer_tf.layers import (
     GatedFeedForward,
     LayerNorm,
     LengthMixing,
-    MeanPooling,
     PositionEmbedding,
     RMSNorm,
 )
@@ -187,21 +186,6 @@ def test_position_embedding_errors():
     with pytest.raises(ValueError, match="segment_ids without positions"):
         context = Context(segment_ids=np.ones((1, 4), "int32"))
         layer(np.zeros((1, 4, 6), "float32"), context=context)
-
-
-@pytest.mark.parametrize("dtype, tol", [("float32", 1e-6), ("mixed_bfloat16", 0.02)])
-def test_mean_pooling(dtype, tol):
-    layer = MeanPooling(name="pooling", dtype=dtype)
-    x = np.random.default_rng(0).normal(size=(3, 4, 6)).astype("float32")
-    y = layer(x, context=Context())
-    np.testing.assert_allclose(ops.cast(y, "float32"), x.mean(1), atol=tol)
-    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], "int32")
-    y = np.array(ops.cast(layer(x, context=Context(padding_mask=mask)), "float32"))
-    np.testing.assert_allclose(y[0], x[0].mean(0), atol=tol)
-    np.testing.assert_allclose(y[1], x[1, :2].mean(0), atol=tol)
-    np.testing.assert_array_equal(y[2], 0)
-    with pytest.raises(ValueError, match="packing off"):
-        layer(x, context=Context(segment_ids=mask))
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])

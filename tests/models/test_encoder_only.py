@@ -14,6 +14,7 @@ from remixer_tf.models import (
     MeanPoolingHead,
     SpanHead,
 )
+from remixer_tf.models.heads import mean_of_tokens
 from remixer_tf.objectives import losses
 from tests.compiled import compiled, slow_on_jax
 from tests.layers.harness import randomize
@@ -107,6 +108,18 @@ def test_span_head_never_points_at_padding():
             logits[row][:, real[row]], expected[row].T[:, real[row]], atol=1e-5
         )
         assert (logits[row][:, ~real[row]] < -1e8).all()
+
+
+def test_the_mean_is_over_real_tokens():
+    x = np.random.default_rng(0).normal(size=(3, 4, 6)).astype("float32")
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], "int32")
+    y = np.array(mean_of_tokens(x, mask))
+    np.testing.assert_allclose(y[0], x[0].mean(0), atol=1e-6)
+    np.testing.assert_allclose(y[1], x[1, :2].mean(0), atol=1e-6)
+    np.testing.assert_array_equal(y[2], 0)
+    ones = np.full((1, 1000, 1), 1.01, "float32")  # summed in float32
+    y = mean_of_tokens(ops.cast(ones, "bfloat16"), np.ones((1, 1000), "int32"))
+    np.testing.assert_allclose(y, 1.0078125, atol=1e-5)  # 1 + 2**-7
 
 
 @pytest.mark.parametrize("head", [ClassificationHead, MeanPoolingHead])

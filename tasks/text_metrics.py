@@ -10,7 +10,6 @@ import re
 import string
 from typing import NamedTuple
 
-from remixer_tf.errors import UserError
 from remixer_tf.tasks.t5_library import import_t5
 
 LEXICAL = "lexical"
@@ -73,11 +72,6 @@ def exact_match_by_type(kind_of_type):
     """
 
     def exact_match(targets, predictions):
-        if len(targets) != len(predictions) or not targets:
-            raise UserError(
-                "Exact match needs one prediction for each target, and at least one. "
-                f"Received: {len(targets)} targets and {len(predictions)} predictions."
-            )
         hits = []
         for target, prediction in zip(targets, predictions, strict=True):
             names = ["exact_match", f"exact_match/type/{target.type}"]

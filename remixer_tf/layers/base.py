@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_choices, check_integers
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
 from remixer_tf.layers.dropout import Dropout
@@ -105,11 +105,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
 
     def __init__(self, causal=None, max_length=None, **kwargs):
         super().__init__(**kwargs)
-        if causal is not None and not isinstance(causal, bool):
-            raise UserError(
-                "causal must be True, False, or None for what the stack says. "
-                f"Received: causal={causal!r}"
-            )
+        check_choices((None, True, False), causal=causal)
         if max_length is not None:
             check_integers(max_length=max_length)
         self.max_length = None

@@ -263,10 +263,6 @@ def is_argmax(logits, targets):
 
 
 def _check(logits, targets, weights, z_loss, label_smoothing):
-    shapes = (
-        f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}, "
-        f"weights {tuple(weights.shape)}"
-    )
     soft = len(targets.shape) == len(logits.shape)
     if not _fit(logits.shape if soft else logits.shape[:-1], targets.shape) or not _fit(
         logits.shape[:-1], weights.shape
@@ -274,11 +270,8 @@ def _check(logits, targets, weights, z_loss, label_smoothing):
         raise UserError(
             "Expected logits [batch, length, vocab_size], targets [batch, length] (or "
             "of the shape of the logits) and weights [batch, length]. Received: "
-            f"{shapes}"
-        )
-    if logits.shape[-1] is None:
-        raise UserError(
-            f"The size of the vocabulary must be static. Received: {shapes}"
+            f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}, weights "
+            f"{tuple(weights.shape)}"
         )
     if ("float" if soft else "int") not in str(targets.dtype):
         raise UserError(

@@ -5,8 +5,6 @@ import math
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import UserError
-
 # Sums of a train step that are not the objective's.
 _COUNTS = {"weight", "tokens", "stop", "steps", "updates", "skipped", "overflowed"}
 
@@ -22,21 +20,9 @@ def summarize(sums):
     float32, from a loss of 88.73. With label smoothing it is the exponential of the
     smoothed loss.
 
-    Args:
-        sums: a dictionary of scalars (tensors or numbers), "weight" and any others,
-            such as those of `losses.cross_entropy`.
-
-    Returns:
-        A dictionary of float32 scalars per unit of weight.
-
-    Raises:
-        ValueError: there is no weight.
+    `sums` is a dictionary of scalars, tensors or numbers: "weight" and any others, such
+    as those of `losses.cross_entropy`. The result has float32 scalars.
     """
-    if "weight" not in sums:
-        raise UserError(
-            "The sums lack the weight. Expected: those of losses.cross_entropy, added. "
-            f"Received: {sorted(sums)}"
-        )
     weight = ops.cast(sums["weight"], "float32")
     has_weight = weight > 0
     safe_weight = ops.where(has_weight, weight, 1.0)
@@ -55,8 +41,7 @@ def summarize(sums):
 def summarize_steps(sums):
     """Returns the means that a log line shows, from the sums of train steps.
 
-    Args:
-        sums: what one call of a train step returned, or several of them added up.
+    `sums` is what one call of a train step returned, or several of them added up.
 
     Returns:
         dict of floats, or float32 arrays `[n]`: the objective's sums per unit of

@@ -146,7 +146,7 @@ def test_of_a_class_by_its_whole_name():
         ([MLM, "GatedMLP.d_ff=0"], ["at least 1", "d_ff=0"]),
         ([MLM, "MAX_LENGTH='9'"], ["integer", "max_length='9'"]),
         ([MLM, "MAX_LENGTH=None"], ["TransformerStack.max_length = %MAX_LENGTH"]),
-        (["SelfAttention.causal='no'"], ["True, False, or None", "causal='no'"]),
+        (["SelfAttention.causal='no'"], ["None, True, False", "causal='no'"]),
         (["SelfAttention.causal=True"], ["encoder/layer_0", "= True contradicts"]),
         ([MLM, "EncoderOnly.num_token_types='2'"], ["num_token_types='2'"]),
         ([IMAGES, "ImageClassifier.patch_size=0"], ["at least 1", "patch_size=0"]),

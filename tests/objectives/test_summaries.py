@@ -50,11 +50,6 @@ def test_perplexity_may_be_infinite(loss, finite):
     assert np.isfinite(summary["perplexity"]) == finite
 
 
-def test_missing_weight():
-    with pytest.raises(ValueError, match="lack the weight"):
-        summaries.summarize({"loss": 1.0, "z_loss": 0.0})
-
-
 def test_steps_are_averaged_over_those_that_changed_the_weights():
     sums = {
         "objective": 8.0, "loss": 6.0, "weight": 2.0, "tokens": 9.0, "stop": 0.0,

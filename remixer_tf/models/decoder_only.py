@@ -41,16 +41,10 @@ class DecoderOnly(TextWriter):
 
     def __init__(self, decoder, vocab_size, d_model, tied_logits=True, **kwargs):
         kwargs.setdefault("name", "decoder_only")
-        super().__init__(
-            None,
-            decoder,
-            vocab_size,
-            d_model,
-            tied_logits,
-            scale_logits=False,
-            initializer=keras.initializers.TruncatedNormal(stddev=0.02),
-            **kwargs,
-        )
+        super().__init__(None, decoder, vocab_size, d_model, tied_logits, **kwargs)
+
+    def _initializer(self):
+        return keras.initializers.TruncatedNormal(stddev=0.02)
 
     def batch_spec(self, batch_size, feature_lengths):
         """See `EncoderDecoder.batch_spec`.

@@ -37,20 +37,16 @@ class EncoderDecoder(TextWriter):
         float32 `[batch, decoder_length, vocab_size]`.
     """
 
+    scale_logits = True
+
     def __init__(
         self, encoder, decoder, vocab_size, d_model, tied_logits=False, **kwargs
     ):
         kwargs.setdefault("name", "encoder_decoder")
-        super().__init__(
-            encoder,
-            decoder,
-            vocab_size,
-            d_model,
-            tied_logits,
-            scale_logits=True,
-            initializer=keras.initializers.RandomNormal(stddev=1.0),
-            **kwargs,
-        )
+        super().__init__(encoder, decoder, vocab_size, d_model, tied_logits, **kwargs)
+
+    def _initializer(self):
+        return keras.initializers.RandomNormal(stddev=1.0)
 
     def batch_spec(self, batch_size, feature_lengths):
         """Shape and dtype of all that `call` and the loss read of unpacked examples.

@@ -89,6 +89,7 @@ class ImageClassifier(NamedAxes, KerasModel):
         length = num_tokens(self.image_size, self.patch_size, self.pool)
         shape = (None, length, self.d_model)
         self.stack.build(shape)
+        options = {"axes": ("d_model", None), "use_bias": True}
         if self.pool == "cls":
             self.class_token = self.add_weight(
                 name="class_token",
@@ -98,24 +99,12 @@ class ImageClassifier(NamedAxes, KerasModel):
                 # useful gradient at 0.
                 initializer=keras.initializers.TruncatedNormal(stddev=0.02),
             )
+            d_model, dtype = self.d_model, self.dtype_policy
             self.pre_logits = dense(  # [d_model, d_model]
-                "pre_logits",
-                shape,
-                self.d_model,
-                self.dtype_policy,
-                axes=("d_model", None),
-                activation="tanh",
-                use_bias=True,
+                "pre_logits", shape, d_model, dtype, activation="tanh", **options
             )
         # [d_model, num_classes]; float32 whatever the compute dtype
-        self.logits = dense(
-            "logits",
-            shape,
-            self.num_classes,
-            dtype="float32",
-            axes=("d_model", None),
-            use_bias=True,
-        )
+        self.logits = dense("logits", shape, self.num_classes, "float32", **options)
         self.built = True
 
     def batch_spec(self, batch_size, feature_lengths):

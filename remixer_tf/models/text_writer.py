@@ -14,22 +14,15 @@ from remixer_tf.models.keras_model import KerasModel
 class TextWriter(KerasModel):
     """An embedding of tokens, a decoder and logits: a model that decodes with a cache.
 
-    Models add `call`, `batch_spec`, `prompt` and `start_decoding`. `encoder` may be
-    None; for the other arguments see `EncoderDecoder`. `scale_logits` multiplies tied
-    logits by d_model ** -0.5, and `initializer` is the embedding's.
+    Models add `call`, `batch_spec`, `prompt`, `start_decoding`, and `_initializer`,
+    which makes the embedding's. `scale_logits` multiplies tied logits by
+    d_model ** -0.5. `encoder` may be None; for the other arguments see
+    `EncoderDecoder`.
     """
 
-    def __init__(
-        self,
-        encoder,
-        decoder,
-        vocab_size,
-        d_model,
-        tied_logits,
-        scale_logits,
-        initializer,
-        **kwargs,
-    ):
+    scale_logits = False
+
+    def __init__(self, encoder, decoder, vocab_size, d_model, tied_logits, **kwargs):
         super().__init__(**kwargs)
         check_integers(vocab_size=vocab_size, d_model=d_model)
         if encoder is not None:
@@ -39,12 +32,12 @@ class TextWriter(KerasModel):
         self.d_model = d_model
         self.tied_logits = tied_logits
         if tied_logits:
-            scale = d_model**-0.5 if scale_logits else 1.0
+            scale = d_model**-0.5 if self.scale_logits else 1.0
             self.logits = TiedLogits(scale, name="logits")
         self.token_embedding = keras.layers.Embedding(
             vocab_size,
             d_model,
-            embeddings_initializer=initializer,
+            embeddings_initializer=self._initializer(),
             name="token_embedding",
             dtype=self.dtype_policy,
         )

@@ -13,7 +13,6 @@ and vocabularies.json: a cache with the ids of another vocabulary is refused.
 """
 
 import contextlib
-import json
 import os
 
 import numpy as np
@@ -24,7 +23,12 @@ from seqio import utils
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.vocabularies import compare_vocabularies
-from remixer_tf.checkpoints.whole_folder import whole_folder, write_json
+from remixer_tf.checkpoints.whole_folder import (
+    read_json,
+    whole_folder,
+    write_json,
+    write_whole,
+)
 from remixer_tf.data.lengths import splits_of
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
 from remixer_tf.errors import MissingFileError, UserError
@@ -32,6 +36,7 @@ from remixer_tf.errors import MissingFileError, UserError
 # Shards are read in turn, an example of each. They are written in turn too, so up to so
 # many shards give the source's order.
 _IN_TURN = 16
+_VOCABULARIES, _COMPLETED = "vocabularies.json", "COMPLETED"
 
 
 def write_caches(task, directory, num_shards=16, splits=None):
@@ -65,23 +70,15 @@ def write_caches(task, directory, num_shards=16, splits=None):
                 split: _write_split(subtask, temporary, split, num_shards)
                 for split in splits or splits_of(subtask)
             }
-            write_json(_vocabularies(temporary), describe_vocabularies(subtask))
-            with tf.io.gfile.GFile(_completed(temporary), "w") as file:
-                file.write("\n")  # Without a write there would be no file.
+            path = os.path.join(temporary, _VOCABULARIES)
+            write_json(path, describe_vocabularies(subtask))
+            write_whole(os.path.join(temporary, _COMPLETED), "\n")
         for split, numbers in stats.items():
             yield folder, split, numbers
 
 
 def _folder(directory, task):
     return os.path.join(locate(directory), utils.get_task_dir_from_name(task.name))
-
-
-def _vocabularies(folder):
-    return os.path.join(folder, "vocabularies.json")
-
-
-def _completed(folder):
-    return os.path.join(folder, "COMPLETED")
 
 
 def _check(task, splits):
@@ -107,13 +104,13 @@ def cached_task(task, directory):
     cannot be cached, or the cache has another vocabulary.
     """
     folder = _folder(directory, task)
-    if not tf.io.gfile.exists(_completed(folder)):
+    if not tf.io.gfile.exists(os.path.join(folder, _COMPLETED)):
         raise MissingFileError(
             f"{str(directory)!r} has no cache of {task.name}. Write it with the same "
             "gin files and values: "
             f"python -m remixer_tf cache --output_dir={directory} --gin_file=..."
         )
-    saved = _read_json(_vocabularies(folder))
+    saved = _read_json(os.path.join(folder, _VOCABULARIES))
     for name, cached, given in compare_vocabularies(saved, describe_vocabularies(task)):
         raise UserError(
             f"The cache {folder} was written with another vocabulary of {name}: "
@@ -238,10 +235,8 @@ def _count(stats, task, example):
 
 
 def _read_json(path):
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            return json.load(file)
-    except (tf.errors.NotFoundError, ValueError):
+    if (value := read_json(path)) is None:
         raise UserError(
             f"The cache is damaged: {path} is missing or no JSON. Write another cache."
-        ) from None
+        )
+    return value

@@ -13,6 +13,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.augmentation import Seeds, choose, mix
+from remixer_tf.data.pipeline import Batching
 from remixer_tf.errors import UserError, check_integers
 
 _TRANSFORMS, _MIXING = 0, 1  # the uses of `Seeds`
@@ -52,17 +53,12 @@ def image_dataset(
         ValueError: an unknown split; transforms that do not give images of one size; a
             batch that does not divide among the hosts.
     """
-    check_integers(batch_size=batch_size, steps_per_call=steps_per_call)
+    check_integers(steps_per_call=steps_per_call)
     host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
-    hosts = host.num_shards
-    if batch_size % hosts:
-        raise UserError(
-            f"A batch of {batch_size} images does not divide among {hosts} hosts. Set "
-            f"a batch size that is a multiple of {hosts}."
-        )
+    batch_of_host = Batching(batch_size).host_batch_size(host.num_shards)
 
     def mix_batch(number, batch):
-        seeds = Seeds(seed, _MIXING, number * hosts + host.index)
+        seeds = Seeds(seed, _MIXING, number * host.num_shards + host.index)
         images, labels, weights = (batch[name] for name in _NAMES)
         labels = tf.one_hot(labels[:, 0], len(source.class_names))
         images, labels = choose(
@@ -73,11 +69,11 @@ def image_dataset(
 
     def read_from(start):
         batches = start * steps_per_call
-        first = batches * (batch_size // hosts)
+        first = batches * batch_of_host
         dataset = source.draw(split, seed=seed, shard_info=shard_info, start=first)
         dataset = dataset.enumerate(first)
         dataset = _transform(dataset, transforms, seed, host)
-        dataset = dataset.batch(batch_size // hosts, drop_remainder=True)
+        dataset = dataset.batch(batch_of_host, drop_remainder=True)
         if mixing:
             dataset = dataset.enumerate(batches).map(mix_batch, num_parallel_calls=2)
         dataset = dataset.batch(steps_per_call, drop_remainder=True)

@@ -92,7 +92,7 @@ def test_hosts_share_an_epoch(source):
         1,
     )[0]
     assert batch["images"].shape == (1, 2, SIZE, SIZE, 3)
-    with pytest.raises(ValueError, match="4 images does not divide among 3 hosts"):
+    with pytest.raises(ValueError, match="4 examples does not divide among 3 hosts"):
         image_dataset(source, PLAIN, batch_size=4, shard_info=seqio.ShardInfo(0, 3))
 
 

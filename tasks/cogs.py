@@ -138,14 +138,10 @@ def describe_release(data):
     """Returns which release of the generalisation set `data`, a file's bytes, is.
 
     A dictionary of str: "release" is "2020" (the original), "2022-09-13" (51 semantic
-    roles corrected) or "unknown"; "sha256"; "git_blob", git's hash.
+    roles corrected) or "unknown"; "sha256".
     """
     sha256 = hashlib.sha256(data).hexdigest()
-    return {
-        "release": GEN_RELEASES.get(sha256, "unknown"),
-        "sha256": sha256,
-        "git_blob": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
-    }
+    return {"release": GEN_RELEASES.get(sha256, "unknown"), "sha256": sha256}
 
 
 def read_rows(split):
@@ -161,7 +157,7 @@ def read_rows(split):
         release = describe_release(data)
         warn_once(
             f"COGS gen: {path} is of the release {release['release']} "
-            f"(sha256 {release['sha256']}, git blob {release['git_blob']})"
+            f"(sha256 {release['sha256']})"
         )
     return [(f"cogs: {sentence}", *others) for sentence, *others in parsed]
 

@@ -30,7 +30,6 @@ from remixer_tf.engines.tensorflow.flops import matmul_flops
 from remixer_tf.layers import (
     BaseRouter,
     Context,
-    ExpertsChooseRouter,
     FeedForward,
     GatedMLP,
     GShardRouter,
@@ -48,7 +47,6 @@ ROUTERS = {
     "gshard": GShardRouter,
     "base": BaseRouter,
     "hash": functools.partial(HashRouter, capacity_factor=1.0, vocab_size=VOCAB_SIZE),
-    "experts_choose": functools.partial(ExpertsChooseRouter, capacity_factor=1.0),
 }
 
 

@@ -10,11 +10,7 @@ from remixer_tf.layers.bert import (
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit, TinyAttention
-from remixer_tf.layers.learned_routers import (
-    ExpertsChooseRouter,
-    GShardRouter,
-    SwitchRouter,
-)
+from remixer_tf.layers.learned_routers import GShardRouter, SwitchRouter
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.mixture import MoE
 from remixer_tf.layers.mlp_mixer import (
@@ -47,7 +43,6 @@ __all__ = [
     "CrossAttention",
     "DecodeState",
     "Dropout",
-    "ExpertsChooseRouter",
     "FeedForward",
     "GatedFeedForward",
     "GatedMLP",

@@ -3,12 +3,10 @@
 A `Plan` gives choices rows of the experts. Two moves follow it: `gather` on a device,
 and `exchange` over a mesh, whose devices send each other tokens. All shapes are static.
 Integers alone are sorted; the features move by gathers, forward and backward: scatters
-are slow under XLA on a CPU, and not deterministic on a GPU. Only where experts choose
-are rows added up: most tokens have no row in most experts.
+are slow under XLA on a CPU, and not deterministic on a GPU.
 
 Letters: G groups of S tokens with k choices each, in the order `[G, k, S]`, all first
 choices before all second ones; n = k S; E experts; C rows of an expert in a group.
-Where experts choose, each makes C choices, `[G, E, C]`.
 """
 
 from typing import Any, NamedTuple
@@ -118,8 +116,7 @@ def gather(x, choices, plan, num_experts, apply):
 
     Args:
         x: `[G, S, d_model]`.
-        choices: a `Routing` of `[G, k, S]`, or where experts choose of `[G, E, C]`.
-        plan: their `Plan`; None where experts choose, whose choices are the rows.
+        choices, plan: a `Routing` of `[G, k, S]` and its `Plan`.
         num_experts: int, E.
         apply: a function of the experts' rows, `[blocks, rows of a block, d_model]`,
             and of each block's expert, int32 `[blocks]` or None (see `Plan`), to the
@@ -128,8 +125,6 @@ def gather(x, choices, plan, num_experts, apply):
     Returns:
         float32 `[G, S, d_model]`.
     """
-    if plan is None:
-        return _add_up(x, choices, apply)
     groups, k, tokens = ops.shape(plan.row)
     d_model = ops.shape(x)[-1]
 
@@ -156,24 +151,6 @@ def gather(x, choices, plan, num_experts, apply):
     return ops.sum(ops.where(plan.kept, choices.gates, 0)[..., None] * y, axis=1)
 
 
-def _add_up(x, choices, apply):
-    """`gather` where experts choose: each row is added to its token's output."""
-    groups, tokens, d_model = ops.shape(x)
-    _, num_experts, capacity = ops.shape(choices.tokens)
-
-    def in_rows(values):
-        return ops.reshape(ops.transpose(values, (1, 0, 2)), (-1,))
-
-    first = tokens * ops.arange(groups, dtype="int32")[:, None, None]
-    token = in_rows(choices.tokens + first)
-    rows = ops.take(ops.reshape(x, (-1, d_model)), token, axis=0)
-    rows = apply(ops.reshape(rows, (num_experts, groups * capacity, d_model)), None)
-    gates = in_rows(ops.where(choices.chosen, choices.gates, 0))
-    rows = gates[:, None] * ops.cast(ops.reshape(rows, (-1, d_model)), "float32")
-    y = ops.segment_sum(rows, token, num_segments=groups * tokens)
-    return ops.reshape(y, (groups, tokens, d_model))
-
-
 def exchange(x, choices, plan, num_experts, apply):
     """As `gather`, moved by products with one-hot matrices, for a mesh.
 
@@ -184,19 +161,13 @@ def exchange(x, choices, plan, num_experts, apply):
     """
     groups, tokens, d_model = ops.shape(x)
     gates = ops.cast(choices.gates, x.dtype)[..., None]
-    # The index -1 is no one.
-    if plan is None:
-        token = ops.where(choices.chosen, choices.tokens, -1)
-        there = ops.one_hot(token, tokens, dtype=x.dtype)  # [G, E, C, S]
-        back = gates * there
-    else:
-        capacity = plan.filled.shape[0] // (num_experts * groups)
-        place = plan.row // (groups * capacity) * capacity + plan.row % capacity
-        place = ops.where(plan.kept, place, -1)
-        ones = ops.one_hot(place, num_experts * capacity, dtype=x.dtype)
-        ones = ops.reshape(ones, (*place.shape, num_experts, capacity))
-        there = ops.einsum("gksec->gecs", ones)
-        back = ops.einsum("gksec->gecs", gates[..., None] * ones)
+    capacity = plan.filled.shape[0] // (num_experts * groups)
+    place = plan.row // (groups * capacity) * capacity + plan.row % capacity
+    place = ops.where(plan.kept, place, -1)  # -1 is no one.
+    ones = ops.one_hot(place, num_experts * capacity, dtype=x.dtype)
+    ones = ops.reshape(ones, (*place.shape, num_experts, capacity))
+    there = ops.einsum("gksec->gecs", ones)
+    back = ops.einsum("gksec->gecs", gates[..., None] * ones)
     rows = ops.einsum("gecs,gsd->egcd", there, x)
     rows = apply(ops.reshape(rows, (num_experts, -1, d_model)), None)
     rows = ops.reshape(rows, (num_experts, groups, -1, d_model))

@@ -1,6 +1,4 @@
-"""Routers that learn a softmax over the experts: Switch, GShard, experts choose."""
-
-import math
+"""Routers that learn a softmax over the experts: Switch, GShard."""
 
 import keras
 from keras import ops
@@ -62,19 +60,15 @@ class LearnedRouter(Router):
         return bool(self.jitter)
 
     def call(self, x, tokens, token_mask, training=False):
-        logits = self.compute_logits(x, training)
+        if self.jitter and training:
+            x *= jitter(ops.shape(x), self.jitter, self.seed_generator)
+        logits = ops.matmul(x, self.kernel)  # float32 [groups, tokens, num_experts]
         probabilities = ops.softmax(logits)
         gates, experts = ops.top_k(probabilities, self.k)
         experts = ops.cast(experts, "int32")
         if training:
             self.sow_losses(logits, probabilities, experts[..., 0], token_mask)
         return Routing(experts, gates, logits=logits)
-
-    def compute_logits(self, x, training):
-        """`x W`, float32 `[groups, tokens, num_experts]`."""
-        if self.jitter and training:
-            x *= jitter(ops.shape(x), self.jitter, self.seed_generator)
-        return ops.matmul(x, self.kernel)
 
     def sow_losses(self, logits, probabilities, first, token_mask):
         """Sows the losses; `first` is each token's first choice."""
@@ -157,45 +151,3 @@ class GShardRouter(LearnedRouter):
             second = draws * self.second_threshold < gates[..., 1]
             chosen = ops.stack([ops.ones_like(second), second], axis=-1)
         return routing._replace(gates=gates, chosen=chosen)
-
-
-class ExpertsChooseRouter(LearnedRouter):
-    """Experts choose tokens, all of them equally many (Zhou et al. 2022, section 3.2).
-
-    With `p = softmax(x W)` over the experts, each expert takes the `capacity_factor n /
-    num_experts` tokens, rounded up, of its largest p_e among the n of a group, with p_e
-    as the gate. A token may have many experts, or none. In evaluation a group is a row.
-
-    This is never causal: whether a token is chosen depends on all others. Decoders
-    refuse it.
-
-    Args:
-        num_experts, jitter, z_weight: see `LearnedRouter`.
-        capacity_factor: float, the mean number of experts of a token.
-    """
-
-    causal = False
-
-    def __init__(self, num_experts, capacity_factor=2.0, **kwargs):
-        super().__init__(num_experts, capacity_factor, balance_weight=0.0, **kwargs)
-
-    def capacity(self, tokens):
-        share = self.capacity_factor * tokens / self.num_experts
-        return min(tokens, math.ceil(share))
-
-    def call(self, x, tokens, token_mask, training=False):
-        logits = self.compute_logits(x, training)
-        gates = ops.softmax(logits)
-        if training:
-            self.sow_losses(logits, gates, None, token_mask)
-        real = ops.cast(token_mask, "float32")[..., None]
-        number = ops.sum(real, axis=1, keepdims=True)
-        share = ops.ceil(self.capacity_factor * number / self.num_experts)
-        # Gates are above 0, padding is last.
-        ranked = ops.transpose(real * gates, (0, 2, 1))
-        gates, tokens = ops.top_k(ranked, self.capacity(x.shape[1]))
-        place = ops.arange(gates.shape[2], dtype="float32")
-        chosen = ops.broadcast_to(place < ops.minimum(share, number), ops.shape(gates))
-        experts = ops.arange(self.num_experts, dtype="int32")[:, None]
-        experts = ops.broadcast_to(experts, ops.shape(gates))
-        return Routing(experts, gates, chosen, logits, ops.cast(tokens, "int32"))

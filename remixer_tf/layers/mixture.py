@@ -159,8 +159,6 @@ class MoE(PositionWise):
 
     def _choices(self, routing, mask):
         """The routing as `[groups, k, tokens]`, with nothing chosen for padding."""
-        if routing.tokens is not None:
-            return routing
         real = ops.cast(mask, "bool")[:, :, None]
         if routing.chosen is not None:
             real = ops.logical_and(routing.chosen, real)
@@ -175,9 +173,6 @@ class MoE(PositionWise):
         """The experts' gated outputs, and which choices were kept."""
         weights = [*self.wi, self.wo]
         apply = functools.partial(self._apply_experts, weights, training)
-        if choices.tokens is not None:
-            move = exchange if is_shared() else gather
-            return move(x, choices, None, self.num_experts, apply), choices.chosen
         capacity = self.router.capacity(x.shape[1]) if training else None
         if capacity is None and is_shared() and not (training and self.dropout_rate):
             return self._compute_on_mesh(x, choices, weights, training), choices.chosen
@@ -227,7 +222,7 @@ class MoE(PositionWise):
         return y
 
     def _sow_statistics(self, choices, kept, mask):
-        experts, gates, chosen, logits, _ = choices
+        experts, gates, chosen, logits = choices
 
         def mean(values, of):
             of = ops.cast(of, "float32")

@@ -18,9 +18,6 @@ from remixer_tf.layers.sowing import sow
 class Routing(NamedTuple):
     """A router's choices for the tokens `[groups, tokens]`, k for each token.
 
-    Where experts choose, they have the choices: all shapes but that of `logits` are
-    `[groups, num_experts, capacity]`.
-
     Attributes:
         experts: int32 `[groups, tokens, k]`, the expert of each choice; first choices
             get their place in an expert before all second ones.
@@ -29,14 +26,12 @@ class Routing(NamedTuple):
             None: all of them.
         logits: float32 `[groups, tokens, num_experts]`, for the statistics. None where
             there are none.
-        tokens: int32, the token of each choice, where experts choose; else None.
     """
 
     experts: Any
     gates: Any
     chosen: Any = None
     logits: Any = None
-    tokens: Any = None
 
 
 class Router(SavesParts, NamedAxes, keras.layers.Layer):

@@ -8,7 +8,6 @@ from keras import ops
 from remixer_tf.layers import (
     BaseRouter,
     Context,
-    ExpertsChooseRouter,
     GShardRouter,
     HashRouter,
     MoE,
@@ -29,7 +28,6 @@ ROUTERS = {
     "switch": functools.partial(SwitchRouter, jitter=0.0, capacity_factor=0.1),
     "gshard": functools.partial(GShardRouter, second_threshold=0, capacity_factor=0.1),
     "base": BaseRouter,
-    "experts_choose": functools.partial(ExpertsChooseRouter, capacity_factor=1.0),
     "hash": functools.partial(HashRouter, vocab_size=VOCAB_SIZE, capacity_factor=0.1),
 }
 

@@ -135,38 +135,3 @@ def test_base_in_training_equals_numpy():
     agrees = (experts == logits.argmax(1))[mask > 0].mean()
     assert 0.2 < agrees < 1
     np.testing.assert_allclose(sown["statistics", "agreement"], agrees, rtol=1e-5)
-
-
-@pytest.mark.parametrize("training", slow_on_jax([True, False], but=[True]))
-def test_experts_choose_equals_numpy(training):
-    layer = mixture("experts_choose", group_size=24)
-    p = softmax(X.reshape(-1, D) @ ops.convert_to_numpy(layer.router.kernel))
-    mask = MASK.reshape(-1)
-    gates = np.zeros((24, E))
-    for group in np.split(np.arange(24), 1 if training else 3):
-        real = group[mask[group] > 0]
-        for expert in range(E):
-            best = real[np.argsort(-p[real, expert])][: -(-len(real) // E)]
-            gates[best, expert] = p[best, expert]
-    assert ((gates > 0).sum(1)[mask > 0] == 0).any()  # a token without an expert
-    expected = np.einsum("te,etd->td", gates, expert_outputs(layer))
-    y, _ = run(layer, training=training)
-    np.testing.assert_allclose(y, expected.reshape(X.shape), atol=1e-4)
-
-
-def test_adding_up_rows_equals_products(monkeypatch):
-    """Where experts choose: in outputs and gradients, with padding."""
-    x = ops.convert_to_tensor(X)
-    layer, results = mixture("experts_choose", group_size=12), []
-    for move in ("exchange", "gather"):
-        set_move(monkeypatch, move)
-        results.append(
-            outputs_and_gradients(
-                lambda: layer(x, context=context(), training=True), layer
-            )
-        )
-    (expected, gradients), (y, grads) = results
-    np.testing.assert_allclose(y, expected, atol=1e-4)
-    for name, gradient in gradients.items():
-        assert np.abs(gradient).max() > 1e-3, name
-        np.testing.assert_allclose(grads[name], gradient, atol=1e-4, err_msg=name)

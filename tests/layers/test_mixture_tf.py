@@ -1,14 +1,12 @@
 """Mixtures of experts in graphs of any number of rows, as exports have them."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from remixer_tf.engines.tensorflow.flops import peak_bytes, variable_bytes
-from remixer_tf.layers import Context, ExpertsChooseRouter, MoE, SwitchRouter
-from tests.layers.mixtures import TOKENS, D, X, mixture, set_move
+from remixer_tf.layers import Context, MoE, SwitchRouter
+from tests.layers.mixtures import TOKENS, D, X, mixture
 
 
 @pytest.mark.parametrize("router", ["switch", "gshard", "hash"])
@@ -34,18 +32,3 @@ def test_evaluation_copies_no_weights():
     )
     weights = variable_bytes(layer.wi) + variable_bytes([layer.wo])
     assert peak_bytes(call.get_concrete_function()) < 0.3 * weights
-
-
-def test_where_experts_choose_no_tensor_has_them_twice(monkeypatch):
-    """`[groups, experts, tokens, capacity]` is the largest, by products too."""
-    experts, tokens = 16, 64
-    router = functools.partial(ExpertsChooseRouter, capacity_factor=1.0)
-    set_move(monkeypatch, "exchange")
-    layer = MoE(experts, 8, router, name="moe")
-    layer.build((None, None, 4))
-    x = tf.ones((1, tokens, 4))
-    function = tf.function(lambda: layer(x, Context(), training=True), autograph=False)
-    ops = function.get_concrete_function().graph.get_operations()
-    sizes = [output.shape.num_elements() for op in ops for output in op.outputs]
-    capacity = tokens // experts
-    assert max(size or 0 for size in sizes) == experts * tokens * capacity

@@ -12,7 +12,6 @@ import pytest
 from remixer_tf.decoding import score
 from remixer_tf.layers import (
     BaseRouter,
-    ExpertsChooseRouter,
     GShardRouter,
     HashRouter,
     SwitchRouter,
@@ -103,11 +102,13 @@ def test_leaks_in_training(kind, router):
     assert changes_before(mixture(kind, router=router), True)[0].max() > 1e-2
 
 
-def test_experts_that_choose_are_no_decoders():
-    """An expert takes the best tokens of all: later ones decide on earlier ones."""
-    words = "decoder/layer_1_token_experts.*ExpertsChooseRouter.*another router"
+def test_a_router_that_is_not_causal_is_not_for_decoders():
+    class NotCausalRouter(SwitchRouter):
+        causal = False
+
+    words = "decoder/layer_1_token_experts.*NotCausalRouter.*another router"
     with pytest.raises(ValueError, match=words):
-        mixture("switch", router=ExpertsChooseRouter)
+        mixture("switch", router=NotCausalRouter)
 
 
 @pytest.mark.parametrize("training", [*slow_on_jax([True], but=[]), EVALUATION])

@@ -30,28 +30,18 @@ class _TokenMLP(Sublayer):
     def _build_weights(self, num_inputs, out_shape):
         """`out_shape`: of wo; its first axis is the output positions, if any."""
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
-        self.wi = [
-            self._kernel(name, (self.d_tokens, num_inputs), num_inputs)
-            for name in names  # [d_tokens, num_inputs]
-        ]
-        self.wo = self._kernel("wo", out_shape, self.d_tokens)  # [.., d_tokens]
-        self.wi_bias = self.wo_bias = None
-        if not self.gated:
-            self.wi_bias = self.add_weight(
-                name="wi_bias",
-                shape=(self.d_tokens, 1),  # [d_tokens, 1 for the channels]
-                axes=(None, None),
-                initializer="zeros",
-            )
-            self.wo_bias = self.add_weight(
-                name="wo_bias",
-                shape=(*out_shape[:-1], 1),  # [output positions, 1]
-                axes=(None,) * len(out_shape),
-                initializer="zeros",
-            )
+        into = (self.d_tokens, num_inputs)
+        self.wi = [self._weight(name, into, num_inputs) for name in names]
+        self.wo = self._weight("wo", out_shape, self.d_tokens)  # [.., d_tokens]
+        if not self.gated:  # [.., 1 for the channels]
+            self.wi_bias = self._weight("wi_bias", (self.d_tokens, 1))
+            self.wo_bias = self._weight("wo_bias", (*out_shape[:-1], 1))
 
-    def _kernel(self, name, shape, fan_in):
-        initializer = keras.initializers.TruncatedNormal(stddev=fan_in**-0.5)
+    def _weight(self, name, shape, fan_in=None):
+        """A matrix, or without `fan_in` a bias, which starts at 0."""
+        initializer = "zeros"
+        if fan_in is not None:
+            initializer = keras.initializers.TruncatedNormal(stddev=fan_in**-0.5)
         axes = (None,) * len(shape)
         return self.add_weight(
             name=name, shape=shape, axes=axes, initializer=initializer
@@ -111,12 +101,6 @@ class TokenMixingMLP(_TokenMLP):
         hidden = [ops.einsum("us,bsd->bud", wi[:, :length], x) for wi in self.wi]
         y = ops.einsum("tu,bud->btd", self.wo[:length], self._activate(hidden))
         return y if self.gated else y + self.wo_bias[:length]
-
-    def init_cache(self, batch_size, max_length, context):
-        raise UserError(
-            f"Layer '{self.path}' sees all positions and cannot decode step by step. "
-            "Use BlockTokenMLP or SlidingTokenMLP in decoders."
-        )
 
 
 class SlidingTokenMLP(_TokenMLP):

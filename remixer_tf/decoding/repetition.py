@@ -54,13 +54,9 @@ class Repetition:
 def tokens_read(prompt, prompt_lengths, answers):
     """The tokens that a decoder reads: the start id 0, a prompt, an answer.
 
-    Args:
-        prompt: int32 `[batch, prompt_length]`, 0 after its end.
-        prompt_lengths: int32 `[batch]`.
-        answers: int32 `[batch, beams, max_length]`.
-
-    Returns:
-        int32 `[batch, beams, 1 + prompt_length + max_length]`, without gaps.
+    `prompt` is int32 `[batch, prompt_length]`, 0 after its end, `prompt_lengths` int32
+    `[batch]`, and `answers` int32 `[batch, beams, max_length]`. Returns int32 `[batch,
+    beams, 1 + prompt_length + max_length]`, without gaps.
     """
     number, longest = prompt.shape[1], answers.shape[-1]
     if number:

@@ -15,6 +15,7 @@ _MULTIPLIERS = 0x9E3779B1, 0x85EBCA77  # odd, so that no power of them vanishes
 def row_uniforms(tokens, seed, shape):
     """Draws numbers that depend on a seed and on the row's own tokens alone.
 
+    They are float32 `[batch, *shape]`, uniform in [0, 1), multiples of 2 ** -24.
     Whatever the batch, a row has the same numbers: its neighbours, its place among them
     and trailing padding count for nothing. Rows of the same tokens share them.
 
@@ -24,14 +25,9 @@ def row_uniforms(tokens, seed, shape):
 
     Args:
         tokens: int32 `[batch, length]`, 0 on padding.
-        seed: int; or a tensor, uint32 `[batch, 2]`, the `seed_words` of each row.
+        seed: int, else a ValueError; or a tensor, uint32 `[batch, 2]`, the
+            `seed_words` of each row.
         shape: pair of ints.
-
-    Returns:
-        float32 `[batch, *shape]`, uniform in [0, 1), multiples of 2 ** -24.
-
-    Raises:
-        ValueError: the seed is no integer.
     """
     if not ops.is_tensor(seed):
         seed = ops.convert_to_tensor(seed_words(seed)[None])

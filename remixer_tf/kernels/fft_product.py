@@ -31,12 +31,8 @@ def fft_product(w, x):
     and 73% at 4,096 (`python -m benchmarks.mixing_fft`, float32, batch 4, 512 channels,
     2 cores of an AMD EPYC, 2026-11-21).
 
-    Args:
-        w: float32 `[heads, 2n - 1]`, see `create_toeplitz_matrix`.
-        x: float `[heads, ..., n]`.
-
-    Returns:
-        float32, the shape of x.
+    w is float32 `[heads, 2n - 1]`, see `create_toeplitz_matrix`, and x is float
+    `[heads, ..., n]`. Returns float32 of the shape of x.
     """
     shape, n = ops.shape(x), x.shape[-1]
     x = ops.reshape(x, (shape[0], -1, n))

@@ -22,13 +22,8 @@ def jitter(shape, amount, seed):
     Gain: TensorFlow's generator takes half a microsecond a number under XLA on a CPU,
     five times the rest of `SwitchRouter` in training.
 
-    Args:
-        shape: (groups, tokens, d_model).
-        amount: float.
-        seed: a `keras.random.SeedGenerator`.
-
-    Returns:
-        float32 of the shape.
+    `shape` is (groups, tokens, d_model), `amount` a float and `seed` a
+    `keras.random.SeedGenerator`. Returns float32 of the shape.
     """
     groups, tokens, d_model = shape
     draws = keras.random.uniform((groups, tokens + d_model), dtype="float32", seed=seed)

@@ -12,10 +12,6 @@ def largest(x):
     Chosen for: all devices. The reason is no gain in time: LiteRT and ONNX lack
     operations on bits, and their exports hold the same graph.
 
-    Args:
-        x: float `[..., n]`.
-
-    Returns:
-        int32 `[...]`.
+    x is float `[..., n]`. Returns int32 `[...]`.
     """
     return ops.cast(ops.top_k(x, 1)[1][..., 0], "int32")

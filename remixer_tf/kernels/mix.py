@@ -24,12 +24,8 @@ def mix(matrix, x):
     benchmarks.training_step --models=remixer_small`, the CPU time of one core of an AMD
     EPYC, 2026-11-25.)
 
-    Args:
-        matrix: float `[heads, targets, sources]`.
-        x: float `[heads, batch, channels, sources]`.
-
-    Returns:
-        float `[heads, batch, channels, targets]`.
+    `matrix` is float `[heads, targets, sources]`, x float `[heads, batch, channels,
+    sources]`. Returns float `[heads, batch, channels, targets]`.
     """
     if keras.backend.backend() != "jax" or not on_cpu():
         return reference(matrix, x)

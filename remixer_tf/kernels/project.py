@@ -23,12 +23,8 @@ def project(x, kernel):
     TensorFlow's time (`python -m benchmarks.training_step`, 2 cores of an AMD EPYC,
     2026-11-23).
 
-    Args:
-        x: float `[..., d_in]`.
-        kernel: float `[d_in, d_out]`.
-
-    Returns:
-        float `[..., d_out]`.
+    x is float `[..., d_in]`, `kernel` float `[d_in, d_out]`. Returns float
+    `[..., d_out]`.
     """
     if keras.backend.backend() != "jax" or not on_cpu():
         return ops.matmul(x, kernel)

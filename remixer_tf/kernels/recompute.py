@@ -13,9 +13,8 @@ def recompute(function, what):
     It is `keras.remat`, and for "cheap" JAX' `dots_with_no_batch_dims_saveable`. Both
     save memory and cost time, see docs/results/memory.md.
 
-    Args:
-        function: of tensors to tensors. On TensorFlow it is called a second time.
-        what: str, of `RECOMPUTED`.
+    `function` takes and returns tensors; TensorFlow calls it a second time. `what` is a
+    str of `RECOMPUTED`.
     """
     if what == "full":
         return keras.remat(function)

@@ -20,12 +20,8 @@ def scores(query, key):
     Chosen for: JAX on CPUs.
     Gain: see `project`, with which it was measured.
 
-    Args:
-        query: float `[batch, heads, length, d_kv]`.
-        key: float `[batch, heads, kv_length, d_kv]`.
-
-    Returns:
-        float `[batch, heads, length, kv_length]`.
+    `query` is float `[batch, heads, length, d_kv]`, `key` float `[batch, heads,
+    kv_length, d_kv]`. Returns float `[batch, heads, length, kv_length]`.
     """
     if keras.backend.backend() != "jax" or not on_cpu():
         return reference(query, key)

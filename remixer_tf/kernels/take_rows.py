@@ -10,7 +10,7 @@ def reference(x, index):
 
 
 def take_rows(x, index, inverse, valid=None):
-    """`x[index]`, whose gradient is a gather too, where it is known who took what.
+    """`x[index]`, `[m, d]`, whose gradient is a gather too.
 
     Chosen for: all devices. The reason is no gain in time: a scatter adds in no fixed
     order on GPUs, where a run would no longer repeat bit by bit.
@@ -21,9 +21,6 @@ def take_rows(x, index, inverse, valid=None):
         inverse: int32 `[n, r]`, the places where each row of x stands.
         valid: bool `[n, r]`, False for places where it does not, or has no gradient.
             None if all are valid.
-
-    Returns:
-        `[m, d]`.
     """
     places = [inverse] if valid is None else [inverse, valid]
 

@@ -53,7 +53,7 @@ class NamedAxes:
     """
 
     def add_weight(self, *args, axes=None, **kwargs):
-        """Makes a weight.
+        """Makes a weight, a `keras.Variable`.
 
         Args:
             *args, **kwargs: see `keras.layers.Layer.add_weight`.
@@ -61,13 +61,8 @@ class NamedAxes:
                 that is never split: it is small, the devices do not divide it, or it
                 is the d_model of a vector, which would be gathered at every use and
                 save nothing. In `[d_model, d_model]` only one axis has the name.
-                Without the argument, no axis is split.
-
-        Returns:
-            a `keras.Variable`.
-
-        Raises:
-            ValueError: an unknown name, or another number of names than axes.
+                Without the argument, no axis is split. Unknown names are a ValueError,
+                and another number of them than axes.
         """
         add_weight = super().add_weight
         if axes is None:

@@ -31,7 +31,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(choices, num_experts, capacity=None, of_experts=None):
-    """Gives the choices of a `Routing` rows.
+    """Gives the choices of a `Routing` rows: a `Plan`.
 
     With a capacity each expert has C rows of each group, and choices that come too late
     have none. Without it each has as many rows as it needs, in blocks of one size. Its
@@ -43,9 +43,6 @@ def make_plan(choices, num_experts, capacity=None, of_experts=None):
         num_experts: int, E.
         capacity: int, C, or None.
         of_experts: int, how many share the choices, where these experts are a part.
-
-    Returns:
-        a `Plan`.
     """
     groups, k, tokens = shape = ops.shape(choices.experts)
     if capacity is None:  # all groups together
@@ -112,7 +109,7 @@ def _sort_by_expert(experts, chosen, num_experts):
 
 
 def gather(x, choices, plan, num_experts, apply):
-    """Each token by its experts, moved by gathers.
+    """Each token by its experts, moved by gathers, float32 `[G, S, d_model]`.
 
     Args:
         x: `[G, S, d_model]`.
@@ -121,9 +118,6 @@ def gather(x, choices, plan, num_experts, apply):
         apply: a function of the experts' rows, `[blocks, rows of a block, d_model]`,
             and of each block's expert, int32 `[blocks]` or None (see `Plan`), to the
             rows' outputs.
-
-    Returns:
-        float32 `[G, S, d_model]`.
     """
     groups, k, tokens = ops.shape(plan.row)
     d_model = ops.shape(x)[-1]

@@ -8,18 +8,12 @@ class TiedLogits(keras.layers.Layer):
     """A vocabulary's logits by comparison with its vectors: `scale x E^T`.
 
     A layer of its own, since the dtype of a layer is that in which it reads weights:
-    this one reads E in float32 whatever the model computes in.
+    this one reads E in float32 whatever the model computes in. `scale` is a float;
+    T5.1.0 has d_model ** -0.5, BERT 1.
 
-    Args:
-        scale: float; T5.1.0 has d_model ** -0.5, BERT 1.
-
-    Call arguments:
-        x: float `[..., d_model]`.
-        embedding: a built `keras.layers.Embedding`; its table E is `[vocab_size,
-            d_model]`.
-
-    Returns:
-        float32 `[..., vocab_size]`, the logits.
+    A call takes x, float `[..., d_model]`, and `embedding`, a built
+    `keras.layers.Embedding` whose table E is `[vocab_size, d_model]`. It returns
+    float32 `[..., vocab_size]`.
     """
 
     def __init__(self, scale=1.0, **kwargs):

@@ -75,9 +75,8 @@ def adapt(model, lora=None, trainable=None, frozen=None):
             such as "^head/". None: all, or with adapters none besides these.
         frozen: str, an expression of variables that do not train; None for none.
 
-    Raises:
-        ValueError: an expression finds nothing, adapters do not fit the model, or the
-            model is not built.
+    Raises a ValueError if an expression finds nothing, adapters do not fit the model,
+    or the model is not built.
     """
     if not model.built:
         raise UserError(f"{model.name} is not built. Call build() first.")

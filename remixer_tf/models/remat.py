@@ -32,11 +32,9 @@ def call_recomputed(block, x, context, remat):
     """Calls a block in training; its activations are computed again for the gradient.
 
     Dropout masks are the same in both passes, and equal to those without `remat`. x is
-    float `[batch, length, d_model]`, and so is what the block returns.
-
-    Raises:
-        ValueError: a layer in the block has variables that training changes otherwise
-            than by gradients, or calls Keras' `add_loss`.
+    float `[batch, length, d_model]`, and so is what the block returns. Raises a
+    ValueError if a layer in the block calls Keras' `add_loss`, or has variables that
+    training changes otherwise than by gradients.
     """
     parts = block._flatten_layers()
     generators = [g for part in parts for g in getattr(part, "_seed_generators", ())]

@@ -75,17 +75,14 @@ class TextWriter(KerasModel):
         return self.decoder.reorder_cache(cache, rows)
 
     def decode_step(self, tokens, cache, context, state):
-        """Logits of the next token.
+        """The next token's logits, float32 `[rows, vocab_size]`, and the new cache.
 
         Args:
-            tokens: int32 `[batch * hypotheses]`, those of an example in succession: the
-                decoder's input at `state.step`.
+            tokens: int32 `[rows]`, the decoder's input at `state.step`; hypotheses of
+                an example in succession.
             cache: of the last step, at first from `start_decoding`.
             context: from `start_decoding`.
             state: a `DecodeState`.
-
-        Returns:
-            float32 `[batch * hypotheses, vocab_size]`, and the new cache.
         """
         tokens = tokens[:, None]
         context = context._replace(tokens=tokens)

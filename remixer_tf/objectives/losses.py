@@ -104,9 +104,7 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
                 float targets, the class of the largest p is the target.
             "weight": sum of the weights.
 
-    Raises:
-        ValueError: for shapes or dtypes that do not fit, or a coefficient outside its
-            range.
+    Shapes or dtypes that do not fit are a ValueError, and coefficients out of range.
     """
     _check(logits, targets, weights, z_loss, label_smoothing)
     logits = ops.cast(logits, "float32")
@@ -160,10 +158,7 @@ def cross_entropy_in_parts(
 
     Returns:
         what `cross_entropy` returns, and "objective", the sum of "loss" and "z_loss",
-        which alone has a gradient.
-
-    Raises:
-        ValueError: see `cross_entropy`.
+        which alone has a gradient. Errors are those of `cross_entropy`.
     """
     _check(hidden.x, targets, weights, z_loss, label_smoothing)
     rows, length = targets.shape

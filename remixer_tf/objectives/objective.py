@@ -112,15 +112,9 @@ def reports(model):
     There are two more kinds of losses: "<path of the variable>/regularizer" for Keras'
     regularizers, and "add_loss" for the sum of all that was given to Keras' `add_loss`.
 
-    Args:
-        model: a built `keras.Model`, called once inside of the block.
-
-    Yields:
-        (losses, statistics): dictionaries of float32 scalars, and of float32 scalars
-        and vectors, complete after the block.
-
-    Raises:
-        ValueError: a statistic is neither a scalar nor a vector.
+    The model is a built `keras.Model`, called once inside of the block. Yields
+    (losses, statistics): dictionaries of float32 scalars, and of float32 scalars and
+    vectors, complete after the block. Another statistic is a ValueError.
     """
     losses, statistics, calls = {}, {}, {}
 
@@ -151,18 +145,11 @@ def reports(model):
 
 
 def weighted_sum(losses, weights):
-    """Returns the weighted sum of auxiliary losses.
+    """Returns the weighted sum of auxiliary losses, a float32 scalar.
 
-    Args:
-        losses: dictionary of scalars, from `reports`.
-        weights: dictionary of floats by regular expression. The first expression that
-            matches a part of a loss' name gives its weight; other losses have weight 1.
-
-    Returns:
-        float32 scalar.
-
-    Raises:
-        ValueError: an expression matches no loss.
+    `losses` is a dictionary of scalars, from `reports`, and `weights` one of floats by
+    regular expression. The first expression that matches a part of a loss' name gives
+    its weight; other losses have weight 1. One that matches none is a ValueError.
     """
     idle = [p for p in weights if not any(re.search(p, name) for name in losses)]
     if idle:

@@ -53,14 +53,9 @@ def check_optimizer(optimizer):
     """Checks the numbers of an optimizer, and that a train step ignores no option.
 
     Keras' own trainer scales losses, overwrites weights and counts updates. With
-    another trainer such options change the result or do nothing.
-
-    Args:
-        optimizer: a `keras.optimizers.Optimizer`.
-
-    Raises:
-        ValueError: it has such an option, is a `LossScaleOptimizer`, or a number is
-            none.
+    another trainer such options change the result or do nothing. Raises a ValueError if
+    a `keras.optimizers.Optimizer` has one, is a `LossScaleOptimizer`, or a number is
+    none.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         _, instead = _OPTIONS["loss_scale_factor"]

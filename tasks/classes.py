@@ -31,13 +31,12 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
 def encoder_task(classes=(), spans=False):
     """Makes a task without examples: how an encoder reads texts, one or two.
 
+    The `seqio.Task` is not in seqio's registry. `get_task.vocabulary` replaces bytes.
+
     Args:
         classes: list of str, the classes of a classifier in the order of their ids;
             empty for an encoder that has none.
         spans: bool, whether answers are spans of the second text, see `span_windows`.
-
-    Returns:
-        a `seqio.Task`, not in seqio's registry. `get_task.vocabulary` replaces bytes.
     """
     features = text_features(classes)
     preprocessors = [seqio.preprocessors.tokenize, join_texts]

@@ -39,8 +39,7 @@ class Node:
 def to_variable_free(logical_form):
     """Writes a logical form, as in COGS's files, without variables.
 
-    Raises:
-        ValueError: it is no logical form of COGS.
+    Raises a ValueError if it is no logical form of COGS.
     """
     if "x _" not in logical_form:
         return logical_form

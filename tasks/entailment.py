@@ -97,17 +97,14 @@ def pair_source(folder, files, classes, premise="premise", where=None, columns=(
 def read_pairs(path, classes, where=None, columns=()):
     """Reads the pairs of a file for `read_table`.
 
-    Pairs labelled "-", on which SNLI's and MultiNLI's annotators disagreed, are left
-    out and counted in the log.
+    Returns a list of (hypothesis, premise, index in `classes`, *values of `columns`).
+    The index is `NO_LABEL` if the file has no labels. Pairs labelled "-", on which
+    SNLI's and MultiNLI's annotators disagreed, are left out and counted in the log.
 
     Args:
         classes: list of str, the labels; a file may have their first letters.
         where: None, or a function of a row, a dictionary of str: False leaves it out.
         columns: names of further columns to read.
-
-    Returns:
-        list of (hypothesis, premise, index in `classes`, *values of `columns`). The
-        index is `NO_LABEL` if the file has no labels.
     """
     names, lines = read_table(path)
     premise, hypothesis, *_ = (

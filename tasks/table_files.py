@@ -37,20 +37,16 @@ class Line(NamedTuple):
 def read_table(path, header=True, columns=None):
     """Reads the rows of a table.
 
+    Returns (names, lines): the columns, a list of str, and a list of `Line`. Columns of
+    TSV and CSV files also have the names "0", "1" and so on. Raises a FileNotFoundError
+    if there is no such file, a ValueError if it has another format, or not the one in
+    its name, and an ImportError if Arrow or Parquet needs pyarrow.
+
     Args:
         path: str, a file or a folder; a pattern with * may match several files of
             Arrow or Parquet.
         header: bool, whether the first line of a TSV or CSV file names its columns.
         columns: names of the columns of a TSV or CSV file, in place of the header's.
-
-    Returns:
-        (names, lines): the columns, a list of str, and a list of `Line`. Columns of TSV
-        and CSV files also have the names "0", "1" and so on.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file has another format, or not the one in its name.
-        ImportError: it is Arrow or Parquet, and pyarrow is not installed.
     """
     path = locate(path)
     name = path.removesuffix(".gz")

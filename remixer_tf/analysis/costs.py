@@ -73,7 +73,7 @@ def count(
     dtype_policy="float32",
     layout=None,
 ):
-    """Counts parameters, FLOPs and bytes of a model, without making variables.
+    """Counts parameters, FLOPs and bytes of a model, without variables: a `Profile`.
 
     Args:
         model: a factory, as in `train`. The model has a method
@@ -84,12 +84,8 @@ def count(
         dtype_policy: 'float32' or 'mixed_bfloat16'.
         layout: `Layout` of several devices; None for one.
 
-    Returns:
-        `Profile`.
-
-    Raises:
-        ValueError: these lengths are too long for the model, the dtype policy is
-            unknown, or the layout does not fit.
+    Raises a ValueError if these lengths are too long for the model, the dtype policy is
+    unknown, or the layout does not fit.
     """
     model, optimizer = declare_run(model, optimizer, dtype_policy)
     arguments = _call_specs(model, batch_size, feature_lengths)

@@ -31,6 +31,9 @@ def write_task(
 ):
     """Writes a report on the examples of a task, or of each task of a mixture.
 
+    Raises a ValueError if the split is unknown or empty, the task lacks features that
+    the converter reads, or makes its examples for lengths that are not given.
+
     Args:
         task, split, feature_lengths: see `train_dataset`; without lengths, the
             suggested ones.
@@ -38,10 +41,6 @@ def write_task(
         feature_converter, length_buckets: see `Batching`.
         max_examples: int, the most examples to read of a task.
         shown_examples: int.
-
-    Raises:
-        ValueError: the split is unknown or empty, the task lacks features that the
-            converter reads, or makes its examples for lengths that are not given.
     """
     subtasks = seqio.get_subtasks(task)
     if isinstance(task, seqio.Mixture):

@@ -25,9 +25,8 @@ def percentile(values, percent):
 def histogram(values):
     """Counts ints of at least 0 in at most 16 bins, as wide as a power of two.
 
-    Returns:
-        list of (first, last, count) from the least value's bin to the greatest's; first
-        and last belong to the bin.
+    Returns a list of (first, last, count) from the least value's bin to the greatest's;
+    first and last belong to the bin.
     """
     values = np.asarray(values)
     width = 1

@@ -125,15 +125,13 @@ class Pictures(_Pictures):
             the defaults.
         feature_lengths: dictionary of ints. Longer features are cut.
         batch_size: int, the number of examples.
-        split: str. None means the first whose name does not start with "train".
+        split: str. None means the first whose name does not start with "train"; if
+            there is none, it is a ValueError.
         text: str, or a list of one or two. Attention between its tokens and those of
             the greedy answer is drawn. Encoders write no answer, and read [CLS] text
             [SEP] or, for two texts, [CLS] text [SEP] text [SEP].
         feature_converter: a `seqio.FeatureConverter` class; None for the model's, see
             `converter_for`.
-
-    Raises:
-        ValueError: the task has only training splits, and `split` is None.
     """
 
     def __init__(

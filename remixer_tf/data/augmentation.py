@@ -81,15 +81,12 @@ def random_flip(image, seeds):
 
 
 class RandAugment:
-    """`num_operations` operations, each drawn from a list (Cubuk et al. 2020).
+    """`num_operations` operations, an int, each drawn from a list (Cubuk et al. 2020).
 
     The fourteen operations are Keras' layers, each at a random strength up to about
     magnitude 9 of 10. `keras.layers.RandAugment` computes all of its operations on
     every image and takes one of them. It rotates and shifts with the same strength as
     it changes colours.
-
-    Args:
-        num_operations: int.
     """
 
     def __init__(self, num_operations=2):

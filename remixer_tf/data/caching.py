@@ -44,17 +44,15 @@ def write_caches(task, directory, num_shards=16, splits=None):
 
     A task's folder appears when it is complete; an existing one is not changed. The
     same task gives the same files, byte by byte. Yields (folder, split, statistics):
-    {"examples": int, "targets_tokens": int, "targets_max_tokens": int, ...}.
+    {"examples": int, "targets_tokens": int, "targets_max_tokens": int, ...}. Raises a
+    ValueError if a task cannot be cached or lacks a split, a split has no examples, or
+    an existing cache has another vocabulary.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`.
         directory: str, for the folders of the tasks.
         num_shards: int, files of each split.
         splits: list of str; None for all of a task's.
-
-    Raises:
-        ValueError: a task cannot be cached or lacks a split, a split has no examples,
-            or an existing cache has another vocabulary.
     """
     for subtask in seqio.get_subtasks(task):
         folder = _folder(directory, subtask)

@@ -50,10 +50,8 @@ def join_texts(dataset, output_features, sequence_length=None):
 
     It replaces "inputs" and perhaps "inputs_b", int32 `[n]`, by "inputs" and
     "token_types"; other features stay. If they are too long, the longer text loses
-    tokens at its end; without lengths texts stay whole.
-
-    Raises:
-        ValueError: the vocabulary has no ids for [CLS] and [SEP].
+    tokens at its end; without lengths texts stay whole. A vocabulary without ids for
+    [CLS] and [SEP] is a ValueError.
     """
     special = special_ids(output_features["inputs"].vocabulary)
     length = sequence_length["inputs"] if sequence_length else tf.int32.max

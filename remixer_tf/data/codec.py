@@ -40,7 +40,7 @@ class Codec(tf.Module):
             see `converter_for`; the attribute `converter`.
         trim: None, or "start": inputs of any task lose their beginning, as in
             lm-evaluation-harness; in a language model's row they then have all the room
-            that targets leave.
+            that targets leave. Another one is a ValueError.
 
     Attributes:
         one_row: bool, whether the model is a language model.
@@ -48,9 +48,6 @@ class Codec(tf.Module):
         running_text: bool, whether the task has only targets.
         vocabulary: function of a feature's name; returns its `seqio.Vocabulary`.
         files: list of str, the files of SentencePiece vocabularies.
-
-    Raises:
-        ValueError: another `trim`.
     """
 
     def __init__(

@@ -111,13 +111,9 @@ class ImageFolder(_Images):
     Classes are numbered in the order of their names, over all splits. The n-th example
     drawn is a function of seed and n: a checkpoint of an iterator needs no images.
 
-    Args:
-        directory: str.
-
-    Raises:
-        ValueError: there is no such folder, or no class in it. The methods: an unknown
-            split, a split without images, or an image, by name, that cannot be decoded
-            or has more than `MAX_PIXELS` pixels.
+    Raises a ValueError if there is no such folder, or no class in it. The methods raise
+    one for an unknown split, a split without images, or an image, by name, that cannot
+    be decoded or has more than `MAX_PIXELS` pixels.
     """
 
     def __init__(self, directory):

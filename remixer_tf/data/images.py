@@ -31,7 +31,7 @@ def image_dataset(
     steps_per_call=1,
     shard_info=None,
 ):
-    """Endless batches of a split.
+    """Endless batches of a split, a `PositionDataset` of static shapes, see the module.
 
     Random numbers follow from the seed and the example's number: equal arguments give
     equal batches. An iterator saved in `tf.train.Checkpoint(iterator=...)` continues
@@ -46,12 +46,8 @@ def image_dataset(
             through one of them, drawn evenly.
         seed, steps_per_call, shard_info: see `train_dataset`.
 
-    Returns:
-        a `PositionDataset`, see the module; shapes are static.
-
-    Raises:
-        ValueError: an unknown split; transforms that do not give images of one size; a
-            batch that does not divide among the hosts.
+    Raises a ValueError for an unknown split, transforms that do not give images of one
+    size, or a batch that does not divide among the hosts.
     """
     check_integers(steps_per_call=steps_per_call)
     host = shard_info or seqio.ShardInfo(index=0, num_shards=1)

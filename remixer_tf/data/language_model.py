@@ -52,13 +52,7 @@ class SuffixLMFeatureConverter(seqio.LMFeatureConverter):
 
     A model that routes by the first tokens predicts only the others, and models are
     compared on the positions that all predict (sMLP, "partial prediction": 20%).
-
-    Args:
-        first_share: float in [0, 1).
-        pack: bool, see seqio.
-
-    Raises:
-        ValueError: first_share is out of range.
+    `first_share` is a float in [0, 1), else a ValueError.
     """
 
     def __init__(self, first_share=DECIDING_SHARE, **kwargs):

@@ -39,10 +39,8 @@ def mask_tokens(dataset, sequence_length, output_features):
         {"inputs":  [98, 7, 8, 99, 10, 11, 12, 13],
          "targets": [-1, -1, -1, 9, -1, -1, -1, -1]}
 
-    -1, since 0 is padding to seqio's packing.
-
-    Raises:
-        ValueError: the vocabulary has no ids for mask and [CLS].
+    -1, since 0 is padding to seqio's packing. A vocabulary without ids for mask and
+    [CLS] is a ValueError.
     """
     special = special_ids(output_features["inputs"].vocabulary)
 

@@ -14,6 +14,9 @@ def span_windows(
 ):
     """A preprocessor: BERT's overlapping windows of a context that holds an answer.
 
+    Raises a ValueError if the vocabulary has no ids for [CLS] and [SEP] or gives no
+    offsets of its tokens, or the length leaves no room for the context.
+
         [CLS] question [SEP] piece of the context [SEP]    token types 0 ... 0 1 ... 1
 
     A piece starts every `stride` tokens, or where the last one ended if that is nearer.
@@ -39,10 +42,6 @@ def span_windows(
         where an answer may start since this is the token's window of maximum context
         (the most tokens on its poorer side), else 1; "offsets", int32 `[n, 2]`, bytes
         of "context", -1 outside of it; "id", "answers" `[k]` and the texts.
-
-    Raises:
-        ValueError: the vocabulary has no ids for [CLS] and [SEP] or gives no offsets of
-            its tokens, or the length leaves no room for the context.
     """
     vocabulary = output_features["inputs"].vocabulary
     special = special_ids(vocabulary)

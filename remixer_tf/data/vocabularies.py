@@ -22,15 +22,14 @@ def byte_vocabulary(extra_ids=0):
 def sentencepiece_vocabulary(path, extra_ids=0):
     """A `seqio.SentencePieceVocabulary`, checked at once.
 
+    Raises a FileNotFoundError if there is no such file, and a ValueError if it is not a
+    SentencePiece model, or has other special ids.
+
     Args:
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
             EOS 1, unknown 2. `python -m remixer_tf train_vocabulary` makes such files.
         extra_ids: int, sentinels added after the pieces: 100 for T5's span corruption;
             an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not a SentencePiece model, or has other special ids.
     """
     check_paths(path=path)
     path = locate(path)
@@ -121,11 +120,7 @@ class SpecialIds(NamedTuple):
 
 
 def special_ids(vocabulary):
-    """The `SpecialIds` of a vocabulary.
-
-    Raises:
-        ValueError: it has fewer than three extra ids.
-    """
+    """The `SpecialIds` of a vocabulary; fewer than three extra ids are a ValueError."""
     if hasattr(vocabulary, "special_ids"):  # WordPiece has its own
         return vocabulary.special_ids()
     extra = vocabulary.extra_ids

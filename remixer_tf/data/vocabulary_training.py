@@ -59,6 +59,9 @@ def train_vocabulary(
 ):
     """Trains a SentencePiece model; returns its `seqio.SentencePieceVocabulary`.
 
+    Raises a ValueError if `model_type` is unknown, or `vocab_size` missing, too small
+    or too large for these texts; then the message has a size that fits.
+
     Args:
         texts: list of str.
         output: str, the path of the file. Missing folders are made.
@@ -67,10 +70,6 @@ def train_vocabulary(
         model_type: "unigram" (as T5's), "bpe", or "word", split at spaces.
         character_coverage: float in [0.98, 1], the share of all characters that get a
             piece; the rarest become unknown. Not for "word".
-
-    Raises:
-        ValueError: unknown `model_type`, or `vocab_size` missing, too small or too
-            large for these texts; then the message has a size that fits.
     """
     vocab_size, options = _size(texts, vocab_size, model_type)
     _check_output(output)
@@ -144,16 +143,14 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
     """The vocabulary of a file, which is trained on a task's text if it is missing.
 
     An existing file is not changed: delete it to train another one. Commands that read
-    a run train none.
+    a run train none. Errors are those of `read_texts`, `train_vocabulary` and
+    `sentencepiece_vocabulary`.
 
     Args:
         task: see `get_task`; its split "train" has the text.
         path: str, the SentencePiece model.
         vocab_size, model_type: see `train_vocabulary`.
         extra_ids: int, added to `vocab_size`, see `sentencepiece_vocabulary`.
-
-    Raises:
-        ValueError: see `read_texts`, `train_vocabulary` and `sentencepiece_vocabulary`.
     """
     path = locate(path)
     if _folder and not os.path.exists(path):

@@ -16,20 +16,16 @@ _SPECIAL = ("[MASK]", "[CLS]", "[SEP]", "[UNK]")
 
 
 def wordpiece_vocabulary(path, lower_case=True):
-    """The pieces of a BERT, of a vocab.txt or of a tokenizer.json.
+    """The `WordPieceVocabulary` of a BERT's vocab.txt or tokenizer.json.
+
+    Raises a FileNotFoundError if there is no such file, and a ValueError if it holds no
+    such pieces.
 
     Args:
         path: str, a text file with a piece in each line, or the JSON file of
             Hugging Face's tokenizers. [PAD] is the first piece. [UNK], [CLS], [SEP] and
             [MASK] are pieces too.
         lower_case: bool, whether texts lose capitals and accents, as in BERT uncased.
-
-    Returns:
-        a `WordPieceVocabulary`.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it holds no such pieces.
     """
     check_paths(path=path)
     path = locate(path)

@@ -26,7 +26,9 @@ def export_tokens(graph, task, name, folder, weights="float32"):
     """Writes the search of a model, from ids to ids, as a file of another runtime.
 
     The folder also has the files of the vocabularies and `model.json`: the names, types
-    and shapes (null: any) of inputs and outputs, and the meaning of ids.
+    and shapes (null: any) of inputs and outputs, and the meaning of ids. Returns the
+    part of TensorFlow's tokens that a file with rounded weights gives for random
+    questions; 1.0 in float32.
 
     Args:
         graph: a `TokenGraph` of a model in float32, with weights in float32.
@@ -35,10 +37,6 @@ def export_tokens(graph, task, name, folder, weights="float32"):
         folder: str. It appears when the runtime has given TensorFlow's answers.
         weights: str, "float32", "int8" (products of integers), or, in LiteRT alone,
             "int8_weight_only". The float32 file is compared before it is rounded.
-
-    Returns:
-        float, the part of TensorFlow's tokens that a file with rounded weights gives
-        for random questions; 1.0 in float32.
 
     Raises:
         FileExistsError: the folder exists.
@@ -108,14 +106,13 @@ def example_tokens(length, vocab_size):
 def compare(runtime, path, function, examples):
     """Checks that a file answers as its graph does, row by row and all at once.
 
+    Raises a ValueError if integers differ, or other numbers by more than 0.1%.
+
     Args:
         runtime: one of the values of `RUNTIMES`.
         path: str, of the file.
         function: the graph, a `tf.function` of one argument.
         examples: `[rows, ..]`, its input.
-
-    Raises:
-        ValueError: integers differ, or other numbers by more than 0.1%.
     """
     (spec,) = function.input_signature
     batches = [examples[row : row + 1] for row in range(len(examples))]
@@ -137,14 +134,8 @@ def compare(runtime, path, function, examples):
 def token_agreement(runtime, path, function, examples):
     """Compares a file with rounded weights with its graph in float32, row by row.
 
-    Args:
-        runtime, path, function, examples: see `compare`.
-
-    Returns:
-        float, the part of the tokens of `outputs` that are equal.
-
-    Raises:
-        ValueError: a score is not finite.
+    The arguments are those of `compare`. Returns the part of the tokens of `outputs`
+    that are equal, a float. Raises a ValueError if a score is not finite.
     """
     (spec,) = function.input_signature
     batches = [examples[row : row + 1] for row in range(len(examples))]

@@ -15,8 +15,7 @@ MAX_PIXELS = 2**24
 def image_to_class(run, model_dir, transforms, *, step=None, weights="float32"):
     """Restores a checkpoint of a run, see `Run.restore` and `ImageToClass`.
 
-    Returns:
-        the `ImageToClass`, and the checkpoint's step, an int.
+    Returns the `ImageToClass`, and the checkpoint's step, an int.
     """
     engine, step = run.restore(model_dir, step)
     return ImageToClass(engine.model, transforms, weights), step

@@ -27,16 +27,10 @@ class EightBits(NamedTuple):
 
 
 def quantize(weight, axis):
-    """Rounds a weight to the nearest integers, from -127 to 127.
+    """Rounds a float array to the nearest integers, from -127 to 127: an `EightBits`.
 
-    s = max |w| / 127 over the axis, and q = round(w / s), so |w - s q| <= s / 2.
-
-    Args:
-        weight: float array.
-        axis: int, the axis whose numbers share a scale.
-
-    Returns:
-        an `EightBits`.
+    Numbers along `axis` share a scale, s = max |w| / 127. With q = round(w / s) no
+    weight changes by more than s / 2.
 
     Examples:
         >>> quantize(np.array([[1.27, 0.3], [-0.4, 0.0]]), axis=0).integers
@@ -66,18 +60,13 @@ def check_finite(model):
 
 
 def shared_axes(model):
-    """Which weights of a model are stored in 8 bits.
+    """Which weights of a built `keras.Model` are stored in 8 bits.
 
     Those are the kernels of dense layers and experts, with a scale for each output,
     embeddings of tokens, with a scale for each token, and mixing matrices, with a scale
     for each row. Norms, biases and routers stay float32: they are small, or errors in
-    them grow.
-
-    Args:
-        model: a built `keras.Model`.
-
-    Returns:
-        dictionary from a weight's path to the axis that shares a scale.
+    them grow. Returns a dictionary from a weight's path to the axis that shares a
+    scale.
     """
     axes = {}
     for layer in model._flatten_layers():
@@ -139,13 +128,8 @@ class Matrices:
         """Quantizes a constant if it is a stack, or if integers hold it exactly.
 
         A stack may have any shape that keeps the order of its numbers. Integers hold
-        masks and empty caches exactly.
-
-        Args:
-            array: float32, of any shape.
-
-        Returns:
-            an `EightBits` `[rows, n]`, or None: the constant stays float32.
+        masks and empty caches exactly. Returns an `EightBits` `[rows, n]` of a float32
+        array of any shape, or None: the constant stays float32.
         """
         if array.size < SMALLEST or not np.isfinite(array).all():
             return None

@@ -27,10 +27,7 @@ def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=Fa
         output: a binary file.
         batch_size: int.
         scores: bool, whether to write a tab and the score after each answer.
-        refuses_long: bool, whether a line that would be trimmed is an error.
-
-    Raises:
-        ValueError: a line is too long.
+        refuses_long: bool, whether a line that would be trimmed is a ValueError.
     """
     lines, total, over = iter(lines), 0, 0
     longest = f"{model.tokens.input_length} tokens"
@@ -57,8 +54,7 @@ def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=Fa
 def read_pairs(scorer, lines):
     """Yields the ids of lines (bytes) of inputs, a tab and targets, as two lists.
 
-    Raises:
-        ValueError: a line has no tab.
+    Raises a ValueError if a line has no tab.
     """
     for number, line in enumerate(lines, start=1):
         line = line.removesuffix(b"\n").removesuffix(b"\r")

@@ -20,13 +20,12 @@ CALL = {"signature": SIGNATURE}  # for model.json, with names and shapes
 def convert(module, function, path):
     """Writes a graph as a LiteRT file, by TensorFlow's converter.
 
+    Raises a ValueError that names an operation which LiteRT lacks.
+
     Args:
         module: a `tf.Module` that holds the variables.
         function: a `tf.function` of fixed shapes that returns a dictionary.
         path: str, of the file.
-
-    Raises:
-        ValueError: LiteRT lacks an operation, which the message names.
     """
     with tempfile.TemporaryDirectory() as folder:
         # from_concrete_functions() writes files that do not run, or give NaN.

@@ -25,16 +25,13 @@ def quantize(content, matrices, weight_only=False):
     it runs, and multiplies integers. Where these numbers have a wide range, and with
     `weight_only` everywhere, the kernel becomes float32 when the file is loaded. A row
     of an embedding, or of H in a step of a search, is read and multiplied by its scale.
-    Other constants become float32 at the first call.
+    Other constants become float32 at the first call. Returns the bytes of the new file.
 
     Args:
         content: bytes of a file with float32 weights.
         matrices: `int8.Matrices`, the constants to store so. A product's constant is
             its second factor.
         weight_only: bool.
-
-    Returns:
-        bytes of the new file.
     """
     from ai_edge_litert import schema_py_generated as schema
 
@@ -112,8 +109,7 @@ class _Editor:
     def _store(self, tensor, find):
         """Returns the buffers of a constant in 8 bits and its scales, or None.
 
-        Args:
-            find: function from an array to its `EightBits` by rows, or None.
+        `find` is a function from an array to its `EightBits` by rows, or None.
         """
         data = self._model.buffers[tensor.buffer].data
         if data is None or tensor.type != self._schema.TensorType.FLOAT32:

@@ -22,10 +22,7 @@ def read_from_outside(graph):
 
     tf2onnx makes all that a loop's body reads an input and an output of each turn. A
     body may read names of the graph around it; then weights are constants in the loop
-    as well, which a runtime prepares once.
-
-    Args:
-        graph: a `GraphProto`, which is changed.
+    as well, which a runtime prepares once. The `GraphProto` is changed.
     """
     for node in list(graph.node):
         for attribute in node.attribute:
@@ -82,10 +79,8 @@ def _replace(graph, name, other):
 def compute_shapes(graph):
     """Makes the shapes of constants constants, and drops what nothing reads then.
 
-    tf2onnx leaves operations that read a constant's shape alone.
-
-    Args:
-        graph: a `GraphProto`, which is changed.
+    tf2onnx leaves operations that read a constant's shape alone. The `GraphProto` is
+    changed.
     """
     from onnx.helper import make_node
     from onnx.numpy_helper import from_array

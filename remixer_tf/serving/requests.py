@@ -18,13 +18,12 @@ MANY = 2**20  # so that a long queue waits and is not refused
 def limit_requests(function, max_rows=MAX_ROWS, num_ids=None):
     """Refuses requests that would exhaust the server's memory, and unknown ids.
 
+    Returns such a `tf.function`. It raises InvalidArgumentError, in one line.
+
     Args:
         function: a `tf.function` with an `input_signature`, of arguments `[batch, ..]`.
         max_rows: int, the most rows of a request.
         num_ids: int; int32 arguments are ids below it. None without such arguments.
-
-    Returns:
-        such a `tf.function`. It raises InvalidArgumentError, in one line.
     """
 
     check_integers(max_rows=max_rows)
@@ -52,21 +51,14 @@ def limit_requests(function, max_rows=MAX_ROWS, num_ids=None):
 
 
 def batch_calls(function, sizes):
-    """Computes concurrent calls of a function together.
+    """Computes concurrent calls of a function together; returns such a `tf.function`.
 
     Calls wait a few milliseconds for one another. A batch is filled up to the next
     size. A request that is larger than the largest size is computed in parts.
 
-    Args:
-        function: a `tf.function` with an `input_signature` that returns a dictionary of
-            tensors. All have the leading axis `batch`.
-        sizes: list of ints that rise, the sizes of batches.
-
-    Returns:
-        such a `tf.function`.
-
-    Raises:
-        ValueError: the sizes do not rise from 1 on.
+    `function` is a `tf.function` with an `input_signature` that returns a dictionary of
+    tensors. All have the leading axis `batch`. `sizes`, of batches, is a list of ints
+    that rise from 1 on, else it is a ValueError.
     """
     if not sizes or [*sizes] != sorted({*sizes}) or sizes[0] < 1:
         raise UserError(

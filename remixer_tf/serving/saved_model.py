@@ -38,7 +38,8 @@ def export(
 ):
     """Writes a model as a SavedModel.
 
-    Its assets are the files of the vocabularies and operative_config.gin.
+    Its assets are the files of the vocabularies and operative_config.gin. Returns the
+    `Signatures` of the SavedModel.
 
     Args:
         model: a `TextToText`, `TextEncoder` or `ImageToClass`: its `signatures()` are
@@ -51,14 +52,9 @@ def export(
             TensorFlow Serving answers them first, since first answers are slow.
         max_rows: int, see `limit_requests`.
 
-    Returns:
-        the `Signatures` of the SavedModel.
-
-    Raises:
-        FileExistsError: the folder exists.
-        OSError: the folder cannot be written.
-        ImportError: warm-up requests need tensorflow-serving-api.
-        ValueError: what `batch_calls` raises.
+    Raises a FileExistsError if the folder exists, an OSError if it cannot be written,
+    an ImportError if warm-up requests lack tensorflow-serving-api, and a ValueError as
+    `batch_calls`.
     """
     if warm_up:
         import_messages()

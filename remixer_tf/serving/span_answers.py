@@ -32,13 +32,12 @@ class SpanAnswer(NamedTuple):
 def span_answerer(run, model_dir, *, step=None, decode_fn=best_span):
     """Restores a checkpoint of a run that answers by spans, such as SQuAD's.
 
+    Returns the `SpanAnswerer`, and the checkpoint's step, an int.
+
     Args:
         run: a `Run` of an `EncoderOnly` with a `SpanHead`.
         model_dir, step: see `Run.restore`, which also says what is raised.
         decode_fn: `best_span`, with its arguments.
-
-    Returns:
-        the `SpanAnswerer`, and the checkpoint's step, an int.
     """
     engine, step = run.restore(model_dir, step)
     lengths = run.feature_lengths
@@ -49,7 +48,8 @@ class SpanAnswerer:
     """Answers questions by the best span of a text, by BERT's protocol for SQuAD.
 
     A long text is read in overlapping windows, see `span_windows`; the best of their
-    spans is the answer. It is the prediction that `squad_scores` scores.
+    spans is the answer. It is the prediction that `squad_scores` scores. A task whose
+    answers are no spans is a ValueError.
 
     Args:
         engine: the `Engine` that has the model.
@@ -61,9 +61,6 @@ class SpanAnswerer:
     Attributes:
         max_question_length: int, tokens; longer questions lose their end. Where
             windows are too short for the task's, it is half a window.
-
-    Raises:
-        ValueError: the answers of the task are no spans.
     """
 
     def __init__(self, engine, task, feature_lengths, decode_fn=best_span):

@@ -13,19 +13,14 @@ DTYPES = ("float32", "bfloat16", "float16", "int8")
 
 
 class StoredWeights(tf.Module):
-    """Holds the weights that `tf.saved_model.save` writes.
+    """Holds the weights of a built model that `tf.saved_model.save` writes.
 
     Smaller weights are copies, cast back whenever they are read. int8 has a float32
     scale for each channel, and leaves some weights in float32, see `shared_axes`.
     Integers keep their type. The model is no attribute, or Keras would save it too.
 
-    Args:
-        model: a built `keras.Model`.
-        dtype: str, one of `DTYPES`.
-
-    Raises:
-        ValueError: an unknown dtype, or one that cannot hold a weight (float16 ends at
-            65,504; int8 has no NaN and no infinity).
+    `dtype` is one of `DTYPES`. Others are a ValueError, and one that cannot hold a
+    weight: float16 ends at 65,504; int8 has no NaN and no infinity.
 
     Attributes:
         check_finite, matrices: functions of no arguments, those of `int8` of the model.

@@ -15,10 +15,8 @@ from remixer_tf.serving.stored_weights import StoredWeights
 def text_encoder(run, model_dir, *, step=None, weights="float32", cls=True):
     """Restores a checkpoint of a run as a `TextEncoder`.
 
-    Arguments and errors are those of `Run.restore` and `TextEncoder`.
-
-    Returns:
-        the `TextEncoder`, and the checkpoint's step, an int.
+    Arguments and errors are those of `Run.restore` and `TextEncoder`. Returns the
+    `TextEncoder`, and the checkpoint's step, an int.
     """
     engine, step = run.restore(model_dir, step)
     task, length = run.get_task(), run.feature_lengths["inputs"]
@@ -30,7 +28,7 @@ class TextEncoder(tf.Module):
 
     A text is read as in training: `[CLS] inputs`. Tasks of `join_texts` have BERT's
     form of one or two texts, where an empty second text counts as none. Long texts are
-    cut.
+    cut. Raises a ValueError if the model is no encoder, or the vocabulary has no [CLS].
 
     Args:
         model: a built and restored `EncoderOnly`.
@@ -39,9 +37,6 @@ class TextEncoder(tf.Module):
         weights: str, the type they are stored in, see `StoredWeights`.
         cls: bool, whether [CLS] stands before a text. If not, it is read as T5 reads
             it: the text and EOS, as its task has them.
-
-    Raises:
-        ValueError: the model is no encoder, or the task's vocabulary has no [CLS].
     """
 
     def __init__(self, model, task, input_length, weights="float32", cls=True):

@@ -24,8 +24,7 @@ from remixer_tf.errors import UserError
 def text_scorer(run, model_dir, *, step=None):
     """Restores a checkpoint of a run, see `Run.restore`.
 
-    Returns:
-        the `TextScorer`, and the checkpoint's step, an int.
+    Returns the `TextScorer`, and the checkpoint's step, an int.
     """
     engine, step = run.restore(model_dir, step, check_writes)
     task, lengths = run.get_task(), run.feature_lengths
@@ -34,6 +33,8 @@ def text_scorer(run, model_dir, *, step=None):
 
 class TextScorer:
     """Scores targets, given inputs, see `remixer_tf.decoding.score` and `Codec`.
+
+    Raises a ValueError if the model writes no text, or the task lacks a feature.
 
     Args:
         model: a built and restored `EncoderDecoder` or `DecoderOnly`.
@@ -45,9 +46,6 @@ class TextScorer:
     Attributes:
         model: the model.
         codec: the `Codec` of task and model.
-
-    Raises:
-        ValueError: the model writes no text, or the task lacks a feature.
     """
 
     def __init__(self, model, task, feature_lengths, engine=None):
@@ -85,10 +83,7 @@ class TextScorer:
         """Returns the (inputs, targets) of a split of the task, pairs of lists of int.
 
         The tasks of a mixture follow each other. The log says where, and counts texts
-        that are too long.
-
-        Raises:
-            ValueError: an unknown split, or a split without examples.
+        that are too long. Raises a ValueError for an unknown or empty split.
         """
         check_split(self._task, split)
         pairs, lengths = [], dict(self.codec.lengths)
@@ -114,14 +109,9 @@ class TextScorer:
         """Cuts a text, bytes, into targets of `stride` tokens after the tokens before.
 
         Inputs and targets together are as long as the model reads. The first targets
-        have that length, so that each token is a target once.
-
-        Returns:
-            list of (inputs, targets), lists of int.
-
-        Raises:
-            ValueError: the model is no language model, or the stride is longer than
-                its rows.
+        have that length, so that each token is a target once. Returns a list of
+        (inputs, targets), lists of int. Raises a ValueError if the model is no language
+        model, or the stride is longer than its rows.
         """
         length = self.codec.row_length
         fits = isinstance(stride, numbers.Integral) and 1 <= stride <= length

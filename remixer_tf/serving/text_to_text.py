@@ -36,6 +36,9 @@ def text_to_text(
 ):
     """Restores a checkpoint of a run as a `TextToText`.
 
+    Returns it, and the checkpoint's step, an int. Errors are those of `Run.restore` and
+    `TextToText`; a model that writes no text is a ValueError.
+
     Args:
         run: a `Run` of text. Exports need TensorFlow's engine on one device.
         model_dir, step: see `Run.restore`.
@@ -46,14 +49,6 @@ def text_to_text(
         skip_special_tokens: bool, whether answers leave out <extra_id_0> and its kin.
         weights: str, the type that an export stores, see `StoredWeights`.
         jit_compile: see `TokenGraph`. An export keeps it.
-
-    Returns:
-        the `TextToText`, and the checkpoint's step, an int.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        ValueError: what `Run.restore` and `TextToText` raise, or the model writes no
-            text.
     """
     engine, step = run.restore(model_dir, step, check_writes)
     one_graph = keras.backend.backend() == "tensorflow" and engine.num_replicas == 1
@@ -91,7 +86,8 @@ class TextToText(tf.Module):
     """Answers strings with strings; `signatures` are what an export writes.
 
     A string is read as `inputs` of the task, see `Codec`. If the task has targets
-    alone, the model continues the string.
+    alone, the model continues the string. A task without targets is a ValueError, and
+    a `max_decode_length` that leaves no room for a prompt.
 
     Args:
         model: a built and restored model that `decode_fn` can decode with.
@@ -106,10 +102,6 @@ class TextToText(tf.Module):
     `[batch]`, `scores`, float32 `[batch]`, the log-probability of the answer's tokens,
     and `trimmed`, bool `[batch]`, whether the input was too long. A `decode_fn` with
     several answers adds `all_outputs` and `all_scores`, `[batch, answers]`.
-
-    Raises:
-        ValueError: the task has no targets, or `max_decode_length` leaves no room for a
-            prompt.
     """
 
     def __init__(

@@ -80,8 +80,7 @@ class TokenGraph(tf.Module):
     def function(self, batch_size=None):
         """Returns the graph, traced when it is first called or saved.
 
-        Args:
-            batch_size: int; None for any.
+        `batch_size` is an int; None for any.
 
         Returns:
             a `tf.function` of `inputs`, int32 `[batch, input_length]`, padded with 0.

@@ -16,16 +16,15 @@ from remixer_tf.weights.timm import read_timm
 def read_source(path):
     """Finds the format of published weights, and reads all but the arrays: a `Source`.
 
-    Args:
-        path: str, a folder, or one of its files:
-            - Hugging Face, timm: config.json and safetensors;
-            - Mesh TensorFlow: `model.ckpt-<step>.index`, the highest step counts;
-            - T5X: `checkpoint`, a msgpack file;
-            - `remixer_tf export --format=safetensors`.
+    `path` is a str, a folder, or one of its files:
 
-    Raises:
-        FileNotFoundError: the folder or a file is missing.
-        ValueError: the format or the model is unknown.
+    - Hugging Face, timm: config.json and safetensors;
+    - Mesh TensorFlow: `model.ckpt-<step>.index`, the highest step counts;
+    - T5X: `checkpoint`, a msgpack file;
+    - `remixer_tf export --format=safetensors`.
+
+    Raises a FileNotFoundError if the folder or a file is missing, and a ValueError if
+    the format or the model is unknown.
     """
     path = os.path.expanduser(path)
     if "://" in path:

@@ -99,9 +99,8 @@ T5X = _t5(
 def mesh_tensorflow(norm, final_norm):
     """Mesh TensorFlow's T5; numbers of blocks have three digits, see `find_name`.
 
-    Args:
-        norm, final_norm: str, what it called its norms: "rms_norm" and "rms_norm", or
-            "layer_norm" and "final_layer_norm" in its first checkpoints.
+    `norm` and `final_norm` are what it called its norms: "rms_norm" and "rms_norm", or
+    "layer_norm" and "final_layer_norm" in its first checkpoints.
     """
 
     def names(stack, ours, number, theirs, _):

@@ -196,16 +196,14 @@ def _known_features():
 class TfdsImages(_Images):
     """A dataset of TensorFlow Datasets that is prepared on this machine.
 
-    Nothing is downloaded. Files are shuffled, and examples in a buffer.
+    Nothing is downloaded. Files are shuffled, and examples in a buffer. Raises a
+    ValueError if the dataset is unknown, not prepared, or has other features; the
+    methods raise one for an unknown split.
 
     Args:
         name: str, such as "imagenet2012"; it must have the features image and label.
         data_dir: str; None for TFDS_DATA_DIR, or `~/tensorflow_datasets`.
         shuffle_buffer_size: int, examples.
-
-    Raises:
-        ValueError: the dataset is unknown, not prepared, or has other features. The
-            methods: an unknown split.
     """
 
     def __init__(self, name, data_dir=None, shuffle_buffer_size=10_000):

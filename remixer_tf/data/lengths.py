@@ -196,8 +196,7 @@ class LongExamples:
         count_limit: int, how many examples of each task to count at the start; 0 does
             not count. "skip" counts all.
 
-    Raises:
-        ValueError: another handling, or "skip" without a count.
+    Another handling is a ValueError, and "skip" without a count.
     """
 
     handling: str = "trim"

@@ -55,17 +55,15 @@ _PARALLEL_CALLS = 32
 def get_task(name, vocabulary=None, cache_dir=None, without=()):
     """Returns a registered task or mixture, perhaps changed; the registered one stays.
 
+    Raises a ValueError if nothing is registered under `name`, `without` has other names
+    or all, or the cache has another vocabulary; a FileNotFoundError without a cache.
+
     Args:
         name: str, or a `seqio.Task` or `seqio.Mixture`.
         vocabulary: a `seqio.Vocabulary` for every text feature; None keeps the task's.
         cache_dir: None, or a folder of `python -m remixer_tf cache`, which is read in
             place of the tasks' sources.
         without: names of tasks to leave out of a mixture.
-
-    Raises:
-        ValueError: nothing is registered under `name`, `without` has other names or
-            all, or the cache has another vocabulary.
-        FileNotFoundError: there is no cache of the task.
     """
     task = _registered(name) if isinstance(name, str) else name
     if not isinstance(task, (seqio.Task, seqio.Mixture)):

@@ -10,7 +10,7 @@ from keras import ops
 
 
 def linear_operation(function, *transposes):
-    """A function that JAX differentiates, forward too, and maps over batches.
+    """Returns a function that JAX differentiates, forward too, and maps over batches.
 
     `jax.custom_vjp` has no forward mode, and `jax.custom_derivatives.linear_call` no
     rule for `jax.vmap`. Mapped functions have JAX' own gradients.
@@ -20,9 +20,6 @@ def linear_operation(function, *transposes):
         transposes: for each of these a function of the output's cotangent and of all
             arrays, None in that array's place, to the array's cotangent. The other
             arrays are integers.
-
-    Returns:
-        the function.
     """
 
     def call(*arrays):

@@ -19,6 +19,8 @@ from remixer_tf.objectives.losses import CrossEntropy
 class Objective:
     """The quantity that a step minimises, and the way to its gradient.
 
+    An attribute of another type, or a number out of its range, is a ValueError.
+
     Attributes:
         loss_fn: a function `loss_fn(model_outputs, batch)`. It returns a dictionary of
             float32 scalars, sums over the batch. "objective", divided by the weight of
@@ -30,9 +32,6 @@ class Objective:
         max_skipped_steps: int, the steps that a process of a run may skip because their
             loss or gradient is not finite. One more ends the run. Steps that overflow
             in float16, and lower the loss scale, do not count.
-
-    Raises:
-        ValueError: an attribute has another type, or a number is out of its range.
     """
 
     loss_fn: Callable = CrossEntropy()

@@ -20,12 +20,10 @@ class LossScale:
 
     Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.2.
 
-    Args:
-        initial: float, the scale of the first step.
-        growth_steps: int, see above.
+    `initial` is a float, the scale of the first step.
 
     Attributes:
-        growth_steps: int, the argument.
+        growth_steps: int, the argument, see above.
         scale: float32 `keras.Variable`.
         finite_steps: int32 `keras.Variable`, the finite steps since the last change.
 

@@ -38,12 +38,10 @@ def export_tokens(graph, task, name, folder, weights="float32"):
         weights: str, "float32", "int8" (products of integers), or, in LiteRT alone,
             "int8_weight_only". The float32 file is compared before it is rounded.
 
-    Raises:
-        FileExistsError: the folder exists.
-        OSError: the folder cannot be written.
-        ImportError: see `check_runtime`.
-        ValueError: the model cannot decode, the format lacks an operation, the weights
-            are too large for it or not finite, or its answers differ from TensorFlow's.
+    Raises a FileExistsError if the folder exists, an OSError if it cannot be written,
+    an ImportError as `check_runtime`, and a ValueError if the model cannot decode, the
+    format lacks an operation, the weights are too large for it or not finite, or its
+    answers differ from TensorFlow's.
     """
     check_runtime(name)
     check_absent(folder)

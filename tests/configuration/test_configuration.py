@@ -398,7 +398,7 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
     with pytest.raises(SystemExit), errors_in_one_line():
         raise configuration.UserError("a stranger's \x1b[31m\r\x9b, in\ntwo lines")
     message = capsys.readouterr().err
-    assert message == "error: a stranger's \\x1b[31m\\r\\x9b, in\ntwo lines\n"
+    assert message == "error: a stranger's \\x1b[31m \\x9b, in two lines\n"
 
     with pytest.raises(TypeError), errors_in_one_line():
         os.path.join(1)

@@ -29,7 +29,7 @@ class UserError(ValueError):
     def __init_subclass__(cls):
         # gin raises an error anew, in a class of its own whose text says what gin
         # called. Making one gives back the error itself.
-        if "__str__" in vars(cls):
+        if {"__str__", "__getattr__"} <= vars(cls).keys():
             error = inspect.getclosurevars(cls.__getattr__).nonlocals["exception"]
             cls.__new__ = lambda cls: error
 
@@ -113,8 +113,10 @@ def check_range(name, value, expected, is_valid):
 def check_choices(choices, **arguments):
     """Raises a ValueError unless each argument is one of the choices."""
     for name, value in arguments.items():
-        if value not in [*choices]:
-            near = nearest(value, map(str, choices)) if isinstance(value, str) else ""
+        # 1 is not True.
+        if not any(isinstance(value, type(c)) and value == c for c in choices):
+            words = [c for c in choices if isinstance(c, str)]
+            near = nearest(value, words) if isinstance(value, str) else ""
             raise UserError(
                 f"{name} must be one of {', '.join(map(str, choices))}. Received: "
                 f"{name}={value!r:.200}.{near}"

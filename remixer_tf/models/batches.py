@@ -15,19 +15,24 @@ _TARGETS = {
 }
 
 
-def check_tokens(batch, *names):
-    """Raises a UserError unless a batch has these tensors, each `[batch, length]`."""
+def check_batch(batch, *names):
+    """Raises a UserError unless a batch is a dictionary with these names."""
     if not isinstance(batch, Mapping) or not set(names) <= set(batch):
         raise UserError(
             f"The model reads a dictionary with {' and '.join(names)}. Received: "
             f"{sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__}"
         )
-    shapes = {name: tuple(batch[name].shape) for name in names}
-    known = {shape[:1] for shape in shapes.values()} - {(None,)}
-    if {len(shape) for shape in shapes.values()} != {2} or len(known) > 1:
+
+
+def check_tokens(batch, *names):
+    """Raises a UserError unless a batch has these tensors, each `[batch, length]`."""
+    check_batch(batch, *names)
+    shapes = [batch[name].shape for name in names]
+    wrong = any(getattr(s, "rank", 0) is None or len(s) != 2 for s in shapes)
+    if wrong or len({shape[0] for shape in shapes} - {None}) > 1:
         raise UserError(
             f"{' and '.join(names)} must be [batch, length] of one batch. Received: "
-            f"{', '.join(map(str, shapes.values()))}"
+            f"{', '.join(map(str, shapes))}"
         )
 
 

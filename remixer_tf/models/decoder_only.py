@@ -57,6 +57,7 @@ class DecoderOnly(TextWriter):
         return {f"decoder_{name}": tokens for name in names}
 
     def call(self, batch, training=False, logits=True):
+        check_tokens(batch, "decoder_input_tokens")
         if "encoder_input_tokens" in batch:
             raise UserError(
                 "A language model reads inputs and targets in one row. Received: a "
@@ -64,7 +65,6 @@ class DecoderOnly(TextWriter):
                 "with LanguageModelFeatureConverter (in gin: "
                 "Batching.feature_converter = @LanguageModelFeatureConverter)."
             )
-        check_tokens(batch, "decoder_input_tokens")
         # No padding mask: causality hides trailing padding.
         context = self._read_targets(Context(), batch)
         x = self.token_embedding(batch["decoder_input_tokens"])

@@ -7,6 +7,7 @@ from remixer_tf.errors import UserError, check_choices, check_factories, check_i
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
+from remixer_tf.models.batches import check_batch
 from remixer_tf.models.keras_model import KerasModel
 
 POOLS = ("cls", "gap")
@@ -117,6 +118,7 @@ class ImageClassifier(NamedAxes, KerasModel):
         }
 
     def call(self, batch, training=False):
+        check_batch(batch, "images")
         images = batch["images"]
         expected = (self.image_size, self.image_size, 3)
         if tuple(images.shape[1:]) != expected:

@@ -1,12 +1,15 @@
 """Gin bindings that train or evaluate a loaded run on a table."""
 
+import ast
 import contextlib
 import os
 import shutil
 
 import seqio
 
+from remixer_tf import configuration
 from remixer_tf.checkpoints import reading
+from remixer_tf.configuration.bindings import read_bindings
 from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError, check_integers, check_paths, check_range
 from remixer_tf.models.adapters import has_lora
@@ -39,6 +42,17 @@ def no_folder_if_refused(model_dir):
         if new and not any(steps):
             shutil.rmtree(model_dir, ignore_errors=True)
         raise
+
+
+def check_continues(model_dir, train):
+    """Raises a UserError unless `fit` began the run in a folder, on the same table."""
+    begun = read_bindings(os.path.join(model_dir, configuration.RUN_FILE))
+    files = ast.literal_eval(begun.get("fit/table_task.files", "{}"))
+    if files.get("train") != os.path.abspath(os.path.expanduser(train)):
+        raise UserError(
+            f"{model_dir} has another run already, of "
+            f"{files.get('train', 'a task of its own')}. Name a new folder."
+        )
 
 
 def table_bindings(run, files, table):

@@ -515,7 +515,8 @@ class LoadedRun:
 
         It is `remixer_tf train`, with its checkpoints, bar, logs and evaluations, by
         T5's recipe for fine-tuning: Adafactor with a constant rate after a warm-up.
-        Called again with the same `model_dir`, it resumes from the last checkpoint.
+        Called again with the same `model_dir` and table, it resumes from the last
+        checkpoint.
 
         Args:
             train, validation: paths of tables in TSV, CSV, JSON lines, Arrow or
@@ -569,6 +570,8 @@ class LoadedRun:
                 configuration.bind_relative_paths(model_dir)
                 text = configuration.configuration_str()
                 write_run(model_dir, engine.model, text, vocabularies)
+            else:
+                fitting.check_continues(model_dir, train)
             configuration.train(model_dir)
         return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
 

@@ -271,6 +271,9 @@ def test_trains_on_and_evaluates_a_table(bytes_run, tmp_path):
     assert "metrics  table/validation/accuracy" in repr(new)
     with pytest.raises(MissingFileError, match="nothing.tsv"):
         run.fit(tmp_path / "nothing.tsv", str(tmp_path / "other"))
+    for mine in (folder, run.model_dir):
+        with pytest.raises(UserError, match="has another run already, of .*new folder"):
+            run.fit(dev, mine, steps=6)
     assert not (tmp_path / "other").exists()
     with pytest.raises(ValueError, match="table must be the path of a file"):
         run.evaluate(3)

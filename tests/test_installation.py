@@ -135,12 +135,16 @@ def test_all_commands_are_listed():
 
 
 def test_one_line_for_a_command_that_is_not_there(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["remixer_tf", "trian"])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert exit_.value.code == 2
-    assert "no command 'trian'. Nearest: train. There are: train, sweep, eval, " in line
+    for name, words in [
+        ("inspect", "there is no command 'inspect': it is 'data_report' now."),
+        ("profile", "it is 'costs' now."),
+        ("trian", "Nearest: train. There are: train, sweep, eval, "),
+    ]:
+        monkeypatch.setattr("sys.argv", ["remixer_tf", name])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        (line,) = capsys.readouterr().err.splitlines()
+        assert exit_.value.code == 2 and words in line
 
 
 def test_commands_that_read_a_configuration_have_the_same_first_options():

@@ -19,6 +19,7 @@ COMMANDS = (
     *("train_vocabulary", "cache", "data_report", "compare", "pictures", "costs"),
     *("report", "lm_eval", "presets", "tasks", "quickstart"),
 )
+RENAMED = {"inspect": "data_report", "profile": "costs"}
 
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
@@ -29,6 +30,8 @@ _NO_DISK = (
 
 def load_command(name):
     """Returns the module of a command; raises a UserError if there is none."""
+    if name in RENAMED:
+        raise UserError(f"there is no command {name!r}: it is {RENAMED[name]!r} now.")
     if name not in COMMANDS:
         raise UserError(
             f"there is no command {name!r}.{nearest(name, COMMANDS)} There are: "

@@ -8,6 +8,7 @@ import tempfile
 from remixer_tf import console
 from remixer_tf.errors import UserError
 
+BACKENDS = ("tensorflow", "jax")
 # Lines about TensorFlow's start, and about devices that it does not find.
 _OF_NO_USE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|"
@@ -25,6 +26,10 @@ def load_tensorflow():
     """
     if "tensorflow" in sys.modules:
         return
+    if (backend := os.environ.get("KERAS_BACKEND", "tensorflow")) not in BACKENDS:
+        raise UserError(
+            f"KERAS_BACKEND must be {' or '.join(BACKENDS)}. Received: {backend!r}"
+        )
     console.say("loading TensorFlow ...", file=sys.stderr)
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
         import tensorflow  # noqa: F401

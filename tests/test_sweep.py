@@ -206,6 +206,12 @@ def test_a_misspelt_name_starts_no_run(stand_in, name):
     assert not stand_in.exists()
 
 
+def test_a_file_in_place_of_the_folder(stand_in):
+    stand_in.write_text("")
+    with pytest.raises(UserError, match="sweep/x cannot be made: Not a directory"):
+        sweep(stand_in / "x", "--grid=RATE=[1, 2]")
+
+
 @pytest.mark.slower
 @pytest.mark.usefixtures("clear_gin")
 def test_a_real_sweep(tmp_path, capsys):

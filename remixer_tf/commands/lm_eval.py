@@ -42,6 +42,8 @@ def harness_model(run, batch_size=64):
     from remixer_tf.evaluation.lm_harness import HarnessModel
 
     configuration.check_backend("lm-evaluation-harness")
+    if not hasattr(run, "settings"):
+        raise UserError(f"run must be what rt.load returns. Received: run={run!r:.200}")
     with run.settings.in_force():
         scorer, _ = configuration.call("text_scorer", run.run, run.model_dir)
     return HarnessModel(scorer, batch_size)

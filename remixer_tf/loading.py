@@ -72,8 +72,9 @@ def create(preset: str, **sizes: Any) -> keras.Model:
             check_memory(make, machine_memory())
             return make()
         except UserError as error:
-            given = ", ".join(f"{name}={value!r:.200}" for name, value in sizes.items())
-            raise UserError(f"{preset} with {given}: {error}") from None
+            given = [f"{name}={value!r:.200}" for name, value in sizes.items()]
+            given = f" with {', '.join(given)}" if given else ""
+            raise UserError(f"{preset}{given}: {error}") from None
 
 
 def _literal(name, value):

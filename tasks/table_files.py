@@ -75,7 +75,10 @@ def _no_file(path):
 
 def describe_columns(names):
     """A sentence with the columns of a table, `names` as of `read_table`."""
-    named = [f"{name:.60}" for name in names if not name.isdecimal()]
+    first = len(names) - names[::-1].index("0") - 1 if "0" in names else len(names)
+    if names[first:] != [*map(str, range(len(names) - first))]:
+        first = len(names)  # "0" is a name, and not the first number of a column.
+    named = [f"{name:.60}" for name in names[:first]]
     if named or not names:
         return f"It has: {shorten(named) or 'none'}."
     return f"Its columns have no names, but numbers from 0 to {len(names) - 1}."

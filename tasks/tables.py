@@ -214,7 +214,7 @@ def _check(files, rows, inputs, targets):
     if isinstance(files, str) and isinstance(rows.fractions, dict):
         shares = rows.fractions.values()
         named = {f"fractions[{k!r}]": share for k, share in rows.fractions.items()}
-        check_numbers(-math.inf, **named)
+        check_numbers(**named)
         if min(shares, default=0) <= 0 or not math.isclose(sum(shares), 1):
             raise UserError(
                 "fractions must be above 0 and sum to 1, such as {'train': 0.9, "

@@ -302,9 +302,9 @@ def check_writes(model):
     """Raises a ValueError unless the model writes token after token."""
     if not hasattr(model, "decode_step"):
         raise UserError(
-            "Decoding, scoring, answering and exporting need a model that writes text, "
-            f"EncoderDecoder or DecoderOnly. Received: {type(model).__name__}. To "
-            "evaluate an encoder, set decode_fn to classify or best_span."
+            "To write, score or train on texts takes an EncoderDecoder or DecoderOnly. "
+            f"Received: {type(model).__name__}. An encoder embeds and classifies; to "
+            "evaluate it, set decode_fn to classify or best_span."
         )
 
 

@@ -115,10 +115,12 @@ class TextScorer:
         """
         length = self.codec.row_length
         fits = isinstance(stride, numbers.Integral) and 1 <= stride <= length
-        if not self.codec.one_row or not fits:
+        if not self.codec.one_row:
+            raise UserError("A stride is for language models, which this model is not.")
+        if not fits:
             raise UserError(
-                f"A stride is for language models, and from 1 to {length}, the tokens "
-                f"that this model reads. Received: {stride}"
+                f"stride must be an integer from 1 to {length}, the tokens that this "
+                f"model reads. Received: stride={stride!r}"
             )
         ids = self.codec.ids("targets", text, eos=False)
         starts = [0, *range(length, len(ids), stride)]

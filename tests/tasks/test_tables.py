@@ -377,6 +377,7 @@ def test_arguments_that_do_not_fit(change, message):
         ("a.csv", {"inputs": "{u}"}, "no column 'u'.* It has: t, l. Its first line"),
         ("a.csv", {"inputs": "{u}", "columns": ["a", "b"]}, "It has: a, b.$"),
         ("a.csv", {"header": False}, "have no names, but numbers from 0 to 1.$"),
+        ("years.tsv", {}, "It has: 2023, 0, 7. Its first line names them.$"),
         ("a.dat", {}, "does not tell its format. Expected a folder"),
         ("", {}, "no .arrow or .parquet file in the folder"),
         ("folder.tsv", {}, "folder.tsv cannot be read: .*Is a directory"),
@@ -390,6 +391,7 @@ def test_files_that_do_not_fit(tmp_path, name, options, message):
         write(tmp_path / file, "t,l\na,b\n")
     (tmp_path / "folder.tsv").mkdir()
     write(tmp_path / "latin.tsv", b"caf\xe9\tl\n")
+    write(tmp_path / "years.tsv", "2023\t0\t7\na\tb\tc\n")
     options = {"inputs": "{t}", "targets": "{l}"} | options
     task = table_task({"train": str(tmp_path / name)}, **options)
     with pytest.raises(configuration.UserError, match=message):

@@ -52,8 +52,8 @@ def write_checksums(folder):
 
 def check_checksums(folder):
     """Raises DamagedError if a file is missing or changed."""
-    written = read_json(f"{folder}/checksums.json") or {"checksums.json": 0}
-    found = _checksums(folder)
+    written, found = read_json(f"{folder}/checksums.json"), _checksums(folder)
+    written = written if isinstance(written, dict) else {"checksums.json": 0}
     other = sorted(k for k in written if written[k] != found.get(k))
     if other:
         raise DamagedError(

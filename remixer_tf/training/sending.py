@@ -54,10 +54,12 @@ class Sending:
                 self._send()
 
     def _start(self):
-        state = read_json(self._path("loggers.json")) or {}
+        state = read_json(self._path("loggers.json"))
+        state = state if isinstance(state, dict) else {}
         for logger in self._session.launch.watching.loggers:
             name = type(logger).__name__
-            known = state.get(name, {})
+            known = state.get(name)
+            known = known if isinstance(known, dict) else {}
             arguments = known.get("run_id"), self._hyperparameters
             try:
                 run_id = logger.start(self._session.model_dir, *arguments)

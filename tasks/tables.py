@@ -21,7 +21,7 @@ import string
 import numpy as np
 import seqio
 
-from remixer_tf.errors import UserError, check_choices, check_numbers, check_paths
+from remixer_tf.errors import UserError, check_choices, check_paths, check_range
 from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
@@ -212,12 +212,12 @@ def _parts(template):
 
 def _check(files, rows, inputs, targets):
     if isinstance(files, str) and isinstance(rows.fractions, dict):
-        shares = rows.fractions.values()
-        named = {f"fractions[{k!r}]": share for k, share in rows.fractions.items()}
-        check_numbers(**named)
-        if min(shares, default=0) <= 0 or not math.isclose(sum(shares), 1):
+        for split, share in rows.fractions.items():
+            name = f"fractions[{split!r}]"
+            check_range(name, share, "a number above 0", lambda x: x > 0)
+        if not math.isclose(sum(rows.fractions.values()), 1):
             raise UserError(
-                "fractions must be above 0 and sum to 1, such as {'train': 0.9, "
+                "fractions must sum to 1, such as {'train': 0.9, "
                 f"'validation': 0.1}}. Received: fractions={rows.fractions!r}"
             )
     elif not isinstance(files, dict) or not files or rows.fractions is not None:

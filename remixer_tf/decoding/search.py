@@ -302,9 +302,9 @@ def check_writes(model):
     """Raises a ValueError unless the model writes token after token."""
     if not hasattr(model, "decode_step"):
         raise UserError(
-            "To write, score or train on texts takes an EncoderDecoder or DecoderOnly. "
-            f"Received: {type(model).__name__}. An encoder embeds and classifies; to "
-            "evaluate it, set decode_fn to classify or best_span."
+            "Decoding, scoring and fit() need a model that writes text, EncoderDecoder "
+            f"or DecoderOnly. Received: {type(model).__name__}. An encoder classifies "
+            "and embeds. To evaluate it, set decode_fn to classify or best_span."
         )
 
 

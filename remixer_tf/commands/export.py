@@ -7,7 +7,9 @@ transformers, LiteRT or ONNX Runtime. All have adapters added to the kernels;
 --format=adapters writes them alone.
 """
 
+import argparse
 import os
+import re
 
 from remixer_tf import configuration
 from remixer_tf.commands import add_number
@@ -35,7 +37,7 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--batch_sizes",
-        type=lambda text: [int(size) for size in text.split(",")],
+        type=_sizes,
         default=[],
         metavar="M,N",
         help="a SavedModel computes concurrent requests together, in batches of these "
@@ -78,3 +80,9 @@ def run(options):
         **for_saved_model,
     )
     print("\n".join([*lines, folder]))
+
+
+def _sizes(text):
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"expected M,N. Received: {text!r}")
+    return [int(size) for size in text.split(",")]

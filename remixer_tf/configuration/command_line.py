@@ -106,7 +106,12 @@ def add_run(parser, words=("best",)):
     add_common(parser)
 
     def step(text):
-        return text if text in words else int(text)
+        if text in words:
+            return text
+        if not re.fullmatch(r"\d+", text):
+            expected = " or ".join(["a number", *words])
+            raise argparse.ArgumentTypeError(f"expected {expected}. Received: {text!r}")
+        return int(text)
 
     help = f"step of the checkpoint, or {' or '.join(words)}; default: the newest"
     parser.add_argument("--step", type=step, metavar="N", help=help)

@@ -73,7 +73,12 @@ def test_help_is_readable(capsys):
     [
         ("infer", [], "required: --model_dir. --help lists all options."),
         ("infer", ["--model_dir=a", "--batch_size=0"], "at least 1. Received: 0."),
-        ("infer", ["--model_dir=a", "--step=last"], "--step: invalid step value"),
+        (
+            "export",
+            ["--model_dir=a", "--batch_sizes=a"],
+            "sizes: expected M,N. Received",
+        ),
+        ("infer", ["--model_dir=a", "--step=last"], "expected a number or best. Rec"),
         ("export", ["--model_dir=a", "--format=onnx", "--max_rows=3"], "a SavedModel"),
         ("compare", ["a", "--format=html"], "invalid choice: 'html' (choose from"),
         ("compare", ["a", "--formt=csv"], "'--formt=csv'. Nearest: --format."),

@@ -76,7 +76,7 @@ def test_help_is_readable(capsys):
         (
             "export",
             ["--model_dir=a", "--batch_sizes=a"],
-            "sizes: expected M,N. Received",
+            "expected M,N. Received",
         ),
         ("infer", ["--model_dir=a", "--step=last"], "expected a number or best. Rec"),
         ("export", ["--model_dir=a", "--format=onnx", "--max_rows=3"], "a SavedModel"),

@@ -48,7 +48,7 @@ def check_continues(model_dir, train):
     """Raises a UserError unless `fit` began the run in a folder, on the same table."""
     begun = read_bindings(os.path.join(model_dir, configuration.RUN_FILE))
     files = ast.literal_eval(begun.get("fit/table_task.files", "{}"))
-    if files.get("train") != os.path.abspath(os.path.expanduser(train)):
+    if files.get("train") != _absolute(train):
         raise UserError(
             f"{model_dir} has another run already, of "
             f"{files.get('train', 'a task of its own')}. Name a new folder."
@@ -81,8 +81,7 @@ def table_bindings(run, files, table):
             f"{{'inputs': '{{question}}'}}. Received: table={table!r:.200}"
         )
     table = {"inputs": "{inputs}", "targets": "{targets}"} | (table or {})
-    expanded = {k: os.path.expanduser(file) for k, file in files.items()}
-    table["files"] = {k: os.path.abspath(file) for k, file in expanded.items()}
+    table["files"] = {split: _absolute(file) for split, file in files.items()}
     vocabulary = run.task.output_features["targets"].vocabulary
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         name = "fit/sentencepiece_vocabulary"
@@ -126,3 +125,7 @@ def training_bindings(steps, batch_size, learning_rate, validates):
         f"WarmupConstant.learning_rate = {learning_rate}",
         f"WarmupConstant.warmup_steps = {min(100, steps // 10)}",
     ]
+
+
+def _absolute(file):
+    return os.path.abspath(os.path.expanduser(file))

@@ -556,13 +556,16 @@ class LoadedRun:
                 *bindings,
             ]
         )
+        begun = os.path.exists(os.path.join(model_dir, configuration.RUN_FILE))
+        if begun:
+            fitting.check_continues(model_dir, train)
         with self.settings.in_force():
             engine, _ = self.run.without_adapters().restored
         with settings.in_force(), fitting.no_folder_if_refused(model_dir):
             run = configuration.call("Run")
             parts = run.model, run.dtype_policy
             check_memory(lambda: build_model(*parts), machine_memory())
-            if not os.path.exists(os.path.join(model_dir, configuration.RUN_FILE)):
+            if not begun:
                 task = run.get_task()
                 for split in files:  # A bad table leaves no folder behind.
                     read_examples(task, split, run.feature_lengths, 1)
@@ -570,8 +573,6 @@ class LoadedRun:
                 configuration.bind_relative_paths(model_dir)
                 text = configuration.configuration_str()
                 write_run(model_dir, engine.model, text, vocabularies)
-            else:
-                fitting.check_continues(model_dir, train)
             configuration.train(model_dir)
         return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
 

@@ -208,7 +208,9 @@ def test_a_misspelt_name_starts_no_run(stand_in, name):
 
 def test_a_file_in_place_of_the_folder(stand_in):
     stand_in.write_text("")
-    with pytest.raises(UserError, match="sweep/x cannot be made: Not a directory"):
+    with pytest.raises(
+        UserError, match="model_dir .*sweep/x: .*sweep is not a directory"
+    ):
         sweep(stand_in / "x", "--grid=RATE=[1, 2]")
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from remixer_tf import configuration, console
 from remixer_tf.commands import add_list, add_number, add_table
 from remixer_tf.configuration.bindings import flag_of, last, name_of, read_text
-from remixer_tf.errors import StorageError, UserError
+from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
 _NAME_LENGTH = 100
@@ -57,13 +57,9 @@ def add_arguments(parser):
 def run(options):
     runs = _runs(options)
     _check(runs)
-    try:
-        os.makedirs(options.model_dir, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"--model_dir={options.model_dir} cannot be made: {error.strerror}. Choose "
-            "another folder."
-        ) from None
+    from remixer_tf.training.run_folder import check_writable
+
+    check_writable(options.model_dir)
     failed = _train_all(runs, options.at_once)
     ended = [run for run in runs if run not in failed]
     if ended:

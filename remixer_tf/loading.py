@@ -160,12 +160,7 @@ def load(
         raise UserError(f"{path} is a part of a run. Call load({run!r}, step=STEP).")
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
-    try:
-        return _imported(path, bindings, modules, adapters)
-    except MissingFileError as error:
-        raise MissingFileError(
-            f"{error} The folder of a run has {configuration.RUN_FILE}."
-        ) from None
+    return _imported(path, bindings, modules, adapters)
 
 
 def _imported(path, bindings, modules, adapters):

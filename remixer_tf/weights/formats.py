@@ -69,5 +69,6 @@ def _read_folder(folder):
     raise MissingFileError(
         f"{folder} has no weights of a known format. Expected: config.json (Hugging "
         "Face, timm), model.ckpt-<step>.index (Mesh TensorFlow) or checkpoint (T5X). "
-        f"The folder has: {shorten(sorted(names)) or 'nothing'}."
+        f"The folder has: {shorten(sorted(names)) or 'nothing'}. The folder of a run "
+        "has operative_config.gin, and remixer_tf.load reads it."
     )

@@ -66,7 +66,7 @@ def presets(pattern: str = "*") -> Presets:
         >>> rt.presets("remixer_small")[0].parameters
         81160000
     """
-    return Presets(map(_read, find_presets(pattern)))
+    return Presets(map(read_preset, find_presets(pattern)))
 
 
 def find_presets(pattern, match=fnmatch.fnmatchcase, how="remixer_tf.presets()"):
@@ -95,7 +95,8 @@ def preset_names():
 
 
 @functools.cache
-def _read(name):
+def read_preset(name):
+    """Returns the `Preset` of a name, from the head of its gin file."""
     path = os.path.join(gin_folder(), "models", f"{name}.gin")
     with open(path) as file:
         lines = file.read().splitlines()

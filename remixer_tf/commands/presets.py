@@ -4,7 +4,7 @@ A name is a file: --gin_file=models/NAME.gin, or remixer_tf.create("NAME") in Py
 """
 
 from remixer_tf.commands import add_pattern
-from remixer_tf.named_models import find_presets, presets
+from remixer_tf.named_models import Presets, find_presets, read_preset
 
 
 def add_arguments(parser):
@@ -13,5 +13,5 @@ def add_arguments(parser):
 
 
 def run(options):
-    find_presets(options.pattern, how="`remixer_tf presets`")
-    print(presets(options.pattern))
+    names = find_presets(options.pattern, how="`remixer_tf presets`")
+    print(Presets(map(read_preset, names)))

@@ -22,7 +22,7 @@ from remixer_tf.models.adapters import (
     train_only,
 )
 from remixer_tf.weights.safetensors_files import read_file, write_safetensors
-from remixer_tf.weights.source import model_variables
+from remixer_tf.weights.source import model_variables, to_float32
 
 FILE = "adapters.safetensors"
 _KIND = "remixer_tf adapters"
@@ -108,7 +108,7 @@ def load_adapters(model, folder):
                 f"{path} is damaged: it has {name} {arrays[name].shape}. Expected: "
                 f"{tuple(variable.shape)}."
             )
-        variable.assign(arrays[name])
+        variable.assign(to_float32(name, arrays[name]))
 
 
 def _checksum(variables, arrays):

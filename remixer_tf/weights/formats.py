@@ -8,7 +8,7 @@ from remixer_tf.weights import adapters
 from remixer_tf.weights.hugging_face import read_hugging_face
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
 from remixer_tf.weights.model_folder import is_model_folder, read_model_folder
-from remixer_tf.weights.safetensors_files import read_json
+from remixer_tf.weights.safetensors_files import MERGE_ADAPTERS, read_json
 from remixer_tf.weights.t5x import read_t5x
 from remixer_tf.weights.timm import read_timm
 
@@ -55,6 +55,8 @@ def _read_folder(folder):
             f"{folder} has adapters alone. Load the run that they were trained on: "
             f"remixer_tf.load(RUN, adapters={folder!r})."
         )
+    if "adapter_config.json" in names:
+        raise UserError(f"{folder} has PEFT's adapters. {MERGE_ADAPTERS}")
     if "config.json" in names:
         config = read_json(os.path.join(folder, "config.json"))
         if "architecture" in config:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -14,6 +15,12 @@ _INDEX = f"{WEIGHTS}.index.json"
 # NumPy's types and bfloat16, as safetensors calls them.
 _DTYPES = {"BF16", "F16", "F32", "F64", "BOOL"}
 _DTYPES |= {f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)}
+# DataParallel's, torch.compile's, and that of a merged model of PEFT.
+_WRAPPERS = re.compile(r"((module|_orig_mod|base_model\.model)\.)*")
+_PEFT = re.compile(r"lora_|\.(base_layer|modules_to_save|original_module)\.")
+MERGE_ADAPTERS = (
+    "Merge them into their model: peft's merge_and_unload(), then save_pretrained(NEW)."
+)
 # Files of these kinds are never read: some run code, others need another library.
 _PICKLE = "a pickle, and reading it runs the code in it"
 _REFUSED = {
@@ -26,25 +33,31 @@ _REFUSED = {
 class SafetensorsFolder:
     """The arrays of a folder with `model.safetensors`, or with shards and their index.
 
-    `shapes` is {name: shape}. `converting` tells how to make safetensors of another
-    form, for a message. Raises a ValueError if a file is damaged, the index is wrong,
-    or an array is of a type without a counterpart in NumPy.
+    The single file counts where both are there, as in transformers. `shapes` is
+    {name: shape}, without a prefix that a wrapper of PyTorch's gave all names.
+    `converting` tells how to make safetensors of another form, for a message. Raises a
+    ValueError if a file is damaged, the index is wrong, the arrays are PEFT's, or an
+    array is of a type without a counterpart in NumPy.
+
+    Attributes:
+        files: list of str, the names of the files that were read.
     """
 
     def __init__(self, folder, converting):
         names = sorted(os.listdir(folder))
-        if _INDEX in names:
+        if WEIGHTS in names:
+            weight_map, shards = None, [WEIGHTS]
+        elif _INDEX in names:
             weight_map = read_json(os.path.join(folder, _INDEX)).get("weight_map")
             if not isinstance(weight_map, dict) or any(
                 type(shard) is not str for shard in weight_map.values()
             ):
                 raise UserError(f"{_INDEX} has no weight_map from arrays to files.")
             shards = sorted(set(weight_map.values()))
-        elif WEIGHTS in names:
-            weight_map, shards = None, [WEIGHTS]
         else:
             raise MissingFileError(_no_weights(folder, names, converting))
-        self._files, self.shapes = {}, {}
+        self.files = shards if weight_map is None else [_INDEX, *shards]
+        self._files, shapes = {}, {}
         for shard in shards:
             path = os.path.join(folder, shard)
             if os.path.basename(shard) != shard or shard not in names:
@@ -65,17 +78,35 @@ class SafetensorsFolder:
                         f"{name} in {path} has the type {part.get_dtype()}. Expected: "
                         "float32, float16 or bfloat16."
                     )
+                if weight_map is not None and weight_map.get(name) != shard:
+                    raise UserError(
+                        f"{shard} has {name}, and {_INDEX} says that "
+                        f"{weight_map.get(name, 'no file')!s} has it. Save the model "
+                        "anew, or remove the file that is not its own."
+                    )
                 self._files[name] = file
-                self.shapes[name] = tuple(part.get_shape())
-        if weight_map is not None and weight_map.keys() != self.shapes.keys():
-            wrong = sorted(weight_map.keys() ^ self.shapes.keys())
+                shapes[name] = tuple(part.get_shape())
+        if weight_map is not None and weight_map.keys() != shapes.keys():
+            wrong = sorted(weight_map.keys() - shapes.keys())
+            raise UserError(f"The files that {_INDEX} names lack {shorten(wrong)}.")
+        if parts := [name for name in shapes if _PEFT.search(name)]:
             raise UserError(
-                f"{_INDEX} and the files next to it differ in {shorten(wrong)}."
+                f"{folder} has arrays of PEFT's adapters, such as {parts[0]}. "
+                f"{MERGE_ADAPTERS}"
             )
+        self._prefix = _prefix(shapes)
+        self.shapes = {x.removeprefix(self._prefix): y for x, y in shapes.items()}
 
     def read(self, name):
         """Returns an array, in its own dtype."""
+        name = self._prefix + name
         return self._files[name].get_tensor(name)
+
+
+def _prefix(names):
+    """What torch's wrappers set before all names of a model's arrays."""
+    found = [re.match(_WRAPPERS, name)[0] for name in names]
+    return found[0] if len({*found}) == 1 else ""
 
 
 def read_file(path):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from remixer_tf.checkpoints.reading import is_random_state, named_variables
@@ -19,6 +20,7 @@ BYTES = "runs/imported_bytes.gin"
 IMAGES = "runs/imagenet.gin"
 ENCODER = "runs/imported_encoder.gin"
 SPANS = "runs/imported_spans.gin"
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class Source(NamedTuple):
@@ -126,14 +128,38 @@ def merged_arrays(model):
     return arrays
 
 
+def to_float32(name, array):
+    """An array of published weights as float32.
+
+    Raises a ValueError if it holds other numbers than floating-point ones, as quantized
+    weights do, or NaN, infinity, or a number over float32's range.
+    """
+    array = np.asarray(array)
+    if not (np.issubdtype(array.dtype, np.floating) or array.dtype == _BFLOAT16):
+        raise UserError(
+            f"{name} has the type {array.dtype}. Expected: float32, float16, bfloat16 "
+            "or float64. Quantized weights must be dequantized before they are saved."
+        )
+    with np.errstate(over="ignore"):
+        value = array.astype(np.float32)
+    if not np.isfinite(value).all():
+        bad = array[~np.isfinite(value)]
+        raise UserError(
+            f"{name} has {bad.size:,} numbers that are not finite in float32, "
+            f"such as {bad[0]}. Save the weights anew from a sound checkpoint."
+        )
+    return value
+
+
 def take(model, source):
     """Sets the variables of a `keras.Model` from a `Source`, see `match_variables`.
 
-    Returns {path without the model's name: name}, what came from where.
+    Returns {path without the model's name: name}, what came from where. Raises a
+    ValueError as `to_float32` does.
     """
     variables = model_variables(model)
     found = match_variables(variables, source)
     for path, (name, change) in found.items():
-        value = np.asarray(change(source.read(name)))
-        variables[path].assign(value.astype(variables[path].dtype))
+        value = to_float32(name, source.read(name))
+        variables[path].assign(change(value))
     return {path: name for path, (name, _) in found.items()}

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import socket
+import stat
+import tempfile
 import time
 
 import tensorflow as tf
@@ -21,7 +23,33 @@ def write_whole(path, text):
     """Writes a text file, local or gs://. A reader sees the old or the new one."""
     with tf.io.gfile.GFile(f"{path}.writing", "w") as file:
         file.write(text)
+    keep_mode(path, f"{path}.writing")
     tf.io.gfile.rename(f"{path}.writing", path, overwrite=True)
+
+
+def keep_mode(path, successor):
+    """Gives a file the permissions of the file at `path`, which it will replace."""
+    if os.path.exists(path):  # False of gs://, which has no permissions
+        _set_mode(successor, _mode(path))
+
+
+def _mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def _set_mode(path, mode):
+    if _mode(path) != mode:  # Some file systems know one mode alone.
+        os.chmod(path, mode)
+
+
+def copy_file(source, target):
+    """Copies the content of a file, local or gs://; permissions are a new file's."""
+    with (
+        tf.io.gfile.GFile(source, "rb") as file,
+        tf.io.gfile.GFile(target, "wb") as copy,
+    ):
+        while part := file.read(2**24):
+            copy.write(part)
 
 
 def write_json(path, value):
@@ -50,6 +78,7 @@ def whole_folder(path):
     try:
         tf.io.gfile.makedirs(temporary)
         yield temporary
+        _open_files(temporary)
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
@@ -57,6 +86,22 @@ def whole_folder(path):
     finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.rmtree(temporary)
+
+
+def _open_files(folder):
+    """Gives the files of a local folder the permissions that the umask allows.
+
+    Some libraries write private files, or copy the permissions of what they copy.
+    """
+    if "://" in folder:
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        probe = os.path.join(place, "probe")
+        open(probe, "w").close()
+        mode = _mode(probe)
+    for root, _, names in os.walk(folder):
+        for name in names:
+            _set_mode(os.path.join(root, name), mode)
 
 
 def temporary_name(path):

@@ -10,7 +10,7 @@ import sys
 import tensorflow as tf
 
 from remixer_tf import console
-from remixer_tf.checkpoints.whole_folder import temporary_name
+from remixer_tf.checkpoints.whole_folder import keep_mode, temporary_name
 from remixer_tf.errors import StorageError, UserError
 
 
@@ -131,6 +131,8 @@ def open_output(path):
     temporary = temporary_name(path) if regular else path  # else a device
     try:
         file = _NamedFile(temporary, path)
+        if regular:
+            keep_mode(path, temporary)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}.") from None
     try:

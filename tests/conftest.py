@@ -5,10 +5,12 @@ not collected, and tests that are marked `slow_on_jax` are slow, as those of eng
 training that are not marked `quick_on_jax`.
 """
 
+import contextlib
 import gc
 import os
 import pathlib
 import random
+import resource
 import shutil
 from importlib import metadata
 
@@ -158,3 +160,22 @@ def same_seeds():
     keras.utils.clear_session(free_memory=False)
     random.seed(SEED)
     np.random.seed(SEED)
+
+
+@pytest.fixture
+def small_files():
+    """A block `with small_files(N)`, where a file of more bytes fails to be written.
+
+    It fails as a write to a full disk does.
+    """
+
+    @contextlib.contextmanager
+    def limit(size):
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    return limit

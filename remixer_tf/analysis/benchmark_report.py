@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 import remixer_tf.tasks  # noqa: F401  (registers the benchmarks)
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.errors import StorageError, UserError
 from remixer_tf.evaluation.results import read_records, read_results
@@ -72,8 +73,7 @@ def print_row(title, table, metrics):
 def _write(path, text):
     try:
         tf.io.gfile.makedirs(os.path.dirname(path))
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write(text)
+        write_whole(path, text)
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "message", error)
         raise StorageError(f"{path} cannot be written: {reason}.") from None

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from remixer_tf.analysis.observe import observe
 from remixer_tf.checkpoints import reading
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.data.classification import join_ids
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import batch_examples, converter_for, read_examples
@@ -296,11 +297,9 @@ def write_page(model_dir, step, figures):
             figure.savefig(buffer, format="png", dpi=110)
             png = buffer.getvalue()
             tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
-            with tf.io.gfile.GFile(os.path.join(folder, f"{name}.png"), "wb") as file:
-                file.write(png)
+            write_whole(os.path.join(folder, f"{name}.png"), png)
             data = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             parts.append(f'<h2>{name}</h2>\n<img alt="{name}" src="{data}">\n')
     writer.close()
-    with tf.io.gfile.GFile(page, "w") as file:
-        file.write("".join([*parts, "</html>\n"]))
+    write_whole(page, "".join([*parts, "</html>\n"]))
     return page

@@ -12,7 +12,12 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.checkpoints.reading import available_steps, checkpoint_directory
-from remixer_tf.checkpoints.whole_folder import copy_file, read_json, write_json
+from remixer_tf.checkpoints.whole_folder import (
+    copy_file,
+    read_json,
+    whole_file,
+    write_json,
+)
 from remixer_tf.errors import UserError
 
 FOLDER = "vocabularies"
@@ -47,8 +52,8 @@ def _copy_file(model_dir, vocabulary):
     copy = os.path.join(model_dir, place)
     if not tf.io.gfile.exists(copy):
         tf.io.gfile.makedirs(os.path.dirname(copy))
-        copy_file(vocabulary["file"], f"{copy}.writing")
-        tf.io.gfile.rename(f"{copy}.writing", copy)
+        with whole_file(copy) as file:
+            copy_file(vocabulary["file"], file)
     return {"file": place}
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import tempfile
@@ -19,18 +20,10 @@ from remixer_tf.errors import ExistingFileError, StorageError
 _ABANDONED_SECONDS = 24 * 3600
 
 
-def write_whole(path, text):
-    """Writes a text file, local or gs://. A reader sees the old or the new one."""
-    with tf.io.gfile.GFile(f"{path}.writing", "w") as file:
-        file.write(text)
-    keep_mode(path, f"{path}.writing")
-    tf.io.gfile.rename(f"{path}.writing", path, overwrite=True)
-
-
-def keep_mode(path, successor):
-    """Gives a file the permissions of the file at `path`, which it will replace."""
-    if os.path.exists(path):  # False of gs://, which has no permissions
-        _set_mode(successor, _mode(path))
+def write_whole(path, content):
+    """Writes a file of text or bytes, local or gs://, as `whole_file` does."""
+    with whole_file(path) as place, tf.io.gfile.GFile(place, "wb") as file:
+        file.write(content)
 
 
 def _mode(path):
@@ -67,6 +60,34 @@ def read_json(path):
 
 
 @contextlib.contextmanager
+def whole_file(path):
+    """Yields a name to write a file by. It gets its own when the block ends well.
+
+    Otherwise a file that was there stays as it is. A reader sees the old or the new
+    one, with the old one's permissions. `path` is local or gs://. A device, such as
+    /dev/stdout, is written itself.
+    """
+    path, local = os.fspath(path), "://" not in os.fspath(path)
+    if local:
+        path = os.path.realpath(path)  # A link stays.
+        if os.path.exists(path) and not os.path.isfile(path):
+            yield path
+            return
+    temporary = temporary_name(path)
+    try:
+        if local and os.path.exists(path):
+            os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
+            _set_mode(temporary, _mode(path))
+        yield temporary
+        if local:
+            os.replace(temporary, path)
+        else:
+            tf.io.gfile.rename(temporary, path, overwrite=True)
+    finally:
+        _remove(temporary)
+
+
+@contextlib.contextmanager
 def whole_folder(path):
     """Yields a folder to write into. It gets its name when the block ends well.
 
@@ -84,8 +105,7 @@ def whole_folder(path):
         reason = getattr(error, "strerror", None) or first_line(error)
         raise StorageError(f"Cannot write {path}: {reason}") from error
     finally:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
+        _remove(temporary)
 
 
 def _open_files(folder):
@@ -117,11 +137,16 @@ def remove_abandoned(parent):
     """Removes half written files and folders in `parent` whose writers are gone.
 
     A writer on this machine is gone if its process is. One on another machine is gone
-    if it wrote nothing for a day. Object stores have no such folders.
+    if it wrote nothing for a day. Object stores have no such folders. What may not be
+    listed or removed stays.
     """
-    if "://" in parent or not os.path.isdir(parent or "."):
+    if "://" in parent:
         return
-    for name in os.listdir(parent or "."):
+    try:
+        names = os.listdir(parent or ".")
+    except OSError:  # missing, or a folder of others, as on shared disks
+        return
+    for name in names:
         match = re.search(r"\.writing-([0-9a-f]{8})-(\d+)$", name)
         if not match:
             continue
@@ -131,9 +156,19 @@ def remove_abandoned(parent):
         else:
             gone = time.time() - _newest(path) > _ABANDONED_SECONDS
         if gone:
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                remove = tf.io.gfile.rmtree if os.path.isdir(path) else os.unlink
-                remove(path)
+            _remove(path)
+
+
+def _remove(path):
+    """Removes a file or folder if it is there and may be removed."""
+    with contextlib.suppress(OSError, tf.errors.OpError):
+        if "://" in path:
+            folder = tf.io.gfile.isdir(path)
+            (tf.io.gfile.rmtree if folder else tf.io.gfile.remove)(path)
+        elif os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
 
 
 def check_absent(folder):
@@ -164,7 +199,7 @@ def describe(pid):
     """
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return None
     except PermissionError:
         pass  # Another user's process.

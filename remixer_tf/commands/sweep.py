@@ -154,6 +154,7 @@ def _folder_name(text):
 
 def _train_all(runs, at_once):
     """Trains the runs that have not ended, and returns those that failed."""
+    from remixer_tf.checkpoints.whole_folder import write_json
     from remixer_tf.training.progress import format_seconds
     from remixer_tf.training.stop_signal import StopSignal
 
@@ -178,8 +179,7 @@ def _train_all(runs, at_once):
                         failed.append(run)
                         console.say(_why(run, process.returncode), "warning")
                         continue
-                    with open(os.path.join(run.folder, _ENDED), "w") as file:
-                        json.dump(run.arguments, file, indent=2)
+                    write_json(os.path.join(run.folder, _ENDED), run.arguments)
                     seconds = format_seconds(time.monotonic() - start)
                     console.say(f"{names[run.folder]}: ended after {seconds}")
         finally:

@@ -27,7 +27,10 @@ def files_near(path, pattern):
     folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path) or "."
     if not tf.io.gfile.isdir(folder):
         return f" There is no folder {folder!r} either."
-    names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))
+    try:
+        names = sorted(fnmatch.filter(tf.io.gfile.listdir(folder), pattern))
+    except (UnicodeDecodeError, tf.errors.OpError):  # It may not be listed.
+        return ""
     return f" In its folder: {shorten(names)}." if names else ""
 
 

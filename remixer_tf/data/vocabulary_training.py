@@ -11,6 +11,7 @@ import seqio
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
+from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 from remixer_tf.errors import StorageError, UserError, check_choices
@@ -95,7 +96,7 @@ def train_vocabulary(
         raise UserError(_explain(error, vocab_size, model_type)) from error
     try:
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        with open(output, "wb") as file:
+        with whole_file(output) as place, open(place, "wb") as file:
             file.write(model.getvalue())
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}.") from None

@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf import console
-from remixer_tf.checkpoints.whole_folder import write_json
+from remixer_tf.checkpoints.whole_folder import whole_file, write_json
 from remixer_tf.errors import StorageError
 from remixer_tf.training.run_files import append_metrics
 
@@ -36,7 +36,10 @@ def write_examples(model_dir, result, records, name, columns):
     """
     rows = [columns, ["---"] * len(columns)]
     with _writing(model_dir, result) as folder:
-        with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
+        with (
+            whole_file(os.path.join(folder, name)) as place,
+            tf.io.gfile.GFile(place, "w") as file,
+        ):
             for number, record in enumerate(records):
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 if number < _SHOWN_EXAMPLES:

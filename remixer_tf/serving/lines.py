@@ -10,7 +10,7 @@ import sys
 import tensorflow as tf
 
 from remixer_tf import console
-from remixer_tf.checkpoints.whole_folder import keep_mode, temporary_name
+from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.errors import StorageError, UserError
 
 
@@ -126,24 +126,12 @@ def open_output(path):
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    path = os.path.realpath(path)
-    regular = os.path.isfile(path) or not os.path.exists(path)
-    temporary = temporary_name(path) if regular else path  # else a device
-    try:
-        file = _NamedFile(temporary, path)
-        if regular:
-            keep_mode(path, temporary)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}.") from None
-    try:
-        with io.BufferedWriter(file) as buffered:
-            yield buffered
-        if regular:
-            os.replace(temporary, path)
-    except BaseException:
-        if regular:
-            os.unlink(temporary)
-        raise
+    with contextlib.ExitStack() as stack:
+        try:
+            file = _NamedFile(stack.enter_context(whole_file(path)), path)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}.") from None
+        yield stack.enter_context(io.BufferedWriter(file))
 
 
 @contextlib.contextmanager

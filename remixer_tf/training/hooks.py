@@ -100,8 +100,7 @@ class SkippedSteps:
             arrays = {key: value.numpy() for key, value in batch.items()}
             np.savez_compressed(content, **arrays)
             name = f"batch-{shard.index}-of-{shard.num_shards}.npz"
-            with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as file:
-                file.write(content.getvalue())
+            write_whole(os.path.join(folder, name), content.getvalue())
         if self._host.index == 0:
             write_whole(f"{folder}/operative_config.gin", self._configuration)
 

@@ -18,12 +18,15 @@ STALE_SECONDS = 120
 
 def check_writable(model_dir):
     """Makes the folder of the run; raises OSError if nothing can be written there."""
+    path = os.path.join(model_dir, f".writable-{os.getpid()}")
     try:
         tf.io.gfile.makedirs(model_dir)
-        path = os.path.join(model_dir, f".writable-{os.getpid()}")
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write("x")
-        tf.io.gfile.remove(path)
+        try:
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write("x")
+        finally:  # A full disk leaves an empty file.
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "message", error)
         raise StorageError(

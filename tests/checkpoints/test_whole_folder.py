@@ -1,15 +1,25 @@
 """Folders that appear whole, and what killed processes leave of them."""
 
+import ast
 import os
+import re
 import subprocess
 
 import numpy as np
 import pytest
 
+from remixer_tf.checkpoints import whole_folder as module
 from remixer_tf.checkpoints.vocabularies import remember_vocabularies
-from remixer_tf.checkpoints.whole_folder import machine, whole_folder, write_whole
+from remixer_tf.checkpoints.whole_folder import (
+    machine,
+    remove_abandoned,
+    whole_file,
+    whole_folder,
+    write_whole,
+)
 from remixer_tf.serving.lines import open_output
 from remixer_tf.weights.safetensors_files import write_safetensors
+from tests.test_imports import modules
 
 DAY = 24 * 3600
 
@@ -85,3 +95,73 @@ def test_permissions_are_those_of_the_umask_or_of_the_file_before(tmp_path):
     for name in ("export/a.safetensors", "export/assets/b", copy):
         assert mode(tmp_path / name) == 0o640, name
     assert sorted(os.listdir(tmp_path / "export")) == ["a.safetensors", "assets"]
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, small_files):
+    path = tmp_path / "file"
+    write_whole(path, "before")
+    with small_files(10):
+        with pytest.raises(Exception, match="too large"):
+            write_whole(path, "x" * 100)
+        with pytest.raises(KeyboardInterrupt), whole_file(path) as place:
+            raise KeyboardInterrupt(open(place, "w").write("half"))
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_link_stays_and_a_device_is_written(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert (tmp_path / "link").is_symlink()
+    write_whole("/dev/null", "gone")
+
+
+def test_tidying_never_stops_the_work(tmp_path, monkeypatch):
+    """On shared disks the folder above one's own may often not be listed."""
+    odd = f"run.writing-{machine()}-{10**30}", os.fsdecode(b"\xff.writing-00000000-7")
+    for name in odd:
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1, 1))
+    remove_abandoned(str(tmp_path))
+    assert not os.listdir(tmp_path)
+    remove_abandoned(f"{tmp_path}/missing")
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(module.os, "listdir", refuse)
+    with whole_folder(f"{tmp_path}/folder") as folder:
+        write_whole(f"{folder}/file", "text")
+    with pytest.raises(ZeroDivisionError), whole_folder(f"{tmp_path}/other"):
+        raise ZeroDivisionError
+    assert (tmp_path / "folder" / "file").read_text() == "text"
+
+
+# These add lines to a file, rename it themselves, or write where none was: into a
+# folder that is not whole yet, or by a name of this process.
+NOTHING_IS_LOST = {
+    "checkpoints.writing._start_writing",
+    "commands.sweep._start",
+    "serving.litert.quantize",
+    "training.run_files.append_metrics",
+    "tasks.cogs.download",
+    "training.run_folder.check_writable",
+}
+
+
+def test_files_are_written_by_another_name_first():
+    found = set()
+    for name, source in modules().items():
+        if not re.search(', "[wax]b?"', source):
+            continue
+        functions = ast.walk(ast.parse(source))
+        for function in (x for x in functions if isinstance(x, ast.FunctionDef)):
+            calls = [x for x in ast.walk(function) if isinstance(x, ast.Call)]
+            called = {ast.unparse(x.func).rpartition(".")[2]: x for x in calls}
+            if {"whole_file", "whole_folder", "TemporaryDirectory"} & called.keys():
+                continue
+            for call in (called.get("open"), called.get("GFile")):
+                mode = ast.unparse(call.args[1])[1:2] if call and call.args[1:] else "r"
+                if mode in "wax":
+                    found.add(f"{name.removeprefix('remixer_tf.')}.{function.name}")
+    assert found == NOTHING_IS_LOST

@@ -3,7 +3,6 @@
 import concurrent.futures
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from remixer_tf.checkpoints.whole_folder import describe
 from remixer_tf.training import run_folder
-from remixer_tf.training.run_folder import RunLock
+from remixer_tf.training.run_folder import RunLock, check_writable
 
 
 def write(folder, **holder):
@@ -97,16 +96,13 @@ def test_who_was_taken_for_dead_ends(tmp_path):
     assert "far" in (tmp_path / "run.lock").read_text()  # It is not ours to remove.
 
 
-def test_a_full_disk_leaves_no_empty_lock(tmp_path):
-    """The next start would wait whether its holder lives."""
-    # A file over the limit fails as a write to a full disk does.
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
+def test_a_full_disk_leaves_no_empty_files(tmp_path, small_files):
+    """With an empty lock the next start would wait whether its holder lives."""
+    with small_files(0):
         with pytest.raises(OSError, match="too large"), RunLock(tmp_path):
             pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with pytest.raises(OSError, match="Nothing can be written.*too large"):
+            check_writable(str(tmp_path))
     assert not os.listdir(tmp_path)
 
 

@@ -5,6 +5,8 @@ import gzip
 import json
 import os
 
+from remixer_tf.checkpoints.whole_folder import whole_file
+
 
 def write_json_traces(folder):
     """Writes HOST.trace.json.gz next to each HOST.xplane.pb below a folder.
@@ -22,7 +24,10 @@ def write_json_traces(folder):
             space = xplane_pb2.XSpace.FromString(file.read())
         trace = {"displayTimeUnit": "ns", "traceEvents": list(_events(space))}
         name = path.removesuffix(".xplane.pb") + ".trace.json.gz"
-        with gzip.open(name, "wt", encoding="utf-8") as file:
+        with (
+            whole_file(name) as place,
+            gzip.open(place, "wt", encoding="utf-8") as file,
+        ):
             json.dump(trace, file)
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import seqio
 import tensorflow as tf
+from sentencepiece import sentencepiece_model_pb2
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.failures import files_near
@@ -52,10 +53,16 @@ def sentencepiece_vocabulary(path, extra_ids=0):
         tokenizer = vocabulary.tokenizer
         if not tokenizer.get_piece_size():
             raise UserError("it has no pieces")
+        # SentencePiece loads a file that was cut between two pieces. The settings of
+        # its training and normalization are the last fields.
+        model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.sp_model)
+        if not (model.HasField("trainer_spec") and model.HasField("normalizer_spec")):
+            raise UserError("its last fields are missing, as of a copy that was cut")
     except Exception as error:  # protobuf and SentencePiece raise kinds of their own
         raise UserError(
-            f"{path!r} is not a SentencePiece model: {error}. Expected the binary "
-            "file that SentencePiece writes, usually called *.model."
+            f"{path!r} is not a whole SentencePiece model: {error}. Expected the "
+            "binary file that SentencePiece writes, usually called *.model. Copy it "
+            "again, or delete it to train it anew."
         ) from error
     ids = (tokenizer.pad_id(), tokenizer.eos_id(), tokenizer.unk_id())
     if ids != (0, 1, 2):

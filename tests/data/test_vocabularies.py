@@ -1,3 +1,4 @@
+import io
 import os
 
 import numpy as np
@@ -174,8 +175,45 @@ def test_missing_files_name_what_is_there(words, tmp_path):
 def test_files_that_are_no_models(tmp_path, content):
     path = tmp_path / "bad.model"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"bad\.model' is not a SentencePiece model"):
+    with pytest.raises(ValueError, match=r"bad\.model' is not a whole Sentence.* anew"):
         sentencepiece_vocabulary(str(path))
+
+
+def test_a_model_that_was_cut_is_refused_wherever_the_cut_is(tmp_path):
+    """SentencePiece loads a file that ends between two pieces."""
+    whole, loaded = io.BytesIO(), 0
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS),
+        model_writer=whole,
+        vocab_size=len(WORDS) + 3,
+        model_type="word",
+        normalization_rule_name="identity",  # The file is small without its table.
+        minloglevel=2,
+        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    )
+    whole = whole.getvalue()
+    for size in range(len(whole)):
+        path = tmp_path / f"{size}.model"
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="not a whole SentencePiece.*train it an"):
+            sentencepiece_vocabulary(str(path))
+        try:
+            processor = sentencepiece.SentencePieceProcessor()
+            loaded += processor.LoadFromSerializedProto(whole[:size])
+        except (RuntimeError, OSError):
+            pass
+    assert loaded > 3
+    path.write_bytes(whole)
+    assert sentencepiece_vocabulary(str(path)).vocab_size == len(WORDS) + 3
+
+
+def test_training_that_cannot_be_written_leaves_the_earlier_file(tmp_path, small_files):
+    path = tmp_path / "words.model"
+    train_vocabulary(TEXTS, str(path), model_type="word")
+    before = path.read_bytes()
+    with small_files(1000), pytest.raises(OSError, match="cannot write .*too large"):
+        train_vocabulary(TEXTS, str(path), 20, "bpe")
+    assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
 
 
 def test_other_special_ids_are_refused(tmp_path):

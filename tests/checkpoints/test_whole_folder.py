@@ -140,6 +140,7 @@ def test_tidying_never_stops_the_work(tmp_path, monkeypatch):
 # These add lines to a file, rename it themselves, or write where none was: into a
 # folder that is not whole yet, or by a name of this process.
 NOTHING_IS_LOST = {
+    "checkpoints.whole_folder.copy_file",
     "checkpoints.writing._start_writing",
     "commands.sweep._start",
     "serving.litert.quantize",

@@ -103,7 +103,7 @@ def read_pairs(path, classes, where=None, columns=()):
 
     Args:
         classes: list of str, the labels; a file may have their first letters.
-        where: None, or a function of a row, a dictionary of str: False leaves it out.
+        where: None, or a function of a row, a dictionary: False leaves it out.
         columns: names of further columns to read.
     """
     names, lines = read_table(path)
@@ -116,22 +116,24 @@ def read_pairs(path, classes, where=None, columns=()):
     numbers |= {name[0]: i for i, name in enumerate(classes)} | {None: NO_LABEL}
     pairs, disputed = [], 0
     for line in lines:
-        values = line.values or {}
-        problem = line.problem
-        word = values.get(label) if label else None
-        if not problem and label and word != "-" and (word or "") not in numbers:
-            problem = f"{label} {word!r} is none of {', '.join(classes)}"
-        if not problem and None in (values.get(premise), values.get(hypothesis)):
-            problem = f"no {premise} or no {hypothesis}"
-        if problem:
-            raise UserError(f"{path}, line {line.number}: {problem}.")
-        if where and not where(values):
+        try:
+            if line.problem:
+                raise UserError(line.problem)
+            word = line.text(label) if label else None
+            texts = {name: line.text(name) for name in (hypothesis, premise, *columns)}
+            if label and word != "-" and (word or "") not in numbers:
+                raise UserError(f"{label} {word!r} is none of {', '.join(classes)}")
+            if missing := [name for name, text in texts.items() if text is None]:
+                raise UserError(f"no value of {missing[0]}")
+        except UserError as error:
+            raise UserError(f"{path}, line {line.number}: {error}.") from None
+        if where and not where(line.values):
             continue
         if word == "-":
             disputed += 1
         else:
-            more = (values[column] for column in columns)
-            pairs.append((values[hypothesis], values[premise], numbers[word], *more))
+            more = (texts[column] for column in columns)
+            pairs.append((texts[hypothesis], texts[premise], numbers[word], *more))
     if disputed:
         logging.info("%s: %d pairs labelled '-' are left out", path, disputed)
     return pairs
@@ -186,13 +188,13 @@ def read_art(split):
         )
     rows = []
     for line, label in zip(lines, labels, strict=True):
-        values = line.values or {}
-        texts = [values.get(name) for name in ("hyp1", "hyp2", "obs1", "obs2")]
+        names = ("hyp1", "hyp2", "obs1", "obs2")
+        texts = [line.text(name) for name in names] if line.values else [None]
         if None in texts or label.strip() not in ("1", "2"):
             raise UserError(
                 f"Line {line.number} of {path} and {labels_path}: expected a JSON "
                 "object with obs1, obs2, hyp1 and hyp2, and 1 or 2. Received: "
-                f"{line.problem or values}, {label!r}."
+                f"{line.problem or line.values}, {label!r}."
             )
         rows.append((*texts, int(label) - 1))
     return rows

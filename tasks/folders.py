@@ -108,6 +108,13 @@ def _existing(folder, source):
     return folder
 
 
+def files_of(pattern):
+    """Returns the files of a pattern, sorted; a file of this very name is the one."""
+    if tf.io.gfile.exists(pattern):
+        return [pattern]
+    return sorted(tf.io.gfile.glob(pattern))
+
+
 class FilesOrTfds(seqio.TfdsDataSource):
     """A source of the files of a folder if one is named, else of TFDS.
 

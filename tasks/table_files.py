@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import os
-import re
 import sys
 from typing import NamedTuple
 
@@ -21,20 +20,28 @@ from absl import logging
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError, shorten
-from remixer_tf.tasks.folders import read_bytes
+from remixer_tf.tasks.cells import cell_text, column_values, is_utf8
+from remixer_tf.tasks.folders import files_of, read_bytes
 
 _ARROW = (".arrow", ".parquet")
 
 
 class Line(NamedTuple):
-    """A row of a file."""
+    """A row of a file, or a line of a row of several lines that cannot be read."""
 
     number: int  # from 1, of the line where it starts; in Arrow and Parquet of the row
-    values: dict | None  # column -> str, or None for a missing value
+    values: dict | None  # column -> cell, for `cell_text`
     problem: str | None = None  # why there are no values
 
+    def text(self, column, spec=""):
+        """Returns the text of a cell, see `cell_text`; None if it is missing."""
+        try:
+            return cell_text(self.values.get(column), spec)
+        except UserError as error:
+            raise UserError(f"{error} in {column}") from None
 
-def read_table(path, header=True, columns=None):
+
+def read_table(path, header=True, columns=None, fields=None):
     """Reads the rows of a table.
 
     Returns (names, lines): the columns, a list of str, and a list of `Line`. Columns of
@@ -47,6 +54,8 @@ def read_table(path, header=True, columns=None):
             Arrow or Parquet.
         header: bool, whether the first line of a TSV or CSV file names its columns.
         columns: names of the columns of a TSV or CSV file, in place of the header's.
+        fields: names of the columns that are used; None for all. Other columns of
+            Arrow and Parquet may hold what is no text.
     """
     path = locate(path)
     name = path.removesuffix(".gz")
@@ -57,8 +66,8 @@ def read_table(path, header=True, columns=None):
             f"columns names the columns of .tsv and .csv files; {path!r} names its own."
         )
     if name.endswith((".jsonl", ".ndjson")):
-        return _json(read_text(path))
-    return _arrow(path)
+        return _json(read_text(path), fields)
+    return _arrow(path, fields)
 
 
 def read_text(path):
@@ -84,11 +93,6 @@ def describe_columns(names):
     return f"Its columns have no names, but numbers from 0 to {len(names) - 1}."
 
 
-def is_utf8(value):
-    """Whether a text of `read_text` has no lone surrogates."""
-    return not re.search("[\ud800-\udfff]", value)
-
-
 def split_lines(text):
     """Returns the lines of a text without their ends, LF or CR LF.
 
@@ -98,6 +102,17 @@ def split_lines(text):
     while lines and not lines[-1].strip(" "):
         lines.pop()
     return lines
+
+
+def _runs(numbers):
+    """Sorted numbers as text, consecutive ones together: ["3", "5 to 9"]."""
+    runs = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return [str(a) if a == b else f"{a} to {b}" for a, b in runs]
 
 
 def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
@@ -112,7 +127,8 @@ def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
     kinds = []
     for split, problem in sorted(bad, key=lambda key: [*files].index(key[0])):
         lines = sorted(bad[split, problem])
-        first = ", ".join(map(str, lines[:5])) + ", ..." * (len(lines) > 5)
+        runs = _runs(lines) if len(lines) > 5 else [*map(str, lines)]
+        first = ", ".join(runs[:5]) + ", ..." * (len(runs) > 5)
         lines = f"{len(lines):,} (line {first} of {files[split]})"
         kinds.append(f"{split}, {problem}: {lines}")
     text = f"{task}: {number:,} of {rows:,} rows are bad{' and skipped' * skip}: "
@@ -137,67 +153,72 @@ def _check_names(path, names):
 def _delimited(path, quotes, header, columns):
     text = read_text(path)
     records = list(_csv_records(text) if quotes else _tsv_records(text))
-    while records and records[-1][1] == []:
+    while records and records[-1][2] == []:
         records.pop()  # Blank lines at the end.
-    names = records.pop(0)[1] or [] if header and records else None
+    names = None
+    if header and records:
+        first, _, names, problem = records.pop(0)
+        if problem:
+            raise UserError(f"{path}, line {first}, names the columns: {problem}.")
     if columns is not None:
         names = list(columns)
     elif names is None:  # The first row shows how many there are.
-        names = [""] * len(records[0][1] or []) if records else []
+        names = [""] * len(records[0][2] or []) if records else []
     _check_names(path, names)
     lines = []
-    for number, cells in records:
-        values, problem = None, None
-        if cells is None:
-            problem = "malformed quotes"
+    for first, last, cells, problem in records:
+        if problem:
+            pass
         elif not all(map(is_utf8, cells)):
             problem = "invalid UTF-8"
         elif len(cells) != len(names):
             problem = f"wrong column count (expected {len(names)})"
+        if problem:  # All of its lines are lost, so all are counted.
+            lines += [Line(n, None, problem) for n in range(first, last + 1)]
         else:
             values = {str(i): cell for i, cell in enumerate(cells)}
-            values |= dict(zip(names, cells, strict=True))
-        lines.append(Line(number, values, problem))
+            lines.append(Line(first, values | dict(zip(names, cells, strict=True))))
     return [*filter(None, names), *map(str, range(len(names)))], lines
 
 
 def _tsv_records(text):
+    """Yields (first line, last line, cells, None)."""
     for number, line in enumerate(split_lines(text), 1):
-        yield number, line.split("\t")
+        yield number, number, line.split("\t"), None
 
 
 def _csv_records(text):
-    """Yields (number of its first line, cells) for each record; None for no cells."""
+    """Yields (first line, last line, cells, why there are no cells)."""
     csv.field_size_limit(sys.maxsize)  # By default 131,072 characters.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
-        number = reader.line_num + 1
+        first, cells, problem = reader.line_num + 1, None, None
         try:
-            yield number, next(reader)
+            cells = next(reader)
         except StopIteration:
             return
-        except csv.Error:
-            yield number, None
+        except csv.Error as error:
+            closed = "unexpected end" not in str(error)
+            problem = "malformed quotes" if closed else "a quote that is not closed"
+        yield first, reader.line_num, cells, problem
 
 
-def _json(text):
+def _json(text, fields):
     names, lines = {}, []
     for number, line in enumerate(split_lines(text), 1):
         try:
             row = json.loads(line, object_pairs_hook=_once_each)
         except (ValueError, RecursionError):
             row = None
-        values, problem = None, None
         if not is_utf8(line):
-            problem = "invalid UTF-8"
+            lines.append(Line(number, None, "invalid UTF-8"))
         elif not isinstance(row, dict):
-            problem = "malformed JSON object"
+            lines.append(Line(number, None, "malformed JSON object"))
         else:
-            values = {name: _to_text(value) for name, value in row.items()}
-            if not all(is_utf8(value) for value in values.values() if value):
-                values, problem = None, "invalid UTF-8"  # It was escaped, as "\ud800".
             names |= dict.fromkeys(row)
-        lines.append(Line(number, values, problem))
+            if fields is not None:
+                row = {name: row[name] for name in fields if name in row}
+            lines.append(Line(number, row))
     return list(names), lines
 
 
@@ -207,25 +228,35 @@ def _once_each(pairs):
     return dict(pairs)
 
 
-def _to_text(value):
-    """Strings as they are; numbers, booleans, lists as JSON writes them."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _arrow(path):
-    lines, names = [], []
+def _arrow(path, fields):
+    lines, names = [], {}
     for file in _arrow_files(path):
         table, classes = _read_arrow(file)
-        names = table.column_names
-        _check_names(file, names)
-        for row in table.to_pylist():
-            for name, words in classes.items():
-                row[name] = _class_name(row.get(name), words, name)
-            values = {name: _to_text(value) for name, value in row.items()}
+        _check_names(file, table.column_names)
+        names |= dict.fromkeys(table.column_names)
+        columns = {
+            name: _column(file, name, table.column(name), classes.get(name))
+            for name in table.column_names
+            if fields is None or name in fields
+        }
+        for i in range(table.num_rows):
+            values = {name: column[i] for name, column in columns.items()}
             lines.append(Line(len(lines) + 1, values))
-    return names, lines
+    return list(names), lines
+
+
+def _column(path, name, column, classes):
+    """The values of a column, or the names of its classes."""
+    try:
+        values = column_values(column)
+    except (ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
+        raise UserError(
+            f"The column {name!r} of {path} holds {column.type}, which cannot be read: "
+            f"{str(error) or repr(error)}. Write the column as text."
+        ) from error
+    if classes is None:
+        return values
+    return [_class_name(label, classes, name) for label in values]
 
 
 def _class_name(label, words, column):
@@ -243,7 +274,7 @@ def _class_name(label, words, column):
 def _arrow_files(path):
     """The files of a folder or pattern, in the order in which Hugging Face reads."""
     if not tf.io.gfile.isdir(path):
-        files = sorted(tf.io.gfile.glob(path))
+        files = files_of(path)
         if not files:
             raise _no_file(path)
         if wrong := [file for file in files if not file.endswith(_ARROW)]:

@@ -7,6 +7,7 @@
     table_task.targets = '{label}'
     table_task.metrics = ['accuracy', 'per_class']
 
+`cells.py` makes cells text. `{price:.2f}` writes a cell in a format of Python's.
 Files are read when examples are asked for, and held in memory. Answering needs none.
 """
 
@@ -16,6 +17,7 @@ import functools
 import json
 import math
 import random
+import re
 import string
 
 import numpy as np
@@ -37,9 +39,10 @@ class TableRows:
     """How the rows of a task's tables are read.
 
     A bad row has another number of columns, bytes that are not UTF-8, or quotes or JSON
-    that cannot be read. Or it has no value for a column of the inputs, or only blanks
-    in the columns of the targets. Or a later split has its texts too: a test split
-    stays whole.
+    that cannot be read; then each of its lines counts. Or it has no value (NaN is none)
+    for a column of the inputs, only blanks in the columns of the targets, or a value
+    that a format cannot write. Or a later split has its texts too: a test split stays
+    whole.
 
     Attributes:
         fractions: dictionary, split -> share of the rows of one file; the shares sum
@@ -77,6 +80,8 @@ def table_task(
             `TableRows.fractions` divides.
         inputs, targets: str, text with columns in braces, such as "premise: {premise}".
             In TSV and CSV numbers from 0 serve too: "{0}". A brace itself is doubled.
+            A format may follow: "{price:.2f}", or of dates "{day:%d %B}". The text of a
+            TSV or CSV file is read as a number for it.
         name: str, of the task.
         rows: `TableRows`; None for its defaults.
         metrics: list of names, see `remixer_tf.tasks.text_metrics.METRICS`.
@@ -127,12 +132,10 @@ def _read(table):
     for split, lines in splits.items():
         good = examples[split] = []
         for line in lines:
-            problem = line.problem or _problem(line.values, *templates)
-            if problem:
-                bad[split, problem].append(line.number)
-            else:
-                texts = (_fill(text, line.values) for text in templates)
-                good.append((*texts, line.number))
+            try:
+                good.append((*_fill(line, *templates), line.number))
+            except UserError as error:
+                bad[split, str(error)].append(line.number)
     last = {}  # (inputs, targets) -> the last split that has them
     for split, good in examples.items():
         last |= dict.fromkeys((row[:2] for row in good), split)
@@ -154,16 +157,16 @@ def _read(table):
 
 
 def _read_file(path, templates, rows):
-    names, lines = read_table(path, rows["header"], rows["columns"])
-    for template in templates:
-        for field in _fields(template):
-            if field not in names:
-                by_header = "0" in names and rows["header"] and not rows["columns"]
-                raise UserError(
-                    f"{path} has no column {field!r}, which {template!r} names. "
-                    f"{describe_columns(names)}"
-                    f"{' Its first line names them.' * by_header}"
-                )
+    fields = {field: template for template in templates for field in _fields(template)}
+    header, columns = rows["header"], rows["columns"]
+    names, lines = read_table(path, header, columns, [name for name, _ in fields])
+    for (name, _), template in fields.items():
+        if name not in names:
+            by_header = "0" in names and header and not columns
+            raise UserError(
+                f"{path} has no column {name!r}, which {template!r} names. "
+                f"{describe_columns(names)}{' Its first line names them.' * by_header}"
+            )
     return lines
 
 
@@ -179,34 +182,40 @@ def _divide(rows, fractions, seed):
     }
 
 
-def _problem(values, inputs, targets):
-    if not any((values.get(x) or "").strip() for x in _fields(targets)):
-        return "empty target"
-    for field in _fields(inputs) + _fields(targets):
-        if values.get(field) is None:
-            return f"no value of {field}"
-    return None
-
-
-def _fill(template, values):
-    return "".join(
-        text + ("" if field is None else values[field])
-        for text, field in _parts(template)
-    )
+def _fill(line, inputs, targets):
+    """Returns the texts of both templates; a UserError says why a row is bad."""
+    if line.problem:
+        raise UserError(line.problem)
+    cells = {field: line.text(*field) for field in _fields(inputs) + _fields(targets)}
+    if not any((cells[field] or "").strip() for field in _fields(targets)):
+        raise UserError("empty target")
+    for (name, _), text in cells.items():
+        if text is None:
+            raise UserError(f"no value of {name}")
+    return [
+        "".join(text + (cells[field] if field else "") for text, field in _parts(x))
+        for x in (inputs, targets)
+    ]
 
 
 def _fields(template):
-    return [field for _, field in _parts(template) if field is not None]
+    return [field for _, field in _parts(template) if field]
 
 
 @functools.cache
 def _parts(template):
-    """The parts of a template: (text, the column that follows or None)."""
+    """The parts of a template: (text, the (column, format) that follows or None)."""
     parts = []
-    for literal, field, spec, conversion in string.Formatter().parse(template):
-        if field is not None and (not field or spec or conversion):
-            raise UserError("expected a column's name or number alone in the braces")
-        parts.append((literal, field))
+    for literal, name, spec, conversion in string.Formatter().parse(template):
+        if name is not None:
+            if not name or conversion or "{" in spec:
+                raise UserError(
+                    "expected a column's name or number in the braces, perhaps with a "
+                    "format as in {price:.2f}"
+                )
+            if re.search(r"\d{4}", spec):
+                raise UserError(f"the format {spec!r} writes thousands of characters")
+        parts.append((literal, name and (name, spec)))
     return parts
 
 

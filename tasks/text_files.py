@@ -20,14 +20,12 @@ import os
 import random
 import re
 
-import tensorflow as tf
-
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.errors import MissingFileError, UserError, shorten
-from remixer_tf.tasks.folders import DataFolder
+from remixer_tf.tasks.cells import is_utf8
+from remixer_tf.tasks.folders import DataFolder, files_of
 from remixer_tf.tasks.table_files import (
     describe_columns,
-    is_utf8,
     read_table,
     read_text,
     report_bad_rows,
@@ -89,7 +87,7 @@ def _read_files(patterns, skip):
     paths = []
     for pattern in map(locate, patterns):
         # A pattern without a match is read as a name; the error lists similar names.
-        paths += sorted(tf.io.gfile.glob(pattern)) or [pattern]
+        paths += files_of(pattern) or [pattern]
     documents = sum(_read_all(paths, skip), [])
     random.Random(0).shuffle(documents)
     return documents
@@ -115,15 +113,19 @@ def _read_all(paths, skip):
 
 def _read_rows(path, bad):
     """Yields the documents of a table."""
-    names, lines = read_table(path)
+    names, lines = read_table(path, fields=["text"])
     if lines and "text" not in names:
         raise UserError(f"{path} has no column 'text'. {describe_columns(names)}")
     for line in lines:
-        text = None if line.problem else (line.values.get("text") or "")
+        problem, text = line.problem, None
+        try:
+            text = None if problem else line.text("text")
+        except UserError as error:
+            problem = str(error)
         if text and text.strip():
             yield text
         else:
-            bad[path, line.problem or "no text"].append(line.number)
+            bad[path, problem or "no text"].append(line.number)
 
 
 def _read_plain(path, bad):

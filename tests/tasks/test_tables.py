@@ -1,9 +1,12 @@
 """Tasks of one's own: tables in files, templates, splits, metrics, bad rows."""
 
 import dataclasses
+import datetime as dt
+import decimal
 import gzip
 import json
 import logging
+import zoneinfo
 
 import numpy as np
 import pytest
@@ -232,6 +235,126 @@ def test_fractions_are_disjoint_complete_and_stable(tmp_path):
 TEST_SPLIT = [str(i) for i in (6, 34, 39, 50, 52, 54, 62, 63, 66, 98)]
 
 
+def in_arrow():
+    """Columns of Arrow, and the text of their first cells by arithmetic and ISO 8601.
+
+    The second cells are missing.
+    """
+    pa = pytest.importorskip("pyarrow")
+    moment = dt.datetime(2024, 5, 1, 12, 30)
+    berlin = moment.replace(tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    cells = {
+        "binary": (b"\xc3\xa9", pa.binary(), "é"),
+        "large": (b"yes", pa.large_binary(), "yes"),
+        "fixed": (b"no", pa.binary(2), "no"),
+        "half": (np.float16(3.8), pa.float16(), "3.8"),
+        "single": (3.8, pa.float32(), "3.8"),
+        "double": (0.1, pa.float64(), "0.1"),
+        "integer": (2**63, pa.uint64(), "9223372036854775808"),
+        "boolean": (True, pa.bool_(), "true"),
+        "decimal": (decimal.Decimal("1.50"), pa.decimal128(9, 2), "1.50"),
+        "hundreds": (decimal.Decimal("1E+2"), pa.decimal128(9, -2), "100"),
+        "date": (dt.date(2024, 5, 1), pa.date32(), "2024-05-01"),
+        "time": (dt.time(12, 30), pa.time64("ns"), "12:30:00"),
+        "timestamp": (moment, pa.timestamp("ns"), "2024-05-01 12:30:00"),
+        "berlin": (berlin, pa.timestamp("s", "Europe/Berlin"),
+                   "2024-05-01 12:30:00+02:00"),
+        "exact": (1_000_000_001, pa.timestamp("ns"), "1970-01-01 00:00:01.000000001"),
+        "duration": (dt.timedelta(hours=26), pa.duration("ns"), "1 day, 2:00:00"),
+        "list": ([3.8, float("nan")], pa.list_(pa.float32()), "[3.8, null]"),
+        "struct": ({"a": b"x", "b": dt.date(2024, 5, 1)},
+                   pa.struct({"a": pa.binary(), "b": pa.date32()}),
+                   '{"a": "x", "b": "2024-05-01"}'),
+        "map": ([("k", 3.8)], pa.map_(pa.string(), pa.float32()), '[["k", 3.8]]'),
+    }  # fmt: skip
+    columns = {
+        name: (pa.array([value, None], type), text)
+        for name, (value, type, text) in cells.items()
+    }
+    category = pa.array([3.8, None], pa.float32()).dictionary_encode()
+    return columns | {
+        "category": (category, "3.8"),
+        "nan": (pa.array([np.nan, np.nan], pa.float32()), None),
+    }
+
+
+def test_cells_of_arrow_are_text(tmp_path):
+    """As JSON lines and CSV would have them, and formats of the values themselves."""
+    columns = in_arrow()
+    import pyarrow.parquet
+
+    arrays = {name: array for name, (array, _) in columns.items()}
+    table = pyarrow.table(arrays)
+    with pyarrow.ipc.new_stream(tmp_path / "a.arrow", table.schema) as file:
+        file.write_table(table)
+    arrays = {k: x for k, x in arrays.items() if k not in ("half", "hundreds")}
+    pyarrow.parquet.write_table(pyarrow.table(arrays), tmp_path / "a.parquet")
+    for end in ("arrow", "parquet"):
+        names, (first, second) = read_table(str(tmp_path / f"a.{end}"))
+        texts = {name: first.text(name) for name in names}
+        assert texts == {name: columns[name][1] for name in names}, end
+        assert {second.text(name) for name in names} == {None}
+        assert first.text("single", ".2f") == "3.80"
+        assert first.text("date", "%d.%m.%y") == "01.05.24"
+        assert first.text("integer", ",") == "9,223,372,036,854,775,808"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_formats_of_templates(tmp_path, name):
+    content = {
+        "a.csv": "x,y\n3.14159,ab\n2,c\nn/a,d\n",
+        "a.jsonl": '{"x": 3.14159, "y": "ab"}\n{"x": 2, "y": "c"}\n'
+                   '{"x": "n/a", "y": "d"}\n{"x": NaN, "y": "e"}\n',
+    }  # fmt: skip
+    file = write(tmp_path / name, content[name])
+    task = table_task({"dev": file}, "{x:.1f}", "{y:>3}")
+    with pytest.raises(configuration.UserError) as error:
+        texts_of(task, "dev")
+    assert "value that the format '.1f' cannot write in x: 1 (line" in str(error.value)
+    assert ("no value of x: 1 (line 4" in str(error.value)) == (name == "a.jsonl")
+    task = table_task({"dev": file}, "{x:.1f}", "{y:>3}", on_bad_rows="skip")
+    rows = [("3.1", " ab"), ("2.0", "  c")]
+    assert [row[:2] for row in texts_of(task, "dev")] == rows
+
+
+def test_columns_that_are_no_text_stop_only_who_reads_them(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    table = pa.table(
+        {
+            "t": ["a", "b"],
+            "picture": [b"\x89PNG\xff", b"c"],
+            "mars": pa.array([1, 2], pa.timestamp("us", "Mars/Phobos")),
+        }
+    )
+    path = str(tmp_path / "p[1].parquet")  # no pattern, where there is such a file
+    pyarrow.parquet.write_table(table, path)
+    assert len(texts_of(table_task({"dev": path}, "{t}", "{t}"), "dev")) == 2
+    task = table_task({"dev": path}, "{picture}", "{t}")
+    with pytest.raises(configuration.UserError) as error:
+        texts_of(task, "dev")
+    report = f"dev, invalid UTF-8 in picture: 1 (line 1 of {path})"
+    assert report in str(error.value)
+    with pytest.raises(configuration.UserError, match="'mars' of .*p.1..*Mars/Phobos"):
+        texts_of(table_task({"dev": path}, "{mars}", "{t}"), "dev")
+
+
+@pytest.mark.parametrize("end", ["", '250,"b" c\n251,d\n'])
+def test_lines_behind_an_open_quote_are_counted(tmp_path, end, caplog):
+    rows = [f"{i},x{i}" for i in range(1, 101)]
+    rows[49] = '50,"open'
+    file = write(tmp_path / "a.csv", "t,l\n" + "\n".join(rows) + "\n" + end)
+    kind = "malformed quotes" if end else "a quote that is not closed"
+    last = 102 if end else 101
+    task = table_task({"dev": file}, "{t}", "{l}", on_bad_rows="skip")
+    with caplog.at_level(logging.WARNING, "absl"):
+        assert len(texts_of(task, "dev")) == (50 if end else 49)
+    lost = last - 50
+    assert f"table: {lost} of {102 if end else 100} rows are bad" in caplog.text
+    assert f"dev, {kind}: {lost} (line 51 to {last} of {file})" in caplog.text
+
+
 @pytest.fixture
 def bad_file(tmp_path):
     content = (
@@ -242,16 +365,17 @@ def bad_file(tmp_path):
 
 def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
     report = (
-        "mine: 8 of 12 rows are bad{}: "
+        "mine: 9 of 13 rows are bad{}: "
         "train, wrong column count (expected 2): 3 (line 3, 4, 5 of {}); "
         "train, empty target: 2 (line 6, 8 of {}); "
         "train, invalid UTF-8: 1 (line 7 of {}); "
-        "train, malformed quotes: 2 (line 9, 13 of {})."
+        "train, malformed quotes: 1 (line 9 of {}); "
+        "train, a quote that is not closed: 2 (line 13, 14 of {})."
     )
     options = {"inputs": "{t}", "targets": "{l}", "name": "mine"}
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"train": bad_file}, **options))
-    assert str(error.value) == report.format("", *[bad_file] * 4) + (
+    assert str(error.value) == report.format("", *[bad_file] * 5) + (
         " Correct them, or leave them out with TableRows.on_bad_rows = 'skip'."
     )
     assert isinstance(error.value, configuration.UserError)
@@ -263,7 +387,7 @@ def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
         ]  # fmt: skip
         texts_of(task)
     (record,) = caplog.records  # Once, however often it is read.
-    assert record.getMessage() == report.format(" and skipped", *[bad_file] * 4)
+    assert record.getMessage() == report.format(" and skipped", *[bad_file] * 5)
 
 
 def test_bad_rows_of_json_lines(tmp_path):
@@ -278,7 +402,7 @@ def test_bad_rows_of_json_lines(tmp_path):
         f"dev, malformed JSON object: 5 (line 2, 3, 4, 9, 10 of {file}); "
         f"dev, no value of t: 2 (line 5, 7 of {file}); "
         f"dev, empty target: 1 (line 6 of {file}); "
-        f"dev, invalid UTF-8: 1 (line 8 of {file}). Correct"
+        f"dev, invalid UTF-8 in t: 1 (line 8 of {file}). Correct"
     )
 
 
@@ -339,8 +463,10 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
     "change, message",
     [
         ({"inputs": "{text"}, "columns in braces.*expected '}'"),
-        ({"inputs": "{}"}, "name or number alone"),
-        ({"inputs": "{t:>5}"}, "name or number alone"),
+        ({"inputs": "{}"}, "name or number in the braces"),
+        ({"inputs": "{t!r}"}, "name or number in the braces"),
+        ({"inputs": "{t:{u}}"}, "name or number in the braces"),
+        ({"inputs": "{t:>1000000000}"}, "thousands of characters"),
         ({"inputs": 3}, "inputs must be text"),
         ({"targets": "yes"}, "targets must name a column"),
         ({"metrics": ["acuracy"]}, "list of accuracy, .* Received: .'acuracy'"),

@@ -1,0 +1,128 @@
+"""Text of a table's cell, by one rule for all formats.
+
+| cell | text |
+|---|---|
+| text | itself |
+| bytes | their UTF-8; a ValueError if they are not UTF-8 |
+| integer, decimal | plain digits: `1000`, `1.50` |
+| float | the shortest number that its precision reads back: float32 3.8 is `3.8` |
+| boolean | `true`, `false` |
+| date, time, timestamp, duration | ISO 8601 with a space: `2024-05-01 12:30:00+02:00` |
+| list, struct, map | JSON |
+| null, NaN | None: the value is missing |
+
+Categories (Arrow's dictionaries) are their values.
+"""
+
+import decimal
+import json
+import math
+import re
+
+import numpy as np
+
+from remixer_tf.errors import UserError
+
+_NUMBERS = "bcdeEfFgGnoxX%"  # the last letter of Python's formats for numbers
+
+
+def cell_text(value, spec=""):
+    """Returns the text of a cell; None for a missing value.
+
+    `value` is what JSON or `column_values` gives. `spec` is a format of Python's, such
+    as ".1f" or "%d %B"; a text is read as a number first if the format is a number's.
+    A ValueError says what is wrong with the cell, without its place.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise UserError("invalid UTF-8") from None
+    text = _formatted(value, spec) if spec else _plain(value)
+    if not is_utf8(text):
+        raise UserError("invalid UTF-8")  # as JSON's "\ud800"
+    return text
+
+
+def is_utf8(text):
+    """Whether a text has no lone surrogates, as `read_text` makes of other bytes."""
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def _plain(value):
+    if isinstance(value, str):
+        return value
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (bool, list, tuple, dict)):
+        return json.dumps(_without_nan(value), ensure_ascii=False, default=cell_text)
+    return str(value)
+
+
+def _without_nan(value):
+    if isinstance(value, dict):
+        return {name: _without_nan(x) for name, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(x) for x in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _formatted(value, spec):
+    if isinstance(value, (list, tuple, dict)):
+        value = _plain(value)
+    try:
+        if isinstance(value, str) and spec[-1] in _NUMBERS:
+            value = (int if spec[-1] in "bcdoxX" else float)(value)
+        return format(value, spec)
+    except (ValueError, TypeError, OverflowError):
+        raise UserError(f"a value that the format {spec!r} cannot write") from None
+
+
+def column_values(column):
+    """Returns the values of a `pyarrow.ChunkedArray`, a list, for `cell_text`."""
+    import pyarrow
+
+    types = pyarrow.types
+    unit = getattr(column.type, "unit", None)
+    if unit == "ns":  # Python's own types have microseconds.
+        try:
+            if types.is_timestamp(column.type):
+                column = column.cast(pyarrow.timestamp("us", column.type.tz))
+            elif types.is_time(column.type):
+                column = column.cast(pyarrow.time64("us"))
+            else:
+                column = column.cast(pyarrow.duration("us"))
+        except pyarrow.ArrowInvalid:
+            if not types.is_duration(column.type):
+                column = column.cast(pyarrow.string())
+    values = column.to_pylist()
+    shorten = _shortener(column.type, types)
+    return [*map(shorten, values)] if shorten else values
+
+
+def _shortener(type, types):
+    """A function that makes float16 and float32 in values short; None if none is."""
+    if types.is_float16(type) or types.is_float32(type):
+        short = np.float16 if types.is_float16(type) else np.float32
+        return lambda x: x if x is None else float(str(short(x)))
+    if types.is_dictionary(type):
+        return _shortener(type.value_type, types)
+    if types.is_map(type):
+        key, item = (_shortener(x, types) for x in (type.key_type, type.item_type))
+        key, item = key or _same, item or _same
+        return lambda pairs: pairs and [(key(k), item(x)) for k, x in pairs]
+    if types.is_struct(type):
+        parts = {field.name: _shortener(field.type, types) or _same for field in type}
+        return lambda row: row and {name: parts[name](x) for name, x in row.items()}
+    if hasattr(type, "value_type"):  # lists of several kinds
+        inner = _shortener(type.value_type, types)
+        return inner and (lambda values: values and [*map(inner, values)])
+    return None
+
+
+def _same(value):
+    return value

@@ -346,3 +346,14 @@ def test_other_models_and_files_are_refused(tmp_path):
     (tmp_path / "other").write_bytes(msgpack.packb({"optimizer": 3}))
     assert "has no 'target'" in _error(tmp_path / "other", tmp_path)
     assert "There is no" in _error(tmp_path / "nowhere", tmp_path)
+
+
+def test_tables_are_those_that_fit_reads(tmp_path):
+    """With a header's columns `inputs` and `targets`, see `LoadedRun.fit`."""
+    table = tmp_path / "train.tsv"
+    table.write_text("targets\tinputs\nja\tis it?\n")
+    files = ["models/t5_1_1_tiny.gin", "runs/imported_bytes.gin"]
+    binding = f"FILES = {{'train': {str(table)!r}}}"
+    configuration.parse_gin(files, [binding], complete=False)
+    task = configuration.call("table_task")
+    assert task.source.read_rows("train") == [("is it?", "ja", 2)]

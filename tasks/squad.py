@@ -177,6 +177,8 @@ def squad_scores(targets, predictions, aux_values):
     `aux_values` has "scores", `[windows, 3]`, from `best_span`. Returns {"em": float,
     "f1": float}. If some questions have no answer, as in SQuAD 2.0, also "best_em" and
     "best_f1" at the best threshold for each: "best_em_threshold", "best_f1_threshold".
+    Then the rules are those of evaluate-v2.0.py: right answers of which
+    `normalize_answer` leaves nothing do not count. Else they are evaluate-v1.1.py's.
     """
     windows = {}
     for question, text, scores in zip(
@@ -188,18 +190,20 @@ def squad_scores(targets, predictions, aux_values):
         (best, _, threshold), text, right = max(found, key=lambda window: window[0][0])
         null = min(scores[1] for scores, _, _ in found)
         answers.append(_Answer(text, null - best, threshold, right))
+    of_2 = not all(answer.answers for answer in answers)
+    measures = MEASURES_2 if of_2 else MEASURES
     metrics = {
         name: 100 * np.mean([measure(a.given, a.answers) for a in answers])
-        for name, measure in MEASURES.items()
+        for name, measure in measures.items()
     }
-    if all(answer.answers for answer in answers):
+    if not of_2:
         return metrics
     if all(answer.threshold == np.inf for answer in answers):
         logging.warning(
             "Some questions have no answer, as in SQuAD 2.0, and best_span answers all:"
             " set best_span.null_threshold, as 0.0."
         )
-    for name, measure in MEASURES.items():
+    for name, measure in measures.items():
         best = _best_threshold(answers, measure)
         metrics[f"best_{name}"], metrics[f"best_{name}_threshold"] = best
     return metrics
@@ -213,23 +217,36 @@ def _best_threshold(answers, measure):
     total = best = sum(not answer.answers for answer in answers)
     threshold = float(answers[0].no_answer) - 1
     for answer in answers:
-        total += measure(answer.text, answer.answers) - (not answer.answers)
+        if answer.answers:
+            total += measure(answer.text, answer.answers)
+        elif answer.text:
+            total -= 1
         if total > best:
             best, threshold = total, float(answer.no_answer)
     return 100 * best / len(answers), threshold
 
 
-def _best_of_answers(measure):
+def _best_of_answers(measure, version_2=False):
     """A measure of a text against the right answers; none is the answer ""."""
 
     def best(text, answers):
-        right = [normalize_answer(answer) for answer in answers or [""]]
+        right = [normalize_answer(answer) for answer in answers]
+        if version_2:
+            right = [*filter(None, right)] or [""]
         return max(measure(normalize_answer(text), answer) for answer in right)
 
     return best
 
 
+def _f1_of_2(text, answer):
+    return word_f1(text, answer) if text or answer else 1.0
+
+
 MEASURES = {"em": _best_of_answers(operator.eq), "f1": _best_of_answers(word_f1)}
+MEASURES_2 = {
+    "em": _best_of_answers(operator.eq, version_2=True),
+    "f1": _best_of_answers(_f1_of_2, version_2=True),
+}
 
 
 add_task(

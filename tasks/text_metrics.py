@@ -38,12 +38,10 @@ def normalize_answer(text):
 
 
 def word_f1(text, answer):
-    """Returns the F1 of the words of two texts, in [0, 1]; 1 if both have none."""
+    """Returns the F1 of the words of two texts, in [0, 1]; 0 if they share none."""
     text, answer = text.split(), answer.split()
-    if not text or not answer:
-        return float(text == answer)
     common = (collections.Counter(text) & collections.Counter(answer)).total()
-    return 2 * common / (len(text) + len(answer))
+    return 2 * common / (len(text) + len(answer)) if common else 0.0
 
 
 def postprocess(text, example=None, is_target=False):
@@ -100,8 +98,18 @@ def accuracy(targets, predictions):
 
 
 def f1(targets, predictions):
-    """Returns SQuAD's F1 of words, in percent, of one answer to each question."""
-    return _percentage("f1", word_f1, targets, predictions, normalize_answer)
+    """Returns SQuAD's F1 of words, in percent, of one answer to each question.
+
+    SQuAD's script gives equal answers 0 if `normalize_answer` leaves nothing of them,
+    as of "+". Here they have 100, and other such pairs 0.
+    """
+
+    def measure(target, prediction):
+        if normalize_whitespace(target) == normalize_whitespace(prediction):
+            return 1.0
+        return word_f1(normalize_answer(target), normalize_answer(prediction))
+
+    return _percentage("f1", measure, targets, predictions)
 
 
 def bleu(targets, predictions):

@@ -98,3 +98,35 @@ def scores(questions, threshold):
         answers = (("" if d > at else text, golds) for text, d, golds in questions)
         tried[at] = sum(best_f1(*x) for x in answers) / n
     return {**found, "best_f1": max(tried.values())}
+
+
+def official(questions, bound, version):
+    """em and f1 by the algorithm of evaluate-v1.1.py or evaluate-v2.0.py."""
+
+    def f1_of(text, gold):
+        text, gold = normalize(text).split(), normalize(gold).split()
+        if version == 2 and not (text and gold):
+            return float(text == gold)
+        same = sum((collections.Counter(text) & collections.Counter(gold)).values())
+        return 2 * same / (len(text) + len(gold)) if same else 0.0
+
+    totals = {"em": 0.0, "f1": 0.0}
+    for text, no_answer, golds in questions:
+        text = "" if no_answer > bound else text
+        if version == 2:
+            golds = [gold for gold in golds if normalize(gold)] or [""]
+        totals["em"] += max(normalize(text) == normalize(gold) for gold in golds)
+        totals["f1"] += max(f1_of(text, gold) for gold in golds)
+    return {name: 100 * total / len(questions) for name, total in totals.items()}
+
+
+def official_best_f1(questions):
+    """find_best_thresh of evaluate-v2.0.py: the best F1 and its threshold."""
+    score = best = sum(not golds for _, _, golds in questions)
+    bound = 0.0
+    for text, no_answer, golds in sorted(questions, key=lambda x: x[1]):
+        raw = official([(text, 0, golds)], 1, 2)["f1"] / 100
+        score += raw if golds else -1 if text else 0
+        if score > best:
+            best, bound = score, no_answer
+    return 100 * best / len(questions), bound

@@ -98,6 +98,30 @@ def test_no_answer():
         assert found == pytest.approx({"em": right, "f1": right, **best})
 
 
+NOTHING = [  # texts of which normalising leaves nothing, and others
+    ("1", [".", "Ann"], "-", 0.5),
+    ("2", [".", "the"], "-", 0.25),
+    ("3", ["Ann", "."], "Ann Bo", 0.125),
+    ("4", ["an apple."], "", 0.75),
+]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("bound", [np.inf, 0.4, -1.0])
+def test_answers_that_normalise_to_nothing(version, bound):
+    """Equal to the official script of the version of the questions."""
+    rows = NOTHING + [("5", [], "-", 0.375), ("6", [], "", 0.0)] * (version == 2)
+    windows = [(*row[:3], 0.0, row[3]) for row in rows]
+    found = scores(*windows, threshold=bound)
+    questions = [(text, no_answer, golds) for _, golds, text, no_answer in rows]
+    expected = reference.official(questions, bound, version)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    if version == 2:
+        best, at = reference.official_best_f1(questions)
+        assert found["best_f1"] == pytest.approx(best)
+        assert found["best_f1_threshold"] == at
+
+
 @pytest.fixture
 def toy():
     source = squad.question_source(lambda split: ROWS, ["dev"])

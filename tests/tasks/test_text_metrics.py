@@ -25,3 +25,15 @@ def test_exact_match_by_type_and_kind():
         "exact_match/type/q": 100.0,
         "exact_match/type/elsewhere": 0.0,
     }
+
+
+def test_f1_of_texts_that_normalise_to_nothing():
+    """Only equal ones are right; SQuAD's script has 0 for all of these."""
+    targets = ["+", "+", "the", "a", "+ a", ""]
+    predictions = ["+", "-", "the", "the", "", ""]
+    found = [
+        metrics.f1([x], [y])["f1"] for x, y in zip(targets, predictions, strict=True)
+    ]
+    assert found == [100, 0, 100, 0, 0, 100]
+    # Shared words still count by SQuAD's rule: 1 of 1, and 1 of 2.
+    assert abs(metrics.f1(["the cat."], ["a big cat"])["f1"] - 200 / 3) < 1e-9

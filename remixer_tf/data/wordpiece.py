@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 import json
 
 import seqio
@@ -9,23 +10,36 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.bert_words import WordCutter
 from remixer_tf.data.vocabularies import SpecialIds
-from remixer_tf.errors import MissingFileError, UserError, check_paths
+from remixer_tf.errors import MissingFileError, UserError, check_integers, check_paths
 
 _SPECIAL = ("[MASK]", "[CLS]", "[SEP]", "[UNK]")
+_UTF8_SIZES = (-1, 0x7F, 0x7FF, 0xFFFF)  # a character above has one byte more
 
 
-def wordpiece_vocabulary(path, lower_case=True):
+def wordpiece_vocabulary(
+    path,
+    lower_case=True,
+    strip_accents=None,
+    tokenize_chinese_chars=True,
+    max_input_chars_per_word=None,
+):
     """The `WordPieceVocabulary` of a BERT's vocab.txt or tokenizer.json.
 
     Raises a FileNotFoundError if there is no such file, and a ValueError if it holds no
-    such pieces.
+    such pieces. The last three settings are Hugging Face's.
 
     Args:
         path: str, a text file with a piece in each line, or the JSON file of
             Hugging Face's tokenizers. [PAD] is the first piece. [UNK], [CLS], [SEP] and
             [MASK] are pieces too.
-        lower_case: bool, whether texts lose capitals and accents, as in BERT uncased.
+        lower_case: bool, whether texts lose capitals, as in BERT uncased.
+        strip_accents: bool, whether they lose accents. None: as `lower_case`.
+        tokenize_chinese_chars: bool, whether each Chinese character is a word.
+        max_input_chars_per_word: int, a longer word is [UNK]. None: what the JSON file
+            says, else 100, as in BERT's first release and transformers. (BERT's code
+            has 200 since the multilingual models.)
     """
     check_paths(path=path)
     path = locate(path)
@@ -33,12 +47,13 @@ def wordpiece_vocabulary(path, lower_case=True):
         raise MissingFileError(f"There is no vocabulary file {path!r}.")
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
+    longest = 100
     try:
         text = content.decode()
         if path.endswith(".json"):
-            pieces = _pieces_of_json(text)
+            pieces, longest = _read_json(text)
         else:
-            pieces = text.removesuffix("\n").split("\n")
+            pieces = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as e:
         raise UserError(f"{path!r} has no WordPiece vocabulary: {e}.") from e
     missing = [piece for piece in _SPECIAL if piece not in pieces]
@@ -51,10 +66,17 @@ def wordpiece_vocabulary(path, lower_case=True):
     if len({*pieces}) < len(pieces):
         ((twice, _),) = collections.Counter(pieces).most_common(1)
         raise UserError(f"The vocabulary {path!r} has the piece {twice!r} twice.")
-    return WordPieceVocabulary(path, tuple(pieces), lower_case)
+    if strip_accents is None:
+        strip_accents = lower_case
+    if max_input_chars_per_word is None:
+        max_input_chars_per_word = longest
+    check_integers(max_input_chars_per_word=max_input_chars_per_word)
+    rules = (lower_case, strip_accents, tokenize_chinese_chars)
+    return WordPieceVocabulary(path, tuple(pieces), *rules, max_input_chars_per_word)
 
 
-def _pieces_of_json(text):
+def _read_json(text):
+    """The pieces, and how many characters a word may have."""
     model = json.loads(text)["model"]
     kind, vocabulary = model.get("type", "WordPiece"), model["vocab"]
     if kind != "WordPiece" or not isinstance(vocabulary, dict):
@@ -62,33 +84,60 @@ def _pieces_of_json(text):
     pieces = sorted(vocabulary, key=vocabulary.get)
     if [vocabulary[piece] for piece in pieces] != list(range(len(pieces))):
         raise UserError("its ids are not 0, 1, 2 and so on")
-    return pieces
+    for name, known in (("continuing_subword_prefix", "##"), ("unk_token", "[UNK]")):
+        if (value := model.get(name, known)) != known:
+            raise UserError(f"its {name} is {value!r}, not {known!r}")
+    return pieces, model.get("max_input_chars_per_word", 100)
 
 
 class WordPieceVocabulary(seqio.Vocabulary):
     """Pieces of words (BERT, section 3), with the ids of its vocabulary file.
 
-    A text is cut at blanks, punctuation and Chinese characters, and each word into the
-    longest pieces from its start. [CLS] and [SEP] in a text are text. `pieces` is a
-    tuple of str, read in `file`; for `lower_case` see `wordpiece_vocabulary`.
+    A text is cut into words by a `WordCutter`, and each word into the longest pieces
+    from its start. [CLS] and [SEP] in a text are text. `pieces` is a tuple of str, read
+    in `file`; for the other arguments see `wordpiece_vocabulary`.
     """
 
-    def __init__(self, file, pieces, lower_case):
+    def __init__(
+        self,
+        file,
+        pieces,
+        lower_case,
+        strip_accents,
+        tokenize_chinese_chars,
+        max_input_chars_per_word,
+    ):
         super().__init__()
         self.file = file
         self.pieces = pieces
         self.lower_case = lower_case
+        self.strip_accents = strip_accents
+        self.tokenize_chinese_chars = tokenize_chinese_chars
+        self.max_input_chars_per_word = max_input_chars_per_word
+
+    @functools.cached_property
+    def _cut(self):
+        return WordCutter(
+            self.lower_case, self.strip_accents, self.tokenize_chinese_chars
+        )
 
     @functools.cached_property
     def _tokenizer(self):
         with tf.init_scope():  # It holds a constant, which graphs share.
-            return tf_text.FastBertTokenizer(list(self.pieces), token_out_type=tf.int32)
+            return tf_text.FastWordpieceTokenizer(
+                list(self.pieces),
+                max_bytes_per_word=4 * self.max_input_chars_per_word,
+                token_out_type=tf.int32,
+                no_pretokenization=True,
+            )
 
     def special_ids(self):
-        """The `SpecialIds`; ordinary ids follow the last special piece."""
+        """The `SpecialIds`; ordinary ids are most of those between special pieces."""
         mask, cls, sep, unk = map(self.pieces.index, _SPECIAL)
-        first = max(mask, cls, sep, unk) + 1
-        return SpecialIds(mask, cls, sep, first, len(self.pieces))
+        borders = sorted((self.pad_id, mask, cls, sep, unk, len(self.pieces)))
+        gaps = itertools.pairwise(borders)
+        before, end = max(gaps, key=lambda gap: gap[1] - gap[0])
+        return SpecialIds(mask, cls, sep, before + 1, end)
 
     @property
     def _base_vocab_size(self):
@@ -112,27 +161,27 @@ class WordPieceVocabulary(seqio.Vocabulary):
 
         Returns them, and where they start and end in the text, in bytes.
         """
-        # Bytes that are not UTF-8 become U+FFFD. BERT leaves it and NUL out.
-        clean = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
-        read = tf.strings.unicode_split(clean, "UTF-8")
-        made = tf.strings.regex_replace(read, r"[\x00\x{FFFD}]", "")
-        if self.lower_case:
-            # The tokenizer's own lower case would fold: of ß it makes ss.
-            made = tf_text.normalize_utf8(made, "NFD")
-            made = tf.strings.regex_replace(made, r"\p{Mn}", "")
-            made = tf.strings.lower(made, "utf-8")
-        ids, starts, ends = self._tokenizer.tokenize_with_offsets(
-            tf.strings.reduce_join(made)[None]
+        words, starts, ends = self._cut(text)
+        texts = tf.strings.unicode_encode(words, "UTF-8")
+        too_long = words.row_lengths() > self.max_input_chars_per_word
+        ids, first, after = self._tokenizer.tokenize_with_offsets(
+            tf.where(too_long, "[UNK]", texts)
         )
-        ends_made, ends_read = (tf.cumsum(tf.strings.length(x)) for x in (made, read))
+        # Places of pieces among all words' characters, from those in bytes of a word.
+        word, ids = ids.value_rowids(), ids.flat_values
+        before = tf.cumsum(tf.strings.length(texts), exclusive=True)
+        before = tf.gather(before, word)
+        chars = words.flat_values
+        sizes = tf.reduce_sum([tf.cast(chars > x, "int32") for x in _UTF8_SIZES], 0)
+        places = tf.cumsum(sizes)
 
-        def place(offsets, side):
-            at = tf.searchsorted(ends_made, tf.cast(offsets.flat_values, "int32"), side)
-            return at, tf.gather(ends_read, at)
+        def char(offsets, side):
+            offsets = before + tf.cast(offsets.flat_values, "int32")
+            return tf.searchsorted(places, offsets, side)
 
-        first, after = place(starts, "right")
-        starts = after - tf.gather(tf.strings.length(read), first)
-        return ids.flat_values, starts, place(ends, "left")[1]
+        whole = tf.gather(words.row_limits(), word) - 1
+        last = tf.where(ids == self.unk_id, whole, char(after, "left"))
+        return ids, tf.gather(starts, char(first, "right")), tf.gather(ends, last)
 
     def _encode_tf(self, s):
         return self.tokenize_with_offsets(s)[0]
@@ -149,11 +198,13 @@ class WordPieceVocabulary(seqio.Vocabulary):
         return self._decode_tf(tf.constant(ids, tf.int32)).numpy().decode()
 
     def __getstate__(self):
-        return {k: v for k, v in vars(self).items() if k != "_tokenizer"}
+        made = ("_cut", "_tokenizer")
+        return {k: v for k, v in vars(self).items() if k not in made}
 
     def __eq__(self, other):
-        return isinstance(other, WordPieceVocabulary) and (
-            (self.pieces, self.lower_case) == (other.pieces, other.lower_case)
-        )
+        if not isinstance(other, WordPieceVocabulary):
+            return False
+        mine, theirs = self.__getstate__(), other.__getstate__()
+        return {**mine, "file": None} == {**theirs, "file": None}
 
     __hash__ = None

@@ -70,11 +70,12 @@ def read_bert(folder, config, converting):
     bindings = _sizes(config, kind, shapes)
     if HEADS[kind] == "ClassificationHead":
         bindings |= _classes(config, kind, shapes)
-    vocabulary, lower_case = _vocabulary(folder, config)
+    vocabulary, settings = _vocabulary(folder, config)
     return Source(
         f"Hugging Face {kind}",
         ("architectures/bert_published.gin",),
-        bindings | {"wordpiece_vocabulary.lower_case": lower_case},
+        bindings
+        | {f"wordpiece_vocabulary.{name}": value for name, value in settings.items()},
         bert_rows(prefix),
         shapes,
         read,
@@ -177,32 +178,33 @@ def _skipped(kind, prefix, shapes, read):
 
 
 def _vocabulary(folder, config):
-    """The path of the vocabulary, or None, and whether it is of small letters."""
+    """The path of the vocabulary, or None, and settings of `wordpiece_vocabulary`."""
     tokenizer = read_json(os.path.join(folder, "tokenizer_config.json"), optional=True)
     for values in (config, tokenizer):
         word(values, "tokenizer_class", _TOKENIZERS[0], _TOKENIZERS)
-    check_fields(tokenizer, tokenize_chinese_chars=True)
+    check_fields(tokenizer, do_basic_tokenize=True)
     lower_case = flag(tokenizer, "do_lower_case", True)
-    accents = flag(tokenizer, "strip_accents", lower_case)
-    if accents != lower_case:
-        raise UserError(
-            "strip_accents in tokenizer_config.json must be as do_lower_case: "
-            f"{lower_case}. Received: {accents}"
-        )
+    settings = {
+        "lower_case": lower_case,
+        "strip_accents": flag(tokenizer, "strip_accents", lower_case),
+        "tokenize_chinese_chars": flag(tokenizer, "tokenize_chinese_chars", True),
+    }
     file = read_json(os.path.join(folder, "tokenizer.json"), optional=True)
-    normalizer = file.get("normalizer")
     # transformers reads tokenizer_config.json alone, the tokenizers library this file.
-    for name, value in {
-        "lowercase": lower_case,
-        "strip_accents": lower_case,
-        "handle_chinese_chars": True,
-    }.items():
+    normalizer = file.get("normalizer")
+    names = ("lowercase", "strip_accents", "handle_chinese_chars")
+    for name, (ours, value) in zip(names, settings.items(), strict=True):
         found = normalizer.get(name) if isinstance(normalizer, dict) else None
         if found not in (None, value):
+            theirs = "do_lower_case" if ours == "lower_case" else ours
             raise UserError(
-                f"{name} in tokenizer.json must be {value}, since do_lower_case in "
-                f"tokenizer_config.json is {lower_case} (True if missing). Make the "
-                f"files agree. Received: {short(found)}"
+                f"{name} in tokenizer.json must be {value}, as {theirs} in "
+                "tokenizer_config.json says, or its default. Make the files agree. "
+                f"Received: {short(found)}"
             )
+    model = file.get("model")
+    settings["max_input_chars_per_word"] = integer(
+        model if isinstance(model, dict) else {}, "max_input_chars_per_word", 100
+    )
     paths = (os.path.join(folder, name) for name in ("vocab.txt", "tokenizer.json"))
-    return next(filter(os.path.exists, paths), None), lower_case
+    return next(filter(os.path.exists, paths), None), settings

@@ -79,7 +79,7 @@ def test_questions_are_answered_by_spans(tmp_path):
     weights["bert.embeddings.position_embeddings.weight"] = table
     numpy_bert.write(tmp_path, kind, weights, max_position_embeddings=70)
     run = rt.load(tmp_path)
-    text = "中 Café  unABLE the!"
+    text = "中 Ca\xadfé  unABLE the!"
     # [CLS] the ##s [SEP] 中 cafe un ##able the ! [SEP]
     tokens = np.array([[2, 5, 8, 3, 11, 10, 6, 7, 5, 9, 3]])
     types = np.array([[0] * 4 + [1] * 7])
@@ -87,7 +87,7 @@ def test_questions_are_answered_by_spans(tmp_path):
     spans = [(start[a] + end[b], a, b) for a in range(4, 10) for b in range(a, 10)]
     _, first, last = max(spans)
     data = text.encode()
-    places = [(0, 3), (4, 9), (11, 13), (13, 17), (18, 21), (21, 22)]
+    places = [(0, 3), (4, 11), (13, 15), (15, 19), (20, 23), (23, 24)]
     expected = data[places[first - 4][0] : places[last - 4][1]].decode()
     assert run.answer("Thes", text) == expected
 
@@ -171,30 +171,34 @@ def test_tokenizers_that_the_wordpiece_here_is_not(tmp_path):
         normalizer = {"type": "BertNormalizer", "strip_accents": None, **normalizer}
         file.write_text(json.dumps({"model": model, "normalizer": normalizer}))
 
-    def lower_case():
-        (value,) = [
-            value
-            for name, value in formats.read_source(str(tmp_path)).bindings.items()
-            if name == "wordpiece_vocabulary.lower_case"
+    def settings():
+        """Lower case, accents stripped, Chinese characters cut, characters of a word"""
+        bindings = formats.read_source(str(tmp_path)).bindings
+        names = ("lower_case", "strip_accents", "tokenize_chinese_chars")
+        return [
+            bindings[f"wordpiece_vocabulary.{name}"]
+            for name in (*names, "max_input_chars_per_word")
         ]
-        return value
 
     cased = {"do_lower_case": False, "tokenizer_class": "BertTokenizerFast"}
     write({}, lowercase=True)
-    assert lower_case()
+    assert settings() == [True, True, True, 100]
+    model["max_input_chars_per_word"] = 50
     write(cased, lowercase=False)
-    assert not lower_case()
+    assert settings() == [False, False, True, 50]
+    write({"strip_accents": False, "tokenize_chinese_chars": False})
+    assert settings() == [True, False, False, 50]
     # What the two files say differs, and transformers 5 reads the first alone.
-    for settings, normalizer, name in (
+    for values, normalizer, name in (
         ({}, {"lowercase": False}, "lowercase in tokenizer.json must be True"),
         (cased, {"lowercase": True}, "lowercase in tokenizer.json must be False"),
-        ({}, {"strip_accents": False}, "strip_accents in tokenizer.json"),
+        ({}, {"strip_accents": False}, "strip_accents in tokenizer.json must be True"),
         ({}, {"handle_chinese_chars": False}, "handle_chinese_chars in tokenizer.json"),
         ({"tokenizer_class": "BertJapaneseTokenizer"}, {}, "tokenizer_class must be"),
     ):
-        write(settings, **normalizer)
+        write(values, **normalizer)
         with pytest.raises(ValueError, match=name):
-            lower_case()
+            settings()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,10 @@ def test_a_run_of_it_keeps_its_vocabulary_and_is_exported(tmp_path, capsys):
     run_command("export", [f"--model_dir={run}"])
     shutil.rmtree(f"{run}/checkpoints")
     exported = tf.saved_model.load(f"{run}/export/0")
-    texts = {"inputs": tf.constant(["中the"]), "inputs_b": tf.constant([""])}
+    texts = {
+        "inputs": tf.constant(["\ufeff中\x80\u200bthe"]),
+        "inputs_b": tf.constant([""]),
+    }
     received = exported.signatures["classify"](**texts)
     np.testing.assert_allclose(received["probabilities"][0], expected, atol=1e-5)
     assert received["outputs"][0] == found.label.encode()

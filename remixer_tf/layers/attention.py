@@ -225,7 +225,7 @@ class SelfAttention(_Attention):
         kept = self._kept(x)
         cache = {name: update_cache(cache[name], kept[name], state) for name in kept}
         bias = self._step_bias(context, state)
-        if state.ancestry is not None and not self.reorders_cache:
+        if state.ancestry is not None:
             return self._attend_to_ancestors(x, cache, bias, state.ancestry), cache
         return self._attend(x, cache, bias), cache
 

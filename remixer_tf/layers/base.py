@@ -59,7 +59,7 @@ class DecodeState(NamedTuple):
         ancestry: float32 `[batch, hypotheses, 1, hypotheses, max_length]`, 1 where the
             hypothesis of the second axis wrote the position of the last axis for that
             of the fourth, else 0. None outside of a beam search, where each hypothesis
-            wrote its own.
+            wrote its own, and for a sublayer whose cache is reordered.
     """
 
     step: Any
@@ -92,8 +92,11 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
         reorders_cache: bool, whether a beam search has to put the cache's rows in the
-            order of its hypotheses. Not where `decode_step` reads `state.ancestry`,
-            which spares moving the cache, or where rows are examples.
+            order of its hypotheses; the sublayer then sees hypotheses as so many
+            examples. False is for a `decode_step` of this class that reads
+            `state.ancestry`, which spares moving the cache, or that keeps nothing of
+            hypotheses. A class further derived with a `decode_step` of its own says it
+            anew: see `reorders_cache`.
         first_scorable: int, the first position of a decoder whose output depends on no
             later token. Those before it get no loss and no score.
     """
@@ -161,7 +164,8 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
 
         Returns:
             a dictionary of tensors. Those that a beam search reorders have a leading
-            axis `batch_size`; others may have one of examples.
+            axis of `batch_size`, or of a multiple: the same number of successive
+            entries for each row.
 
         Raises:
             ValueError: the sublayer cannot decode step by step.
@@ -223,11 +227,92 @@ class PositionWise(Sublayer):
     """
 
     causal = True
+    reorders_cache = False
 
     def decode_step(self, x, cache, context, state):
         return self(x, context=context), cache
 
     prefill = decode_step
+
+
+def reorders_cache(part):
+    """Whether a beam search reorders the cache of a block or layer and those in it.
+
+    Each class answers for the `decode_step` that it defines, by the attribute
+    `reorders_cache`. A class that defines one and says nothing needs the cache
+    reordered: its cache holds what the class chose. Layers without `decode_step` are
+    not asked.
+    """
+    return any(map(_reorders_own, part._flatten_layers()))
+
+
+def _reorders_own(layer):
+    for place in (layer, *type(layer).__mro__):
+        if "reorders_cache" in vars(place):
+            return layer.reorders_cache
+        if "decode_step" in vars(place):
+            return True
+    return False
+
+
+def reorder_cache(cache, rows):
+    """Takes the rows of a cache, int32 `[batch]`, that a beam search continues.
+
+    A tensor `[batch * n, ..]` has n successive entries for each row.
+    """
+    return keras.tree.map_structure(lambda x: _take_rows(x, rows), cache)
+
+
+def _take_rows(x, rows):
+    size, number = ops.shape(x)[0], ops.shape(rows)[0]
+    if isinstance(size, int) and isinstance(number, int):
+        if size == number:
+            return ops.take(x, rows, axis=0)
+        if size % number:
+            raise UserError(
+                "A cache that a beam search reorders has the same number of entries "
+                f"for each row, along its first axis. Received: {tuple(x.shape)} for "
+                f"{number} rows. Return such tensors from init_cache, or set "
+                "reorders_cache = False in a class whose decode_step needs no order."
+            )
+    each = size // number  # entries of a row
+    entries = ops.arange(each, dtype="int32")
+    index = ops.reshape(rows[:, None] * each + entries, (-1,))
+    return ops.take(x, index, axis=0)
+
+
+def as_read(part, context, state, rows):
+    """The context and state that a block or layer reads in a step of so many rows.
+
+    Within a beam search a part whose cache is reordered takes hypotheses for examples.
+    """
+    if state.ancestry is None or not reorders_cache(part):
+        return context, state
+    return each_hypothesis(context, rows), state._replace(ancestry=None)
+
+
+def each_hypothesis(context, rows):
+    """The `Context` of so many rows, where it has the encoder's tensors of examples.
+
+    Hypotheses of an example are successive rows: each gets a copy of its example's.
+    """
+    if context.encoded is None:
+        return context
+    examples = ops.shape(context.encoded)[0]
+    if isinstance(examples, int) and examples == rows:
+        return context
+    names = ("encoded", "encoded_mask", "encoded_segment_ids")
+    tensors = {name: getattr(context, name) for name in names}
+    number = rows // examples
+    # At least one: `grow_cache` asks for a single row.
+    number = max(number, 1) if isinstance(number, int) else ops.maximum(number, 1)
+    return context._replace(
+        **{
+            name: ops.repeat(x, number, axis=0)
+            for name, x in tensors.items()
+            if x is not None
+        }
+    )
 
 
 def reads_at_once(part):
@@ -284,11 +369,16 @@ def _take_steps(part, x, cache, context, state, *others):
 
 
 def agree(layer, **facts):
-    """Sets attributes of a layer that are None; a ValueError if others differ."""
+    """Sets attributes of a layer that are None; a ValueError if others differ.
+
+    They count as arguments of the layer's constructor from then on, so that a layer
+    made from its configuration alone has them too.
+    """
     for name, fact in facts.items():
         own = getattr(layer, name)
         if own is None:
             setattr(layer, name, fact)
+            layer.remember(**{name: fact})
         elif fact is not None and own != fact:
             name = f"{type(layer).__name__}.{name}"
             raise UserError(

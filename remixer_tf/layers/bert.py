@@ -39,7 +39,7 @@ class PositionalAttention(BertSelfAttention):
     query and key go (gMLP, Table 3).
 
     Args:
-        num_heads, d_kv, dropout_rate, causal: see `SelfAttention`.
+        num_heads, d_kv, dropout_rate, d_out, causal: see `SelfAttention`.
 
     Call arguments, returns and raises: see `SelfAttention`.
     """
@@ -56,7 +56,8 @@ class PositionalAttention(BertSelfAttention):
         dtype = self.dtype_policy
         axes = ("d_model", "heads")
         self.value = bert_dense("value", d_model, inner, dtype, axes=axes)
-        self.out = bert_dense("out", inner, d_model, dtype, axes=axes[::-1])
+        axes = axes[::-1] if self.d_out is None else ("heads", "d_ff")
+        self.out = bert_dense("out", inner, self.d_out or d_model, dtype, axes=axes)
         self._build_position_bias()
         self.dropout.build()
 

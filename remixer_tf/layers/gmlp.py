@@ -74,6 +74,7 @@ class SpatialGatingUnit(Sublayer):
     """
 
     causal = None
+    reorders_cache = False
 
     def __init__(
         self,

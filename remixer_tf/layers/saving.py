@@ -55,6 +55,18 @@ class SavesParts:
         object.__setattr__(layer, "_given", arguments)
         return layer
 
+    def remember(self, **arguments):
+        """Lets `get_config` say these arguments, of those that the constructor takes.
+
+        For what a layer is told after it was made.
+        """
+        parameters = inspect.signature(type(self).__init__).parameters.values()
+        names = {parameter.name for parameter in parameters}
+        takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+        self._given.update(
+            {name: x for name, x in arguments.items() if takes_all or name in names}
+        )
+
     def made_parts(self):
         """{argument: what stands in a configuration for the factory given to it}."""
         return {}

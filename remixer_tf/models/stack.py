@@ -7,7 +7,15 @@ import keras
 from keras import ops
 
 from remixer_tf.errors import UserError, check_factories, check_integers, check_range
-from remixer_tf.layers.base import not_causal, read_prompt, wide
+from remixer_tf.layers.base import (
+    as_read,
+    each_hypothesis,
+    not_causal,
+    read_prompt,
+    reorder_cache,
+    reorders_cache,
+    wide,
+)
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.saving import SavesParts, configuration_of
@@ -29,11 +37,13 @@ class Block(keras.layers.Layer):
             Equation 5): in training, an example's residual branch is left out with
             probability 1 - p, and divided by p otherwise.
 
-    Call arguments and returns: see `Sublayer`.
+    Call arguments, returns and `reorders_cache`: see `Sublayer`.
 
     Raises:
         ValueError: if the sublayer returns another shape than it received.
     """
+
+    reorders_cache = False  # It keeps nothing besides the sublayer's.
 
     def __init__(
         self, sublayer, norm, dropout_rate=0.0, survival_probability=1.0, **kwargs
@@ -383,7 +393,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             else:
                 read = functools.partial(read_prompt, block)
                 step = read if prefill else block.decode_step
-                x, new_cache[block.name] = step(x, cache[block.name], context, state)
+                seen = as_read(block, context, state, ops.shape(x)[0])
+                x, new_cache[block.name] = step(x, cache[block.name], *seen)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return self.output_dropout(x, training=training), new_cache
@@ -398,21 +409,22 @@ class TransformerStack(SavesParts, keras.layers.Layer):
 
     def init_cache(self, batch_size, max_length, context):
         """Empty caches of all blocks, by the blocks' names (see `Sublayer`)."""
-        return {
-            block.name: block.init_cache(batch_size, max_length, context)
-            for block in self.blocks
-        }
+        cache = {}
+        for block in self.blocks:
+            seen = context
+            if reorders_cache(block):
+                seen = each_hypothesis(context, batch_size)
+            cache[block.name] = block.init_cache(batch_size, max_length, seen)
+        return cache
 
     def reorder_cache(self, cache, rows):
         """Takes the rows of a cache, int32 `[batch]`, that a beam search continues.
 
-        A sublayer without `reorders_cache` keeps its own.
+        Blocks that need no such thing, by `layers.base.reorders_cache`, keep their own.
         """
         return {
-            block.name: keras.tree.map_structure(
-                lambda x: ops.take(x, rows, axis=0), cache[block.name]
-            )
-            if block.sublayer.reorders_cache
+            block.name: reorder_cache(cache[block.name], rows)
+            if reorders_cache(block)
             else cache[block.name]
             for block in self.blocks
         }

@@ -1,0 +1,210 @@
+"""Beam search with parts that were not written for it.
+
+A search is right where the score of each answer is that of a call of the whole model on
+the answer. It is wrong where a hypothesis reads what another one wrote.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+from keras import ops
+
+from remixer_tf.decoding import T5Rules, beam_search
+from remixer_tf.layers import (
+    BertSelfAttention,
+    BlockTokenMLP,
+    CrossAttention,
+    GatedMLP,
+    LengthMixing,
+    MoE,
+    PositionalAttention,
+    RemixerBlock,
+    SelfAttention,
+    SlidingTokenMLP,
+    Sublayer,
+    TinyAttention,
+)
+from remixer_tf.layers.base import reorders_cache
+from remixer_tf.models import Block, DecoderOnly, EncoderDecoder, TransformerStack
+from tests.compiled import compiled
+from tests.decoding import test_own_steps
+from tests.decoding.scored import score_answers
+from tests.layers.harness import randomize
+
+D_MODEL, VOCAB_SIZE = 8, 9
+
+
+class Remembers:
+    """Adds the sum of the inputs so far, which a step keeps besides what it inherits.
+
+    It names a mixin, whose steps those of the layer follow.
+    """
+
+    def call(self, x, context, **kwargs):
+        return super().call(x, context, **kwargs) + ops.cumsum(x, axis=1)
+
+    def init_cache(self, batch_size, max_length, context):
+        kept = super().init_cache(batch_size, max_length, context)
+        return {**kept, "sum": ops.zeros((batch_size, 1, D_MODEL))}
+
+    def decode_step(self, x, cache, context, state):
+        kept = {name: value for name, value in cache.items() if name != "sum"}
+        y, kept = super().decode_step(x, kept, context, state)
+        total = cache["sum"] + x
+        return y + total, {**kept, "sum": total}
+
+
+class OwnSelf(Remembers, SelfAttention):
+    pass
+
+
+class OwnCross(Remembers, CrossAttention):
+    pass
+
+
+class OwnMixing(Remembers, LengthMixing):
+    pass
+
+
+class OwnRemixer(Remembers, RemixerBlock):
+    pass
+
+
+class OwnGatedMLP(Remembers, GatedMLP):
+    pass
+
+
+class Wraps(Sublayer):
+    """A layer of ours in one's own."""
+
+    causal = None
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = SelfAttention(2, 4, name="inner")
+
+    def build(self, input_shape):
+        self.inner.join_stack(self.causal, self.max_length)
+        self.inner.build(input_shape)
+
+    def call(self, x, context, training=False):
+        return self.inner(x, context=context)
+
+    def init_cache(self, *arguments):
+        return self.inner.init_cache(*arguments)
+
+    def decode_step(self, *arguments):
+        return self.inner.decode_step(*arguments)
+
+
+class ReadsEncoder(Sublayer):
+    """`x` times the mean of what was encoded, which a step computes anew."""
+
+    causal = True
+
+    def call(self, x, context, training=False):
+        mask = ops.cast(context.encoded_mask, x.dtype)[:, :, None]
+        mean = ops.sum(context.encoded * mask, axis=1, keepdims=True)
+        return x * mean / ops.sum(mask, axis=1, keepdims=True)
+
+    def decode_step(self, x, cache, context, state):
+        return self(x, context=context), cache
+
+
+class OwnBlock(Remembers, Block):
+    pass
+
+
+part = functools.partial
+GATE = part(GatedMLP, d_ff=2 * D_MODEL)
+# name: (sublayer, whether its cache is reordered)
+PARTS = {
+    "self": (part(OwnSelf, num_heads=2, d_kv=4), True),
+    "cross": (part(OwnCross, num_heads=2, d_kv=4), True),
+    "mixing": (part(OwnMixing, 2), True),
+    "remixer": (part(OwnRemixer, num_mixing_heads=2), True),
+    "gmlp": (part(OwnGatedMLP, d_ff=12), True),
+    "wraps": (Wraps, True),
+    "reads_encoder": (ReadsEncoder, True),
+    "positions_in_gmlp": (
+        part(GATE, attention=part(PositionalAttention, num_heads=2, d_kv=4)),
+        True,
+    ),
+    "own_in_gmlp": (test_own_steps.LAYERS["own_attention"], True),
+    "own_gate": (test_own_steps.LAYERS["own_gate"], True),
+    # Ours: decoding is as quick as it was.
+    "ours_positions": (part(PositionalAttention, num_heads=2, d_kv=4), True),
+    "ours_sliding": (part(SlidingTokenMLP, 8, window=3), True),
+    "ours_blocks": (part(BlockTokenMLP, 8, window=4), True),
+    "ours_self": (part(SelfAttention, num_heads=2, d_kv=4), False),
+    "ours_bert": (part(BertSelfAttention, num_heads=2, d_kv=4), False),
+    "ours_cross": (part(CrossAttention, num_heads=2, d_kv=4), False),
+    "ours_mixing": (part(LengthMixing, 2), False),
+    "ours_remixer": (part(RemixerBlock, num_mixing_heads=2), False),
+    "ours_gmlp": (GATE, False),
+    "ours_amlp": (part(GATE, attention=part(TinyAttention, d_kv=4)), False),
+    "ours_experts": (part(MoE, num_experts=3, d_ff=8), False),
+}
+
+
+QUICK = ["positions_in_gmlp", "cross"]
+EACH = [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in PARTS]
+
+
+def make_model(sublayers, block=Block):
+    attention = {"attention": part(SelfAttention, num_heads=2, d_kv=4)}
+    stack = part(TransformerStack, num_layers=1, max_length=8)
+    encoder, decoder = part(stack, attention), part(stack, sublayers, block=block)
+    model = EncoderDecoder(encoder, decoder, VOCAB_SIZE, D_MODEL)
+    model.build()
+    randomize(model)
+    return model
+
+
+def check(model):
+    tokens = np.array([[3, 4, 5, 0], [6, 7, 0, 0], [2, 8, 3, 4]], "int32")
+    batch = {"encoder_input_tokens": tokens}
+    options = {"max_length": 4, "rules": T5Rules(), "beams": 3, "eos_id": -1}
+    search = part(beam_search, model, n_best=3, **options)
+    found = compiled(search, model)(batch).answers
+    expected = score_answers(model, batch, np.array(found.tokens), eos_id=-1)
+    np.testing.assert_allclose(found.scores, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_which_caches_are_reordered(name):
+    factory, reorders = PARTS[name]
+    assert reorders_cache(factory(name="part", dtype="float32")) == reorders
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_search_through_each(name):
+    first = {"first": part(SelfAttention, num_heads=2, d_kv=4)}
+    check(make_model({**first, name: PARTS[name][0]}))
+
+
+@pytest.mark.slow
+def test_a_block_of_ones_own():
+    check(make_model({"self": PARTS["ours_self"][0]}, block=OwnBlock))
+
+
+def test_a_cache_without_rows_is_told():
+    class Own(Sublayer):
+        causal = True
+
+        def call(self, x, context, training=False):
+            return x
+
+        def init_cache(self, batch_size, max_length, context):
+            return {"step": ops.zeros((1,))}
+
+        def decode_step(self, x, cache, context, state):
+            return x, cache
+
+    stack = part(TransformerStack, {"own": Own}, 1)
+    model = DecoderOnly(stack, VOCAB_SIZE, D_MODEL)
+    model.build()
+    batch = {"encoder_input_tokens": np.ones((2, 1), "int32")}
+    with pytest.raises(ValueError, match=r"\(1,\) for 6 rows. Return such tensors"):
+        beam_search(model, batch, 2, T5Rules(), beams=3)

@@ -27,11 +27,20 @@ def bert_adamw(learning_rate, weight_decay=0.01, epsilon=1e-6, beta_2=0.999):
     Raises:
         ValueError: an argument is outside its range.
     """
-    check_range("beta_2", beta_2, "in [0, 1)", lambda x: 0 <= x < 1)
-    check_range("epsilon", epsilon, "> 0", lambda x: x > 0)
-    optimizer = keras.optimizers.AdamW(
-        learning_rate, weight_decay, beta_2=beta_2, epsilon=epsilon
-    )
-    check_numeric_options(optimizer)
-    optimizer.exclude_from_weight_decay(var_names=[_NORMS_AND_BIASES])
-    return optimizer
+    return BertAdamW(learning_rate, weight_decay, beta_2=beta_2, epsilon=epsilon)
+
+
+@keras.saving.register_keras_serializable("remixer_tf")
+class BertAdamW(keras.optimizers.AdamW):
+    """What `bert_adamw` makes. Keras saves no exclusions, so that the class has them.
+
+    Arguments: see `keras.optimizers.AdamW`.
+    """
+
+    def __init__(self, *args, beta_2=0.999, epsilon=1e-6, name="adam_w", **kwargs):
+        check_range("beta_2", beta_2, "in [0, 1)", lambda x: 0 <= x < 1)
+        check_range("epsilon", epsilon, "> 0", lambda x: x > 0)
+        options = {"beta_2": beta_2, "epsilon": epsilon, "name": name}
+        super().__init__(*args, **options, **kwargs)
+        check_numeric_options(self)
+        self.exclude_from_weight_decay(var_names=[_NORMS_AND_BIASES])

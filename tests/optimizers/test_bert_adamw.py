@@ -1,5 +1,6 @@
 """AdamW decays matrices, and neither norms nor biases."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -26,10 +27,13 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", slow_on_jax(["bert", "amlp"], but=["amlp"]))
 def test_what_decays(kind):
+    """The optimizer is one from a file, as of a saved model."""
     decayed = set()
     model = tiny_encoder(kind)
     randomize(model)
     optimizer = bert_adamw(0.5, weight_decay=0.1)
+    saved = keras.saving.serialize_keras_object(optimizer)
+    optimizer = keras.saving.deserialize_keras_object(saved)
     variables = model.trainable_variables
     before = [ops.convert_to_numpy(v) for v in variables]
     optimizer.build(variables)

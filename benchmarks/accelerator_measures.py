@@ -42,7 +42,7 @@ def random_batch(steps, batch, inputs, targets, vocab_size):
     targets = tokens(targets)
     return {
         "encoder_input_tokens": tokens(inputs),
-        "decoder_input_tokens": np.roll(targets, 1, axis=-1),
+        "decoder_input_tokens": np.pad(targets, [(0, 0), (0, 0), (1, 0)])[..., :-1],
         "decoder_target_tokens": targets,
         "decoder_loss_weights": np.ones_like(targets),
     }

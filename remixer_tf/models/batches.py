@@ -55,20 +55,29 @@ def scorable(batch, model):
     The model's `first_scorable`, 0 if missing, is the first position whose logits
     depend on no later token. Raises a ValueError if rows of this length have none.
     """
-    first = getattr(model, "first_scorable", 0)
-    if not first:
-        return batch
     name = "decoder_loss_weights"
+    if not getattr(model, "first_scorable", 0):
+        return batch
     weights = batch[name]
     length = weights.shape[-1]
-    if first >= length:
+    counts = ops.arange(length) >= first_scorable(model, length)
+    return {**batch, name: weights * ops.cast(counts, weights.dtype)}
+
+
+def first_scorable(model, length):
+    """The first position, int, that a model may score in rows of `length` tokens.
+
+    It is the model's `first_scorable`, 0 if missing. Raises a ValueError if rows have
+    no such position.
+    """
+    first = getattr(model, "first_scorable", 0)
+    if first and length is not None and first >= length:
         raise UserError(
             f"The first {first} positions of a row see each other, so they have no "
             f"loss, and rows of {length} tokens have no others. Train on longer rows, "
             "or with SparseSpatialGate.routing = 'deterministic'."
         )
-    counts = ops.cast(ops.arange(length) >= first, weights.dtype)
-    return {**batch, name: weights * counts}
+    return first
 
 
 def throughput_tensors(batch):

@@ -6,7 +6,7 @@ import keras
 
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.adapters import Lora, adapt
-from remixer_tf.models.batches import scorable, targets_and_weights
+from remixer_tf.models.batches import first_scorable, targets_and_weights
 
 
 class KerasModel(SavesParts, keras.Model):
@@ -27,7 +27,7 @@ class KerasModel(SavesParts, keras.Model):
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        y, sample_weight = self._targets(x, y, sample_weight)
+        y, y_pred, sample_weight = self._scored(x, y, y_pred, sample_weight)
         if self._compile_loss is not None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         loss_fn = keras.losses.SparseCategoricalCrossentropy(
@@ -36,14 +36,23 @@ class KerasModel(SavesParts, keras.Model):
         return sum(self.losses, loss_fn(y, y_pred, sample_weight))
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        y, sample_weight = self._targets(x, y, sample_weight)
+        y, y_pred, sample_weight = self._scored(x, y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def _targets(self, batch, targets, weights):
-        """Targets and weights, from the batch unless they are given."""
+    def _scored(self, batch, targets, logits, weights):
+        """Targets, logits and weights of the positions that count.
+
+        Targets and weights are the batch's unless they are given. Positions before
+        `first_scorable` are cut off: losses and metrics, weighted or not, see none.
+        """
         if targets is None:
-            return targets_and_weights(scorable(batch, self))
-        return targets, weights
+            targets, weights = targets_and_weights(batch)
+        if not getattr(self, "first_scorable", 0):
+            return targets, logits, weights
+        first = first_scorable(self, logits.shape[1])
+        if weights is not None and len(weights.shape) > 1 and weights.shape[1] != 1:
+            weights = weights[:, first:]  # Others are a number for each row.
+        return targets[:, first:], logits[:, first:], weights
 
     def enable_lora(
         self, rank, alpha=None, layers=None, dropout_rate=0.0, trainable=None

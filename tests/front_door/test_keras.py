@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 import remixer_tf as rt
 from remixer_tf.errors import UserError
@@ -12,11 +13,13 @@ from remixer_tf.layers import Context, SelfAttention, Sublayer
 from remixer_tf.models import DecoderOnly, TransformerStack
 from remixer_tf.named_models import presets
 from remixer_tf.objectives.losses import cross_entropy
+from tests.models.tiny import tiny_mixture
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 # One of each family fits. `tests/configuration/test_paper_rows.py` trains the others.
 FITTED = ["remixer_tiny", "bert_tiny", "gmlp_vision_tiny", "switch_lm_tiny"]
 OTHERS = [p.name for p in presets("*_tiny*") if p.name not in FITTED]
+SAVED = ["gmlp_lm_tiny", "t5_1_1_tiny"]
 SIZES = {"vocab_size": 48, "max_length": 16}
 
 
@@ -193,6 +196,71 @@ def test_layers_of_ones_own_are_saved(tmp_path):
     np.testing.assert_array_equal(loaded(batch), model(batch))
     block = loaded.decoder.blocks[0].sublayer
     assert block.scale == 0.5 and block.causal
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["remixer_tiny", *(pytest.param(n, marks=pytest.mark.slow) for n in SAVED)],
+)
+def test_a_part_from_its_configuration_is_as_its_stack_told_it(name):
+    """A decoder's parts stay causal: their outputs do not change with later tokens."""
+    model, _ = make(name, **fewest_layers(name))
+    told = [p for p in model._flatten_layers() if hasattr(p, "join_stack")]
+    assert any(getattr(part, "causal", False) for part in told)
+    for part in told:
+        again = type(part).from_config(part.get_config())
+        for fact in ("causal", "max_length", "bidirectional"):
+            assert getattr(again, fact, None) == getattr(part, fact, None), part.path
+    block = model.decoder.blocks[0].sublayer
+    again = type(block).from_config(block.get_config())
+    again.build((None, None, 128))
+    x = np.random.default_rng(0).normal(size=(1, 8, 128)).astype("float32")
+    changed = np.concatenate([x[:, :5], x[:, :3]], axis=1)
+    first, second = (np.array(again(a, context=Context())) for a in (x, changed))
+    np.testing.assert_array_equal(first[:, :5], second[:, :5])
+    assert np.abs(first[:, 5:] - second[:, 5:]).max() > 0
+
+
+class Seen(keras.metrics.Metric):
+    """How many positions a metric without weights was shown."""
+
+    def __init__(self):
+        super().__init__(name="seen")
+        self.total = self.add_variable((), "zeros")
+
+    def update_state(self, targets, logits, sample_weight=None):
+        self.total.assign_add(float(np.prod(targets.shape)))
+
+    def result(self):
+        return ops.convert_to_tensor(self.total)
+
+
+def test_positions_that_see_later_tokens_are_neither_trained_nor_scored():
+    """Partial routing (Yu et al. 2022): the first ceil(0.2 * 16) = 4 positions."""
+    stack = tiny_mixture("smlp", max_length=16, routing="partial", vocab_size=11)
+    model = DecoderOnly(stack, 11, 8)
+    model.build()
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[Seen()],
+        run_eagerly=keras.backend.backend() == "tensorflow",
+        jit_compile=False,
+    )
+    rng = np.random.default_rng(0)
+    targets = rng.integers(1, 11, (4, 12))
+    batch = {"decoder_input_tokens": np.pad(targets, [(0, 0), (1, 0)])[:, :-1]}
+    logits = np.asarray(model(batch), "float64")[:, 4:]
+    picked = np.take_along_axis(logits, targets[:, 4:, None], axis=-1)[..., 0]
+    expected = (np.log(np.exp(logits).sum(-1)) - picked).mean()
+    other = targets.copy()
+    other[:, :4] = rng.integers(1, 11, (4, 4))
+    for weights in (None, np.ones((4, 1)), np.ones((4, 12))):
+        model.reset_metrics()
+        found = model.test_on_batch(batch, other, sample_weight=weights)
+        np.testing.assert_allclose(found, [expected, 4 * 8], rtol=1e-4)
+    model.reset_metrics()
+    assert model.train_on_batch(batch, other)[1] == 4 * 8
 
 
 def test_layers_say_their_arguments():

@@ -5,7 +5,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers import capture
+
+# The values that are drawn, and their axes; None: any shape. Others are left out.
+_SHAPES = {
+    "mixing": ("heads", "target", "source"),
+    "attention": ("batch", "heads", "target", "source"),
+    "alpha": None,
+}
 
 
 class Observation(NamedTuple):
@@ -24,7 +32,8 @@ def observe(model, batch):
     """Captures the values that layers sow for a batch, cut to its longest example.
 
     The batch has arrays `[batch, length]` under seqio's names. Returns a list of
-    `Observation`, in the order of the computation.
+    `Observation`, in the order of the computation. A value with other axes than `sow`
+    says is a ValueError.
     """
     batch = {key: np.asarray(value) for key, value in batch.items()}
     real = {}  # 'encoder' and 'decoder' to whether a token is real
@@ -42,7 +51,10 @@ def observe(model, batch):
     observations = []
 
     def receive(layer, name, value):
+        if name not in _SHAPES:
+            return
         value = np.asarray(ops.convert_to_numpy(value), "float32")
+        _check_shape(layer, name, value)
         if name == "attention":
             value = _mean(value, _of_layer(real, layer))
         observations.append(Observation(layer, name, value))
@@ -50,6 +62,16 @@ def observe(model, batch):
     with capture("intermediates", receive):
         model(batch, training=False)
     return observations
+
+
+def _check_shape(layer, name, value):
+    """Raises a UserError for a value that cannot be drawn, of a user's own layer."""
+    expected = _SHAPES[name]
+    if expected is not None and value.ndim != len(expected):
+        raise UserError(
+            f"Layer '{layer.path}' ({type(layer).__name__}) sows '{name}' of shape "
+            f"{value.shape}. Expected: float32 [{', '.join(expected)}]."
+        )
 
 
 def _of_layer(real, layer):

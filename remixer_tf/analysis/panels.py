@@ -123,21 +123,25 @@ def _draw_stacks(panels, name, where):
 
 
 def _mixing_panels(layer, place, matrices, image_side):
-    """Returns {title: panel} of a mixing layer's matrices `[heads, length, length]`."""
-    symbol = "softmax(H)" if layer.softmax else "W"
+    """Returns {title: panel} of a mixing layer's matrices `[heads, length, length]`.
+
+    Any layer may sow them. What only `LengthMixing` knows of its matrices is left out
+    for others: they are weights if none is negative.
+    """
+    ours = isinstance(layer, LengthMixing)
+    signed = not layer.softmax if ours else bool((matrices < 0).any())
+    symbol = "W" if signed or not ours else "softmax(H)"
     several = len(matrices) > 1
     panels = {
-        f"{place}: {symbol}" + f", head {head}" * several: Map(
-            matrix, signed=not layer.softmax
-        )
+        f"{place}: {symbol}" + f", head {head}" * several: Map(matrix, signed=signed)
         for head, matrix in enumerate(matrices)
     }
     rows = f"{place}: rows of {symbol}"
-    if layer.toeplitz:
+    if ours and layer.toeplitz:
         panels[f"{place}: filter"] = _toeplitz_curves(layer, matrices.shape[-1])
-    elif image_side and not layer.softmax:
+    elif image_side and signed:
         panels[f"{rows} as images"] = _row_images(matrices[0], image_side)
-    elif not layer.softmax:
+    elif signed:
         matrix = matrices[0]
         lines = {f"row {t}": matrix[t] for t in _chosen(len(matrix))}
         panels[rows] = Curves(np.arange(len(matrix)), lines, "source")

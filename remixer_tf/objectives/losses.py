@@ -199,7 +199,9 @@ def cross_entropy_in_parts(
         return ops.concatenate([objective[None], sums]), backward
 
     x, kernel, bias = hidden
-    sums = total(x, kernel, *([] if bias is None else [ops.convert_to_tensor(bias)]))
+    # A reshape reads a variable: TensorFlow's eager custom gradients take tensors.
+    matrix = [ops.reshape(w, w.shape) for w in (kernel, bias) if w is not None]
+    sums = total(x, *matrix)
     return {name: sums[i] for i, name in enumerate(("objective", *names))}
 
 

@@ -24,7 +24,9 @@ from remixer_tf.layers import (
     GatedMLP,
     LengthMixing,
     SpatialGatingUnit,
+    Sublayer,
     TinyAttention,
+    sow,
 )
 from remixer_tf.models import TransformerStack
 from remixer_tf.run import Run
@@ -161,6 +163,38 @@ def test_spatial_gates_are_signed_matrices_and_curves():
     np.testing.assert_allclose(
         line.get_ydata(), [*toeplitz[:0:-1, 0], *toeplitz[0]], rtol=1e-6
     )
+
+
+class Own(Sublayer):
+    """Sows a mixing matrix, and what pictures do not show."""
+
+    def __init__(self, matrix, **kwargs):
+        super().__init__(**kwargs)
+        self.matrix = matrix
+
+    def call(self, x, context, training=False):
+        sow(self, "intermediates", "mixing", ops.convert_to_tensor(self.matrix))
+        sow(self, "intermediates", "speed", x)
+        return x
+
+
+def test_an_own_layer_is_drawn():
+    def figures(matrix):
+        own = functools.partial(Own, np.array(matrix, "float32"))
+        stack = TransformerStack({"own": own}, 1, name="encoder")
+        stack.build((None, None, 4))
+
+        def model(batch, training):
+            return stack(np.ones((1, 2, 4), "float32"), context=Context())
+
+        tokens = {"encoder_input_tokens": np.ones((1, 2), "int32")}
+        return draw_observations(observe(model, tokens), "own")
+
+    weights = [[1.0, 0.0], [0.25, 0.75]]
+    image = images_of(figures([weights])["encoder_matrices"])["layer 0\nown: W"]
+    np.testing.assert_array_equal(image, weights)
+    with pytest.raises(ValueError, match=r"own' \(Own\) sows 'mixing' of .*\(2, 2\)"):
+        figures(weights)
 
 
 @pytest.mark.parametrize("pool", ["cls", "gap"])

@@ -215,6 +215,25 @@ def test_logits_in_parts(tokens_at_once):
         np.testing.assert_allclose(ours, 2 * wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="a tape")
+def test_logits_in_parts_of_variables_in_a_loop_of_ones_own():
+    """d(sum of x W)/dW without a graph; W and b are variables, as in a model."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(B, L, 4)), rng.normal(size=(4, V))
+    _, targets, weights = make_batch()
+    _, gradient = reference(x @ kernel, targets, weights)
+    weight, bias = (keras.Variable(w, dtype="float32") for w in (kernel, np.zeros(V)))
+    with tf.GradientTape() as tape:
+        hidden = losses.Hidden(ops.cast(x, "float32"), weight, bias)
+        loss = losses.cross_entropy_in_parts(hidden, targets, weights, 4)["objective"]
+    found = tape.gradient(loss, [weight.value, bias.value])
+    wanted = np.einsum("bld,blv->dv", x, gradient), gradient.sum((0, 1))
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

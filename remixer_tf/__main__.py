@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from remixer_tf import __version__
+from remixer_tf import __version__, console
 from remixer_tf.commands import (
     COMMANDS,
     errors_in_one_line,
@@ -50,6 +50,7 @@ def prepare():
 
 def main():
     """Runs a command, or lists them."""
+    console.open_streams()
     prepare()
     name, *arguments = sys.argv[1:] or ["--help"]
     with errors_in_one_line():

@@ -2,12 +2,70 @@
 
 import contextlib
 import datetime
+import io
 import json
 import logging
 import math
+import os
 import sys
 
 _state = {"quiet": False, "json": False}
+
+
+def open_streams():
+    """Opens /dev/null in place of standard streams that are closed.
+
+    Otherwise the next file that is opened would get their number, and with it what
+    libraries write to standard error. Paths are printed whether they are UTF-8 or not.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the number
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")
+
+
+class Lasting:
+    """A stream for lines of the log: what nobody reads does not stop the work.
+
+    If a line cannot be written, since the terminal or the reader of a pipe has gone,
+    later ones are left out.
+    """
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def write(self, text):
+        with self._lasting():
+            return self._stream.write(text)
+
+    def flush(self):
+        with self._lasting():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _lasting(self):
+        try:
+            yield
+        except OSError as error:
+            leave_out(self._stream)
+            if self._stream.fileno() == 1:
+                what = "cannot be written, and later lines of it are left out"
+                message = f"standard output {what}: {error.strerror}"
+                say(message, "warning", sys.stderr)
+
+
+def leave_out(stream):
+    """Sends what is written to a stream from here on to /dev/null."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def add_arguments(parser):
@@ -65,7 +123,7 @@ def say(message, level="info", file=None, **fields):
         message = _as_json(level, message, fields)
     elif level in ("warning", "error"):
         message = f"{level}: {message}"
-    print(message, file=file, flush=True)
+    print(message, file=Lasting(file), flush=True)
 
 
 def _as_json(level, message, fields):

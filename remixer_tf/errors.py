@@ -148,12 +148,12 @@ def check_paths(**arguments):
     """Raises a ValueError unless each argument is a path."""
     for name, value in arguments.items():
         try:
-            valid = isinstance(value, (str, os.PathLike)) and os.fsencode(value)
-        except UnicodeEncodeError:
+            valid = isinstance(value, (str, os.PathLike)) and os.fspath(value).encode()
+        except (AttributeError, UnicodeEncodeError):
             valid = False
         if not valid or b"\0" in valid:
             raise UserError(
-                f"{name} must be the path of a file or folder. Received: "
+                f"{name} must be the path of a file or folder, in UTF-8. Received: "
                 f"{name}={value!r}"
             )
 

@@ -69,7 +69,8 @@ def whole_file(path):
     """
     path, local = os.fspath(path), "://" not in os.fspath(path)
     if local:
-        path = os.path.realpath(path)  # A link stays.
+        if os.path.islink(path):
+            path = os.path.realpath(path)  # The link stays.
         if os.path.exists(path) and not os.path.isfile(path):
             yield path
             return

@@ -7,7 +7,6 @@ commands. The module has `add_arguments(parser)` and `run(options)`.
 import argparse
 import contextlib
 import importlib
-import os
 import re
 import sys
 
@@ -74,10 +73,10 @@ def errors_in_one_line():
         yield
         sys.stdout.flush()
     except BrokenPipeError:  # Nobody reads the output any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.leave_out(sys.stdout)
         sys.exit(141)
     except KeyboardInterrupt as interrupt:
-        print(str(interrupt) or "Ctrl-C", file=sys.stderr)
+        print(str(interrupt) or "Ctrl-C", file=console.Lasting(sys.stderr))
         sys.exit(130)
     except Exception as error:
         user = isinstance(error, UserError)
@@ -87,6 +86,11 @@ def errors_in_one_line():
                 "seqio is not installed: pip leaves it out on Python 3.13, where one "
                 "of its dependencies needs a compiler. Run: pip install --no-deps "
                 "seqio==0.0.20"
+            )
+        if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+            message = (
+                f"{error.object!r:.200} is not UTF-8, and TensorFlow opens no such "
+                "path. Rename it, or make a link to it."
             )
         if message is None:
             raise

@@ -9,7 +9,7 @@ from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.configuration.gin_files import call, get_value, parse_gin
 from remixer_tf.configuration.trust import check_run_configuration
-from remixer_tf.errors import UserError, nearest
+from remixer_tf.errors import UserError, check_paths, nearest
 
 # Parameters that put a model on several devices, and their values for one.
 _ONE_DEVICE = {
@@ -42,6 +42,8 @@ def parse_command_line(arguments, description, add_arguments, program=None):
             _check_known(argument, parser._option_string_actions)
             own.append(argument)
     options = parser.parse_args(own)
+    if takes_gin and options.model_dir:
+        check_paths(model_dir=options.model_dir)
     if takes_gin:
         options.gin_bindings = bindings
     return options

@@ -4,7 +4,6 @@ import contextlib
 import io
 import itertools
 import math
-import os
 import sys
 
 import tensorflow as tf
@@ -124,7 +123,7 @@ def open_output(path):
         try:
             yield sys.stdout.buffer
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            console.leave_out(sys.stdout)
         return
     with contextlib.ExitStack() as stack:
         try:

@@ -67,7 +67,7 @@ def train(
         FloatingPointError: more losses or gradients than allowed are not finite.
         OSError: a checkpoint could not be written or read, or another run lives in the
             folder.
-        SystemExit: SIGTERM came. Everything is saved. The exit code is
+        SystemExit: SIGTERM or SIGHUP came. Everything is saved. The exit code is
             `stop_signal.PREEMPTED`.
         KeyboardInterrupt: SIGINT (Ctrl-C) came. Everything is saved.
     """
@@ -145,6 +145,7 @@ def _take_steps(session, evaluating, skipped, totals, logging, sending, lock):
                 hook.after_call(step, batch, metrics)
     session.checkpoints.wait()
     engine.host.barrier()
+    lock.check()
     summary = totals.summary(step)
     session.finish(step, summary, evaluating.stops_early)
     return summary

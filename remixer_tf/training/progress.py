@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import datetime
+import sys
 import time
 
 from remixer_tf import console
@@ -152,6 +153,7 @@ def format_seconds(seconds):
 
 def _make_bar():
     from rich import progress
+    from rich.console import Console
 
     return progress.Progress(
         progress.MofNCompleteColumn(),
@@ -160,4 +162,5 @@ def _make_bar():
         progress.TextColumn("left"),
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.description}"),
+        console=Console(file=console.Lasting(sys.stdout)),
     )

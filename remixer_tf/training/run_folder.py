@@ -106,7 +106,14 @@ class RunLock:
                 tf.io.gfile.remove(self._path)
 
     def check(self):
-        """Raises OSError if another run has taken the folder over."""
+        """Raises OSError if another run has taken the folder over, or it has gone."""
+        local = self._enabled and "://" not in self._path
+        if local and not os.path.exists(self._path):
+            raise StorageError(
+                f"There is no {self._path} any more: the folder was moved or removed "
+                "while this process trained in it. Run the same command with the new "
+                "place as --model_dir to resume from the last checkpoint."
+            )
         if self._lost_to is not None:
             raise StorageError(
                 f"{_name(self._lost_to)} has taken {self._folder} over, since this "

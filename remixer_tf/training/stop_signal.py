@@ -13,8 +13,9 @@ PREEMPTED = 75  # exit code; EX_TEMPFAIL of sysexits.h: run the same command aga
 class StopSignal:
     """Ends a run at SIGTERM, as from a preempted machine, and at SIGINT (Ctrl-C).
 
-    The run ends at once if no steps are lost. Otherwise the loop saves first. Use it as
-    a context manager around the run.
+    SIGHUP, which comes when a terminal is closed, does as SIGTERM does, unless it is
+    ignored (`nohup`). The run ends at once if no steps are lost. Otherwise the loop
+    saves first. Use it as a context manager around the run.
 
     Attributes:
         alone: bool, whether this process trains without others.
@@ -31,7 +32,10 @@ class StopSignal:
     def __enter__(self):
         # Python allows handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+            if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+                numbers.remove(signal.SIGHUP)
+            for number in numbers:
                 self._previous[number] = signal.signal(number, self._note)
         return self
 
@@ -68,7 +72,7 @@ class StopSignal:
         """Raises KeyboardInterrupt after SIGINT, else SystemExit, with a message."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(f"Ctrl-C: {what}")
-        self._message = f"SIGTERM: {what}"
+        self._message = f"{signal.Signals(self.received).name}: {what}"
         raise SystemExit(PREEMPTED)
 
     def _note(self, number, frame):

@@ -2,7 +2,10 @@
 
 import datetime
 import json
+import os
 import re
+import shlex
+import subprocess
 import sys
 import warnings
 
@@ -176,3 +179,66 @@ def test_mistakes_in_the_shell_are_one_line(
         assert err[-1].startswith("error: "), arguments
         assert re.search(message, err[-1]), (arguments, err[-1])
         assert not any("Traceback" in line for line in err), arguments
+
+
+STREAMS = """
+import os, sys
+from remixer_tf import console
+console.open_streams()
+print(os.fsdecode(b"\\xff"))
+print("an error", file=sys.stderr)
+assert sys.stdin.read() == ""
+with open(sys.argv[1], "w") as file:
+    os.write(2, b"a library's line")
+    assert file.fileno() > 2 and all(map(os.get_inheritable, range(3)))
+assert not os.path.getsize(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_opened_before_files_take_their_numbers(tmp_path, closed):
+    arguments = shlex.join([sys.executable, "-c", STREAMS, f"{tmp_path}/file"])
+    done = subprocess.run(
+        ["bash", "-c", f"{arguments} {closed}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (b"" if " >&-" in f" {closed}" else b"\xff\n")
+
+
+def test_a_mistake_has_its_exit_code_without_any_stream():
+    command = f"{shlex.quote(sys.executable)} -m remixer_tf zzz <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 2
+
+
+def test_a_reader_that_goes_away_does_not_end_the_work(tmp_path):
+    code = """
+import sys
+from remixer_tf import console
+sys.stdin.readline()
+for step in range(3):
+    console.say(f"step {step}")
+open(sys.argv[1], "w").close()
+"""
+    command = [sys.executable, "-c", code, f"{tmp_path}/done"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes, text=True) as process:
+        process.stdout.close()
+        process.stdin.write("go\n")
+        process.stdin.close()
+        (line,) = process.stderr.read().splitlines()
+    assert line.startswith("warning: standard output cannot be written")
+    assert line.endswith("Broken pipe") and process.returncode == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_paths_that_are_not_utf_8_are_one_line(monkeypatch, capsys):
+    path = os.fsdecode(b"/tmp/\xff")
+    for arguments in (
+        ["train", f"--model_dir={path}"],
+        ["report", "--model_dir", path],
+    ):
+        code, _, err = shell(monkeypatch, capsys, *arguments)
+        assert code == 2 and "UTF-8" in err[-1] and "'/tmp/\\udcff" in err[-1]

@@ -27,6 +27,7 @@ from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+from remixer_tf.errors import UserError
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
 from remixer_tf.training import progress
@@ -570,8 +571,17 @@ def test_killed_at_any_moment_it_goes_on_exactly():
     assert "3 kills" in done.stdout and "all losses and weights equal" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("when", ["step", "start", "evaluation"])
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [
+        (signal.SIGTERM, "step"),
+        (signal.SIGTERM, "start"),
+        (signal.SIGHUP, "evaluation"),  # The terminal was closed.
+        (signal.SIGINT, "step"),
+        (signal.SIGINT, "start"),
+        (signal.SIGINT, "evaluation"),
+    ],
+)
 def test_a_signal_ends_the_run_at_once_and_nothing_is_lost(
     tmp_path, capsys, monkeypatch, number, when
 ):
@@ -601,27 +611,51 @@ def test_a_signal_ends_the_run_at_once_and_nothing_is_lost(
         step = None
     else:
         options["evaluations"] = [Evaluation()]
-    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    ends = SystemExit if number == signal.SIGTERM else KeyboardInterrupt
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    handlers = [*map(signal.getsignal, numbers)]
+    ends = KeyboardInterrupt if number == signal.SIGINT else SystemExit
     with pytest.raises(ends) as exit_:
         run(tmp_path, 3_000_000, **options)
     output = capsys.readouterr().out
-    if number == signal.SIGTERM:
+    if ends is SystemExit:
         assert exit_.value.code == PREEMPTED
         message = output.splitlines()[-1]
     else:
         message = str(exit_.value)
-    assert message.startswith("SIGTERM: " if number == signal.SIGTERM else "Ctrl-C: ")
+    assert message.startswith("Ctrl-C: " if number == signal.SIGINT else number.name)
     assert ("saved step 3" if when == "step" else "nothing is lost") in message
     assert available_steps(tmp_path / "checkpoints") == ([step] if step else [])
-    assert handlers == (
-        signal.getsignal(signal.SIGTERM),
-        signal.getsignal(signal.SIGINT),
-    )
+    assert handlers == [*map(signal.getsignal, numbers)]
     assert not (tmp_path / "run.lock").exists()
     if when == "step":
         run(tmp_path, step + 1)
         assert f"from step {step}" in capsys.readouterr().out
+
+
+def test_nohup_keeps_a_run_from_ending():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_folder_that_is_moved_meanwhile_is_one_line(tmp_path, capsys, monkeypatch):
+    def after_call(self, step, batch, metrics):
+        if step == 3:
+            os.rename(tmp_path / "run", tmp_path / "moved")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Progress, "after_call", after_call)
+        with pytest.raises(UserError, match="run/run.lock any more: .*was moved"):
+            run(tmp_path / "run", 6, checkpoint_period=2, log_period=1)
+    assert os.listdir(tmp_path) == ["moved"]
+    capsys.readouterr()
+    os.remove(tmp_path / "moved" / "run.lock")  # Its process would have ended.
+    run(tmp_path / "moved", 6)
+    assert "continuing from step 2" in capsys.readouterr().out
 
 
 def test_a_second_interrupt_does_not_wait():

@@ -32,6 +32,8 @@ if importlib.util.find_spec("editdistance") is None:
 
 
 def __getattr__(name):
+    if name in (*_HOMES, *_MODULES):
+        importlib.import_module(f"{__name__}.startup").check_keras()
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     if name in _MODULES:

@@ -1,5 +1,6 @@
 """Loads TensorFlow, which takes seconds and writes lines of no use."""
 
+import json
 import os
 import re
 import sys
@@ -16,6 +17,61 @@ _OF_NO_USE = re.compile(
     rb"[IWE]\d{4} .* (port|cudart_stub|cpu_feature_guard|cuda_platform|cuda_executor)"
     rb"\.cc:\d+\]"
 )
+# What keras.json may say, and what holds here whatever it says.
+_KERAS = {
+    "floatx": (("float32", "float16", "float64"), "float32"),
+    "epsilon": ((), 1e-7),
+    "image_data_format": (("channels_last", "channels_first"), "channels_last"),
+}
+
+
+def check_keras():
+    """Raises a UserError if Keras, once imported, would fail or run on another library.
+
+    KERAS_BACKEND says on which, else Keras' own file.
+    """
+    home = os.path.expanduser("~")
+    home = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
+    path = os.path.join(os.environ.get("KERAS_HOME", home), "keras.json")
+    settings = _keras_settings(os.path.expanduser(path))
+    named = "KERAS_BACKEND"
+    if not (backend := os.environ.get(named)):
+        named, backend = f"the backend in {path}", settings.get("backend", BACKENDS[0])
+    if backend not in BACKENDS:
+        raise UserError(
+            f"{named} must be {' or '.join(BACKENDS)}. Received: {backend!r}. Set "
+            f"KERAS_BACKEND={BACKENDS[0]}, which prevails."
+        )
+
+
+def _keras_settings(path):
+    """Returns the dictionary in Keras' file, {} if there is none that it reads."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            settings = json.load(file)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # As Keras does.
+        return {}
+    except OSError as error:
+        raise UserError(f"Keras cannot read {path}: {error.strerror}.") from None
+    reads = isinstance(settings, dict) and all(
+        value in choices if choices else isinstance(value, float)
+        for name, (choices, used) in _KERAS.items()
+        for value in [settings.get(name, used)]
+    )
+    if not reads:
+        raise UserError(
+            f"{path} holds what Keras does not take, such as an epsilon without a "
+            "decimal point. Remove it: Keras writes it anew."
+        )
+    return settings
+
+
+def set_up_keras():
+    """Gives Keras its defaults of what layers read there, whatever its file says."""
+    from keras import config  # late: it is slow to import
+
+    for name, (_, value) in _KERAS.items():
+        getattr(config, f"set_{name}")(value)
 
 
 def load_tensorflow():
@@ -24,12 +80,9 @@ def load_tensorflow():
     A line on standard error says so. Other lines that are written there meanwhile
     follow when TensorFlow is loaded. TF_CPP_MIN_LOG_LEVEL=0, 1 or 2 shows all.
     """
+    check_keras()
     if "tensorflow" in sys.modules:
         return
-    if (backend := os.environ.get("KERAS_BACKEND", "tensorflow")) not in BACKENDS:
-        raise UserError(
-            f"KERAS_BACKEND must be {' or '.join(BACKENDS)}. Received: {backend!r}"
-        )
     console.say("loading TensorFlow ...", file=sys.stderr)
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
         import tensorflow  # noqa: F401

@@ -25,7 +25,7 @@ from remixer_tf.configuration.configurables import PACKAGES, configurables
 from remixer_tf.configuration.old_names import with_new_names
 from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.errors import UserError
-from remixer_tf.startup import load_tensorflow
+from remixer_tf.startup import load_tensorflow, set_up_keras
 
 
 @functools.cache
@@ -63,6 +63,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     final = final_bindings(statements)
     checks.check_read(final)
     load_tensorflow()
+    set_up_keras()
     register_configurables()
     gin.clear_config()
     for statement in imports:

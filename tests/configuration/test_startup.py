@@ -1,12 +1,16 @@
 """What a command says before TensorFlow is there."""
 
+import json
 import os
 import subprocess
 import sys
 
+import keras
 import pytest
 
-pytestmark = pytest.mark.slow
+import remixer_tf as rt
+from remixer_tf.errors import UserError
+from remixer_tf.startup import check_keras, set_up_keras
 
 RUN = """
 import sys
@@ -26,11 +30,13 @@ def errors_of(code, **environment):
     return done.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_one_line_and_none_of_tensorflows():
     lines = errors_of(RUN, TF_CPP_MIN_LOG_LEVEL="")
     assert lines == ["loading TensorFlow ...", "loaded"]
 
 
+@pytest.mark.slow
 def test_what_is_told_while_it_loads_is_kept(tmp_path):
     """A module that TensorFlow imports warns."""
     (tmp_path / "tensorflow.py").write_text(
@@ -41,6 +47,7 @@ def test_what_is_told_while_it_loads_is_kept(tmp_path):
     assert lines == ["loading TensorFlow ...", "a warning", "loaded"]
 
 
+@pytest.mark.slow
 def test_import_weights_says_no_more(tmp_path):
     command = [sys.executable, "-m", "remixer_tf", "import_weights"]
     command += [f"--from={tmp_path}/none", f"--model_dir={tmp_path}/run"]
@@ -48,3 +55,44 @@ def test_import_weights_says_no_more(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     first, last = done.stderr.splitlines()
     assert first == "loading TensorFlow ..." and last.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "torch"}, "keras.json must be tensorflow or jax.*KERAS_BACKEND="),
+        ({"backend": None}, "keras.json must be tensorflow or jax. Received: None"),
+        ({"floatx": "bfloat16"}, "keras.json holds what Keras does not take"),
+        ({"epsilon": 1}, "keras.json holds what Keras does not take"),
+        ({"image_data_format": ["channels_last"]}, "what Keras does not take"),
+        ([], "what Keras does not take"),
+        ({"backend": "jax", "floatx": "float16", "epsilon": 1e-3}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_the_file_of_keras(tmp_path, monkeypatch, settings, message):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND")
+    text = "no JSON" if settings is None else json.dumps(settings)
+    (tmp_path / "keras.json").write_text(text)
+    if message is None:
+        check_keras()
+        return
+    for call in (check_keras, lambda: rt.load):
+        with pytest.raises(UserError, match=message):
+            call()
+    if "backend" in settings:
+        monkeypatch.setenv("KERAS_BACKEND", "jax")
+        check_keras()
+
+
+def test_keras_has_its_defaults_whatever_its_file_says():
+    backend = keras.backend.backend()
+    keras.config.set_floatx("float16")
+    keras.config.set_epsilon(0.1)
+    keras.config.set_image_data_format("channels_first")
+    set_up_keras()
+    assert keras.config.floatx() == "float32" and keras.config.epsilon() == 1e-7
+    assert keras.config.image_data_format() == "channels_last"
+    assert keras.backend.backend() == backend

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from remixer_tf import configuration, console
 from remixer_tf.commands import add_list, add_number, add_table
-from remixer_tf.configuration.bindings import flag_of, last, name_of, read_text
+from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
 from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
@@ -122,7 +122,7 @@ def _grid(text):
     (binding,) = read_text(f"{name} = {values}", f"--grid={text}") if equals else [None]
     if not equals or not isinstance(binding.value, (list, tuple)) or not binding.value:
         raise UserError(f"--grid is NAME=[A,B]. Received: --grid={text}")
-    return [(_not_seed(binding), repr(value)) for value in binding.value]
+    return [(_not_seed(binding), literal(value)) for value in binding.value]
 
 
 def _pairs(text):

@@ -5,6 +5,7 @@ They are those of gin's parser: `BindingStatement`, `ImportStatement`,
 """
 
 import glob
+import math
 import os
 import re
 import sys
@@ -66,6 +67,20 @@ def names_in(value):
     return [value] if isinstance(value, Name) else []
 
 
+def literal(value):
+    """Returns a value as gin text. An infinite number is 1e400: gin reads no `inf`."""
+    if isinstance(value, float) and math.isinf(value):
+        return "1e400" if value > 0 else "-1e400"
+    if type(value) is dict:
+        pairs = (f"{literal(key)}: {literal(item)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if type(value) is list:
+        return f"[{', '.join(map(literal, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
+    return repr(value)
+
+
 def final_bindings(statements):
     """Returns {name: binding}: the last binding of each name, in their order."""
     final = {}
@@ -79,7 +94,7 @@ def final_bindings(statements):
 def read_bindings(path):
     """Returns what a gin file itself binds, {name: value as gin text}."""
     final = final_bindings(read_statements(path))
-    return {name: repr(binding.value) for name, binding in final.items()}
+    return {name: literal(binding.value) for name, binding in final.items()}
 
 
 def read_statements(path):
@@ -99,7 +114,7 @@ def read_statements(path):
 def read_text(source, name):
     """As `read_statements`, of an open file or a str, which errors call `name`."""
     try:
-        statements = list(config_parser.ConfigParser(source, _AsWritten()))
+        statements = list(_Parser(source, _AsWritten()))
         repr(statements)  # A huge integer fails here.
     except SyntaxError as error:
         if not isinstance(source, str):
@@ -172,6 +187,26 @@ def _find(path, folders):
         f"there is no gin file {path!r}.{nearest(path, names.values())} "
         f"Searched: {searched}."
     )
+
+
+class _Parser(config_parser.ConfigParser):
+    """Gin's parser. A key that a dictionary has twice is a ValueError."""
+
+    _keys = ()
+
+    def _maybe_parse_container(self):
+        outer, self._keys = self._keys, []
+        result = super()._maybe_parse_container()
+        self._keys = outer
+        return result
+
+    def _parse_dict_item(self):
+        key, value = super()._parse_dict_item()
+        if key in self._keys:
+            line = self._current_token.start[0]
+            raise UserError(f"line {line} gives {key!r} twice in a dictionary")
+        self._keys.append(key)
+        return key, value
 
 
 class _AsWritten(config_parser.ParserDelegate):

@@ -17,6 +17,7 @@ from remixer_tf.configuration.bindings import (
     RUN_FILE,
     final_bindings,
     gin_folder,
+    literal,
     place_of,
     read_all,
     read_text,
@@ -70,7 +71,7 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         _import(statement)
     checks.check_names(final)
     lines = [statement.format() for statement in imports]
-    lines += [f"{name} = {binding.value!r}" for name, binding in final.items()]
+    lines += [f"{name} = {literal(binding.value)}" for name, binding in final.items()]
     try:
         gin.parse_config(lines)
     except ValueError as error:  # what a module of the user's lets gin configure
@@ -177,9 +178,9 @@ def configuration_str(defaults=True):
     macros, blocks = [], {}
     for (scope, selector), values in config.items():
         lines = [
-            f"{checks.written(scope, selector, parameter)} = {value!r}"
+            f"{checks.written(scope, selector, parameter)} = {literal(value)}"
             for parameter, value in sorted(values.items())
-            if gin.config._is_literally_representable(value)
+            if _can_be_read(value)
         ]
         if selector == "gin.macro":
             macros += lines
@@ -187,6 +188,14 @@ def configuration_str(defaults=True):
             blocks[checks.written("", selector).lower(), scope] = lines
     blocks = [imports, sorted(macros), *(blocks[key] for key in sorted(blocks))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+
+
+def _can_be_read(value):
+    """Whether gin reads a value's text as the value, not so of most objects."""
+    try:
+        return gin.config.parse_value(literal(value)) == value
+    except SyntaxError:
+        return False
 
 
 def bind_relative_paths(model_dir):

@@ -9,7 +9,7 @@ import seqio
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints import reading
-from remixer_tf.configuration.bindings import read_bindings
+from remixer_tf.configuration.bindings import literal, read_bindings
 from remixer_tf.decoding import check_writes
 from remixer_tf.errors import UserError, check_integers, check_paths, check_range
 from remixer_tf.models.adapters import has_lora
@@ -102,7 +102,7 @@ def table_bindings(run, files, table):
         "fit/TableRows.fractions = None",
         "fit/table_task.rows = @fit/TableRows()",
         "fit/table_task.metrics = ['accuracy']",
-        *(f"fit/table_task.{name} = {value!r}" for name, value in table.items()),
+        *(f"fit/table_task.{name} = {literal(value)}" for name, value in table.items()),
     ]
 
 

@@ -495,3 +495,49 @@ def test_a_bare_word_is_a_string(given, value):
 def test_hyperparameters_are_the_numbers_and_strings():
     text = "A = 1\nb/train.c = 'x'\nd = @train()\ne = %A\nf = {\n  'g': 2}\nh = None\n"
     assert configuration.hyperparameters(text) == {"A": 1, "b/train.c": "x"}
+
+
+# As gin text, and as Python reads it. Python's own `inf` is no literal.
+LITERALS = {
+    "1e400": float("inf"),
+    "-1e400": float("-inf"),
+    "[1e400, (-1e400,), {'a': (1e999, 'inf')}]": [
+        float("inf"),
+        (float("-inf"),),
+        {"a": (float("inf"), "inf")},
+    ],
+    "{-1e400: [], 1.0: ()}": {float("-inf"): [], 1.0: ()},
+    str(10**400): 10**400,
+    "-0.0": 0.0,
+    "b'a\\xff'": b"a\xff",
+    "'1e400, %a and @b()'": "1e400, %a and @b()",
+    "[None, True, 'a' 'b']": [None, True, "ab"],
+}
+
+
+@pytest.mark.parametrize(("text", "value"), LITERALS.items(), ids=range(len(LITERALS)))
+def test_every_literal_is_read_and_written_and_read_again(text, value):
+    @gin.register(module="tests.literals")
+    def holds_a_literal(value=None):
+        return value
+
+    name = "tests.literals.holds_a_literal.value"
+    with gin.unlock_config():
+        parse(f"--gin.{name}={text}")
+        for _ in range(2):
+            found = configuration.get_value(name)
+            assert found == value and type(found) is type(value)
+            written = configuration.configuration_str()
+            gin.clear_config()
+            gin.parse_config(written)
+    gin.config._REGISTRY.pop(name.rpartition(".")[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["{'a': 1, 'b': 2, 'a': 3}", "[{1: {'x': 2}, True: 4}]", "{1: 1, 1.0: 2}"]
+)
+def test_a_key_that_stands_twice_is_an_error(tmp_path, text):
+    (tmp_path / "a.gin").write_text(f"\n\nSIZES = {text}\n")
+    for argument in (f"--gin_file={tmp_path}/a.gin", f"--gin.SIZES={text}"):
+        assert "twice in a dictionary" in error_of(argument)
+    assert f"{tmp_path}/a.gin: line 3" in error_of(f"--gin_file={tmp_path}/a.gin")

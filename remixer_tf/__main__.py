@@ -1,18 +1,23 @@
 """All commands: `python -m remixer_tf COMMAND ...`, or `remixer_tf COMMAND ...`."""
 
+import ctypes
 import functools
 import gc
 import os
+import signal
 import sys
 import threading
 
 from remixer_tf import __version__, console
 from remixer_tf.commands import (
     COMMANDS,
+    PARENT,
     errors_in_one_line,
     load_command,
     run_command,
 )
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class _NotForKeras:
@@ -38,6 +43,8 @@ def prepare():
     would take 0.7 to 1.0 s before a first step (`python -m benchmarks.trainer`, 2 cores
     of an AMD EPYC, 2026-11-25).
     """
+    if parent := os.environ.pop(PARENT, None):
+        _end_with(int(parent))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.meta_path.insert(0, _NotForKeras)
     if gc.isenabled():
@@ -46,6 +53,13 @@ def prepare():
         enable = threading.Timer(30, gc.enable)
         enable.daemon = True
         enable.start()
+
+
+def _end_with(parent):
+    """Has this process end by SIGTERM when the one that started it ends, by any end."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(f"the process {parent}, which started this one, has ended")
 
 
 def main():

@@ -93,7 +93,9 @@ class RowSource(seqio.FunctionDataSource):
         def dataset_fn(split, shuffle_files=False, seed=None):
             rows = read_rows(split)
             if not rows:
-                raise UserError(f"The split {split!r} has no rows.")
+                tasks = map(seqio.TaskRegistry.get, seqio.TaskRegistry.names())
+                names = ", ".join(task.name for task in tasks if task.source is self)
+                raise UserError(f"{names or 'The split'} {split} has no rows.")
             columns = map(list, zip(*rows, strict=True))
             columns = dict(zip(names, columns, strict=True))
             return tf.data.Dataset.from_tensor_slices(columns)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import time
 import pytest
 
 from remixer_tf.analysis.comparison import Spread, average
+from remixer_tf.checkpoints.whole_folder import describe
 from remixer_tf.commands import run_command
 from remixer_tf.errors import UserError
 from tests.tiny_run import BYTES, TINY
@@ -158,6 +160,33 @@ def test_ctrl_c_saves_the_runs_and_the_next_sweep_resumes(stand_in):
     arguments[1] = "--seeds=2"
     sweep(stand_in, *arguments)
     assert len(list(stand_in.glob("*/train_summary.json"))) == 2
+
+
+def test_runs_end_with_a_sweep_that_is_killed(tmp_path):
+    """SIGKILL leaves a sweep no time to end them."""
+    run = tmp_path / "python"
+    run.write_text(
+        f"#!{sys.executable}\nimport os, time\n"
+        "from remixer_tf.__main__ import prepare\n"
+        "prepare()\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
+    )
+    run.chmod(0o755)
+    code = f"""
+import sys, time
+from remixer_tf.commands import sweep
+sys.executable = {str(run)!r}
+sweep._start(sweep._Run("a", {str(tmp_path)!r}, ()))
+time.sleep(60)
+"""
+    log, deadline = tmp_path / "sweep.log", time.monotonic() + 60
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while not (log.exists() and log.read_text().endswith("\n")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+    while describe(int(log.read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_average():

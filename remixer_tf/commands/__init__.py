@@ -18,6 +18,8 @@ COMMANDS = (
     *("train_vocabulary", "cache", "data_report", "compare", "pictures", "costs"),
     *("report", "lm_eval", "presets", "tasks", "quickstart"),
 )
+# In the environment of a process that ends with its parent: the parent's number.
+PARENT = "REMIXER_TF_PARENT"
 RENAMED = {"inspect": "data_report", "profile": "costs"}
 
 # Libraries' errors are found by their text: no library is imported here.

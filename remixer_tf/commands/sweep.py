@@ -18,7 +18,7 @@ import time
 from typing import NamedTuple
 
 from remixer_tf import configuration, console
-from remixer_tf.commands import add_list, add_number, add_table
+from remixer_tf.commands import PARENT, add_list, add_number, add_table
 from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
 from remixer_tf.errors import UserError
 
@@ -198,6 +198,7 @@ def _start(run):
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**os.environ, PARENT: str(os.getpid())},  # It ends with this process.
         )
 
 
@@ -216,8 +217,11 @@ def _stop(processes):
 
 def _why(run, code):
     path = os.path.join(run.folder, "sweep.log")
-    with open(path, encoding="utf-8", errors="replace") as log:
-        *_, last = ["", *filter(None, map(str.strip, log))]
+    try:
+        with open(path, encoding="utf-8", errors="replace") as log:
+            *_, last = ["", *filter(None, map(str.strip, log))]
+    except OSError as error:
+        last = error.strerror
     name = os.path.basename(run.folder)
     return f"{name}: failed with exit code {code}: {last} ({path})"
 

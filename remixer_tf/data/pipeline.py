@@ -17,6 +17,8 @@ becomes, in a batch of one and one step per call,
 import dataclasses
 import functools
 import inspect
+import math
+import numbers
 
 import seqio
 import tensorflow as tf
@@ -251,7 +253,8 @@ def train_dataset(
         `describe_caches`).
 
     Raises:
-        ValueError: an unknown split or a split without examples; packing with buckets;
+        ValueError: an unknown split or a split without examples; rates of a mixture
+            that are negative, not finite or all 0; packing with buckets;
             an over-long example under "refuse"; no other under "skip"; a batch that
             does not divide among the hosts, or buckets with several hosts.
         FileNotFoundError: a task's data are missing; the error lists all such tasks of
@@ -266,6 +269,8 @@ def train_dataset(
     count = _count_examples(
         task, split, feature_lengths, long_examples.examples_to_count, shard_info
     )
+    if isinstance(task, seqio.Mixture):
+        _check_rates(task)
     over_length = long_examples.report(count)
     trim = long_examples.handling == "trim"
     for_training = functools.partial(
@@ -296,6 +301,22 @@ def train_dataset(
     dataset.vocabularies = describe_vocabularies(task)
     dataset.caches = describe_caches(task, split)
     return dataset
+
+
+def _check_rates(mixture):
+    """Raises a UserError unless the rates of a mixture are shares of its tasks."""
+    for part in mixture._sub_mixtures:
+        _check_rates(part)
+    rates = {
+        name: rate(mixture._task_map[name]) if callable(rate) else rate
+        for name, rate in mixture.rate_per_task_name.items()
+    }
+    good = (isinstance(x, numbers.Real) and 0 <= x < math.inf for x in rates.values())
+    if not all(good) or not any(rates.values()):
+        raise UserError(
+            f"The rates of {mixture.name} must be numbers of at least 0, not all of "
+            f"them 0. Received: {rates}"
+        )
 
 
 # They hold no Python `if` over tensors, unless they pack.

@@ -1,4 +1,5 @@
 import itertools
+import math
 import os
 
 import numpy as np
@@ -12,6 +13,7 @@ from remixer_tf.data.failures import data_errors
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import count_over_length
 from remixer_tf.data.masked_lm import concat_and_split
+from remixer_tf.errors import UserError
 from tests.data.toy_tasks import VOCABULARY, eval_dataset, rows, toy_task, train_dataset
 
 LENGTHS = {"inputs": 8, "targets": 12}
@@ -461,3 +463,24 @@ def test_a_task_in_a_mixture_and_in_its_sub_mixture_keeps_both_rates():
     rates = {t.name: counted.get_rate(t) for t in counted.tasks}
     copy = pipeline.get_task(counted, vocabulary)
     assert {t.name: copy.get_rate(t) for t in copy.tasks} == rates
+
+
+def test_rates_that_are_no_shares_are_one_line():
+    tasks = [toy_task({"train": TRAIN}, name=name) for name in ("first", "second")]
+    message = "rates of mixed must be numbers of at least 0"
+    for rates, without in (
+        ((1, -1), ()),
+        ((math.nan, 1), ()),
+        ((1, math.inf), ()),
+        (("1", 1), ()),
+        ((lambda task: -1, 1), ()),
+        ((1, 0), ["first"]),
+        ((0, 0), ()),
+    ):
+        mixture = seqio.Mixture("mixed", [*zip(tasks, rates, strict=True)])
+        with pytest.raises(UserError, match=message):
+            pipeline._check_rates(pipeline.get_task(mixture, without=without))
+    outer = seqio.Mixture("outer", [(mixture, 1)])
+    with pytest.raises(UserError, match=message):
+        elements(1, outer)
+    pipeline._check_rates(seqio.Mixture("mixed", [(tasks[0], 0), (tasks[1], 2.5)]))

@@ -74,6 +74,7 @@ def export_tokens(graph, task, name, folder, weights="float32"):
                 "(text_to_text.decode_fn)."
             ) from error
         description = os.path.join(local, "model.json")
+        names = _names_in_export([path, description], vocabularies)
         content = _describe_graph(runtime, function) | {
             "weights": weights,
             "pad_id": 0,
@@ -81,14 +82,24 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             "inputs_end_with_eos": "inputs" in task.output_features
             and features["inputs"].add_eos,
             "max_input_length": graph.input_length,
-            "vocabularies": {n: _describe(v) for n, v in vocabularies.items()},
+            "vocabularies": {n: _describe(v, names) for n, v in vocabularies.items()},
         }
         with open(description, "w") as file:
             file.write(json.dumps(content, indent=2) + "\n")
-        files = {_file(vocabulary) for vocabulary in vocabularies.values()} - {None}
-        for file in {path, description, *files}:
-            tf.io.gfile.copy(file, os.path.join(place, os.path.basename(file)))
+        for file, name in names.items():
+            tf.io.gfile.copy(file, os.path.join(place, name))
     return agreement
+
+
+def _names_in_export(files, vocabularies):
+    """Returns {path: name} of `files` and of {feature: vocabulary}'s; names differ."""
+    names = {file: os.path.basename(file) for file in files}
+    for feature, vocabulary in vocabularies.items():
+        if (file := _file(vocabulary)) and file not in names:
+            name = os.path.basename(file)
+            taken = name in names.values()
+            names[file] = f"{feature}-{name}" if taken else name
+    return names
 
 
 def example_tokens(length, vocab_size):
@@ -187,10 +198,10 @@ def _describe_graph(runtime, function):
     }
 
 
-def _describe(vocabulary):
+def _describe(vocabulary, names):
     size = {"size": vocabulary.vocab_size, "extra_ids": vocabulary.extra_ids}
     if path := _file(vocabulary):
-        return {"kind": "SentencePiece", "file": os.path.basename(path), **size}
+        return {"kind": "SentencePiece", "file": names[path], **size}
     return {"kind": type(vocabulary).__name__, **size}
 
 

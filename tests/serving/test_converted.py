@@ -102,6 +102,34 @@ def test_ids_of_the_smallest_vocabularies():
 
 
 # Forms of an equation that a converter gets wrong or lacks are no part of a layer.
+@pytest.mark.parametrize(
+    ("inputs", "targets", "expected"),
+    [
+        ("/a/t5.model", "/a/t5.model", {"/a/t5.model": "t5.model"}),
+        (
+            "/a/x.model",
+            "/b/y.model",
+            {"/a/x.model": "x.model", "/b/y.model": "y.model"},
+        ),
+        (
+            "/a/t5.model",
+            "/b/t5.model",
+            {"/a/t5.model": "t5.model", "/b/t5.model": "targets-t5.model"},
+        ),
+        ("/a/model.onnx", None, {"/a/model.onnx": "inputs-model.onnx"}),
+    ],
+)
+def test_files_of_an_export_have_names_of_their_own(inputs, targets, expected):
+    def vocabulary(path):
+        if path is None:
+            return seqio.ByteVocabulary()
+        return seqio.SentencePieceVocabulary(path)
+
+    vocabularies = {"inputs": vocabulary(inputs), "targets": vocabulary(targets)}
+    names = converted._names_in_export(["/tmp/model.onnx"], vocabularies)
+    assert names == {"/tmp/model.onnx": "model.onnx", **expected}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "runtime, make, f",

@@ -24,6 +24,7 @@ RENAMED = {"inspect": "data_report", "profile": "costs"}
 
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
+_NO_WORKER = r"collective ops is aborted|error reported from /job:\w+/task"
 _NO_DISK = (
     "no space left|disk quota|file too large|read-only file system|permission denied"
 )
@@ -66,7 +67,7 @@ def run_command(name, arguments):
 
 @contextlib.contextmanager
 def errors_in_one_line():
-    """Shows a `UserError`, or a lack of memory or disk, as one line.
+    """Shows a `UserError`, or a lack of memory, disk or a worker, as one line.
 
     The exit code is 2 then, and 130 after Ctrl-C. Other exceptions are bugs, and keep
     their traceback.
@@ -101,7 +102,13 @@ def errors_in_one_line():
 
 
 def _of_machine(error):
-    """Returns the message for a machine that lacks memory or disk, else None."""
+    """Returns the message for a lack of memory, disk or another worker, else None."""
+    if what := _line_with(_NO_WORKER, error):
+        return (
+            f"another worker has ended: {what.rstrip(':')}. Its own output says why. "
+            "Start all of them again with the same command: they resume from the last "
+            "checkpoint."
+        )
     if what := _line_with(_NO_DISK, error):
         return (
             f"{what}. Make room, or choose a place that can be read and written. "

@@ -436,9 +436,20 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
             2,
             ["error: a; No space left on device. Make room"],
         ),
+        (  # as TensorFlow 2.21 says after `kill -9` of one of two workers
+            tf.errors.UnavailableError(
+                None,
+                None,
+                "Graph execution error:\n\nCollective ops is aborted by: Error "
+                "reported from /job:worker/task:1: The following tasks are unhealthy "
+                "(stopped sending heartbeats):\n/job:worker/task:1\n\t [[{{node x}}]]",
+            ),
+            2,
+            ["error: another worker has ended: ", "task:1", "Start all of them again"],
+        ),
     ],
 )
-def test_one_line_for_an_interrupt_and_for_want_of_memory_or_disk(
+def test_one_line_for_an_interrupt_and_for_want_of_memory_disk_or_a_worker(
     capsys, error, code, words
 ):
     with pytest.raises(SystemExit) as exit_, errors_in_one_line():

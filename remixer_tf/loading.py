@@ -111,7 +111,7 @@ def load(
         adapters: str, a folder of adapters that were trained on these weights, of
             `export --format=adapters`; None for none.
         bindings: list of str, gin bindings that prevail over the run's own, such as
-            "text_to_text.decode_fn = @beam_search".
+            ["text_to_text.decode_fn = @beam_search", "beam_search.rules = @T5Rules()"].
         modules: names of modules of yours to import first, which register tasks or
             layers.
         trust: bool, whether the run's own configuration may import any module, which

@@ -23,6 +23,18 @@ _REFERENCE = gin.config.ConfigurableReference
 # Classes that are bound as objects, `@Name()`, as our dataclasses are.
 _OBJECTS = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
 _LIBRARIES = ("keras.", "remixer_tf.", "seqio.")
+TWO_FILES = (
+    "(A run needs a model file and a run file, such as "
+    "--gin_file=models/t5_1_1_tiny.gin --gin_file=runs/mini_cogs.gin.)"
+)
+# {parameter: arguments that its function is called with}, with [] for a function in a
+# list. Other parameters are called with what their defaults need, or with nothing.
+_GIVEN = {
+    "attention": ["d_out"],
+    "fresh[]": ["shape"],
+    "sublayers": ["layer"],
+    "transforms[]": ["image", "seeds"],
+}
 
 
 def check_order(bindings):
@@ -110,16 +122,18 @@ def check_names(final):
 def check_values(config, complete):
     """Raises a UserError for values that are missing or not True or False.
 
-    `config` is {(scope, selector): {parameter: value}}, as gin holds it. A value that
-    is required and not set is an error if `complete`, else it becomes None in `config`.
+    A parameter is True or False if its annotation is `bool`, or if its default is and
+    it has no annotation. `config` is {(scope, selector): {parameter: value}}, as gin
+    holds it. A value that is required and not set is an error if `complete`, else it
+    becomes None in `config`.
     """
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
         for parameter, value in bindings.items():
             name = written(scope, selector, parameter)
-            default = getattr(known.get(parameter), "default", None)
+            is_flag = parameter in known and _type(known[parameter]) in (bool, "bool")
             read = without_macros(value)
-            if isinstance(default, bool) and not isinstance(read, (bool, _REFERENCE)):
+            if is_flag and not isinstance(read, (bool, _REFERENCE)):
                 raise UserError(
                     f"{name} must be True or False. Received: {name}={read!r}"
                 )
@@ -127,6 +141,13 @@ def check_values(config, complete):
                 if complete:
                     raise UserError(f"{name} is required and not set. {_how_to(name)}")
                 bindings[parameter] = None
+
+
+def _type(parameter):
+    """Returns the annotation of a parameter; without one, the type of its default."""
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    return type(parameter.default)
 
 
 @functools.cache
@@ -254,8 +275,70 @@ def check_references(config):
         ) from None
 
 
+def check_arguments(config):
+    """Raises a UserError if a @reference has no value for an argument without default.
+
+    For `config` see `check_values`. Nothing in it refers in a circle.
+    """
+    references = gin.config.iterate_references(config)
+    named = {r.config_key[1] for r in references}
+    seen, keys = set(), [key for key in config if key[1] not in {*named, "gin.macro"}]
+    while keys:
+        key = scope, selector = keys.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        for parameter, value in gin.get_bindings(
+            f"{scope}/{selector}", resolve_references=False
+        ).items():
+            value = without_macros(value)
+            place = parameter + "[]" * (not isinstance(value, _REFERENCE))
+            for used in gin.config.iterate_references(value):
+                # A reference without a scope keeps that of the call.
+                inner = used.config_key[0] or scope, used.config_key[1]
+                _check_has_values(used, inner, selector, place)
+                keys.append(inner)
+
+
+def _check_has_values(used, key, owner, place):
+    """Raises a UserError if a reference in a parameter of `owner` lacks an argument."""
+    parameter = place.removesuffix("[]")
+    needed = _needed(used.configurable.wrapped)
+    given = []
+    if not used.evaluate:  # else gin calls it, without arguments
+        holder = parameters(gin.config._REGISTRY[owner].wrapped).get(parameter)
+        default = getattr(holder, "default", None)
+        if callable(default) and holder.default is not holder.empty:
+            given = _needed(default)
+        elif owner.startswith("remixer_tf."):
+            given = _GIVEN.get(place, [])
+        else:  # A user's own part may call it with anything.
+            return
+    if not {*given} <= {*needed}:  # They are given by their places.
+        given = needed[: len(given)]
+    bound = gin.get_bindings("/".join(key), resolve_references=False)
+    for name in needed:
+        if name not in {*given, *bound}:
+            place, name = written("", owner, parameter), written(*key, name)
+            raise UserError(
+                f"{used!r} in {place} needs a value for {name}. {_how_to(name)}"
+            )
+
+
+@functools.cache
+def _needed(function):
+    """Returns the names of a function's arguments that have no default, a list."""
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
 def _how_to(name):
     how = f"Set it with --gin.{name}=VALUE, or with `{name} = VALUE` in a gin file."
+    if name == "Run.model":
+        how += f" {TWO_FILES}"
     if name == "VOCABULARY_FILE":
         how += " `remixer_tf train_vocabulary` makes one."
     return how

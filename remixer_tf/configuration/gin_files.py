@@ -51,8 +51,9 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         files: list of paths: absolute, or below the current folder, a folder of
             `search_paths`, or the package's gin folder.
         bindings: list of str, such as "Run.seed = 1".
-        complete: bool, whether each value that is `%gin.REQUIRED` must be set. If not,
-            a missing one is None, for a command that reads only the model.
+        complete: bool, whether each value that is `%gin.REQUIRED` must be set, and each
+            argument without a default of what a @reference names. If not, a missing
+            value is None, for a command that reads only the model.
         modules: names of modules to import first, as `import` lines of a file do.
     """
     nowhere = Location(None, 0, None, "")
@@ -83,6 +84,8 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     for warning in checks.check_read(final, parts):
         console.say(warning, "warning", sys.stderr)
     checks.check_values(gin.config._CONFIG, complete)
+    if complete:
+        checks.check_arguments(gin.config._CONFIG)
     gin.finalize()
     starts = get_value("relative_paths.folders", ["."])
     runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
@@ -135,9 +138,7 @@ def call(name, /, *args, **kwargs):
             raise
         raise UserError(
             f"{missing[1]} needs a value for {missing[2]}. Set it in a gin file, or "
-            f"with --gin.{missing[1]}.PARAMETER=VALUE. (A run needs a model file and a "
-            "run file, such as --gin_file=models/t5_1_1_tiny.gin "
-            "--gin_file=runs/mini_cogs.gin.)"
+            f"with --gin.{missing[1]}.PARAMETER=VALUE. {checks.TWO_FILES}"
         ) from None
 
 

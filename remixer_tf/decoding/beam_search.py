@@ -82,7 +82,7 @@ class HuggingFaceRules:
         ValueError: another early_stopping.
     """
 
-    def __init__(self, length_penalty=1.0, early_stopping=False):
+    def __init__(self, length_penalty=1.0, early_stopping: bool | str = False):
         check_choices((True, False, "never"), early_stopping=early_stopping)
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping

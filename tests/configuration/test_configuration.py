@@ -251,7 +251,6 @@ def test_a_file_of_both_may_name_them_in_any_order(tmp_path):
     (tmp_path / "a.gin").write_text(
         "train.dataset = @train_dataset\nRun.model = @EncoderDecoder\n"
     )
-    parse(f"--gin_file={tmp_path}/a.gin")
     parse(f"--gin_file={tmp_path}/a.gin,{MODEL}", "--gin_file=runs/imported.gin", WORDS)
 
 

@@ -69,7 +69,76 @@ def test_of_values_in_a_circle(bindings, circle):
 
 
 def test_what_a_scope_sets_otherwise_does_not_refer_to_itself():
-    read(["--gin.train.evaluations=@a/train()", "--gin.a/train.evaluations=3"])
+    read(
+        [
+            "--gin.Batching.pack=@a/Batching()",
+            "--gin.a/Batching.pack=True",
+            "--gin.Batching.batch_size=8",
+        ]
+    )
+
+
+LAYER = "encoder/TransformerStack.sublayers={'layer': "
+ATTENTION = "GatedMLP.attention=@PositionalAttention"
+
+
+@pytest.mark.parametrize(
+    ("bindings", "used", "missing"),
+    [
+        (["text_to_text.decode_fn=@beam_search"], "@beam_search", "beam_search.rules"),
+        (
+            ["text_to_text.decode_fn=@a/beam_search", "b/beam_search.rules=@T5Rules()"],
+            "@a/beam_search",
+            "a/beam_search.rules",
+        ),
+        (
+            ["SEARCH=@beam_search", "DecodedEvaluation.decode_fn=%SEARCH"],
+            "@beam_search",
+            "beam_search.rules",
+        ),
+        ([LAYER + "@FeedForward}"], "@FeedForward", "encoder/FeedForward.d_ff"),
+        (
+            [LAYER + "@FeedForward}", "decoder/FeedForward.d_ff=8"],
+            "@FeedForward",
+            "encoder/FeedForward.d_ff",
+        ),
+        (
+            [LAYER + "@GatedMLP}", "GatedMLP.d_ff=8", ATTENTION],
+            "@PositionalAttention",
+            "encoder/PositionalAttention.d_kv",
+        ),
+        (
+            [LAYER + "@MoE}", "MoE.d_ff=8", "MoE.num_experts=2"]
+            + ["MoE.router=@HashRouter"],
+            "@HashRouter",
+            "encoder/HashRouter.vocab_size",
+        ),
+        (["train.optimizer=@bert_adamw"], "@bert_adamw", "bert_adamw.learning_rate"),
+        (["Checkpointing.best=@Best()"], "@Best()", "Best.metric"),
+    ],
+)
+def test_of_an_argument_without_a_value(bindings, used, missing):
+    files = [REMIXER, "--gin_file=runs/mini_cogs.gin", *BYTES]
+    message = message_of(read, [*files, *(f"--gin.{b}" for b in bindings)])
+    assert message.startswith(f"{used} in ")
+    assert f"needs a value for {missing}. Set it with" in message
+
+
+@pytest.mark.parametrize(
+    "bindings",
+    [
+        ["text_to_text.decode_fn=@a/beam_search", "beam_search.rules=@T5Rules()"],
+        ["text_to_text.decode_fn=@sample"],
+        [LAYER + "@FeedForward}", "encoder/FeedForward.d_ff=8"],
+        [LAYER + "@GatedMLP}", "GatedMLP.d_ff=8", ATTENTION]
+        + ["PositionalAttention.num_heads=1", "PositionalAttention.d_kv=8"],
+        ["text_to_text.decode_fn=@beam_search", "beam_search.rules=@HuggingFaceRules()"]
+        + ["HuggingFaceRules.early_stopping='never'"],
+    ],
+)
+def test_of_nothing(bindings):
+    files = [REMIXER, "--gin_file=runs/mini_cogs.gin", *BYTES]
+    read([*files, *(f"--gin.{binding}" for binding in bindings)])
 
 
 @pytest.mark.parametrize("closing", ["", "]" * 5000])

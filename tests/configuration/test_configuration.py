@@ -344,7 +344,12 @@ def test_call_names_what_is_missing():
 
 
 def test_a_bug_is_not_explained_away():
-    parse(f"--gin_file={MODEL}", "--gin.EncoderDecoder.encoder=@num_tokens")
+    parse(
+        f"--gin_file={MODEL}",
+        "--gin.EncoderDecoder.encoder=@num_tokens",
+        "--gin.num_tokens.image_size=2",
+        "--gin.num_tokens.patch_size=1",
+    )
     with pytest.raises(TypeError, match="unexpected keyword") as error:
         configuration.call("EncoderDecoder", decoder=len, vocab_size=1, d_model=1)
     assert not isinstance(error.value, configuration.UserError)

@@ -7,7 +7,9 @@ from remixer_tf import configuration
 from tests.evaluation.test_evaluate import SMALL
 
 FILES = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"]
-BEAMS = ["DecodedEvaluation.decode_fn = @beam_search"]
+RULES = "beam_search.rules = @T5Rules()"
+BEAMS = ["DecodedEvaluation.decode_fn = @beam_search", RULES]
+SCOPED = ["DecodedEvaluation.decode_fn = @a/beam_search", RULES]
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -48,8 +50,8 @@ def test_what_can_change_a_result_counts():
             BEAMS,
             [*BEAMS, "beam_search.beams = 3"],
             [*BEAMS, "beam_search.beams = %BEAMS", "BEAMS = 2"],
-            ["DecodedEvaluation.decode_fn = @a/beam_search"],
-            ["DecodedEvaluation.decode_fn = @a/beam_search", "a/beam_search.beams = 3"],
+            SCOPED,
+            [*SCOPED, "a/beam_search.beams = 3"],
             ["Run.model = @a/EncoderDecoder"],
             ["Run.task = 'cogs'"],
             ["a/LossEvaluation.task = 'cogs'"],

@@ -66,6 +66,7 @@ def test_an_old_search_has_its_limits(tmp_path):
 def test_old_searches_keep_limits_of_their_own(tmp_path):
     path = tmp_path / "operative_config.gin"
     path.write_text("text_to_text.decode_fn = @beam_search\n"
+                    "beam_search.rules = @T5Rules()\n"
                     "beam_search.no_repeat_ngram_size = 3\n"
                     "greedy_decode.no_repeat_ngram_size = 0\n"
                     "greedy_decode.min_length = 0\n")  # fmt: skip

@@ -14,6 +14,7 @@ from remixer_tf.layers.base import (
     fill_cache,
     read_cache,
     require_causal,
+    softmax,
     split_examples,
     update_cache,
 )
@@ -108,7 +109,7 @@ class _Attention(Sublayer):
 
     def _read(self, logits, value, training=False, ancestry=None):
         """`softmax(logits) V W_o`; logits float32 `[batch, heads, length, source]`."""
-        weights = ops.softmax(logits)
+        weights = softmax(logits)
         sow(self, "intermediates", "attention", weights)
         weights = ops.cast(weights, value.dtype)
         weights = self.dropout(weights, training=training)

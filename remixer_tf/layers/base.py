@@ -387,6 +387,11 @@ def agree(layer, **facts):
             )
 
 
+def softmax(x):
+    """`ops.softmax` over the last axis; of one number it is 1, without a warning."""
+    return ops.exp(x - x) if x.shape[-1] == 1 else ops.softmax(x)
+
+
 def require_max_length(layer):
     """Raises a ValueError unless a layer, in its `build`, knows its `max_length`."""
     if layer.max_length is None:
@@ -489,18 +494,30 @@ def get_activation(name):
 
     Mesh TensorFlow's gelu, and so T5.1.1's, is the tanh approximation; the gMLP
     paper's BERT protocol uses the exact form. They differ by up to 1e-3.
+
+    It takes and returns float16, but computes in float32, as PyTorch's do. Of -400 the
+    derivative of gelu multiplies by 400 before a factor of 0 comes, which exceeds
+    float16, and so does `gelu(-400) * 400` where TensorFlow's graphs reorder products.
     """
     if name == "gelu":
-        return lambda x: ops.gelu(x, approximate=True)
-    if name == "gelu_exact":
-        return lambda x: ops.gelu(x, approximate=False)
-    try:
-        return keras.activations.get(name)
-    except (TypeError, ValueError):
-        raise UserError(
-            "activation must be 'gelu', 'gelu_exact' or the name of one of Keras' "
-            f"activations, such as 'relu'. Received: activation={name!r}"
-        ) from None
+        act = functools.partial(ops.gelu, approximate=True)
+    elif name == "gelu_exact":
+        act = functools.partial(ops.gelu, approximate=False)
+    else:
+        try:
+            act = keras.activations.get(name)
+        except (TypeError, ValueError):
+            raise UserError(
+                "activation must be 'gelu', 'gelu_exact' or the name of one of Keras' "
+                f"activations, such as 'relu'. Received: activation={name!r}"
+            ) from None
+
+    def activate(x):
+        if keras.backend.standardize_dtype(x.dtype) != "float16":
+            return act(x)
+        return ops.cast(act(ops.cast(x, "float32")), "float16")
+
+    return activate
 
 
 def wide(policy):

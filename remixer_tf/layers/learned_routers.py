@@ -5,6 +5,7 @@ from keras import ops
 
 from remixer_tf.errors import check_integers, check_numbers
 from remixer_tf.kernels.jitter import jitter
+from remixer_tf.layers.base import softmax
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
 from remixer_tf.layers.routers import Router, Routing
 from remixer_tf.layers.sowing import sow
@@ -63,7 +64,7 @@ class LearnedRouter(Router):
         if self.jitter and training:
             x *= jitter(ops.shape(x), self.jitter, self.seed_generator)
         logits = ops.matmul(x, self.kernel)  # float32 [groups, tokens, num_experts]
-        probabilities = ops.softmax(logits)
+        probabilities = softmax(logits)
         gates, experts = ops.top_k(probabilities, self.k)
         experts = ops.cast(experts, "int32")
         if training:

@@ -14,6 +14,7 @@ from remixer_tf.layers.base import (
     require_causal,
     require_max_length,
     require_positions,
+    softmax,
     update_cache,
     wide,
 )
@@ -223,7 +224,7 @@ class LengthMixing(Sublayer):
         if self.softmax:
             if allowed is not None:
                 weights = ops.where(allowed, weights, MASKED)
-            return ops.softmax(weights)
+            return softmax(weights)
         if allowed is not None:
             weights = weights * ops.cast(allowed, weights.dtype)
         return weights

@@ -12,7 +12,7 @@ from keras import ops
 from remixer_tf.errors import UserError, check_choices, check_integers
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
-from remixer_tf.layers.base import require_max_length
+from remixer_tf.layers.base import require_max_length, softmax
 from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
@@ -147,7 +147,7 @@ class SparseSpatialGate(SpatialGatingUnit):
             x *= ops.cast(mask[:, None, : self.num_deciding], "float32")
         router = ops.convert_to_tensor(self.router)[: x.shape[2]]
         logits = ops.matmul(x, router)
-        probabilities = ops.softmax(logits)
+        probabilities = softmax(logits)
         everyone = ops.ones_like(logits[..., 0], dtype="int32")
         experts = assign_balanced(ops.stop_gradient(logits), everyone)
         taken = ops.one_hot(experts, self.num_experts, dtype="float32")

@@ -10,14 +10,16 @@ from keras import ops
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.layers import (
     Context,
+    FeedForward,
     GatedFeedForward,
     LengthMixing,
     MoE,
     RemixerBlock,
     Sublayer,
+    TokenMixingMLP,
 )
 from remixer_tf.models import PostNormBlock, TransformerStack
-from tests.compiled import compiled
+from tests.compiled import compiled, in_graph, outputs_and_gradients
 from tests.models.tiny import (
     read_by,
     tiny_batch,
@@ -91,6 +93,60 @@ def test_what_wo_sums_may_exceed_float16(make):
         x = ops.ones((1, 2, 4), layer.compute_dtype)
         y = np.array(layer(x, context=Context()))
         np.testing.assert_allclose(y, np.full(y.shape, 102_400.0), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(GatedFeedForward, 4),
+        functools.partial(MoE, 1, 4, activation="gelu", gated=True),
+        functools.partial(
+            RemixerBlock, 4, residual="hidden", max_length=2, causal=True
+        ),
+        pytest.param(
+            functools.partial(TokenMixingMLP, 4, gated=True, max_length=2),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_gate_that_is_closed(make):
+    """gelu(-400) is 0, and its derivative: so are their products with 400.
+
+    The answers are finite in a graph too, whose order of products is TensorFlow's.
+    """
+    layer = make(name="layer", dtype=POLICY)
+    layer.build((None, None, 4))
+    size = 200.0 if "TokenMixing" in type(layer).__name__ else 100.0
+    for weight in layer.weights:
+        if "wi" in weight.path:
+            sign = 1.0 if "wi_1" in weight.path else -1.0
+            weight.assign(np.full(weight.shape, sign * size))
+    x = ops.ones((1, 2, 4), "float16")
+    call = functools.partial(layer, context=Context())
+    y = np.array(in_graph(call, layer)(x))
+    np.testing.assert_array_equal(y, np.zeros_like(y))
+    _, gradients = outputs_and_gradients(lambda: layer(x, context=Context()), layer)
+    for path, gradient in gradients.items():
+        if gradient is not None:
+            np.testing.assert_array_equal(gradient, np.zeros_like(gradient), path)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_exact", "mish"])
+def test_derivatives_of_large_activations(name):
+    """act(400) is 400 and its derivative 1; products with 100 stay below 65,504."""
+    layer = FeedForward(1, name, dtype=POLICY)
+    layer.build((None, None, 1))
+    layer.wi.kernel.assign([[1.0]])
+    layer.wo.kernel.assign([[100.0]])
+    x = ops.cast([[[400.0], [-400.0]]], "float16")
+    y = np.array(layer(x, context=Context()))[0, :, 0]
+    np.testing.assert_allclose(y, [40_000.0, 0.0], rtol=1e-3)
+    _, gradients = outputs_and_gradients(
+        lambda: layer(x, context=Context()) / 4e4, layer
+    )
+    # softsign'(1) = 1 / 4, times the kernel, x and the derivative.
+    expected = 100.0 * 400.0 / 4e4 / 4
+    np.testing.assert_allclose(gradients[layer.wi.kernel.path], expected, rtol=1e-2)
 
 
 def test_a_remixers_composition_may_exceed_float16():

@@ -93,8 +93,9 @@ def read_generation(settings):
             "no_repeat_ngram_size",
         )
     )
+    own_least = settings.get("min_new_tokens")  # Also 0 prevails over min_length.
     common = {
-        "min_length": least_new or max(0, least - 1),
+        "min_length": max(0, least - 1) if own_least is None else least_new,
         "no_repeat_ngram_size": unrepeated,
         "repetition_penalty": take(real, "repetition_penalty", 1.0, 1e-3, 1e3),
     }

@@ -91,6 +91,7 @@ SUMMARIES = {
             },
             {"penalty_alpha": 0.6},
         ),
+        ({"min_length": 9, "min_new_tokens": 0}, None, {}, {}),
         (
             {"do_sample": True, "num_beams": 2, "early_stopping": "never"},
             "decoding/huggingface.gin",

@@ -94,6 +94,7 @@ def _saved_model(run, model_dir, folder, step, weights, options):
     names = (c.__name__ for c in getattr(run.model, "__mro__", ()))
     kind = next((KINDS[name] for name in names if name in KINDS), "text_to_text")
     model, _ = configuration.call(kind, run, model_dir, step=step, weights=weights)
+    model.arguments = configuration.get_arguments(f"{kind}.decode_fn")
     text = configuration.configuration_str()
     signatures = saved_model.export(model, folder, text, **options)
     size = saved_model.size_on_disk(folder) / 1e6

@@ -1,11 +1,13 @@
 """The likeliest answers, by Mesh TensorFlow's or by Hugging Face's rules."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from keras import ops
 
 from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.greedy import greedy_decode
+from remixer_tf.decoding.row_settings import column, of_rows, with_rows
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
 from remixer_tf.errors import UserError, check_choices, check_integers, check_numbers
 
@@ -20,6 +22,7 @@ def exists(scores):
     return scores > -1e20
 
 
+@dataclasses.dataclass(frozen=True)
 class T5Rules:
     """The preset `t5`: Mesh TensorFlow's beam search, that of T5 (`beam_search.py`).
 
@@ -36,14 +39,15 @@ class T5Rules:
         ValueError: alpha is negative.
     """
 
-    def __init__(self, alpha=0.6):
-        check_numbers(alpha=alpha)
-        self.alpha = alpha
+    alpha: float = 0.6
+
+    def __post_init__(self):
+        check_numbers(alpha=self.alpha)
 
     def rank(self, log_probs, lengths):
         """Ranks answers, float32 `[batch, answers]`, of lengths `[batch]`."""
         lengths = ops.cast(lengths, "float32")[:, None]
-        return log_probs / ops.power((5.0 + lengths) / 6.0, self.alpha)
+        return log_probs / ops.power((5.0 + lengths) / 6.0, column(self.alpha))
 
     def is_answer(self, ended, cut, beams):
         """Which of the best continuations are answers: each that ends with EOS."""
@@ -56,14 +60,15 @@ class T5Rules:
             ranks: float32 `[batch, beams]`, of the answers found, see `exists`.
             best: float32 `[batch]`, the likeliest beam's log-probability.
             lengths: int32 `[batch]`, its tokens.
-            max_length: int.
+            max_length: int, or int32 `[batch]`.
         """
         found = exists(ranks)
         worst = ops.min(ops.where(found, ranks, float("inf")), axis=1)
-        bound = self.rank(best[:, None], ops.full_like(lengths, max_length))[:, 0]
+        bound = self.rank(best[:, None], lengths * 0 + max_length)[:, 0]
         return ops.logical_and(ops.any(found, axis=1), worst > bound)
 
 
+@dataclasses.dataclass(frozen=True)
 class HuggingFaceRules:
     """The preset `huggingface`: the beam search of Hugging Face's `generate`.
 
@@ -79,18 +84,20 @@ class HuggingFaceRules:
             them; "never", when it could not even at the maximum length.
 
     Raises:
-        ValueError: another early_stopping.
+        ValueError: another early_stopping, or length_penalty is no number.
     """
 
-    def __init__(self, length_penalty=1.0, early_stopping: bool | str = False):
-        check_choices((True, False, "never"), early_stopping=early_stopping)
-        self.length_penalty = length_penalty
-        self.early_stopping = early_stopping
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+
+    def __post_init__(self):
+        check_numbers(float("-inf"), length_penalty=self.length_penalty)
+        check_choices((True, False, "never"), early_stopping=self.early_stopping)
 
     def rank(self, log_probs, lengths):
         """Ranks answers, see `T5Rules`."""
         lengths = ops.cast(lengths, "float32")[:, None]
-        return log_probs / ops.power(lengths, self.length_penalty)
+        return log_probs / ops.power(lengths, column(self.length_penalty))
 
     def is_answer(self, ended, cut, beams):
         """Which of the best continuations, bool `[batch, continuations]`, are answers.
@@ -109,8 +116,9 @@ class HuggingFaceRules:
         full = exists(worst)
         if self.early_stopping is True:
             return full
-        if self.early_stopping == "never" and self.length_penalty > 0:
-            lengths = ops.full_like(lengths, max_length)
+        if self.early_stopping == "never":
+            grows = ops.cast(self.length_penalty > 0, "int32")
+            lengths = lengths + grows * (max_length - lengths)
         return ops.logical_and(full, self.rank(best[:, None], lengths)[:, 0] <= worst)
 
 
@@ -151,7 +159,9 @@ def beam_search(
         )
     if beams == 1:  # as both do: neither's rules are greedy with one beam
         return greedy_decode(model, batch, max_length, eos_id, limits)
-    keeping = _Beams(rules, beams, eos_id, max_length)
+    rules = with_rows(rules, batch)
+    last = of_rows(batch, "max_length", max_length)
+    keeping = _Beams(rules, beams, eos_id, max_length, last)
     # A sum, to have the batch size even if it is unknown while tracing.
     rows = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0
     search = Search(keeping.choose, keeping.start(rows), beams, branches=True)
@@ -182,13 +192,14 @@ class _Beams(NamedTuple):
     rules: Any
     beams: int
     eos_id: int
-    max_length: int
+    longest: int
+    max_length: Any  # int, or int32 `[batch]`, at most the longest
 
     def start(self, rows):
         """The first `_Found`, of rows int32 `[batch, 1]` of zeros."""
         start = rows + ops.arange(self.beams, dtype="int32")
         none = ops.full_like(start, NONE, dtype="float32")
-        places = ops.arange(self.max_length, dtype="int32")
+        places = ops.arange(self.longest, dtype="int32")
         answers = Answers(start[..., None] * 0 * places, none)
         return _Found(ops.equal(start, 0), answers, none)
 
@@ -217,7 +228,7 @@ class _Beams(NamedTuple):
         # A rule may divide by any power of the length: answers stay apart from none.
         ranks = ops.maximum(rules.rank(totals, written), LOWEST_RANK)
         ranks = ops.where(is_answer, ranks, NONE)
-        here = ops.equal(ops.arange(self.max_length, dtype="int32"), place[:, None])
+        here = ops.equal(ops.arange(self.longest, dtype="int32"), place[:, None])
         texts = pick(hypotheses.tokens, parents)
         texts = ops.where(here[:, None, :], tokens[..., None], texts)
         texts, scores, ranks = (

@@ -7,6 +7,7 @@ import operator
 import numpy as np
 from keras import ops
 
+from remixer_tf.decoding.row_settings import with_rows
 from remixer_tf.errors import UserError, check_integers
 
 IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
@@ -46,42 +47,18 @@ class Constraint:
 
     The allowed answers are a trie over token ids. A hypothesis stands on a node of it;
     the trie's edges lie in one table, those of a node side by side, and edge `e` leads
-    to node `e + 1`. `max_length` counts EOS, `eos_id`.
+    to node `e + 1`. `max_length` counts EOS, `eos_id`. The batch may have min_length of
+    each row, see `row_settings`.
     """
 
-    def __init__(self, eos_id, max_length, limits):
-        min_length, allowed = limits.min_length, limits.allowed
-        check_integers(0, min_length=min_length)
-        if min_length >= max_length:
-            raise UserError(
-                "min_length must be at least 0 and less than the tokens that are "
-                f"decoded at most. Received: min_length={min_length}, "
-                f"max_length={max_length}."
-            )
+    def __init__(self, eos_id, max_length, limits, batch=()):
+        check_limits(limits, max_length, eos_id)
         self.eos_id = eos_id
-        self.min_length = min_length
-        self.allowed = allowed is not None
+        self.min_length = with_rows(limits, batch).min_length
+        self.has_minimum = "min_length" in batch or limits.min_length > 0
+        self.allowed = limits.allowed is not None
         if self.allowed:
-            answers = _token_ids(allowed)
-            self._check(answers, max_length)
-            self._build(answers)
-
-    def _check(self, answers, max_length):
-        lengths = {len(answer) for answer in answers}
-        if not answers or self.min_length > min(lengths) or max(lengths) >= max_length:
-            raise UserError(
-                f"Allowed answers must have {self.min_length} to {max_length - 1} "
-                f"tokens beside EOS. Received: {len(answers)} answers of "
-                f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens. Set "
-                "min_length and max_decode_length."
-            )
-        tokens = set().union(*answers)
-        out = not all(0 < token < 2**31 for token in tokens)
-        if out or self.eos_id in tokens:
-            raise UserError(
-                "Allowed answers are token ids, int32 above 0 (padding), without EOS "
-                f"({self.eos_id}). Received: {sorted(tokens)[:3]}, .."
-            )
+            self._build(_token_ids(limits.allowed))
 
     def _build(self, answers):
         root = {}
@@ -117,7 +94,7 @@ class Constraint:
                 )
             _, children = self._children(nodes)
             log_probs = ops.where(mark(log_probs, children), log_probs, IMPOSSIBLE)
-        if self.min_length:
+        if self.has_minimum:
             early = (place < self.min_length)[:, None, None]
             ends = ops.arange(size, dtype="int32") == self.eos_id
             too_early = ops.logical_and(early, ends)
@@ -140,6 +117,36 @@ class Constraint:
         last = ops.take(self._last, nodes, axis=0)[..., None]
         edges = ops.minimum(first + ops.arange(self._width, dtype="int32"), last)
         return edges, ops.take(self._tokens, edges, axis=0)
+
+
+def check_limits(limits, max_length, eos_id=1):
+    """Raises a ValueError unless answers of 1 to `max_length` tokens fit the limits."""
+    min_length = limits.min_length
+    check_integers(0, min_length=min_length)
+    if min_length >= max_length:
+        raise UserError(
+            "min_length must be at least 0 and less than the tokens that are "
+            f"decoded at most. Received: min_length={min_length}, "
+            f"max_length={max_length}."
+        )
+    if limits.allowed is None:
+        return
+    answers = _token_ids(limits.allowed)
+    lengths = {len(answer) for answer in answers}
+    if not answers or min_length > min(lengths) or max(lengths) >= max_length:
+        raise UserError(
+            f"Allowed answers must have {min_length} to {max_length - 1} "
+            f"tokens beside EOS. Received: {len(answers)} answers of "
+            f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens. Set "
+            "min_length and max_decode_length."
+        )
+    tokens = set().union(*answers)
+    out = not all(0 < token < 2**31 for token in tokens)
+    if out or eos_id in tokens:
+        raise UserError(
+            "Allowed answers are token ids, int32 above 0 (padding), without EOS "
+            f"({eos_id}). Received: {sorted(tokens)[:3]}, .."
+        )
 
 
 def _token_ids(allowed):

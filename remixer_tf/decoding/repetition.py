@@ -3,21 +3,25 @@
 from keras import ops
 
 from remixer_tf.decoding.constraints import IMPOSSIBLE, mark
+from remixer_tf.decoding.row_settings import column, with_rows
 from remixer_tf.errors import check_integers, check_range
 
 
 class Repetition:
-    """Keeps an answer from repeating what was read, see `AnswerLimits`."""
+    """Keeps an answer from repeating what was read, see `AnswerLimits`.
 
-    def __init__(self, limits):
-        size, penalty = limits.no_repeat_ngram_size, limits.repetition_penalty
-        check_integers(0, no_repeat_ngram_size=size)
-        check_range("repetition_penalty", penalty, "a number > 0", lambda x: x > 0)
-        self.size, self.penalty = size, penalty
+    The batch may have repetition_penalty of each row, see `row_settings`.
+    """
+
+    def __init__(self, limits, batch=()):
+        check_repetition(limits)
+        self.size = limits.no_repeat_ngram_size
+        self.penalizes = "repetition_penalty" in batch or limits.repetition_penalty != 1
+        self.penalty = column(with_rows(limits, batch).repetition_penalty, 2)
 
     def __bool__(self):
         """Whether it changes anything."""
-        return self.size > 0 or self.penalty != 1
+        return self.size > 0 or self.penalizes
 
     def penalize(self, scores, read, step):
         """Lowers the scores of tokens that were read.
@@ -25,7 +29,7 @@ class Repetition:
         `scores` are float32 `[batch, beams, vocab_size]`, of the next tokens. Of
         `read`, see `tokens_read`, tokens 0 to `step` are there.
         """
-        if self.penalty == 1:
+        if not self.penalizes:
             return scores
         positions = ops.arange(read.shape[-1], dtype="int32")
         read = ops.where(positions <= step, read, scores.shape[-1])
@@ -49,6 +53,13 @@ class Repetition:
             again = ops.logical_and(again, ops.equal(then, now[..., None]))
         last = ops.where(again, read[..., self.size - 1 :], log_probs.shape[-1])
         return ops.where(mark(log_probs, last), IMPOSSIBLE, log_probs)
+
+
+def check_repetition(limits):
+    """Raises a ValueError for numbers of `AnswerLimits` that are out of range."""
+    check_integers(0, no_repeat_ngram_size=limits.no_repeat_ngram_size)
+    penalty = limits.repetition_penalty
+    check_range("repetition_penalty", penalty, "a number > 0", lambda x: x > 0)
 
 
 def tokens_read(prompt, prompt_lengths, answers):

@@ -4,10 +4,17 @@ import dataclasses
 
 from keras import ops
 
+from remixer_tf.decoding.constraints import IMPOSSIBLE
 from remixer_tf.decoding.row_random import row_uniforms
+from remixer_tf.decoding.row_settings import column, with_rows
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode
 from remixer_tf.errors import check_integers, check_numbers, check_range
 from remixer_tf.kernels.largest import largest
+from remixer_tf.layers.base import softmax
+
+# Below it the likeliest tokens have all of the probability, and logits that are divided
+# by it are finite.
+COLDEST = 1e-30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,30 +43,54 @@ class Sampling:
         check_integers(top_k=1 if self.top_k is None else self.top_k)
         check_range("top_p", self.top_p, "a number in (0, 1]", lambda x: 0 < x <= 1)
 
-    def draw(self, logits, uniform):
+    def draw(self, logits, uniform, batch=()):
         """Draws tokens by the inverse of the cumulative distribution.
 
-        Logits are float32 `[batch, beams, vocab_size]`; `uniform` is float32 `[batch,
-        beams, 1]` in [0, 1). Returns int32 `[batch, beams]`.
+        Args:
+            logits: float32 `[batch, beams, vocab_size]`.
+            uniform: float32 `[batch, beams, 1]`, in [0, 1).
+            batch: dictionary that may have `temperature`, `top_k` and `top_p` of each
+                row, see `row_settings`; `top_k` is at most this distribution's, and 0
+                for that.
+
+        Returns:
+            int32 `[batch, beams]`.
         """
-        if self.temperature == 0:
+        own = with_rows(self, batch)
+        if "temperature" not in batch and self.temperature == 0:
             return largest(logits)
-        logits = logits / self.temperature
+        warmth, top_p = column(own.temperature, 2), column(own.top_p, 2)
+        if "temperature" in batch:
+            scaled = logits / ops.maximum(warmth, COLDEST)
+        else:
+            scaled = logits / max(warmth, COLDEST)
         ids = None  # The vocabulary is sorted only if need be.
-        if self.top_k is not None or self.top_p < 1:
+        if self.top_k is not None or "top_k" in batch or "top_p" in batch or top_p < 1:
             size = logits.shape[-1]
-            logits, ids = ops.top_k(logits, min(self.top_k or size, size))
-        probs = ops.softmax(logits, axis=-1)
-        if self.top_p < 1:
+            scaled, ids = ops.top_k(scaled, min(self.top_k or size, size))
+        if "top_k" in batch:
+            ranks = ops.arange(scaled.shape[-1], dtype="int32")
+            top_k = column(own.top_k, 2)
+            kept = ops.logical_or(ranks < top_k, top_k == 0)
+            scaled = ops.where(kept, scaled, IMPOSSIBLE)
+        probs = softmax(scaled)
+        if "top_p" in batch or top_p < 1:
             before = ops.cumsum(probs, axis=-1) - probs
-            probs = ops.where(before < self.top_p, probs, 0.0)
+            kept = before < top_p
+            if "top_p" in batch:  # Rounding may have reached 1 before the last.
+                kept = ops.logical_or(kept, top_p >= 1)
+            probs = ops.where(kept, probs, 0.0)
         below = ops.cumsum(probs, axis=-1)
         # The first to pass; if rounding lets none, the first of all.
         passed = ops.cast(below > uniform * below[..., -1:], "int32")
         chosen = ops.argmax(passed, axis=-1)
         if ids is not None:
             chosen = ops.take_along_axis(ids, chosen[..., None], axis=-1)[..., 0]
-        return ops.cast(chosen, "int32")
+        chosen = ops.cast(chosen, "int32")
+        if "temperature" in batch:
+            cold = ops.equal(own.temperature, 0)[:, None]
+            chosen = ops.where(cold, largest(logits), chosen)
+        return chosen
 
 
 def sample(
@@ -81,7 +112,8 @@ def sample(
 
     Args:
         model, batch, max_length, eos_id: see `decode`.
-        sampling: a `Sampling`, p; None for `Sampling()`.
+        sampling: a `Sampling`, p; None for `Sampling()`. Its numbers may be inputs,
+            see `row_settings`.
         num_samples: int, answers of each example. With several, `Decoded` has
             `answers`, in the order drawn.
         seed: int. If the batch has `seeds`, uint32 `[batch, 2]` of `seed_words`, they
@@ -105,7 +137,7 @@ def sample(
     def choose(log_probs, hypotheses, place, state):
         here = ops.clip(place, 0, max_length - 1)[:, None, None]
         uniform = ops.take_along_axis(uniforms, here, axis=-1)
-        tokens = sampling.draw(log_probs, uniform)
+        tokens = sampling.draw(log_probs, uniform, batch)
         return Choice(tokens, ended=ops.equal(tokens, eos_id))
 
     search = Search(choose, beams=num_samples)

@@ -9,6 +9,7 @@ from keras import ops
 
 from remixer_tf.decoding.constraints import AnswerLimits, Constraint
 from remixer_tf.decoding.repetition import Repetition, tokens_read
+from remixer_tf.decoding.row_settings import column, of_rows
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import DecodeState, reads_at_once
 
@@ -112,8 +113,10 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
     Args:
         model: an `EncoderDecoder` or a `DecoderOnly`.
         batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`; what
-            else the model's `prompt` reads.
-        max_length: int, the number of tokens to decode at most, after the prompt.
+            else the model's `prompt` reads; and settings of each row's own, if any, see
+            `row_settings`.
+        max_length: int, the number of tokens to decode at most, after the prompt. Those
+            of the batch are at most that.
         search: a `Search`.
         eos_id: int, the token that ends an answer.
         limits: an `AnswerLimits`; None for none. As in Hugging Face's `generate`, the
@@ -129,7 +132,7 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
     """
     check_writes(model)
     limits = limits or AnswerLimits()
-    writing = _Writing(model, model.prompt(batch), max_length, search, eos_id, limits)
+    writing = _Writing(model, batch, max_length, search, eos_id, limits)
     longest = writing.steps.shape[0]
     length = min(FIRST_CACHE_LENGTH, longest)
     context, cache = model.start_decoding(batch, length, search.beams)
@@ -169,7 +172,8 @@ class _Now(NamedTuple):
 class _Writing:
     """The steps of `decode`, see there."""
 
-    def __init__(self, model, prompt, max_length, search, eos_id, limits):
+    def __init__(self, model, batch, max_length, search, eos_id, limits):
+        prompt = model.prompt(batch)
         self.model, self.prompt, self.search = model, prompt, search
         self.prompt_lengths = ops.sum(ops.cast(prompt > 0, "int32"), axis=1)
         # A call reads at most so many tokens of a prompt; 0: its steps read it.
@@ -178,8 +182,9 @@ class _Writing:
         self.positions = ops.arange(max_length, dtype="int32")
         self.numbers = ops.arange(search.beams, dtype="int32")
         self.steps = ops.arange(prompt.shape[1] + max_length, dtype="int32")
-        self.constraint = Constraint(eos_id, max_length, limits)
-        self.repetition = Repetition(limits)
+        self.max_length = column(of_rows(batch, "max_length", max_length))
+        self.constraint = Constraint(eos_id, max_length, limits, batch)
+        self.repetition = Repetition(limits, batch)
 
     def start(self, cache):
         """The first `_Now`: nothing is read."""
@@ -291,7 +296,7 @@ class _Writing:
         nodes = ops.where(free, self.constraint.advance(nodes, last), nodes)
         here = ops.equal(self.positions, place[:, None])[:, None, :]
         tokens = ops.where(here, last[:, :, None], tokens)
-        cut = place[:, None] >= self.positions.shape[0] - 1
+        cut = place[:, None] >= self.max_length - 1
         ended = ops.logical_and(free, ops.logical_or(choice.ended, cut))
         running = ops.logical_and(running, ops.logical_not(ended))
         hypotheses = Hypotheses(tokens, scores, running)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import secrets
 import tempfile
 import types
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import tensorflow as tf
 from remixer_tf import configuration
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
-from remixer_tf.decoding import check_writes
+from remixer_tf.decoding import AnswerLimits, check_writes
 from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import (
     UserError,
@@ -96,10 +97,14 @@ class RestoredRun(Run):
         return engine, step
 
 
+_MOST_KEPT = 8  # graphs, or rather what `_once` keeps
+
+
 def _once(method):
     """Keeps what a method returns while the model has the same variables.
 
     Graphs are traced for these: `enable_lora` adds variables, `quantize` replaces them.
+    It keeps `_MOST_KEPT` results, those that were asked for last.
     """
 
     @functools.wraps(method)
@@ -109,9 +114,13 @@ def _once(method):
             self._kept.clear()
             self._traced_for = variables
         key = method, *args
-        if key not in self._kept:
-            self._kept[key] = method(self, *args)
-        return self._kept[key]
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = method(self, *args)
+        self._kept[key] = found  # behind those that were asked for earlier
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.pop(next(iter(self._kept)), None)
+        return found
 
     return kept
 
@@ -128,7 +137,11 @@ class LoadedRun:
         settings: its `Settings`.
         model_dir: str, folder of the run; None for published weights, in memory.
         modules, trust: see `load`; `fit` hands them on.
+        drawn_seed: int, the seed of the last answers that `generate` or `stream` drew
+            without one; None before. Given as `seed` it draws them again.
     """
+
+    drawn_seed = None
 
     def __init__(self, settings, model_dir=None, step=None, source=None, **allowed):
         self.settings, self.model_dir = settings, model_dir
@@ -229,6 +242,8 @@ class LoadedRun:
                 `min_length`, `allowed` (a list of str or of ids),
                 `no_repeat_ngram_size`, `repetition_penalty`. `batch_size` is 64.
                 `skip_special_tokens` leaves out <extra_id_0> and other sentinels.
+                Without a `seed`, here or in the run's `sample.seed`, each call draws
+                other answers; the attribute `drawn_seed` repeats them.
 
         Returns:
             str for each text; a list of str, best first, where a text has several
@@ -248,8 +263,8 @@ class LoadedRun:
         check_integers(batch_size=size)
         check_flags(scores=scores)
         texts, one = listed(texts)
-        model, seed = self._answerer(max_length, **search)
-        ask = model if seed is None else functools.partial(model.draw, seed=seed)
+        model, inputs = self._answerer(max_length, **search)
+        ask = functools.partial(model.ask, settings=inputs) if inputs else model
         length = model.tokens.input_length
         long = LongTexts(on_long, f"texts are longer than {length} tokens")
         answers, rest = [], iter(texts)
@@ -294,11 +309,11 @@ class LoadedRun:
         check_unicode(text)
         return self._pieces(*self._answerer(max_length, **search), text)
 
-    def _pieces(self, answerer, seed, text):
+    def _pieces(self, answerer, inputs, text):
         tokens, _ = answerer.read(tf.constant([text]))
-        batch = searchable(tokens, seed)
+        batch = searchable(tokens, inputs)
         prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
-        steps = self._decoding_steps()
+        steps = self._decoding_step(), self._prefill(tokens.shape[1])
 
         def decode(tell):
             model = searches.TellingModel(self.model, *steps, prompt, tell)
@@ -714,15 +729,16 @@ class LoadedRun:
         return matrices
 
     def _answerer(self, max_length=None, skip_special_tokens=None, **search):
-        """The `TextToText` of a search, and the words of its seed or None."""
+        """The `TextToText` of a search, and inputs of its graph, see `as_inputs`."""
         check_writes(self.model)
+        searches.check_names(search)
         given = {}
         if skip_special_tokens is not None:
             check_flags(skip_special_tokens=skip_special_tokens)
             given["skip_special_tokens"] = skip_special_tokens
         if max_length is not None:
             searches.check_most("max_length", max_length, searches.LONGEST_ANSWER)
-            given["max_decode_length"] = max_length
+            given["max_decode_length"] = self._room(max_length)
         if "beams" in search:
             searches.check_most("beams", search["beams"], self.model.vocab_size)
         if "num_samples" in search:
@@ -731,25 +747,58 @@ class LoadedRun:
         if search.get("allowed") is not None:
             codec = self.run.codec(self.model)
             search["allowed"] = searches.allowed_ids(search["allowed"], codec)
-        seed = None
-        if "seed" in search:  # An input of the graph, which thus serves all seeds.
-            seed, search["seed"] = seed_words(search["seed"]), 0
-        return self._text_to_text(_Options(given), _Options(search)), seed
+        same, inputs = searches.as_inputs(search)
+        answerer, limits, wants_seed = self._text_to_text(
+            _Options(given), _Options(same)
+        )
+        longest = max_length or answerer.tokens.max_decode_length
+        searches.check_answers(limits, search, longest)
+        if max_length is not None:
+            inputs["max_length"] = np.int32(max_length)
+        if wants_seed and "seeds" not in inputs:
+            self.drawn_seed = secrets.randbits(32)
+            inputs["seeds"] = seed_words(self.drawn_seed)
+        return answerer, inputs
+
+    def _room(self, length):
+        """The tokens that a graph has room for, to serve answers of this length."""
+        if "inputs" not in self.task.output_features:
+            return length  # The longer the answer, the shorter the prompt.
+        prompt = 0
+        if not hasattr(self.model, "encoder"):
+            prompt = self.run.feature_lengths["inputs"]
+        layers = getattr(self.model, "decoder", self.model)._flatten_layers()
+        limits = [x.max_length for x in layers if getattr(x, "max_length", None)]
+        most = min(limits, default=searches.LONGEST_ANSWER + prompt) - prompt
+        return max(length, min(searches.room(length), most))
 
     @_once
     def _text_to_text(self, given, search):
+        """A `TextToText`, the run's `AnswerLimits`, and whether it lacks a seed."""
         given = dict(given)
         with self.settings.in_force():
-            if found := searches.configured_search(search):
+            own = configuration.get_arguments("text_to_text.decode_fn")
+            found = searches.configured_search(search)
+            wants_seed = searches.draws(search, found) and not (
+                "seed" in own or configuration.is_set("sample.seed")
+            )
+            if found:
                 given["decode_fn"] = self.settings.in_force()(found)
-            name = "text_to_text"
-            return configuration.call(name, self.run, self.model_dir, **given)[0]
+            answerer, _ = configuration.call(
+                "text_to_text", self.run, self.model_dir, **given
+            )
+        return answerer, own.get("limits") or AnswerLimits(), wants_seed
 
     @_once
-    def _decoding_steps(self):
-        model, compiled = self.model, functools.partial(tf.function, autograph=False)
-        prefill = compiled(model.prefill) if reads_at_once(model) else None
-        return compiled(model.decode_step), prefill
+    def _decoding_step(self):
+        return tf.function(self.model.decode_step, autograph=False)
+
+    @_once
+    def _prefill(self, width):
+        """The compiled `prefill` of prompts of a width; None if steps read them."""
+        if not reads_at_once(self.model):
+            return None
+        return tf.function(self.model.prefill, autograph=False)
 
     @_once
     def _scoring(self):

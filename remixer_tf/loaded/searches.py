@@ -6,8 +6,13 @@ import functools
 import queue
 import threading
 
+import numpy as np
+
 from remixer_tf import configuration
-from remixer_tf.decoding import AnswerLimits, Sampling
+from remixer_tf.decoding import AnswerLimits, HuggingFaceRules, Sampling, T5Rules
+from remixer_tf.decoding.constraints import check_limits
+from remixer_tf.decoding.repetition import check_repetition
+from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import UserError, check_integers, nearest
 from remixer_tf.loaded.inputs import check_unicode
 
@@ -17,6 +22,84 @@ _BEAMS = {"beams", "n_best", "rules"}
 _SAMPLING = {"temperature", "top_k", "top_p"}
 _DRAWS = _SAMPLING | {"num_samples", "seed"}
 _OF_ALL = {"min_length", "allowed", "no_repeat_ngram_size", "repetition_penalty"}
+_SEARCH = _BEAMS | _DRAWS | _OF_ALL
+_OF_GENERATE = {"batch_size", "max_length", "on_long", "scores", "skip_special_tokens"}
+_OF_TRANSFORMERS = {
+    "do_sample": "temperature, top_k or top_p, which draw",
+    "early_stopping": "rules=HuggingFaceRules(early_stopping=..)",
+    "length_penalty": "rules=HuggingFaceRules(length_penalty=..)",
+    "max_new_tokens": "max_length",
+    "min_new_tokens": "min_length",
+    "num_beams": "beams",
+    "num_return_sequences": "n_best of beams, num_samples of draws",
+}
+_SHORTEST = 16  # tokens of an answer that a graph has room for, at least
+
+
+def check_names(options):
+    """Raises a TypeError for what is no option of a search."""
+    for name in options:
+        if name in _OF_TRANSFORMERS:
+            raise TypeError(
+                f"generate() has no argument {name!r}. Nearest: "
+                f"{_OF_TRANSFORMERS[name]}."
+            )
+        if name not in _SEARCH:
+            close = nearest(name, _SEARCH | _OF_GENERATE)
+            raise TypeError(f"generate() has no argument {name!r}.{close}")
+
+
+def room(length):
+    """Rounds tokens up, to the powers of two from 16 on: few graphs serve all."""
+    return max(_SHORTEST, 1 << (length - 1).bit_length())
+
+
+def as_inputs(options):
+    """Takes the numbers that a graph has as inputs out of options of a search.
+
+    Returns the options, with a number that is the same for all in place of each; and
+    {name: number}, see `row_settings`, with the words of the seed as `seeds`. Raises a
+    ValueError for a number out of its range.
+    """
+    options, inputs = dict(options), {}
+
+    def take(name, stands_for):
+        inputs[name], options[name] = options[name], stands_for
+
+    Sampling(**{name: options[name] for name in _SAMPLING & options.keys()})
+    limits = AnswerLimits(**{name: options[name] for name in _OF_ALL & options.keys()})
+    check_integers(0, min_length=limits.min_length)
+    check_repetition(limits)
+    if "temperature" in options:
+        take("temperature", 1.0)
+    if options.get("top_k") is not None:
+        options["top_k"] = min(options["top_k"], 2**30)
+        take("top_k", room(options["top_k"]))
+    if "top_p" in options and options["top_p"] < 1:
+        take("top_p", 0.5)
+    if limits.min_length:
+        take("min_length", 1)
+    if limits.repetition_penalty != 1:
+        take("repetition_penalty", 2.0)
+    if type(rules := options.get("rules")) is T5Rules:
+        inputs["alpha"], options["rules"] = rules.alpha, T5Rules()
+    elif type(rules) is HuggingFaceRules:
+        inputs["length_penalty"] = rules.length_penalty
+        options["rules"] = dataclasses.replace(rules, length_penalty=1.0)
+    if "seed" in options:
+        inputs["seeds"] = seed_words(options["seed"])
+        options["seed"] = 0
+    types = {"top_k": np.int32, "min_length": np.int32, "seeds": np.uint32}
+    return options, {k: types.get(k, np.float32)(x) for k, x in inputs.items()}
+
+
+def check_answers(own, options, max_length):
+    """Raises a ValueError unless answers fit the `AnswerLimits` of a call.
+
+    `own` are those of the run, whose place the call's options take.
+    """
+    given = {name: options[name] for name in _OF_ALL & options.keys()}
+    check_limits(dataclasses.replace(own, **given), max_length)
 
 
 def configured_search(options):
@@ -28,12 +111,6 @@ def configured_search(options):
     configured = configuration.get_value("text_to_text.decode_fn")
     if not options:
         return configured
-    known = _BEAMS | _DRAWS | _OF_ALL
-    for name in options:
-        if name not in known:
-            raise TypeError(
-                f"generate() has no argument {name!r}.{nearest(name, known)}"
-            )
     beams, draws = _BEAMS & options.keys(), _DRAWS & options.keys()
     if beams and draws:
         raise UserError(
@@ -60,6 +137,12 @@ def configured_search(options):
         if given := {name: options.pop(name) for name in names & options.keys()}:
             options[part] = dataclasses.replace(own.get(part) or kind(), **given)
     return functools.partial(search, **{**base, **options})
+
+
+def draws(options, found):
+    """Whether the `found` search of options of `generate` is `sample`."""
+    name = getattr(getattr(found, "func", found), "__name__", "")
+    return bool(_DRAWS & options.keys()) or name == "sample"
 
 
 def check_most(name, value, most):

@@ -1,6 +1,8 @@
 """Requests to an export: limits, and batches of concurrent ones."""
 
+import inspect
 import uuid
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -15,39 +17,104 @@ WAIT_MICROSECONDS = 5_000  # for a batch to fill up
 MANY = 2**20  # so that a long queue waits and is not refused
 
 
-def limit_requests(function, max_rows=MAX_ROWS, num_ids=None):
+class Setting(NamedTuple):
+    """A number of a request: an argument that may be left out.
+
+    Attributes:
+        spec: `tf.TensorSpec` of rank 1.
+        default: the number where a request leaves it out.
+        low, high: the least and the greatest number that a request may give.
+    """
+
+    spec: Any
+    default: Any
+    low: Any
+    high: Any
+
+
+def limit_requests(function, max_rows=MAX_ROWS, num_ids=None, settings=()):
     """Refuses requests that would exhaust the server's memory, and unknown ids.
 
-    Returns such a `tf.function`. It raises InvalidArgumentError, in one line.
+    Returns such a `tf.function`. It raises InvalidArgumentError, in one line. A setting
+    may be one number for all rows, and is left out of a request to TensorFlow Serving.
 
     Args:
         function: a `tf.function` with an `input_signature`, of arguments `[batch, ..]`.
         max_rows: int, the most rows of a request.
         num_ids: int; int32 arguments are ids below it. None without such arguments.
+        settings: list of `Setting`s, those of the function's last arguments.
     """
 
     check_integers(max_rows=max_rows)
+    specs = function.input_signature
+    settings = {setting.spec.name: setting for setting in settings}
 
-    @tf.function(input_signature=function.input_signature, autograph=False)
-    def limited(*inputs):
-        checks = []
-        for spec, value in zip(function.input_signature, inputs, strict=True):
-            rows = tf.shape(value)[0]
-            message = f"A request has at most {max_rows} rows. Rows of {spec.name}:"
-            checks.append(tf.debugging.Assert(rows <= max_rows, [message, rows]))
-            if spec.dtype == tf.string:
-                size = tf.reduce_max(tf.strings.length(value))
-                message = f"A text has at most {MAX_BYTES} bytes. In {spec.name}:"
-                checks.append(tf.debugging.Assert(size <= MAX_BYTES, [message, size]))
-            elif spec.dtype == tf.int32 and num_ids:
-                known = tf.reduce_all((value >= 0) & (value < num_ids))
-                low, high = tf.reduce_min(value), tf.reduce_max(value)
-                message = f"Ids are 0 to {num_ids - 1}. {spec.name} has, from and to:"
-                checks.append(tf.debugging.Assert(known, [message, low, high]))
+    one_or_each = "one number, or one for each text"
+
+    def refuse(valid, message, *values):
+        return tf.debugging.Assert(valid, [message, *values])
+
+    def checked(spec, value, rows):
+        """An argument, once it is checked; `rows` are the request's."""
+        if spec.dtype == tf.string or spec.name in settings:
+            rank = tf.rank(value)
+            valid, kind = rank == 1, "a list of texts, [batch]"
+            if spec.name in settings:
+                valid, kind = rank <= 1, one_or_each
+            message = f"{spec.name} must be {kind}. Received a tensor of rank:"
+            with tf.control_dependencies([refuse(valid, message, rank)]):
+                value = tf.reshape(value, [-1])
+        size = tf.shape(value)[0]
+        message = f"A request has at most {max_rows} rows. Rows of {spec.name}:"
+        checks = [refuse(size <= max_rows, message, size)]
+        if spec.name in settings:
+            low, high = settings[spec.name].low, settings[spec.name].high
+            message = f"{spec.name} must be {low} to {high}. Received:"
+            valid = tf.reduce_all((value >= low) & (value <= high))
+            checks.append(refuse(valid, message, value))
+            message = f"{spec.name} must be {one_or_each}. Received:"
+            checks.append(refuse((size == 1) | (size == rows), message, size))
+        elif spec.dtype == tf.string:
+            longest = tf.reduce_max(tf.strings.length(value))
+            message = f"A text has at most {MAX_BYTES} bytes. In {spec.name}:"
+            checks.append(refuse(longest <= MAX_BYTES, message, longest))
+        elif spec.dtype == tf.int32 and num_ids:
+            known = tf.reduce_all((value >= 0) & (value < num_ids))
+            low, high = tf.reduce_min(value), tf.reduce_max(value)
+            message = f"Ids are 0 to {num_ids - 1}. {spec.name} has, from and to:"
+            checks.append(refuse(known, message, low, high))
         with tf.control_dependencies(checks):
-            return function(*map(tf.identity, inputs))
+            if spec.name in settings:
+                return tf.broadcast_to(value, [rows])
+            return tf.identity(value)
 
-    return limited
+    def limited(*inputs):
+        values = []
+        for spec, value in zip(specs, inputs, strict=True):
+            rows = tf.shape(values[0])[0] if values else None
+            values.append(checked(spec, value, rows))
+        return function(*values)
+
+    # These take any rank, since TensorFlow's own error for another one is long.
+    taken = [
+        tf.TensorSpec(None, spec.dtype, spec.name)
+        if spec.dtype == tf.string or spec.name in settings
+        else spec
+        for spec in specs
+    ]
+    limited.__signature__ = inspect.Signature(
+        [_parameter(spec, settings.get(spec.name)) for spec in specs]
+    )
+    return tf.function(limited, input_signature=taken, autograph=False)
+
+
+def _parameter(spec, setting):
+    """An argument of a signature; TensorFlow saves a tensor that is its default."""
+    default = inspect.Parameter.empty
+    if setting is not None:
+        default = tf.constant([setting.default], spec.dtype)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(spec.name, kind, default=default)
 
 
 def batch_calls(function, sizes):

@@ -23,6 +23,7 @@ class Signatures(NamedTuple):
         example: bytes, the strings of warm-up requests.
         files: list of str, assets.
         num_ids: int, int32 inputs are ids below it; None without such inputs.
+        settings: list of `Setting`s, inputs that a request may leave out.
     """
 
     functions: dict
@@ -31,6 +32,7 @@ class Signatures(NamedTuple):
     example: bytes = b"A question ."
     files: Any = ()
     num_ids: int | None = None
+    settings: Any = ()
 
 
 def export(
@@ -65,7 +67,9 @@ def export(
         functions = {n: batch_calls(f, batch_sizes) for n, f in functions.items()}
     # Outermost: a refused request does not fail those computed with it.
     functions = {
-        name: limit_requests(function, max_rows, signatures.num_ids)
+        name: limit_requests(
+            function, max_rows, signatures.num_ids, signatures.settings
+        )
         for name, function in functions.items()
     }
     with tempfile.TemporaryDirectory() as folder, whole_folder(path) as place:
@@ -80,12 +84,19 @@ def export(
         ]
         tf.saved_model.save(root, place, functions)
         if warm_up:
-            _write_warm_up(place, functions, signatures.example, batch_sizes or [1])
+            _write_warm_up(place, functions, signatures, batch_sizes or [1])
     return signatures._replace(functions=functions)
 
 
-def _write_warm_up(folder, functions, text, batch_sizes):
-    """Writes assets.extra/tf_serving_warmup_requests: strings of `text`, and zeros."""
+def _of_a_row(spec):
+    """The axes of an input behind `batch`."""
+    return spec.shape[1:] if spec.shape.rank else []
+
+
+def _write_warm_up(folder, functions, signatures, batch_sizes):
+    """Writes assets.extra/tf_serving_warmup_requests: example strings, else zeros."""
+    text = signatures.example
+    defaults = {setting.spec.name: setting.default for setting in signatures.settings}
     predict_pb2, log_pb2 = import_messages()
     path = os.path.join(folder, "assets.extra", "tf_serving_warmup_requests")
     tf.io.gfile.makedirs(os.path.dirname(path))
@@ -97,9 +108,10 @@ def _write_warm_up(folder, functions, text, batch_sizes):
                 request.model_spec.signature_name = name
                 for spec in function.input_signature:
                     # Axes of any length have 32.
-                    shape = [size, *(n or 32 for n in spec.shape[1:])]
-                    zero = tf.zeros([], spec.dtype)
-                    value = tf.fill(shape, text if spec.dtype == tf.string else zero)
+                    shape = [size, *(n or 32 for n in _of_a_row(spec))]
+                    value = text if spec.dtype == tf.string else 0
+                    value = defaults.get(spec.name, value)
+                    value = tf.fill(shape, tf.constant(value, spec.dtype))
                     request.inputs[spec.name].CopyFrom(tf.make_tensor_proto(value))
                 log = log_pb2.PredictionLog(
                     predict_log=log_pb2.PredictLog(request=request)
@@ -127,14 +139,18 @@ def size_on_disk(folder):
 def describe_signatures(signatures):
     """Yields lines of text: a table of the signatures, and those that are missing."""
     rows = [("signature", "", "tensor", "dtype and shape")]
+    defaults = {setting.spec.name: setting.default for setting in signatures.settings}
     for name, function in signatures.functions.items():
         outputs = function.get_concrete_function().structured_outputs
         tensors = [("in", spec.name, spec) for spec in function.input_signature]
         tensors += [("out", key, spec) for key, spec in sorted(outputs.items())]
         for direction, tensor, spec in tensors:
-            sizes = ["any" if n is None else str(n) for n in spec.shape[1:]]
+            sizes = ["any" if n is None else str(n) for n in _of_a_row(spec)]
             shape = ", ".join(["batch", *sizes])
-            rows.append((name, direction, tensor, f"{spec.dtype.name} [{shape}]"))
+            kind = f"{spec.dtype.name} [{shape}]"
+            if direction == "in" and tensor in defaults:
+                kind += f", {defaults[tensor]} if left out"
+            rows.append((name, direction, tensor, kind))
             name = ""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

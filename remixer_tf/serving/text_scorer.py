@@ -62,7 +62,8 @@ class TextScorer:
                 f"{' and '.join(sorted(needed))}."
             )
         engine = engine or engine_of(model)
-        self._score = engine.compile(lambda batch: score(model, batch)[:3])
+        # One graph serves all sizes of batches.
+        self._score = engine.compile(lambda x: score(model, x)[:3], any_rows=True)
 
     def _set_codec(self, codec):
         self.codec = codec

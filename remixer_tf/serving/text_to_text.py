@@ -14,13 +14,14 @@ from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
+from remixer_tf.decoding.sampling import Sampling
 from remixer_tf.errors import UserError, check_integers
+from remixer_tf.serving.requests import Setting
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.token_graph import TokenGraph, searchable
 
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 _TARGETS = tf.TensorSpec([None], tf.string, name="targets")
-_SEED = tf.TensorSpec([2], tf.uint32, name="seed")
 
 
 def text_to_text(
@@ -102,7 +103,13 @@ class TextToText(tf.Module):
     `[batch]`, `scores`, float32 `[batch]`, the log-probability of the answer's tokens,
     and `trimmed`, bool `[batch]`, whether the input was too long. A `decode_fn` with
     several answers adds `all_outputs` and `all_scores`, `[batch, answers]`.
+
+    Attributes:
+        arguments: dictionary of arguments of `decode_fn`, such as `sampling` and
+            `seed`: what the signature `generate` takes where a request has no other.
     """
+
+    arguments = {}
 
     def __init__(
         self,
@@ -137,14 +144,22 @@ class TextToText(tf.Module):
     def __call__(self, inputs):
         return self._answer(inputs)
 
-    @tf.function(input_signature=[_STRINGS, _SEED], autograph=False)
-    def draw(self, inputs, seed):
-        """A call whose `sample` takes a seed, uint32 `[2]` of `seed_words`."""
-        return self._answer(inputs, seed)
+    def ask(self, inputs, settings):
+        """A call with settings in place of the search's own, see `searchable`.
 
-    def _answer(self, inputs, seed=None):
+        They are inputs of one graph, which serves all values.
+        """
+        settings = {name: tf.convert_to_tensor(x) for name, x in settings.items()}
+        specs = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in settings.items()}
+        return self._ask.get_concrete_function(_STRINGS, specs)(inputs, settings)
+
+    @tf.function(autograph=False)
+    def _ask(self, inputs, settings):
+        return self._answer(inputs, settings)
+
+    def _answer(self, inputs, settings=None):
         tokens, trimmed = self.read(inputs)
-        return self._write(self.tokens.decode(tokens, seed), trimmed)
+        return self._write(self.tokens.decode(searchable(tokens, settings)), trimmed)
 
     def _write(self, decoded, trimmed):
         """Returns a call's answers from a `Decoded` of tensors."""
@@ -170,6 +185,10 @@ class TextToText(tf.Module):
 
         - `serving_default`: a call. Its answers are UTF-8, as TensorFlow Serving's REST
           interface needs them: seqio's decoding drops other bytes.
+        - `generate`: a call that also takes settings, one number or `[batch]`, in
+          place of the search's own: `max_length`, int32, tokens of an answer at most;
+          and if `sample` decodes, `temperature` and `top_p`, float32, `top_k`, int32, 0
+          for all tokens, and `seed`, int64.
         - `score` takes `inputs` and `targets`, strings `[batch]`. It returns, each
           `[batch]`, `scores`, float32, the log-likelihood of the targets given the
           inputs, `num_tokens`, int32, `greedy`, bool (see `Scores`), and `trimmed`,
@@ -178,10 +197,6 @@ class TextToText(tf.Module):
         - `predict_tokens`: see `TokenGraph.function`.
         """
         model = self._model()
-
-        @tf.function(input_signature=[_STRINGS], autograph=False)
-        def answer(inputs):
-            return self(inputs)
 
         @tf.function(input_signature=[_STRINGS, _TARGETS], autograph=False)
         def score_texts(inputs, targets):
@@ -200,14 +215,39 @@ class TextToText(tf.Module):
                 * batch["decoder_loss_weights"],
             }
 
+        settings = self._settings()
+
+        @tf.function(
+            input_signature=[_STRINGS, *(setting.spec for setting in settings)],
+            autograph=False,
+        )
+        def generate(inputs, *values):
+            tokens, trimmed = self.read(inputs)
+            batch = searchable(tokens)
+            for setting, value in zip(settings, values, strict=True):
+                batch[setting.spec.name] = value
+            if "seed" in batch:
+                seed = tf.bitcast(batch.pop("seed"), tf.uint32)  # low word first
+                batch["seeds"] = tf.reshape(seed, [-1, 2])
+            return self._write(self.tokens.decode(batch), trimmed)
+
+        @tf.function(input_signature=[_STRINGS], autograph=False)
+        def answer(inputs):
+            if len(settings) > 1:  # Draws of any top_k would sort the vocabulary.
+                return self(inputs)
+            (longest,) = settings
+            return generate(inputs, tf.fill(tf.shape(inputs), longest.default))
+
         functions = {
             "serving_default": answer,
+            "generate": generate,
             "score": score_texts,
             "predict_tokens": self.tokens.function(),
         }
         missing = {}
         if reason := self.tokens.cannot_decode():
-            missing = {n: reason for n in ("serving_default", "predict_tokens")}
+            answering = "serving_default", "generate", "predict_tokens"
+            missing = dict.fromkeys(answering, reason)
         try:
             check_scores(model)
         except ValueError as error:
@@ -220,7 +260,27 @@ class TextToText(tf.Module):
             [self.tokens.weights, self.codec],
             files=self.codec.files,
             num_ids=model.vocab_size,
+            settings=settings,
         )
+
+    def _settings(self):
+        """The `Setting`s of the signature `generate`."""
+        longest = self.tokens.max_decode_length
+        numbers = [("max_length", tf.int32, longest, 1, longest)]
+        if getattr(self.tokens.decode_fn, "__name__", "") == "sample":
+            own = self.arguments.get("sampling") or Sampling()
+            seed = self.arguments.get("seed", 0) % 2**64
+            ids, of_seeds = self._model().vocab_size, (tf.int64.min, tf.int64.max)
+            numbers += [
+                ("temperature", tf.float32, own.temperature, 0.0, 1e30),
+                ("top_k", tf.int32, own.top_k or 0, 0, own.top_k or ids),
+                ("top_p", tf.float32, own.top_p, 0.0, 1.0),
+                ("seed", tf.int64, seed - 2**64 * (seed >= 2**63), *of_seeds),
+            ]
+        return [
+            Setting(tf.TensorSpec([None], dtype, name), default, low, high)
+            for name, dtype, default, low, high in numbers
+        ]
 
 
 class TextThroughArrays(TextToText):
@@ -239,17 +299,17 @@ class TextThroughArrays(TextToText):
         self._replicas = engine.num_replicas
         self._decode = engine.compile(self.tokens.search, any_rows=True)
 
-    def __call__(self, inputs, seed=None):
+    def __call__(self, inputs, settings=None):
         tokens, trimmed = self.read(inputs)
         rows = len(tokens)
         # The last row is repeated until the replicas can share the rows.
         fill = [(0, -rows % self._replicas), (0, 0)]
         tokens = np.pad(tokens, fill, mode="edge" if rows else "constant")
-        decoded = self._decode(searchable(tokens, seed))
+        decoded = self._decode(searchable(tokens, settings))
         tensors = keras.tree.map_structure(lambda x: tf.constant(x[:rows]), decoded)
         return self._write(tensors, trimmed)
 
-    draw = __call__
+    ask = __call__
 
     def signatures(self):
         raise UserError(

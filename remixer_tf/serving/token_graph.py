@@ -7,19 +7,19 @@ from remixer_tf.engines.tensorflow.strategy import uses_xla
 from remixer_tf.serving.stored_weights import StoredWeights
 
 
-def searchable(tokens, seed=None):
+def searchable(tokens, settings=None):
     """Returns the batch that a search takes.
 
     Args:
         tokens: int32 `[batch, input_length]`, padded with 0.
-        seed: uint32 `[2]`, `seed_words` in place of the seed of `sample`; None for its
-            own.
+        settings: dictionary of scalars in place of the search's own, the same for all
+            rows, see `row_settings`; and of `seeds`, uint32 `[2]`, `seed_words` in
+            place of the seed of `sample`. None for none.
     """
     batch = {"encoder_input_tokens": tokens}
-    if seed is not None:
-        batch["seeds"] = tf.tile(
-            tf.convert_to_tensor(seed)[None], [tf.shape(tokens)[0], 1]
-        )
+    for name, value in (settings or {}).items():
+        value = tf.convert_to_tensor(value)[None]
+        batch[name] = tf.repeat(value, tf.shape(tokens)[0], axis=0)
     return batch
 
 
@@ -68,14 +68,14 @@ class TokenGraph(tf.Module):
             return str(error)
         return ""
 
-    def decode(self, tokens, seed=None):
-        """Decodes ids, see `searchable`, to a `Decoded`."""
+    def decode(self, batch):
+        """Decodes a batch, see `searchable`, to a `Decoded`."""
         decode = self.search
         if self.jit_compile:
             # A new one for each trace: it reads weights that the graph has cast.
             decode = tf.function(decode, jit_compile=True, autograph=False)
         with self.weights.reading():
-            return decode(searchable(tokens, seed))
+            return decode(batch)
 
     def function(self, batch_size=None):
         """Returns the graph, traced when it is first called or saved.
@@ -96,7 +96,7 @@ class TokenGraph(tf.Module):
             autograph=False,
         )
         def predict_tokens(inputs):
-            decoded = self.decode(inputs)
+            decoded = self.decode(searchable(inputs))
             answers = {"outputs": decoded.tokens, "scores": decoded.scores}
             if decoded.answers:
                 answers["all_outputs"] = decoded.answers.tokens

@@ -1,5 +1,6 @@
 """`remixer_tf.load`: a run answers from Python as it does from the shell."""
 
+import functools
 import warnings
 
 import gin
@@ -104,11 +105,71 @@ def test_a_new_seed_traces_nothing_anew(bytes_run, tmp_path, monkeypatch):
     assert found[seed] == infer(bytes_run, tmp_path, *search)
 
 
+@pytest.mark.slow
+def test_new_numbers_trace_few_graphs(bytes_run, monkeypatch):
+    """Answers of fewer tokens are beginnings of longer ones."""
+    run = rt.load(bytes_run)
+    start, traced = run.model.start_decoding, []
+
+    def record(*args):
+        traced.append(args)
+        return start(*args)
+
+    monkeypatch.setattr(run.model, "start_decoding", record)
+    cold = functools.partial(answers, run, "A cat", temperature=0)
+    whole, cut = cold(max_length=48), [cold(max_length=n) for n in range(1, 41, 2)]
+    assert all(whole.startswith(text) for text in cut) and len({*cut}) > 10
+    assert [*map(len, cut)] == sorted(map(len, cut))
+    assert len(traced) <= 4  # room for 16, 32 and 64 tokens
+    traced.clear()
+    drawn = {
+        answers(
+            run,
+            "A cat",
+            temperature=i / 10,
+            top_k=i + 20,
+            top_p=1 - i / 100,
+            min_length=1 + i % 5,
+            repetition_penalty=1 + i / 30,
+            seed=3,
+        )
+        for i in range(1, 31)
+    }
+    assert len(drawn) > 15 and len(traced) <= 2
+    for beams in range(2, 14):
+        run._answerer(beams=beams)
+    assert len(run._kept) == 8
+
+
+def test_draws_without_a_seed_have_one_each(bytes_asked):
+    found = set()
+    for _ in range(2):
+        _, inputs = bytes_asked._answerer(temperature=3.0)
+        words = inputs["seeds"].tolist()
+        assert words == [bytes_asked.drawn_seed % 2**32, bytes_asked.drawn_seed >> 32]
+        found.add(tuple(words))
+    assert len(found) == 2
+    assert "seeds" not in bytes_asked._answerer(beams=2)[1]
+
+
+@pytest.mark.slow
+def test_draws_without_a_seed_differ(bytes_run):
+    run = rt.load(bytes_run)
+    assert run.drawn_seed is None
+    one, other = (answers(run, "A cat", temperature=3.0) for _ in range(2))
+    assert one != other
+    assert answers(run, "A cat", temperature=3.0, seed=run.drawn_seed) == other
+    bound = ["text_to_text.decode_fn = @sample", "sample.seed = 0"]
+    run = rt.load(bytes_run, bindings=bound)
+    one, other = (answers(run, "A cat") for _ in range(2))
+    assert one == other and run.drawn_seed is None
+
+
 @on_tensorflow
 def test_a_stream_draws_by_its_seed(bytes_asked):
     run = bytes_asked
     for seed in (1, 2):
-        search = {"temperature": 2.0, "seed": seed}
+        search = {"temperature": 2.0, "seed": seed, "max_length": 10 + seed}
         assert "".join(run.stream("A cat", **search)) == answers(run, "A cat", **search)
 
 

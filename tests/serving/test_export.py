@@ -70,7 +70,12 @@ def exported(tiny_run, capsys):
         run_command("export", [f"--model_dir={tiny_run}"])
         *table, size, folder = capsys.readouterr().out.splitlines()
         signatures = [line.split()[0] for line in table if not line.startswith(" ")]
-        assert signatures[1:] == ["serving_default", "score", "predict_tokens"]
+        assert signatures[1:] == [
+            "serving_default",
+            "generate",
+            "score",
+            "predict_tokens",
+        ]
         assert size.endswith("MB, weights in float32") and folder == str(path)
     return path
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.serving.requests import MAX_BYTES, limit_requests
+from remixer_tf.serving.requests import MAX_BYTES, Setting, limit_requests
 
 
 def test_rows_bytes_and_ids():
@@ -33,3 +33,33 @@ def test_rows_bytes_and_ids():
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             ask(texts, ids)
+
+
+def test_shapes_and_settings():
+    number = tf.TensorSpec([None], tf.float32, name="temperature")
+    signature = [tf.TensorSpec([None], tf.string, name="inputs"), number]
+
+    @tf.function(input_signature=signature, autograph=False)
+    def function(inputs, temperature):
+        return {"outputs": tf.strings.join([inputs, tf.strings.as_string(temperature)])}
+
+    settings = [Setting(number, 0.5, 0.0, 2.0)]
+    limited = limit_requests(function, settings=settings)
+    one_or_each = "temperature must be one number, or one for each text."
+    for texts, value in ((["a", "b"], 1.0), (["a", "b"], [1.0]), (["a"], [1.0])):
+        outputs = limited(tf.constant(texts), tf.constant(value))["outputs"].numpy()
+        assert outputs.tolist() == [f"{x}1.000000".encode() for x in texts]
+    for texts, value, message in (
+        (
+            [["a"]],
+            1.0,
+            r"inputs must be a list of texts, .batch.. Received a .*rank:. .2",
+        ),
+        ("a", 1.0, r"inputs must be a list of texts, .batch.. Received a .*rank:. .0"),
+        (["a"], [[1.0]], one_or_each),
+        (["a", "b", "c"], [1.0, 2.0], one_or_each),
+        (["a"], 2.5, "temperature must be 0.0 to 2.0. Received"),
+        (["a"], np.nan, "temperature must be 0.0 to 2.0. Received"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            limited(tf.constant(texts), tf.constant(value, tf.float32))

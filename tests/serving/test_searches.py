@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import remixer_tf as rt
 from remixer_tf.commands import run_command
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -86,3 +88,22 @@ def test_infer_eval_and_a_saved_model_agree(preset, several, tiny_run, tmp_path)
         assert [text for text, _ in row] == [escape(text) for text in texts]
         np.testing.assert_allclose([score for _, score in row], scores, atol=1e-3)
     np.testing.assert_array_equal(found["outputs"], found["all_outputs"][:, 0])
+    if preset == "sampling":
+        check_settings(tiny_run, model, questions)
+
+
+def check_settings(folder, model, questions):
+    """The signature `generate` draws what `generate` of the loaded run draws."""
+    search = {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "seed": 2**40 + 3}
+    given = {name: tf.constant(value) for name, value in search.items()}
+    given |= {"seed": tf.constant(search["seed"], tf.int64)}
+    found = model.signatures["generate"](
+        inputs=tf.constant(questions), max_length=tf.constant(7), **given
+    )["all_outputs"].numpy()
+    run = rt.load(folder, bindings=["Run.dtype_policy = 'float32'"])
+    texts = [question.decode() for question in questions]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Some are trimmed.
+        expected = run.generate(texts, max_length=7, num_samples=3, **search)
+    found = [[text.decode("utf-8", "replace") for text in row] for row in found]
+    assert found == expected

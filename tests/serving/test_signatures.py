@@ -29,6 +29,7 @@ from remixer_tf.serving.image_to_class import ImageToClass
 from remixer_tf.serving.text_encoder import TextEncoder
 from remixer_tf.serving.text_scorer import TextScorer
 from remixer_tf.serving.text_to_text import TextToText
+from remixer_tf.serving.token_graph import searchable
 from tests.data.toy_images import png_header
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.layers.harness import randomize
@@ -163,7 +164,7 @@ def test_scores_are_the_scorers(asked):
 
 def test_ids_alone_need_no_tokenizer(asked):
     tokens, loaded = asked.tokens, asked.loaded
-    expected = asked.answer.tokens.decode(tokens)
+    expected = asked.answer.tokens.decode(searchable(tokens))
     answers = loaded("predict_tokens", inputs=tokens)
     assert answers["outputs"].tolist() == np.array(expected.tokens).tolist()
     np.testing.assert_allclose(answers["scores"], expected.scores, atol=1e-3)
@@ -175,7 +176,8 @@ def test_ids_alone_need_no_tokenizer(asked):
         for name, signature in signatures.items()
     }
     has = not asked.writes_bytes
-    assert tokenizes == {"serving_default": has, "score": has, "predict_tokens": False}
+    texts = dict.fromkeys(("serving_default", "generate", "score"), has)
+    assert tokenizes == {**texts, "predict_tokens": False}
 
 
 def reached(function):
@@ -190,6 +192,22 @@ def reached(function):
         for name in (node.op, *names):
             todo += library.pop(name, ())
     return found
+
+
+def test_an_answer_may_be_shorter(asked):
+    """Its tokens are the first of the whole answer's."""
+    inputs, lengths = strings(*QUESTIONS[:4]), [1, 2, 3, 4]
+    ids = asked.loaded("predict_tokens", inputs=asked.tokens[:4])["outputs"]
+    cut = [row[:n].tolist() for row, n in zip(ids, lengths, strict=True)]
+    cut = tf.RaggedTensor.from_row_lengths(sum(cut, []), lengths).to_tensor()
+    found = asked.loaded("generate", inputs=inputs, max_length=lengths)
+    assert outputs(found) == asked.answer.write(cut).numpy().tolist()
+    longest = asked.answer.tokens.max_decode_length
+    for length in (0, longest + 1):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=f"must be 1 to {longest}. Received"
+        ):
+            asked.loaded("generate", inputs=inputs, max_length=length)
 
 
 def test_warm_up_requests_are_answered(asked):

@@ -1,0 +1,49 @@
+"""Settings of a search that are inputs of its graph: one graph serves all values.
+
+A batch may have them next to its tokens, one of each row, under the names of `DTYPES`.
+They prevail over those that the search was made with.
+"""
+
+import copy
+import dataclasses
+
+from keras import ops
+
+# Arguments of `decode`, `AnswerLimits`, `Sampling`, `T5Rules` and `HuggingFaceRules`.
+# Others make another graph, since they are shapes or leave out operations.
+DTYPES = {
+    "max_length": "int32",
+    "min_length": "int32",
+    "repetition_penalty": "float32",
+    "temperature": "float32",
+    "top_k": "int32",
+    "top_p": "float32",
+    "alpha": "float32",
+    "length_penalty": "float32",
+}
+
+
+def with_rows(settings, batch):
+    """A dataclass of settings with the rows' own, `[batch]`, in place of constants.
+
+    Others, such as rules of a user's own, stay as they are.
+    """
+    if not dataclasses.is_dataclass(settings):
+        return settings
+    settings = copy.copy(settings)
+    for field in dataclasses.fields(settings):
+        value = of_rows(batch, field.name, getattr(settings, field.name))
+        object.__setattr__(settings, field.name, value)
+    return settings
+
+
+def of_rows(batch, name, constant):
+    """A setting of each row, a tensor `[batch]`; the constant if the batch has none."""
+    if name in DTYPES and name in batch:
+        return ops.convert_to_tensor(batch[name], DTYPES[name])
+    return constant
+
+
+def column(value, axes=1):
+    """A setting of each row with axes behind `batch`; a constant as it is."""
+    return value[(..., *[None] * axes)] if ops.is_tensor(value) else value

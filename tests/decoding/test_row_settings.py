@@ -1,0 +1,87 @@
+"""Settings that are inputs: each row has the answers of a search of its constants."""
+
+import numpy as np
+import pytest
+
+from remixer_tf.decoding import (
+    AnswerLimits,
+    HuggingFaceRules,
+    Sampling,
+    T5Rules,
+    beam_search,
+    sample,
+)
+from remixer_tf.decoding.row_settings import DTYPES
+from tests.decoding.recurrent import Recurrent, inputs
+from tests.decoding.test_beam_search import run
+
+LIMITS = {
+    "max_length": [6, 3, 1, 5],
+    "min_length": [0, 2, 0, 4],
+    "repetition_penalty": [1.0, 0.5, 3.0, 1.5],
+}
+SAMPLING = {
+    "temperature": [2.0, 0.0, 1e-40, 3.0],
+    "top_k": [6, 2, 4, 3],
+    "top_p": [1.0, 0.9, 0.6, 0.8],
+}
+
+
+def with_inputs(**settings):
+    arrays = {k: np.array(x, DTYPES[k]) for k, x in settings.items()}
+    return inputs(rows=4) | arrays
+
+
+def check(found, search, constants):
+    """Compares each row with a search of one row that has these constants."""
+    tokens = inputs(rows=4)["encoder_input_tokens"]
+    for row, (length, options) in enumerate(constants):
+        one = {"encoder_input_tokens": tokens[row : row + 1]}
+        expected = search(Recurrent(), one, length, **options)
+        texts, scores = found.answers.tokens[row], found.answers.scores[row]
+        np.testing.assert_array_equal(
+            np.array(texts)[:, :length], np.array(expected.answers.tokens)[0]
+        )
+        assert not np.array(texts)[:, length:].any()
+        np.testing.assert_allclose(scores, expected.answers.scores[0], rtol=1e-5)
+
+
+def rows_of(settings):
+    values = zip(*settings.values(), strict=True)
+    return [dict(zip(settings, x, strict=True)) for x in values]
+
+
+def limits_of(row):
+    names = ("min_length", "repetition_penalty")
+    return AnswerLimits(**{name: row[name] for name in names})
+
+
+def test_of_draws():
+    batch = with_inputs(**LIMITS, **SAMPLING)
+    options = {"num_samples": 3, "seed": 5}
+    found = run(sample, Recurrent(), batch, 6, sampling=Sampling(top_k=6), **options)
+    constants = []
+    for row in rows_of(LIMITS | SAMPLING):
+        sampling = Sampling(**{name: row[name] for name in SAMPLING})
+        given = {"sampling": sampling, "limits": limits_of(row), **options}
+        constants.append((row["max_length"], given))
+    check(found, sample, constants)
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        (T5Rules, "alpha"),
+        pytest.param(HuggingFaceRules, "length_penalty", marks=pytest.mark.slow),
+    ],
+)
+def test_of_beams(rules, name):
+    powers = [0.0, 0.6, 1.0, 4.0]
+    batch = with_inputs(**LIMITS, **{name: powers})
+    options = {"beams": 3, "n_best": 3}
+    found = run(beam_search, Recurrent(), batch, 6, rules=rules(), **options)
+    constants = [
+        (row["max_length"], {"rules": rules(power), "limits": limits_of(row)} | options)
+        for row, power in zip(rows_of(LIMITS), powers, strict=True)
+    ]
+    check(found, beam_search, constants)

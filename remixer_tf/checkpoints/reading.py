@@ -25,7 +25,8 @@ _SMALL = 1 << 16  # bytes
 def restore_model(model_dir, model, step=None):
     """Restores the model's variables only, for evaluation.
 
-    Weights are their averages if the optimizer of training had `use_ema`.
+    Weights are their averages if the optimizer of training had `use_ema` and has
+    updated them.
 
     Args:
         model_dir: folder of the run.
@@ -53,7 +54,10 @@ def restore_model(model_dir, model, step=None):
     weights = model.trainable_variables
     averages = {f"{w.path.replace('/', '_')}_average": w for w in weights}
     if averages.keys() <= slots.keys():
-        assign(folder, "optimizer", averages.items())
+        updates = keras.Variable(0, dtype="int32", trainable=False)
+        assign(folder, "optimizer", [("iteration", updates)])
+        if keras.ops.convert_to_numpy(updates):  # else the averages are zeros
+            assign(folder, "optimizer", averages.items())
     return step
 
 

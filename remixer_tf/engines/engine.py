@@ -172,15 +172,16 @@ class Engine(abc.ABC):
     def averaged(self):
         """Gives the model its averaged weights (`use_ema`), if any, for a block.
 
-        All hosts enter it.
+        There are none before the first update. All hosts enter it.
         """
-        if not self.optimizer.use_ema:
+        optimizer = self.optimizer
+        if not optimizer.use_ema or not self.to_numpy(optimizer.iterations):
             yield
             return
         weights = self.model.trainable_variables
         own = [keras.ops.copy(weight.value) for weight in weights]
         try:
-            self.optimizer.finalize_variable_values(weights)
+            optimizer.finalize_variable_values(weights)
             yield
         finally:
             for weight, value in zip(weights, own, strict=True):

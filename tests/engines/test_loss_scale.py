@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import pytest
 
+from remixer_tf.checkpoints.reading import restore_model
+from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.engines.engine import check_float16
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
@@ -127,6 +129,30 @@ def test_a_step_that_overflows_changes_no_weight_and_halves_the_scale(
         one, two = summarize_steps(sums)[name], summarize_steps(expected)[name]
         assert one == pytest.approx(two, rel=1e-3), name
     assert int(engine.optimizer.iterations) == int(untouched.optimizer.iterations) == 5
+
+
+def test_averages_begin_with_the_first_update(tmp_path):
+    """Keras' slots are zeros until then: before it, and after steps that overflow."""
+    engine = make_engine(toy.Overflowing, OPTIMIZERS["averaged"])
+    start = [np.array(v) for v in engine.model.trainable_variables]
+    bad, good = (toy.stack(batches(token)) for token in (toy.BAD_TOKEN, 3))
+    for steps in (0, 1):
+        if steps:
+            assert float(engine.step(bad)["updates"]) == 0
+        with engine.averaged():
+            for weight, value in zip(
+                engine.model.trainable_variables, start, strict=True
+            ):
+                np.testing.assert_array_equal(engine.to_numpy(weight), value)
+    folder = str(tmp_path)
+    with Checkpoints(folder, engine, iter(toy.toy_dataset())) as checkpoints:
+        checkpoints.save(1)
+        restored = toy.Overflowing()
+        restored.build()
+        checkpoints.wait()
+        restore_model(folder, restored)
+        for weight, value in zip(restored.trainable_variables, start, strict=True):
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), value)
 
 
 def test_a_scale_keeps_small_gradients():

@@ -144,11 +144,16 @@ def normalize(
 def mix(layer, images, labels, seeds):
     """Applies `keras.layers.MixUp` or `CutMix` to a batch, with its `Seeds`.
 
+    CutMix's labels have the shares of the pixels (Yun et al. 2019, section 3.1).
     Images are float32 [batch, height, width, 3], labels [batch, classes].
     """
     transformation = layer.get_random_transformation(
         {"images": images}, training=True, seed=seeds
     )
+    if isinstance(layer, keras.layers.CutMix):
+        # Keras takes the area of a box that ends between pixels.
+        pasted = tf.cast(transformation["batch_masks"], tf.float32)
+        transformation["mix_weight"] = 1 - tf.reduce_mean(pasted, axis=[1, 2, 3])
     return (
         layer.transform_images(images, transformation, training=True),
         layer.transform_labels(labels, transformation, training=True),

@@ -80,6 +80,11 @@ def test_what_does_not_differ_is_balanced_too():
     """All affinities equal, and identical tokens."""
     values = np.stack([np.zeros((12, 4)), 1e6 * np.ones((12, 1)) * np.arange(4)])
     assert counts(values, np.ones((2, 12))) == [[3] * 4] * 2
+    for number in (3, 7, 13, 100):  # whose mean is not exact
+        for value in (0.1, 7.0, -1e3):
+            equal = np.full((1, number, 4), value)
+            (loads,) = counts(equal, np.ones((1, number)))
+            assert max(loads) == -(-number // 4), (number, value, loads)
 
 
 @jax_is_slow
@@ -89,6 +94,19 @@ def test_few_tokens_and_one_expert():
     mask[1, 1:] = 0
     assert list(map(max, counts(values, mask))) == [1, 1]
     assert counts(np.ones((2, 9, 1)), np.ones((2, 9))) == [[9], [9]]
+    one = np.random.default_rng(0).normal(size=(5, 1, 8))
+    np.testing.assert_array_equal(assign(one), one.argmax(-1))
+    # Experts need not be full where tokens are no multiple of them.
+    for number in (3, 7, 13):
+        share = -(-number // 8)
+        values = np.stack([affinities("biased", 8, i)[:number] for i in range(6)])
+        best, random = 0.0, values.mean() * values[..., 0].size
+        for a in values:
+            rows, columns = linear_sum_assignment(-np.repeat(a, share, axis=1))
+            best += a[rows, columns // share].sum()
+        found = np.take_along_axis(values, assign(values)[..., None], axis=2).sum()
+        assert (found - random) / (best - random) > 0.97, number
+        assert max(map(max, counts(values, np.ones((6, number))))) == share
 
 
 @jax_is_slow

@@ -16,7 +16,7 @@ PACKAGES = (
 # Some names of other modules.
 NAMES = {
     "keras.layers": "CutMix MixUp",
-    "keras.optimizers": "Adam AdamW Lion Muon SGD",
+    "keras.optimizers": "Adam AdamW Lion SGD",
     "seqio": "EncDecFeatureConverter LMFeatureConverter PrefixLMFeatureConverter",
     "remixer_tf.analysis.drawing": "ImagePictures Pictures",
     "remixer_tf.analysis.cost_table": "PaperRow",

@@ -6,6 +6,7 @@ well. Gradients are made dense first, see `remixer_tf.engines.tensorflow.step`.
 
 from remixer_tf.optimizers.adafactor import Adafactor
 from remixer_tf.optimizers.adamw import bert_adamw
+from remixer_tf.optimizers.muon import Muon
 from remixer_tf.optimizers.schedule_free import ScheduleFreeAdamW
 from remixer_tf.optimizers.schedules import (
     TruncatedRsqrt,
@@ -17,6 +18,7 @@ from remixer_tf.optimizers.schedules import (
 
 __all__ = [
     "Adafactor",
+    "Muon",
     "ScheduleFreeAdamW",
     "TruncatedRsqrt",
     "WarmupConstant",

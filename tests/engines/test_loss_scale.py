@@ -14,7 +14,7 @@ from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.errors import UserError
 from remixer_tf.objectives.objective import Objective
 from remixer_tf.objectives.summaries import summarize_steps
-from remixer_tf.optimizers import Adafactor, ScheduleFreeAdamW
+from remixer_tf.optimizers import Adafactor, Muon, ScheduleFreeAdamW
 from remixer_tf.optimizers.loss_scale import LossScale
 from tests.models.tiny import tiny_batch, tiny_model
 from tests.training import toy
@@ -25,7 +25,7 @@ OPTIMIZERS = {
     "averaged": functools.partial(keras.optimizers.Adam, 0.01, use_ema=True),
     "schedule_free": functools.partial(ScheduleFreeAdamW, 0.01),
     "lion": functools.partial(keras.optimizers.Lion, 0.01),
-    "muon": functools.partial(keras.optimizers.Muon, 0.01),
+    "muon": functools.partial(Muon, 0.01),
 }
 
 

@@ -88,6 +88,8 @@ setup(
         "gin-config>=0.5",
         "matplotlib>=3.9",
         "sentencepiece>=0.2",
+        # sentencepiece 0.2.3 needs it, and its metadata do not say so.
+        "protobuf>=7.36.1",
         "numpy",
         "rich",
         # What the formats of published weights need.

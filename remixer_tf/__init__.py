@@ -34,10 +34,14 @@ if importlib.util.find_spec("editdistance") is None:
 def __getattr__(name):
     if name in (*_HOMES, *_MODULES):
         importlib.import_module(f"{__name__}.startup").check_keras()
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        try:
+            module = importlib.import_module(f"{__name__}.{_HOMES.get(name, name)}")
+        except Exception as error:
+            errors = importlib.import_module(f"{__name__}.errors")
+            if message := errors.too_old(error):
+                raise errors.MissingLibraryError(message) from None
+            raise
+        return getattr(module, name) if name in _HOMES else module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

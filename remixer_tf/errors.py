@@ -65,6 +65,17 @@ def library(module, what, extra):
         ) from None
 
 
+def too_old(error):
+    """Returns the message of an error of protobuf's version, else None.
+
+    The modules that libraries generate, as sentencepiece, need at least the protobuf
+    that generated them. pip does not know.
+    """
+    if type(error).__name__ != "VersionError":
+        return None
+    return f"protobuf is too old: {error} Run: python -m pip install -U protobuf"
+
+
 def nearest(name, names):
     """Returns ' Nearest: a, b.', or '' if nothing is near."""
     by_lower = {known.lower(): known for known in sorted(names)}

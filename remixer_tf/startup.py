@@ -17,7 +17,7 @@ _OF_NO_USE = re.compile(
     rb"[IWE]\d{4} .* (port|cudart_stub|cpu_feature_guard|cuda_platform|cuda_executor)"
     rb"\.cc:\d+\]"
 )
-# What keras.json may say, and what holds here whatever it says.
+# Settings of keras.json: the values that Keras takes, and the one that layers need.
 _KERAS = {
     "floatx": (("float32", "float16", "float64"), "float32"),
     "epsilon": ((), 1e-7),

@@ -5,7 +5,7 @@ overwrite tensorflow-datasets and seqio; `make install` repairs that.
 """
 
 import argparse
-import importlib
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -14,6 +14,7 @@ from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import remixer_tf
 from remixer_tf import edit_distance
@@ -55,6 +56,18 @@ def test_versions_are_those_declared():
     assert not wrong
     assert metadata.version("t5") == "0.9.4", INSTALL_T5
     assert metadata.version("seqio") == "0.0.20"
+
+
+def test_protobuf_is_as_new_as_what_generated_the_libraries():
+    """They refuse an older one when they are imported, and their metadata do not."""
+    (declared,) = re.findall(r'"protobuf>=([\d.]+)"', (ROOT / "setup.py").read_text())
+    generated = {"0"}
+    for library in ("sentencepiece", "tensorboard", "tensorflow_metadata"):
+        place = pathlib.Path(importlib.util.find_spec(library).origin).parent
+        for path in place.rglob("*_pb2.py"):
+            version = r"Protobuf Python Version: ([\d.]+)"
+            generated |= {*re.findall(version, path.read_text())}
+    assert Version(declared) >= max(map(Version, generated))
 
 
 def test_tensorflow_and_tensorflow_text_match():

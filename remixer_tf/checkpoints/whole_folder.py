@@ -138,8 +138,8 @@ def remove_abandoned(parent):
     """Removes half written files and folders in `parent` whose writers are gone.
 
     A writer on this machine is gone if its process is. One on another machine is gone
-    if it wrote nothing for a day. Object stores have no such folders. What may not be
-    listed or removed stays.
+    if it wrote nothing for a day. Object stores have no such folders. A folder that may
+    not be listed stays as it is.
     """
     if "://" in parent:
         return

@@ -11,7 +11,7 @@ import re
 import sys
 
 from remixer_tf import console
-from remixer_tf.errors import UserError, nearest, printable
+from remixer_tf.errors import UserError, nearest, printable, too_old
 
 COMMANDS = (
     *("train", "sweep", "eval", "infer", "score", "export", "import_weights"),
@@ -24,7 +24,7 @@ RENAMED = {"inspect": "data_report", "profile": "costs"}
 
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
-_NO_WORKER = r"collective ops is aborted|error reported from /job:\w+/task"
+_NO_WORKER = "collective ops is aborted|error reported from /job:|remote target /job:"
 _NO_DISK = (
     "no space left|disk quota|file too large|read-only file system|permission denied"
 )
@@ -83,7 +83,7 @@ def errors_in_one_line():
         sys.exit(130)
     except Exception as error:
         user = isinstance(error, UserError)
-        message = str(error) if user else _of_machine(error)
+        message = str(error) if user else too_old(error) or _of_machine(error)
         if isinstance(error, ModuleNotFoundError) and error.name == "seqio":
             message = (
                 "seqio is not installed: pip leaves it out on Python 3.13, where one "

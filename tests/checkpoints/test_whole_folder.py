@@ -137,12 +137,13 @@ def test_tidying_never_stops_the_work(tmp_path, monkeypatch):
     assert (tmp_path / "folder" / "file").read_text() == "text"
 
 
-# These add lines to a file, rename it themselves, or write where none was: into a
-# folder that is not whole yet, or by a name of this process.
+# These add lines to a file or device, rename it themselves, or write where none was: a
+# folder that is not whole yet, or a name of this process.
 NOTHING_IS_LOST = {
     "checkpoints.whole_folder.copy_file",
     "checkpoints.writing._start_writing",
     "commands.sweep._start",
+    "console.open_streams",
     "serving.litert.quantize",
     "training.run_files.append_metrics",
     "tasks.cogs.download",

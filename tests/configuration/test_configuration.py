@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import runtime_version
 
 from remixer_tf import configuration
 from remixer_tf.commands import errors_in_one_line, run_command
@@ -80,6 +81,7 @@ def test_help_is_readable(capsys):
         ),
         ("infer", ["--model_dir=a", "--step=last"], "expected a number or best. Rec"),
         ("export", ["--model_dir=a", "--format=onnx", "--max_rows=3"], "a SavedModel"),
+        ("export", ["--model_dir=a", "--wait_ms=0"], "give batch_sizes too"),
         ("compare", ["a", "--format=html"], "invalid choice: 'html' (choose from"),
         ("compare", ["a", "--formt=csv"], "'--formt=csv'. Nearest: --format."),
     ],
@@ -439,6 +441,18 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
             tf.errors.ResourceExhaustedError(None, None, "a; No space left on device"),
             2,
             ["error: a; No space left on device. Make room"],
+        ),
+        (
+            runtime_version.VersionError("Detected runtime 6.33.1, gencode 7.36.1."),
+            2,
+            ["protobuf is too old: Detected", "python -m pip install -U protobuf"],
+        ),
+        (  # of the worker that was number 0, and then of another
+            tf.errors.UnavailableError(
+                None, None, "a\nfrom remote target /job:worker/replica:0/task:0 while"
+            ),
+            2,
+            ["error: another worker has ended: from remote target"],
         ),
         (  # as TensorFlow 2.21 says after `kill -9` of one of two workers
             tf.errors.UnavailableError(

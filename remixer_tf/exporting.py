@@ -10,6 +10,7 @@ WEIGHTS = {
     "litert": ("float32", "int8", "int8_weight_only"),
     "onnx": ("float32", "int8"),
 }
+BATCHING = ("wait_ms", "batches_at_once")  # of a SavedModel with batch_sizes
 SEARCHES = ("greedy_decode", "beam_search")  # of LiteRT and ONNX
 # Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
@@ -26,9 +27,12 @@ def check_export(format, weights="float32", **options):
         )
     if format != "saved_model" and any(options.values()):
         raise UserError(
-            "batch_sizes, max_rows and warm_up are for a SavedModel. "
-            f"Received: format={format}"
+            "batch_sizes, wait_ms, batches_at_once, max_rows and warm_up are for a "
+            f"SavedModel. Received: format={format}"
         )
+    if given := [name for name in BATCHING if options.get(name) is not None]:
+        if not options.get("batch_sizes"):
+            raise UserError(f"{given[0]} is for batches: give batch_sizes too.")
 
 
 def export_run(
@@ -56,8 +60,8 @@ def export_run(
             "int8_weight_only", the precision of the computation stays the same; with
             "int8" LiteRT and ONNX multiply integers, LiteRT but for Remixer's W_3 in
             encoders.
-        **options: `batch_sizes`, `max_rows` and `warm_up` of a SavedModel, see
-            `remixer_tf.serving.saved_model.export`.
+        **options: `batch_sizes`, `wait_ms`, `batches_at_once`, `max_rows` and `warm_up`
+            of a SavedModel, see `remixer_tf.serving.saved_model.export`.
 
     Returns:
         list of str, lines that describe the export.

@@ -13,7 +13,7 @@ import re
 
 from remixer_tf import configuration
 from remixer_tf.commands import add_number
-from remixer_tf.exporting import FORMATS, check_export, export_run
+from remixer_tf.exporting import BATCHING, FORMATS, check_export, export_run
 
 
 def add_arguments(parser):
@@ -38,16 +38,20 @@ def add_arguments(parser):
     parser.add_argument(
         "--batch_sizes",
         type=_sizes,
-        default=[],
         metavar="M,N",
         help="a SavedModel computes concurrent requests together, in batches of these "
         "sizes, such as 1,8,32",
     )
+    help = "milliseconds that a request waits for others, with --batch_sizes (5)"
+    add_number(parser, "--wait_ms", help, least=0)
+    help = "batches computed at the same time, with --batch_sizes (4)"
+    add_number(parser, "--batches_at_once", help)
     help = "a SavedModel refuses requests of more rows; default: 512"
     add_number(parser, "--max_rows", help)
     parser.add_argument(
         "--warm_up",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="add requests that TensorFlow Serving answers before it takes others "
         "(needs the extra: serving)",
     )
@@ -56,8 +60,8 @@ def add_arguments(parser):
 def run(options):
     for_saved_model = {
         name: value
-        for name in ("batch_sizes", "max_rows", "warm_up")
-        if (value := getattr(options, name))
+        for name in ("batch_sizes", *BATCHING, "max_rows", "warm_up")
+        if (value := getattr(options, name)) is not None
     }
     check_export(options.format, options.weights, **for_saved_model)
     configuration.read_run(options)

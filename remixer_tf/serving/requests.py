@@ -10,10 +10,10 @@ from remixer_tf.errors import UserError, check_integers
 
 MAX_ROWS = 512
 MAX_BYTES = 2**21  # of one string
-# Batches computed at the same time. While no call comes, TensorFlow's threads look for
-# one every millisecond: 1% of a core each (measured with 8 and 16).
-THREADS = 4
-WAIT_MICROSECONDS = 5_000  # for a batch to fill up
+# While no call comes, TensorFlow's threads look for one every millisecond: 1% of a core
+# each (measured with 8 and 16).
+BATCHES_AT_ONCE = 4
+WAIT_MILLISECONDS = 5
 MANY = 2**20  # so that a long queue waits and is not refused
 
 
@@ -117,16 +117,24 @@ def _parameter(spec, setting):
     return inspect.Parameter(spec.name, kind, default=default)
 
 
-def batch_calls(function, sizes):
+def batch_calls(
+    function, sizes, wait_ms=WAIT_MILLISECONDS, batches_at_once=BATCHES_AT_ONCE
+):
     """Computes concurrent calls of a function together; returns such a `tf.function`.
 
-    Calls wait a few milliseconds for one another. A batch is filled up to the next
-    size. A request that is larger than the largest size is computed in parts.
+    A batch is filled up to the next size. A request that is larger than the largest
+    size is computed in parts. Calls that must wait do so in a queue without a bound
+    (2^20 batches), and none is refused.
 
-    `function` is a `tf.function` with an `input_signature` that returns a dictionary of
-    tensors. All have the leading axis `batch`. `sizes`, of batches, is a list of ints
-    that rise from 1 on, else it is a ValueError.
+    Args:
+        function: a `tf.function` with an `input_signature` that returns a dictionary of
+            tensors. All have the leading axis `batch`.
+        sizes: list of ints, of batches. They rise from 1 on, else it is a ValueError.
+        wait_ms: int, milliseconds that a call waits for others, to fill a batch.
+        batches_at_once: int, batches computed at the same time, a thread each.
     """
+    check_integers(0, wait_ms=wait_ms)
+    check_integers(batches_at_once=batches_at_once)
     if not sizes or [*sizes] != sorted({*sizes}) or sizes[0] < 1:
         raise UserError(
             "Sizes of batches are at least 1, each greater than the one before. "
@@ -137,9 +145,9 @@ def batch_calls(function, sizes):
         for name, spec in function.get_concrete_function().structured_outputs.items()
     }
     compute = tf.nondifferentiable_batch_function(
-        THREADS,
+        batches_at_once,
         MANY,
-        WAIT_MICROSECONDS,
+        1000 * wait_ms,
         allowed_batch_sizes=[*sizes],
         max_enqueued_batches=MANY,
         autograph=False,

@@ -36,7 +36,13 @@ class Signatures(NamedTuple):
 
 
 def export(
-    model, path, configuration, batch_sizes=(), warm_up=False, max_rows=MAX_ROWS
+    model,
+    path,
+    configuration,
+    batch_sizes=(),
+    warm_up=False,
+    max_rows=MAX_ROWS,
+    **batching,
 ):
     """Writes a model as a SavedModel.
 
@@ -53,6 +59,7 @@ def export(
         warm_up: bool, whether to add a request of each batch size for each signature.
             TensorFlow Serving answers them first, since first answers are slow.
         max_rows: int, see `limit_requests`.
+        **batching: `wait_ms` and `batches_at_once`, see `batch_calls`.
 
     Raises a FileExistsError if the folder exists, an OSError if it cannot be written,
     an ImportError if warm-up requests lack tensorflow-serving-api, and a ValueError as
@@ -64,7 +71,10 @@ def export(
     signatures = model.signatures()
     functions = signatures.functions
     if batch_sizes:
-        functions = {n: batch_calls(f, batch_sizes) for n, f in functions.items()}
+        functions = {
+            name: batch_calls(function, batch_sizes, **batching)
+            for name, function in functions.items()
+        }
     # Outermost: a refused request does not fail those computed with it.
     functions = {
         name: limit_requests(

@@ -1,10 +1,18 @@
 """Requests that an export refuses, in its graph."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.serving.requests import MAX_BYTES, Setting, limit_requests
+from remixer_tf.errors import UserError
+from remixer_tf.serving.requests import (
+    MAX_BYTES,
+    Setting,
+    batch_calls,
+    limit_requests,
+)
 
 
 def test_rows_bytes_and_ids():
@@ -63,3 +71,24 @@ def test_shapes_and_settings():
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             limited(tf.constant(texts), tf.constant(value, tf.float32))
+
+
+def test_calls_wait_for_others_as_long_as_is_said():
+    """A call alone takes as long as it waits for a batch of two to fill up."""
+    signature = [tf.TensorSpec([None], tf.float32, name="inputs")]
+
+    @tf.function(input_signature=signature, autograph=False)
+    def double(inputs):
+        return {"outputs": 2 * inputs}
+
+    seconds = {}
+    for wait_ms in (0, 300):
+        calls = batch_calls(double, [1, 2], wait_ms=wait_ms, batches_at_once=1)
+        for _ in range(2):  # The first one traces.
+            start = time.perf_counter()
+            assert calls(tf.constant([3.0]))["outputs"].numpy().tolist() == [6.0]
+            seconds[wait_ms] = time.perf_counter() - start
+    assert seconds[0] < 0.3 <= seconds[300]
+    for wrong in ({"wait_ms": -1}, {"wait_ms": 0.5}, {"batches_at_once": 0}):
+        with pytest.raises(UserError, match=f"{min(wrong)} must be an integer"):
+            batch_calls(double, [1, 2], **wrong)

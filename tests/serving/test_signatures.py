@@ -24,7 +24,7 @@ from remixer_tf.models import (
     ImageClassifier,
     TransformerStack,
 )
-from remixer_tf.serving import requests, saved_model
+from remixer_tf.serving import saved_model
 from remixer_tf.serving.image_to_class import ImageToClass
 from remixer_tf.serving.text_encoder import TextEncoder
 from remixer_tf.serving.text_scorer import TextScorer
@@ -43,12 +43,6 @@ TRIMMED = [False, False, True, False, True]
 LENGTHS = {"inputs": 10, "targets": 6}
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    """Those that wait for calls never end, and take 1% of a core each while they do."""
-    monkeypatch.setattr(requests, "THREADS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +221,7 @@ def test_warm_up_requests_are_answered(asked):
 @pytest.mark.parametrize("asked", ["lm"], indirect=True)
 def test_concurrent_calls_are_computed_together(asked, tmp_path):
     answer, loaded = asked.answer, asked.loaded
-    saved_model.export(answer, str(tmp_path / "1"), "", [1, 4])
+    saved_model.export(answer, str(tmp_path / "1"), "", [1, 4], batches_at_once=1)
     batched = load(str(tmp_path / "1"))
     questions = [*QUESTIONS[:4], b"the dog", b"a", b"cat cat"]
     alone = {

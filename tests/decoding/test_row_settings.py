@@ -56,6 +56,7 @@ def limits_of(row):
     return AnswerLimits(**{name: row[name] for name in names})
 
 
+@pytest.mark.slow_on_jax
 def test_of_draws():
     batch = with_inputs(**LIMITS, **SAMPLING)
     options = {"num_samples": 3, "seed": 5}
@@ -68,6 +69,7 @@ def test_of_draws():
     check(found, sample, constants)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     ("rules", "name"),
     [

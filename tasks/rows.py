@@ -94,8 +94,8 @@ class RowSource(seqio.FunctionDataSource):
             rows = read_rows(split)
             if not rows:
                 tasks = map(seqio.TaskRegistry.get, seqio.TaskRegistry.names())
-                names = ", ".join(task.name for task in tasks if task.source is self)
-                raise UserError(f"{names or 'The split'} {split} has no rows.")
+                named = ", ".join(task.name for task in tasks if task.source is self)
+                raise UserError(f"{named or 'The split'} {split} has no rows.")
             columns = map(list, zip(*rows, strict=True))
             columns = dict(zip(names, columns, strict=True))
             return tf.data.Dataset.from_tensor_slices(columns)

@@ -82,7 +82,7 @@ class Program:
         traced = jax.jit(function, donate_argnums=0).trace(state, superbatch)
         self._program = traced.lower().compile(options)
         self.compiling = time.perf_counter() - start
-        self.flops = product_flops(traced.jaxpr.jaxpr) // steps
+        self.flops = product_flops(traced.jaxpr.jaxpr).flops // steps
         self.bytes = program_bytes(self._program)
         self._steps, self._batch = steps, superbatch
 

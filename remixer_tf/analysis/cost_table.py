@@ -34,8 +34,8 @@ def write_profiles(profiles, format, file):
 
     "text" and "markdown" have a table with a row for each model, next to the numbers of
     its paper, a table of each device's memory for a layout, and a table of the parts of
-    each model. "csv" is one table with the columns model, part, kind, quantity, ours,
-    paper.
+    each model, with a line that names operations whose FLOPs are not counted. "csv" is
+    one table with the columns model, part, kind, quantity, ours, paper.
     """
     if format == "csv":
         header = ["model", "part", "kind", "quantity", "ours", "paper"]
@@ -56,6 +56,8 @@ def write_profiles(profiles, format, file):
         write_table(file, format, "on each device", header, rows, labels=2)
     for name, (profile, _) in profiles.items():
         write_table(file, format, name, *_parts_table(profile), labels=2)
+        if profile.uncounted:
+            file.write(f"\nNot counted: {', '.join(profile.uncounted)}.\n")
 
 
 def _quantities(profile, row):
@@ -87,6 +89,8 @@ def _long_rows(profiles):
         for (part, kind), counts in profile.parts.items():
             for quantity, value in vars(counts).items():
                 yield name, part, kind, quantity, value, None
+        if profile.uncounted:
+            yield name, "", "", "not_counted", " ".join(profile.uncounted), None
         if profile.layout:
             for quantity, value in profile.device_memory._asdict().items():
                 yield name, "device", "", f"{quantity}_bytes", value, None

@@ -49,6 +49,7 @@ class Profile:
     parts: dict  # (part, kind) to `Part`
     parameter_bytes: int  # of all variables
     optimizer_bytes: int  # of the optimizer's variables
+    uncounted: tuple = ()  # of str, types of operations whose FLOPs have no formula
     # The largest sum of tensors (with gradients) alive at once in a training step on
     # one device. XLA may need less. None if not counted.
     activation_bytes: int | None = None
@@ -93,6 +94,8 @@ def count(
     def forward(weights, states, batch):  # As in training: mixtures differ there.
         return model.stateless_call(weights, states, batch, training=True)[0]
 
+    operations = op_flops(_trace(forward, arguments))
+    uncounted = {op.type for op in operations if not (op.matmul or op.rest)}
     batch = {"batch_size": batch_size}
     if "encoder_input_tokens" in arguments[-1]:
         batch["inputs"] = feature_lengths["inputs"]
@@ -100,9 +103,10 @@ def count(
         batch["targets"] = feature_lengths["targets"]
     return Profile(
         batch=batch,
-        parts=_parts(model, _trace(forward, arguments)),
+        parts=_parts(model, operations),
         parameter_bytes=variable_bytes(model.variables),
         optimizer_bytes=variable_bytes(optimizer.variables),
+        uncounted=tuple(sorted(uncounted)),
         layout=layout,
         device_memory=layout and device_memory(layout, model, optimizer),
     )
@@ -169,7 +173,7 @@ def measure(
     return {"steps": rate, throughput_unit(superbatch): read * rate}
 
 
-def _parts(model, forward):
+def _parts(model, operations):
     """Returns {(part, kind): `Part`}, in the order of the model's variables."""
     layers = list(model._flatten_layers(include_self=False))
     known = {layer.name for layer in layers}
@@ -181,7 +185,7 @@ def _parts(model, forward):
         names = variable.path.split("/")[1:-1]
         part = parts.setdefault(_place(names, mixing), Part())
         part.parameters += math.prod(variable.shape)
-    for op in op_flops(forward):
+    for op in operations:
         # TensorFlow appends a number to a scope that is entered again.
         names = op.name.split("/")[:-1]
         names = [n if n in known else re.sub(r"_\d+$", "", n) for n in names]

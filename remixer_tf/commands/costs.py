@@ -6,8 +6,9 @@ counted.
 """
 
 import os
+import sys
 
-from remixer_tf import configuration
+from remixer_tf import configuration, console
 from remixer_tf.commands import add_list, add_number, add_table
 from remixer_tf.errors import UserError, nearest
 
@@ -58,8 +59,11 @@ def run(options):
             "--gin_file=models/t5_1_1_base.gin, or a paper's table with --table."
         )
     profiles = {}
-    for file in files:
+    for number, file in enumerate(files, start=1):
         name, *profile = _profile(file, options)
+        if len(files) > 1:
+            done = f"counted {number} of {len(files)}: {name}"
+            console.say(done, file=sys.stderr)
         if name in profiles:
             name = file
         profiles[name] = profile

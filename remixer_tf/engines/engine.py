@@ -42,10 +42,11 @@ class Host(NamedTuple):
 class Cost(NamedTuple):
     """The cost of a step on data of given shapes."""
 
-    flops: int  # of this host's matrix products in one step
+    flops: int  # of this host's matrix products and convolutions in one step
     # An estimate of a replica's memory: variables, slots, gradients, and the largest
     # sum of the tensors alive at once.
     bytes: int
+    uncounted: tuple = ()  # of str, operations like these that `flops` leaves out
 
 
 def check_rows(rows, replicas, micro_batches=1):

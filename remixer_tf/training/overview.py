@@ -43,7 +43,8 @@ def overview(engine, batches, cost, dtype_policy):
         f"{steps} step(s) per call",
         "lengths": f"{lengths} (first batch), {batch * read:,} "
         f"{throughput_unit(superbatch)} per step, padding included",
-        "work": f"{cost.flops / 1e9:,.1f} GFLOP of matrix products per step",
+        "work": f"{cost.flops / 1e9:,.1f} GFLOP of matrix products per step"
+        + f", without {', '.join(cost.uncounted)}" * bool(cost.uncounted),
         "memory": f"about {cost.bytes / 1e9:.2f} GB per replica{available}",
     }
     if (caches := getattr(batches.data, "caches", None)) is not None:

@@ -194,9 +194,11 @@ class JaxEngine(Engine):
             with shared(self._shared_tensors()):
                 traced = program.trace(*arguments)
             compiled = traced.lower().compile()
+            products = product_flops(traced.jaxpr.jaxpr)
             cost = Cost(
-                flops=product_flops(traced.jaxpr.jaxpr) // steps // self.host.count,
+                flops=products.flops // steps // self.host.count,
                 bytes=program_bytes(compiled),
+                uncounted=products.uncounted,
             )
             self._programs[shapes] = compiled, cost
         return self._programs[shapes]

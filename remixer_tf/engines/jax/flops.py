@@ -1,31 +1,72 @@
 """FLOPs and memory of a compiled program."""
 
 import math
+import re
 
 from jax.extend import core
 
+from remixer_tf.engines.products import Products
+
+# Primitives that multiply matrices, or hide what they compute, and have no formula
+# below. They are named wherever FLOPs are shown.
+_UNCOUNTED = re.compile(
+    r"fft|ragged|scaled_dot|scaled_matmul|cholesky|lu$|qr|geqp3|householder|eig|svd"
+    r"|schur|hessenberg|tridiagonal|triangular_solve|attention|callback|_call$"
+)
+
 
 def product_flops(jaxpr):
-    """Returns the FLOPs of a jaxpr's matrix products and convolutions.
+    """Returns the `Products` of a jaxpr.
 
     A multiply-add counts 2. A scan's body counts as often as it runs, another loop's
-    body once.
+    body once. Of branches the one with most products counts.
     """
-    total = 0
+    total, uncounted = 0, set()
     for equation in jaxpr.eqns:
-        output = equation.outvars[0].aval.shape if equation.outvars else ()
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            total += 2 * math.prod(left[a] for a in contracted) * math.prod(output)
-        elif equation.primitive.name == "conv_general_dilated":
-            kernel = equation.invars[1].aval.shape
-            features = equation.params["dimension_numbers"].rhs_spec[0]
-            total += 2 * math.prod(output) * math.prod(kernel) // kernel[features]
+        name = equation.primitive.name
+        if name == "dot_general":
+            total += _product(equation)
+        elif name == "conv_general_dilated":
+            total += _convolution(equation)
+        inner = [*map(product_flops, core.jaxprs_in_params(equation.params))]
+        if name == "pallas_call" or (_UNCOUNTED.search(name) and not inner):
+            uncounted.add(name)
+        if name == "cond":
+            inner = [max(inner, key=lambda products: products.flops)]
         repeats = equation.params.get("length", 1)  # of a scan
-        for inner in core.jaxprs_in_params(equation.params):
-            total += repeats * product_flops(inner)
+        for products in inner:
+            total += repeats * products.flops
+            uncounted.update(products.uncounted)
+            if name == "while" and products.flops:
+                uncounted.add(name)
+    return Products(total, tuple(sorted(uncounted)))
+
+
+def _product(equation):
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    return 2 * math.prod(left[a] for a in contracted) * _size(equation.outvars[0])
+
+
+def _convolution(equation):
+    """Products of a convolution, or of one that is a gradient.
+
+    Along an axis, a place of the input, one of the kernel and one of the output meet.
+    Any two tell the third, so that the two shortest axes bound how often. The longest
+    one of a gradient, or of a transposed convolution, has holes or margins of zeros.
+    """
+    left, kernel, output = (v.aval.shape for v in (*equation.invars, *equation.outvars))
+    numbers = equation.params["dimension_numbers"]
+    batch, features, *axes = numbers.out_spec
+    channels = kernel[numbers.rhs_spec[1]]
+    total = 2 * output[batch] * output[features] * channels
+    for i, j, k in zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], axes, strict=True):
+        total *= math.prod(sorted((left[i], kernel[j], output[k]))[:2])
     return total
+
+
+def _size(variable):
+    return math.prod(variable.aval.shape)
 
 
 def program_bytes(compiled):

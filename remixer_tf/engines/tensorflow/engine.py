@@ -7,8 +7,8 @@ import tensorflow as tf
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import Cost, Engine, check_float16, check_rows
 from remixer_tf.engines.tensorflow.flops import (
-    matmul_flops,
     peak_bytes,
+    product_flops,
     variable_bytes,
 )
 from remixer_tf.engines.tensorflow.step import TrainStep
@@ -116,9 +116,11 @@ class TensorFlowEngine(Engine):
             variables = [*self.model.variables, *self.optimizer.variables]
             gradients = variable_bytes(self.model.trainable_variables)
             alive = peak_bytes(function) / self._replicas
+            products = product_flops(function)
             self._costs[shapes] = Cost(
-                flops=matmul_flops(function) // steps,
+                flops=products.flops // steps,
                 bytes=variable_bytes(variables) + gradients + alive,
+                uncounted=products.uncounted,
             )
         return self._costs[shapes]
 

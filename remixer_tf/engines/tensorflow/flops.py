@@ -1,15 +1,29 @@
 """FLOPs and memory of a traced function."""
 
+import itertools
 import math
+import re
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
+
+from remixer_tf.engines.products import Products
+
+# Operations that multiply matrices, or hide what they compute, with or without a
+# formula below. Those without are named wherever FLOPs are shown.
+_HEAVY = re.compile(
+    r"Conv\d*D|^Conv$|Conv2dNative|MatMul|FFT|Einsum|Dot(V2|General)?$|RNN|LSTM|GRU"
+    r"|Cholesky|Qr$|^Lu$|Svd|Eig|Solve|Determinant|^Matrix(Inverse|Exp|Log|Square)"
+    r"|Dilation2D|Attention|PyFunc|CustomCall"
+)
 
 
 class OpFlops(NamedTuple):
     """FLOPs of one operation of a traced function."""
 
     name: str  # In a called function, the caller's name comes first.
+    type: str  # such as "MatMul"
     matmul: int  # of a matrix product or convolution: 2 for each multiply-add
     rest: int  # of other arithmetic on floats, see `op_flops`
 
@@ -17,70 +31,128 @@ class OpFlops(NamedTuple):
 def op_flops(concrete_function):
     """Returns the `OpFlops` of every operation that counts, a list.
 
-    Matrix products and convolutions count 2 m n k. Pointwise arithmetic on floats
-    counts one for each output element, a reduction one for each input element, and a
-    softmax five for each: max, difference, exponential, sum, quotient. An FFT of n real
-    numbers, there or back, counts 2.5 n log2 n. The body of a loop counts as often as
-    its maximum says, and once if that is unknown. Unknown shapes count nothing.
+    Matrix products count 2 m n k, and convolutions, also of channels on their own and
+    in gradients, 2 for each place and weight of their kernel. Pointwise arithmetic on
+    floats counts one for each output element, a reduction one for each input element,
+    and a softmax five for each: max, difference, exponential, sum, quotient. An FFT of
+    n numbers, there or back, counts 5 n log2 n, half of it if they are real. The body
+    of a loop counts as often as its maximum says, and once if that is unknown. Of
+    branches the one with most products counts. Unknown shapes count nothing.
+
+    An operation that multiplies matrices and has no formula here, such as "Cholesky",
+    is in the list with zeros, and so is a loop of unknown length ("While").
     """
     return list(_op_flops(concrete_function, ""))
 
 
+def product_flops(concrete_function):
+    """Returns the `Products` in a traced function; see `op_flops`."""
+    found = op_flops(concrete_function)
+    heavy = {op.type for op in found if _HEAVY.search(op.type) and not op.matmul}
+    uncounted = heavy | {op.type for op in found if not (op.matmul or op.rest)}
+    return Products(sum(op.matmul for op in found), tuple(sorted(uncounted)))
+
+
 def matmul_flops(concrete_function):
     """Returns the FLOPs of matrix products in a traced function; see `op_flops`."""
-    return sum(op.matmul for op in op_flops(concrete_function))
+    return product_flops(concrete_function).flops
 
 
 def _op_flops(function, prefix):
     for op in function.graph.get_operations():
         matmul = _matmul_flops(op)
         rest = 0 if matmul else _rest_flops(op)
-        if matmul or rest:
-            yield OpFlops(prefix + op.name, matmul, rest)
+        if matmul or rest or _is_heavy(op):
+            yield OpFlops(prefix + op.name, op.type, matmul, rest)
         times = _iterations(op)
-        for called in _called(op):
-            for inner in _op_flops(called, f"{prefix}{op.name}/"):
-                yield OpFlops(inner.name, times * inner.matmul, times * inner.rest)
+        bodies = [list(_op_flops(f, f"{prefix}{op.name}/")) for f in _called(op)]
+        if op.type in _BRANCHES:
+            bodies = [max(bodies, key=lambda body: sum(inner.matmul for inner in body))]
+        for inner in itertools.chain(*bodies):
+            matmul, rest = (times or 1) * inner.matmul, (times or 1) * inner.rest
+            yield inner._replace(matmul=matmul, rest=rest)
+        if times is None and any(inner.matmul for body in bodies for inner in body):
+            yield OpFlops(prefix + op.name, "While", 0, 0)
 
 
+def _is_heavy(op):
+    # One operand is only transposed or summed.
+    return _HEAVY.search(op.type) and (op.type != "Einsum" or len(op.inputs) > 1)
+
+
+_BRANCHES = {"Case", "If", "StatelessCase", "StatelessIf"}
 _FUNCTIONS = {}  # from an operation's type to its attributes that are functions
 
 
 def _called(op):
     """The functions that an operation calls."""
     if op.type not in _FUNCTIONS:
-        attributes = [attr.name for attr in op.op_def.attr if attr.type == "func"]
+        kinds = ("func", "list(func)")
+        attributes = [attr.name for attr in op.op_def.attr if attr.type in kinds]
         _FUNCTIONS[op.type] = attributes
     for name in _FUNCTIONS[op.type]:
-        yield op.graph._get_function(op.get_attr(name).name)
+        value = op.get_attr(name)
+        for function in value if isinstance(value, list) else [value]:
+            yield op.graph._get_function(function.name)
 
 
 def _iterations(op):
-    """The most turns of a loop; 1 if that is unknown or it is no loop."""
+    """The most turns of a loop, None if that is unknown; 1 if it is no loop."""
     if op.type not in ("While", "StatelessWhile"):
         return 1
-    maximum = tf.get_static_value(op.inputs[1])  # -1 for none
-    return max(1, int(maximum)) if maximum is not None and maximum.ndim == 0 else 1
+    maximum = op.inputs[1]  # -1 for none
+    if maximum.op.type == "Max":  # as Keras' recurrent layers write it
+        maximum = maximum.op.inputs[0]
+    maximum = tf.get_static_value(maximum)
+    if maximum is None or np.min(maximum) < 0:
+        return None
+    return max(1, int(np.max(maximum)))
+
+
+# The tensors of a convolution whose shapes tell its work: the kernel, and what its
+# places were (the result, or in gradients the result's gradient).
+_CONVOLUTION = re.compile(
+    r"(?P<depthwise>Depthwise)?Conv(2D|3D|2dNative)?(Backprop(?P<of>Input|Filter))?(V2)?"
+)
 
 
 def _matmul_flops(op):
-    if op.type == "MatMul":
-        transposes = op.get_attr("transpose_a"), op.get_attr("transpose_b")
-    elif op.type == "BatchMatMulV2":
-        transposes = op.get_attr("adj_x"), op.get_attr("adj_y")
-    elif op.type == "Einsum":
-        labels = op.get_attr("equation").decode().split("->")[0].split(",")
-        sizes = {}
-        for letters, operand in zip(labels, op.inputs, strict=True):
-            sizes.update(zip(letters, operand.shape.as_list(), strict=True))
-        return 2 * math.prod(sizes.values()) if len(labels) > 1 else 0
-    elif op.type == "Conv2D":
-        kernel = op.inputs[1].shape.as_list()  # [height, width, in, out]
-        return 2 * math.prod(op.outputs[0].shape.as_list()) * math.prod(kernel[:-1])
+    if match := _CONVOLUTION.fullmatch(op.type):
+        kernel = op.outputs[0] if match["of"] == "Filter" else op.inputs[1]
+        places = op.inputs[2] if match["of"] else op.outputs[0]
+        # [height, width, in, out]; in and its multiples if channels are on their own
+        taps = kernel.shape[: -2 if match["depthwise"] else -1]
+        return 2 * _size(places.shape) * _size(taps)
+    if op.type in ("MatMul", "SparseMatMul"):
+        transposed = op.get_attr("transpose_a")
+    elif op.type in ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
+        transposed = op.get_attr("adj_x")
+    elif op.type in ("Einsum", "XlaEinsum"):
+        return _einsum_flops(op)
     else:
         return 0
-    inner = op.inputs[0].shape[-2 if transposes[0] else -1]
-    return 2 * math.prod(op.outputs[0].shape.as_list()) * inner
+    inner = op.inputs[0].shape[-2 if transposed else -1 :][:1]
+    return 2 * _size(op.outputs[0].shape) * _size(inner)
+
+
+def _einsum_flops(op):
+    labels = op.get_attr("equation").decode().split("->")[0].split(",")
+    if len(labels) < 2 or any(operand.shape.rank is None for operand in op.inputs):
+        return 0
+    sizes = {}
+    for letters, operand in zip(labels, op.inputs, strict=True):
+        named = [letter for letter in letters if letter != "."]
+        before = letters.index("...") if "..." in letters else len(named)
+        others = operand.shape.rank - len(named)  # behind an ellipsis
+        named[before:before] = range(-others, 0)
+        for label, size in zip(named, operand.shape, strict=True):
+            sizes[label] = max(sizes.get(label, 0), size or 0)
+    return 2 * math.prod(sizes.values())
+
+
+def _size(shape):
+    """The number of elements; 0 if it is unknown."""
+    return tf.TensorShape(shape).num_elements() or 0
 
 
 _POINTWISE = set(
@@ -92,20 +164,26 @@ _REDUCTIONS = {"Max", "Mean", "Min", "Prod", "Sum"}
 _SOFTMAXES = {"LogSoftmax", "Softmax"}
 
 
+_FFT = re.compile(r"(Batch)?(?P<back>I)?(?P<real>R)?FFT(?P<axes>2D|3D)?")
+
+
 def _rest_flops(op):
-    if op.type in ("RFFT", "IRFFT"):
-        numbers = (op.inputs if op.type == "RFFT" else op.outputs)[0].shape
-        if not numbers.is_fully_defined():
+    if match := _FFT.fullmatch(op.type):
+        # Of real numbers, half of the spectrum is kept.
+        numbers = (op.outputs if match["back"] else op.inputs)[0].shape
+        if not _size(numbers):
             return 0
-        return int(2.5 * numbers.num_elements() * math.log2(numbers[-1]))
+        axes = int((match["axes"] or "1D")[0])
+        each = 2.5 if match["real"] else 5
+        return int(each * _size(numbers) * math.log2(max(_size(numbers[-axes:]), 1)))
     if not op.outputs or not op.outputs[0].dtype.is_floating:
         return 0
     if op.type in _POINTWISE:
-        return op.outputs[0].shape.num_elements()
+        return _size(op.outputs[0].shape)
     if op.type in _REDUCTIONS:
-        return op.inputs[0].shape.num_elements()
+        return _size(op.inputs[0].shape)
     if op.type in _SOFTMAXES:
-        return 5 * op.outputs[0].shape.num_elements()
+        return 5 * _size(op.outputs[0].shape)
     return 0
 
 

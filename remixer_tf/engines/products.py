@@ -1,0 +1,10 @@
+"""What the engines count of a program."""
+
+from typing import NamedTuple
+
+
+class Products(NamedTuple):
+    """FLOPs of the matrix products and convolutions of a program."""
+
+    flops: int
+    uncounted: tuple  # of str, operations like these that `flops` leaves out

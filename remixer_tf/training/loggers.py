@@ -4,7 +4,10 @@ gin binds them in one line, such as `Watching.loggers = [@WandbLogger()]`. A log
 your own has the same three methods.
 """
 
+import hashlib
+import importlib.util
 import os
+import re
 import secrets
 
 from remixer_tf.errors import library
@@ -64,7 +67,12 @@ class MlflowLogger:
     """Sends a run's numbers to MLflow, as `WandbLogger` does to W&B.
 
     MLflow's environment variables set all else: MLFLOW_TRACKING_URI the server, and
-    MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD how to log in.
+    MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD how to log in. Without a
+    server, MLflow writes to a database in the working directory. Its client alone,
+    mlflow-skinny, has no database: it writes files into `mlruns` there.
+
+    A character of a metric's name that MLflow refuses is sent as its number, as XML
+    does: "C++" is "C_x002B__x002B_".
 
     Args:
         experiment: str; None for MLFLOW_EXPERIMENT_NAME, or MLflow's default.
@@ -81,22 +89,61 @@ class MlflowLogger:
 
     def start(self, model_dir, run_id, hyperparameters):
         """Starts or resumes the run; see `WandbLogger.start`."""
+        given = self._mlflow.is_tracking_uri_set()
+        if not given and importlib.util.find_spec("sqlalchemy") is None:
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            self._mlflow.set_tracking_uri(os.path.abspath("mlruns"))
         if self._experiment is not None:
             self._mlflow.set_experiment(self._experiment)
         name = self._name or _name(model_dir)
         run = self._mlflow.start_run(run_id=run_id, run_name=name)
         if run_id is None:  # MLflow's parameters cannot change.
-            self._mlflow.log_params(hyperparameters)
+            names = mlflow_names(hyperparameters)
+            values = {names[name]: value for name, value in hyperparameters.items()}
+            self._mlflow.log_params(values)
         return run.info.run_id
 
     def log(self, step, values):
         """Sends a dictionary of numbers."""
-        self._mlflow.log_metrics(values, step=step)
+        names = mlflow_names(values)
+        pairs = [(names[name], value) for name, value in values.items()]
+        for start in range(0, len(pairs), _MOST_METRICS):
+            part = dict(pairs[start : start + _MOST_METRICS])
+            self._mlflow.log_metrics(part, step=step)
 
     def finish(self, status):
         """Ends: "finished", "stopped" by a signal, or "failed"."""
         states = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
         self._mlflow.end_run(states[status])
+
+
+_MOST_METRICS = 1000  # that MLflow takes in a call
+_LONGEST_NAME = 250  # of a metric in MLflow
+
+
+def mlflow_names(names):
+    """Returns a name that MLflow takes for each name of a metric, a dictionary.
+
+    MLflow takes letters, digits and "_-. :/" in paths without empty parts, "." and
+    "..". Its store of files has a file for each metric, so that no name may be a folder
+    of another's: in "f1" and "f1/yes" the second one becomes "f1.yes".
+    """
+    found = {}
+    for name in names:
+        parts = [re.sub(r"[^\w\-. :]", _as_number, part) for part in name.split("/")]
+        parts = [re.sub(r"^$|^\.\.?$", _as_number, part) for part in parts]
+        path = parts[0]
+        for i, part in enumerate(parts[1:], start=1):
+            path += ("." if "/".join(name.split("/")[:i]) in names else "/") + part
+        if len(path) > _LONGEST_NAME:
+            digest = hashlib.sha256(path.encode()).hexdigest()[:8]
+            path = f"{path[: _LONGEST_NAME - 9]}-{digest}"
+        found[name] = path
+    return found
+
+
+def _as_number(match):
+    return "".join(f"_x{ord(letter):04X}_" for letter in match[0]) or "_x0000_"
 
 
 def _name(model_dir):

@@ -9,7 +9,7 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.run import Run
-from remixer_tf.training.loggers import MlflowLogger, WandbLogger
+from remixer_tf.training.loggers import MlflowLogger, WandbLogger, mlflow_names
 from remixer_tf.training.run_files import append_metrics
 from remixer_tf.training.settings import Watching
 from tests.training import toy
@@ -91,6 +91,7 @@ def mlflow(monkeypatch):
 
         setattr(module, name, record)
     module.start_run = start_run
+    module.is_tracking_uri_set = lambda: True
     monkeypatch.setitem(sys.modules, "mlflow", module)
     return module
 
@@ -132,11 +133,43 @@ def test_mlflow_gets_every_line(tmp_path, mlflow):
     assert mlflow.calls[-1] == ("end_run", "FINISHED")
 
 
-class Recorder:
-    """A logger of one's own. It takes no line while `offline` is positive."""
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (
+            ["toy/dev/C++", "loss 2: a-b_c.d"],
+            ["toy/dev/C_x002B__x002B_", "loss 2: a-b_c.d"],
+        ),
+        (["a/50%", "a/don't know"], ["a/50_x0025_", "a/don_x0027_t know"]),
+        (["f1", "f1/yes", "f1/no/x"], ["f1", "f1.yes", "f1.no/x"]),
+        (["a/f1/yes/x", "a/f1", "b"], ["a/f1.yes/x", "a/f1", "b"]),
+        (
+            ["f1/", "f1/..", "f1/a//b"],
+            ["f1/_x0000_", "f1/_x002E__x002E_", "f1/a/_x0000_/b"],
+        ),
+        (["a" * 250, "a" * 251], ["a" * 250, "a" * 241 + "-772f911d"]),
+    ],
+)
+def test_names_that_mlflow_takes(names, expected):
+    assert list(mlflow_names(names).values()) == expected
 
-    def __init__(self, offline=0, fails_at_start=False):
+
+def test_mlflow_gets_a_thousand_metrics_a_call(mlflow):
+    logger = MlflowLogger()
+    logger.log(3, {f"f1/{i}": float(i) for i in range(2500)})
+    sizes = [len(call[1]) for call in mlflow.calls]
+    assert sizes == [1000, 1000, 500]
+
+
+class Recorder:
+    """A logger of one's own. It takes no line while `offline` is positive.
+
+    It refuses lines of an evaluation if it `refuses` them.
+    """
+
+    def __init__(self, offline=0, fails_at_start=False, refuses=False):
         self.offline = offline
+        self.refuses = refuses
         self.fails_at_start = fails_at_start
         self.sent = []
 
@@ -149,6 +182,8 @@ class Recorder:
         if self.offline > 0:
             self.offline -= 1
             raise ConnectionError("no route")
+        if self.refuses and "toy/dev/loss" in values:
+            raise ValueError("a slash")
         self.sent.append((step, values))
 
     def finish(self, status):
@@ -158,7 +193,7 @@ class Recorder:
 def test_lines_that_a_service_does_not_take_come_later(tmp_path, capsys):
     logger = Recorder(offline=2)
     run(tmp_path, 8, logger)
-    assert logger.sent == lines(tmp_path)
+    assert sorted(logger.sent, key=lambda line: line[0]) == lines(tmp_path)
     shown = capsys.readouterr().out
     assert shown.count("warning: Recorder takes no lines, and gets them later") == 1
     assert "lacks" not in shown
@@ -168,6 +203,21 @@ def test_lines_that_a_service_does_not_take_come_later(tmp_path, capsys):
     )
     run(tmp_path, 16, logger := Recorder())
     assert logger.sent == lines(tmp_path)[6:] and logger.status == "finished"
+
+
+def test_a_line_that_is_refused_stops_no_other(tmp_path, capsys):
+    run(tmp_path, 8, logger := Recorder(refuses=True))
+    whole = lines(tmp_path)
+    kept = [line for line in whole if "toy/dev/loss" not in line[1]]
+    assert logger.sent == kept and len(kept) == len(whole) - 2
+    shown = capsys.readouterr().out
+    assert shown.count("Recorder does not take some lines") == 1
+    assert "Recorder lacks 2 lines of metrics.jsonl: a slash (step 8)" in shown
+    run(tmp_path, 12, logger := Recorder(refuses=True))  # A resumed run goes on too.
+    assert [step for step, _ in logger.sent] == [10, 12]
+    assert "Recorder lacks 3 lines" in capsys.readouterr().out
+    run(tmp_path, 16, logger := Recorder())
+    assert [step for step, _ in logger.sent] == [4, 8, 12, 14, 16, 16]
 
 
 def test_a_logger_that_comes_later_gets_all(tmp_path):

@@ -120,13 +120,14 @@ def say(message, level="info", file=None, **fields):
     if file is None:
         file = sys.stderr if level == "error" else sys.stdout
     if _state["json"]:
-        message = _as_json(level, message, fields)
+        message = as_json(message, level, **fields)
     elif level in ("warning", "error"):
         message = f"{level}: {message}"
     print(message, file=Lasting(file), flush=True)
 
 
-def _as_json(level, message, fields):
+def as_json(message, level="info", **fields):
+    """Returns the line that `say` shows as JSON, a str."""
     now = datetime.datetime.now(datetime.UTC)
     line = {"time": now.isoformat(timespec="milliseconds"), "level": level}
     line["message"] = message
@@ -147,7 +148,7 @@ class _Json(logging.Formatter):
         lines = [record.getMessage()]
         if record.exc_info:
             lines.append(self.formatException(record.exc_info))
-        return _as_json(record.levelname.lower(), "\n".join(lines), {})
+        return as_json("\n".join(lines), record.levelname.lower())
 
 
 class _Handler(logging.StreamHandler):

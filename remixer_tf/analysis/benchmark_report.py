@@ -10,7 +10,7 @@ import tensorflow as tf
 import remixer_tf.tasks  # noqa: F401  (registers the benchmarks)
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.data.pipeline import get_task
-from remixer_tf.errors import StorageError, UserError
+from remixer_tf.errors import MissingFileError, StorageError, UserError
 from remixer_tf.evaluation.results import read_records, read_results
 from remixer_tf.tasks.result_tables import glue_table, inference_table, super_glue_table
 from remixer_tf.tasks.submissions import has_submission, submission
@@ -22,8 +22,11 @@ def write_report(model_dir, step=None):
     """Prints the rows of the papers' tables, and writes submission/<step>/<set>.
 
     `step` is None for the last one with results in the folder of a run. Raises a
-    ValueError if there are none of decoding, or none of that step.
+    ValueError if there are none of decoding, or none of that step, and a
+    FileNotFoundError if there is no folder.
     """
+    if not tf.io.gfile.isdir(model_dir):
+        raise MissingFileError(f"There is no folder {model_dir}.")
     results = read_results(model_dir)
     steps = sorted({result["step"] for result in results})
     if not steps or step not in (None, *steps):

@@ -11,6 +11,9 @@ from remixer_tf.layers import CrossAttention, LengthMixing
 _SHOWN_ROWS = 5
 
 
+_WHOLE = {"integer": True, "min_n_ticks": 1}  # of axes of positions
+
+
 class Map(NamedTuple):
     """A matrix `[target, source]` as colours."""
 
@@ -40,6 +43,8 @@ class Map(NamedTuple):
         bar.ax.tick_params(labelsize=7)
         axis.set_xlabel("" if self.x == [] else "source", fontsize=8)
         axis.set_ylabel("" if self.y == [] else "target", fontsize=8)
+        for positions in (axis.xaxis, axis.yaxis):
+            positions.get_major_locator().set_params(**_WHOLE)
         if self.x is not None:
             axis.set_xticks(range(len(self.x)), self.x, rotation=90, parse_math=False)
         if self.y is not None:
@@ -57,6 +62,7 @@ class Curves(NamedTuple):
         for label, line in self.lines.items():
             axis.plot(self.x, line, linewidth=1, label=label)
         axis.axhline(0, color="grey", linewidth=0.5)
+        axis.xaxis.get_major_locator().set_params(**_WHOLE)
         axis.set_xlabel(self.xlabel, fontsize=8)
         axis.set_ylabel("weight", fontsize=8)
         if len(self.lines) > 1:
@@ -222,7 +228,7 @@ def _draw_alpha(lines):
         axis.errorbar(layers, means, errors, capsize=4, label=label, **style)
     axis.set(title="alpha: mean, least and largest", xlabel="layer", ylabel="alpha")
     axis.set_ylim(-0.05, 1.05)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.xaxis.get_major_locator().set_params(**_WHOLE)
     axis.legend()
     axis.grid(alpha=0.3)
     return figure

@@ -32,6 +32,11 @@ def add_arguments(parser):
 def run(options):
     if options.split and (options.input or options.stride):
         raise UserError("--split scores a task. Leave out --input and --stride.")
+    if options.stride and options.on_long == "raise":
+        raise UserError(
+            "--stride reads a text of any length in parts: nothing is cut. Leave out "
+            "--on_long."
+        )
     configuration.read_run(options, devices="asked")
     from remixer_tf.serving import lines
 

@@ -6,7 +6,7 @@
 import fnmatch
 import sys
 
-from remixer_tf import configuration
+from remixer_tf import configuration, console
 from remixer_tf.commands import add_pattern
 from remixer_tf.errors import UserError, nearest
 
@@ -35,4 +35,5 @@ def run(options):
             f"there is no task {options.pattern!r}.{nearest(options.pattern, names)} "
             "`remixer_tf tasks` lists all."
         )
-    print("\n".join(found))
+    for name in found:
+        console.say(name, "result", task=name)

@@ -69,14 +69,16 @@ def read_pairs(scorer, lines):
 def write_scores(scores, output, refuses_long=False):
     """Writes a line for each score: the sum, the number of tokens, 1 if greedy, else 0.
 
-    The scores are what `TextScorer.score` yields. Standard error reports how many pairs
+    Under `--log=json` a line is a JSON object. The scores are what `TextScorer.score`
+    yields. Standard error reports how many pairs
     were cut; under `refuses_long` the first one is a ValueError.
     """
     total, over = 0, 0
     for value, num_tokens, greedy, cut in scores:
         if refuses_long and cut:
             raise _too_long(total + 1, "the model reads")
-        output.write(b"%.4f\t%d\t%d\n" % (value, num_tokens, greedy))
+        names = {"log_likelihood": value, "tokens": num_tokens, "greedy": greedy}
+        output.write(_row("%.4f\t%d\t%d", names))
         total += 1
         over += cut
     if over:
@@ -93,13 +95,22 @@ def _warn(over, total, what):
 
 
 def write_perplexity(scores, num_bytes, output):
-    """Writes log-likelihood, tokens, perplexity and bits per byte of a text."""
+    """Writes a line: log-likelihood, tokens, perplexity and bits per byte of a text."""
     sums, counts, *_ = zip(*scores, strict=True)
     loss, tokens = -math.fsum(sums), sum(counts)
     mean = loss / max(tokens, 1)
     perplexity = math.exp(mean) if mean < 700 else math.inf
     bits = loss / math.log(2) / max(num_bytes, 1)
-    output.write(b"%.4f\t%d\t%.4f\t%.4f\n" % (-loss, tokens, perplexity, bits))
+    names = {"log_likelihood": -loss, "tokens": tokens}
+    names |= {"perplexity": perplexity, "bits_per_byte": bits}
+    output.write(_row("%.4f\t%d\t%.4f\t%.4f", names))
+
+
+def _row(format, values):
+    """Returns {name: number} as a line of bytes, with tabs between or as JSON."""
+    text = format % tuple(values.values())
+    line = console.as_json(text, "result", **values) if console.is_json() else text
+    return line.encode() + b"\n"
 
 
 def open_input(path):

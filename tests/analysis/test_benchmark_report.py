@@ -59,6 +59,8 @@ def test_a_strangers_result_leads_nowhere(tmp_path, up):
     (path / "metrics.json").write_text(json.dumps(result))
     with pytest.raises(ValueError, match="no results of DecodedEvaluation"):
         run_command("report", [f"--model_dir={tmp_path / 'run'}"])
+    with pytest.raises(FileNotFoundError, match="There is no folder .*/runn.$"):
+        run_command("report", [f"--model_dir={tmp_path / 'runn'}"])
     assert not [*tmp_path.rglob("BoolQ.jsonl")]
 
 

@@ -17,7 +17,12 @@ from PIL import Image
 from remixer_tf import configuration
 from remixer_tf.analysis.drawing import Pictures, draw_checkpoint
 from remixer_tf.analysis.observe import observe
-from remixer_tf.analysis.panels import draw_attention, draw_observations
+from remixer_tf.analysis.panels import (
+    Curves,
+    Map,
+    draw_attention,
+    draw_observations,
+)
 from remixer_tf.commands import run_command
 from remixer_tf.layers import (
     Context,
@@ -76,6 +81,16 @@ def test_mean_attention_leaves_padding_out():
     (cross,) = (o for o in observe(model, batch) if o.layer.path == cross.layer.path)
     expected = (padded[0][:, 4] + padded[2][:, 4]) / 2
     np.testing.assert_allclose(cross.value[:, 4], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_axes_of_few_positions_have_whole_numbers(size):
+    figure = Figure()
+    axes = figure.subplots(2)
+    Map(np.eye(size)).draw(figure, axes[0])
+    Curves(np.arange(size), {"a": np.ones(size)}, "source").draw(figure, axes[1])
+    for axis in (axes[0].xaxis, axes[0].yaxis, axes[1].xaxis):
+        assert all(tick == round(tick) for tick in axis.get_ticklocs())
 
 
 def test_matrices_drawn_equal_the_layers():

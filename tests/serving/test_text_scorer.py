@@ -141,5 +141,7 @@ def test_the_command(tiny_run, tmp_path, capsys):
         run_command("score", [*options, f"--input={questions}", "--split=dev"])
     with pytest.raises(UserError, match="--stride: must be at least 1. Received: 0"):
         run_command("score", [*options, f"--input={questions}", "--stride=0"])
+    with pytest.raises(UserError, match="nothing is cut. Leave out --on_long"):
+        run_command("score", [*options, "--stride=4", "--on_long=raise"])
     with pytest.raises(ValueError, match="A stride is for language models"):
         run_command("score", [*options, f"--input={questions}", "--stride=4"])

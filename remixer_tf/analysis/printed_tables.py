@@ -6,13 +6,14 @@ import rich.console
 import rich.table
 
 FORMATS = ("text", "markdown", "csv")
-_WIDTH = 200  # columns of text, more than a terminal may have
+_WIDEST = 60  # letters of a cell in a line; longer text has several lines
 
 
 def write_table(file, format, title, header, rows, labels=1):
     """Writes a table of str in a format of `FORMATS` to a text file; CSV has no title.
 
-    The first `labels` columns are aligned to the left. The others are numbers.
+    Nothing is cut: a table of text is as wide as it has to be. The first `labels`
+    columns are aligned to the left. The others are numbers.
     """
     if format == "csv":
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
@@ -29,9 +30,11 @@ def write_table(file, format, title, header, rows, labels=1):
     for i, heading in enumerate(header):
         # A word a line keeps columns narrow.
         justify = "left" if i < labels else "right"
-        table.add_column(heading.replace(" ", "\n"), justify=justify)
+        heading = heading.replace(" ", "\n")
+        table.add_column(heading, justify=justify, overflow="fold", max_width=_WIDEST)
     for row in rows:
         table.add_row(*row)
     # Without markup, since gin's lists look like rich's.
-    console = rich.console.Console(file=file, width=_WIDTH, markup=False, emoji=False)
+    width = (_WIDEST + 3) * len(header) + 1
+    console = rich.console.Console(file=file, width=width, markup=False, emoji=False)
     console.print(table)

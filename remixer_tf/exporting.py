@@ -110,9 +110,11 @@ def _saved_model(run, model_dir, folder, step, weights, options):
 
 def _safetensors(run, model_dir, folder, step):
     from remixer_tf.data.vocabularies import describe_vocabularies
+    from remixer_tf.evaluation.results import metrics_at
     from remixer_tf.weights.model_folder import model_card, write_model_folder
 
     engine, step = run.restore(model_dir, step)
+    metrics = metrics_at(model_dir, step) if model_dir else {}
     vocabularies = {}
     if run.task is not None:
         vocabularies = describe_vocabularies(run.get_task())
@@ -121,21 +123,9 @@ def _safetensors(run, model_dir, folder, step):
         folder,
         configuration.configuration_str(),
         vocabularies,
-        model_card(engine.model, run, step, vocabularies, metrics_at(model_dir, step)),
+        model_card(engine.model, run, step, vocabularies, metrics),
     )
     return []
-
-
-def metrics_at(model_dir, step):
-    """Returns {name: value} of the results of a step, {} of weights in memory."""
-    from remixer_tf.evaluation.results import metrics_by_name, read_results
-
-    found = {}
-    for kind in ("metrics", "loss", "score") if model_dir else ():
-        for result in read_results(model_dir, kind):
-            if result["step"] == step:
-                found |= metrics_by_name(result)
-    return found
 
 
 def _hugging_face(run, model_dir, folder, step):

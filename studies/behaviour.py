@@ -194,7 +194,7 @@ def attention_matches_pairs_in_fewer_steps():
             trainer.train(make, pairs, seed=seed, calls=3, batch_size=48)
             for seed in (0, 1)
         ]
-        accuracies[name] = [run["accuracy"] for run in runs]
+        accuracies[name] = [run["token_accuracy"] for run in runs]
         print(name, parameters[name], "accuracy", np.round(accuracies[name], 3))
 
     assert max(parameters.values()) < 1.03 * min(parameters.values())

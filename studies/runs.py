@@ -57,8 +57,9 @@ def train(run):
 
         - settings and parameters;
         - seconds and cpu_seconds of this process, since the run last began or resumed;
-        - evaluations, a list of dictionaries of step, loss, accuracy and perplexity;
-        - steps, loss and accuracy of the last evaluation;
+        - evaluations, a list of dictionaries of step, loss, token_accuracy and
+          perplexity;
+        - steps, loss and token_accuracy of the last evaluation;
         - metrics that decoding gave at the end, {split: {name: value}};
         - statistics that layers reported, {name: [[step, value], ...]}.
 
@@ -92,7 +93,7 @@ def train(run):
         "settings": run.settings,
         "steps": last["step"],
         "loss": last["loss"],
-        "accuracy": last["accuracy"],
+        "token_accuracy": last["token_accuracy"],
         "parameters": summary["parameters"],
         "seconds": summary["seconds"],
         "cpu_seconds": time.process_time() - start,

@@ -35,6 +35,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.rows import RowSource, byte_features
 from remixer_tf.tasks.t5_library import function_of_t5
+from remixer_tf.tasks.text_metrics import Percent
 
 PLACEHOLDER = "@placeholder"
 _ASKED = {
@@ -205,7 +206,7 @@ def choices(targets, scores):
         correct += labels[int(np.argmax(likelihoods))]
         chance += sum(labels) / len(labels)
     return {
-        "accuracy": 100 * correct / len(questions),
+        "accuracy": Percent(100 * correct / len(questions)),
         "correct": correct,
         "chance": chance,
         "questions": len(questions),

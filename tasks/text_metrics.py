@@ -53,12 +53,18 @@ def postprocess(text, example=None, is_target=False):
     return TargetWithType(text, example["type"].decode()) if is_target else text
 
 
+class Percent(float):
+    """A value of a metric from 0 to 100. Tables of results show its `unit`."""
+
+    unit = "%"
+
+
 def percentages(hits):
     """Returns {name: percentage of True}, sorted, from pairs (name, bool)."""
     found = collections.defaultdict(list)
     for name, hit in hits:
         found[name].append(hit)
-    return {name: 100.0 * sum(x) / len(x) for name, x in sorted(found.items())}
+    return {name: Percent(100 * sum(x) / len(x)) for name, x in sorted(found.items())}
 
 
 def exact_match_by_type(kind_of_type):
@@ -134,11 +140,11 @@ def per_class(targets, predictions):
         targets, predictions, labels=classes, zero_division=0
     )
     numbers = {
-        f"{name}/{label}": 100.0 * float(rate)
+        f"{name}/{label}": Percent(100 * rate)
         for name, of_classes in zip(("precision", "recall", "f1"), rates, strict=False)
         for label, rate in zip(classes, of_classes, strict=True)
     }
-    return numbers | {"macro_f1": 100.0 * float(rates[2].mean())}
+    return numbers | {"macro_f1": Percent(100 * rates[2].mean())}
 
 
 # Metrics of texts, under the names that gin files give them.

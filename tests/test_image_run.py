@@ -61,7 +61,8 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
     assert " images/s " in shown and "tokens" not in shown
     (result,) = read_results(str(tmp_path), "loss")
     assert (result["split"], result["step"], result["images"]) == ("validation", 30, 9)
-    assert result["metrics"]["accuracy"] == 1 and result["metrics"]["loss"] < 0.7
+    assert result["metrics"]["image_accuracy"] == 1
+    assert result["metrics"]["loss"] < 0.7
     summary = json.loads((tmp_path / "train_summary.json").read_text())
     assert summary["steps"] == 30 and np.isfinite(summary["loss"])
     assert summary["images_per_second"] > 0
@@ -71,10 +72,10 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
     gin.clear_config()
     run_command("eval", [f"--model_dir={tmp_path}"])
     assert read_results(str(tmp_path), "loss") == [result]
-    accuracy, loss = (result["metrics"][name] for name in ("accuracy", "loss"))
+    accuracy, loss = (result["metrics"][name] for name in ("image_accuracy", "loss"))
     table = capsys.readouterr().out.replace("│", " ").split()
     assert table[table.index("loss") + 1] == f"{loss:.4f}"
-    assert table[table.index("accuracy") + 1] == f"{accuracy:.4f}"
+    assert table[table.index("image_accuracy") + 1] == f"{accuracy:.4f}"
 
     run_command("pictures", [f"--model_dir={tmp_path}"])
     drawn = {path.name for path in (tmp_path / "pictures" / "30").iterdir()}

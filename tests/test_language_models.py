@@ -98,7 +98,7 @@ def test_masked_language_model(mlm_run):
     first, last = (result["metrics"] for result in results(mlm_run))
     assert last["loss"] < first["loss"] < np.log(262)
     np.testing.assert_allclose(last["perplexity"], np.exp(last["loss"]), rtol=1e-5)
-    assert 0 < last["accuracy"] < 1
+    assert 0 < last["token_accuracy"] < 1
     # The two documents of validation are 155 bytes, 5 rows of floor(0.15 * 31).
     assert results(mlm_run)[0]["target_tokens"] == 20
 
@@ -169,9 +169,8 @@ def test_a_classifier_takes_the_body_and_a_fresh_head(
     (loss,) = results(tmp_path)
     (scored,) = results(tmp_path, "metrics")
     assert loss["target_tokens"] == 16  # one label an example
-    np.testing.assert_allclose(
-        scored["metrics"]["accuracy"], 100 * loss["metrics"]["accuracy"], atol=1e-4
-    )
+    right = 100 * loss["metrics"]["token_accuracy"]
+    np.testing.assert_allclose(scored["metrics"]["accuracy"], right, atol=1e-4)
     (path,) = (tmp_path / "eval").rglob("predictions*.jsonl")
     said = [json.loads(line)["prediction"] for line in path.read_text().splitlines()]
     assert len(said) == 16 and set(said) <= {"same", "other"}

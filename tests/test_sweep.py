@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import signal
 import statistics
@@ -13,7 +14,7 @@ import time
 
 import pytest
 
-from remixer_tf.analysis.comparison import Spread, average
+from remixer_tf.analysis.comparison import Spread, average, read_run, write_comparison
 from remixer_tf.checkpoints.whole_folder import describe
 from remixer_tf.commands import run_command
 from remixer_tf.errors import UserError
@@ -204,6 +205,23 @@ def test_average():
     assert found["run", "steps"] == 10 and found["gin", "Run.seed"] == "100, 200, 400"
     assert found["missing", "no best.json"] == "why"
     assert found["missing", str(("rare", "a"))] == "some seeds do not have it"
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_seed_that_diverged_leaves_the_others_their_table(tmp_path, value):
+    runs = {}
+    for seed, last in enumerate((2.0, value, 3.0)):
+        path = tmp_path / str(seed) / "eval" / "toy" / "dev" / "10"
+        path.mkdir(parents=True)
+        result = {"task": "toy", "split": "dev", "step": 10}
+        metrics = {"perplexity": last, "loss": float(seed)}
+        (path / "loss.json").write_text(json.dumps({**result, "metrics": metrics}))
+        runs[seed] = read_run(str(tmp_path / str(seed)), None)
+    file = io.StringIO()
+    write_comparison({"all": average(list(runs.values()))}, "markdown", file)
+    assert "| toy/dev/loss | loss.json | last | 1 ± 1 at 10 |" in file.getvalue()
+    row = f"| toy/dev/perplexity | loss.json | last | {value} ± nan at 10 |"
+    assert row in file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.results import metrics_by_name, read_results
+from remixer_tf.evaluation.results import KINDS, metrics_by_name, read_results
 from remixer_tf.training.progress import format_seconds
 
 # The files of a run, and why one is not there.
@@ -23,9 +23,9 @@ _WHY = {
 # The numbers of a run: heading, and a function that shows a value.
 _SHOWN = {
     "parameters": ("parameters", "{:,}".format),
-    "flops_per_step": ("FLOPs per step", "{:.2e}".format),
-    "flops_per_token": ("FLOPs per token", "{:.2e}".format),
-    "flops_per_image": ("FLOPs per image", "{:.2e}".format),
+    "flops_per_step": ("matrix-product FLOPs per step", "{:.2e}".format),
+    "flops_per_token": ("matrix-product FLOPs per token", "{:.2e}".format),
+    "flops_per_image": ("matrix-product FLOPs per image", "{:.2e}".format),
     "steps": ("steps", "{:,}".format),
     "loss": ("training loss, last log line", "{:.4g}".format),
     "seconds": ("time", format_seconds),
@@ -61,11 +61,18 @@ def read_run(folder, read_bindings):
             return {}
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                pairs = json.load(file).items()
+                values = dict(json.load(file).items())
         except (ValueError, RecursionError, AttributeError):
             found["missing", f"{name} is damaged"] = "it does not count"
             return {}
-        return {k: v for k, v in pairs if isinstance(v, (int, float)) and abs(v) < 1e30}
+        if isinstance(left_out := values.get("not_counted"), list):
+            what = f"no FLOPs of {', '.join(map(str, left_out))}"
+            found["missing", what] = "they are not counted"
+        return {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, (int, float)) and abs(value) < 1e30
+        }
 
     summary, best = numbers("train_summary.json"), numbers("best.json")
     if "step" in best:
@@ -122,7 +129,8 @@ def _average(key, values):
     mean = statistics.mean(values)
     if key == ("run", "seconds"):
         return mean
-    spread = mean, statistics.stdev(values)
+    # One of them may be infinite, or NaN.
+    spread = mean, statistics.stdev(values) if math.isfinite(mean) else math.nan
     whole = all(isinstance(value, int) for value in values)
     return Spread(*map(round, spread)) if whole else Spread(*spread)
 
@@ -130,10 +138,10 @@ def _average(key, values):
 def _read_metrics(folder):
     """Returns {(metric, file): {step: value}} of all results."""
     metrics = {}
-    for kind in ("metrics", "loss", "score"):
+    for kind in KINDS:
         for result in read_results(folder, kind):
             for name, value in metrics_by_name(result).items():
-                if not isinstance(value, str) and not math.isnan(value):
+                if not isinstance(value, str):
                     steps = metrics.setdefault((name, f"{kind}.json"), {})
                     steps[result["step"]] = value
     return metrics
@@ -143,10 +151,12 @@ def last_and_best(name, values):
     """Returns (step, value) of the last and of the best evaluation, from {step: value}.
 
     The best loss or perplexity is the least, and the best of other metrics the largest.
-    The first of equal ones is best. `name` is that of the metric.
+    The first of equal ones is best, and NaN only if there is nothing else. `name` is
+    that of the metric.
     """
     sign = -1 if name.rpartition("/")[2] in ("loss", "perplexity") else 1
-    best = max(values, key=lambda step: (sign * values[step], -step))
+    numbers = {step: v for step, v in values.items() if not math.isnan(v)} or values
+    best = max(numbers, key=lambda step: (sign * numbers[step], -step))
     return (max(values), values[max(values)]), (best, values[best])
 
 

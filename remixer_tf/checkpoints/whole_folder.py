@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -46,8 +47,17 @@ def copy_file(source, target):
 
 
 def write_json(path, value):
-    """Writes a JSON file as `write_whole` does."""
-    write_whole(path, json.dumps(value, indent=2) + "\n")
+    """Writes a JSON file as `write_whole` does; for numbers see `finite`."""
+    write_whole(path, json.dumps(finite(value), indent=2) + "\n")
+
+
+def finite(value):
+    """Returns a value for JSON, which has no NaN or infinity: None in their place."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path):

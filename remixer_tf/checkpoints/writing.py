@@ -17,7 +17,6 @@ Frozen variables are in 0/ alone. Later checkpoints have its hash, `base`.
 """
 
 import contextlib
-import json
 import os
 import threading
 
@@ -41,7 +40,7 @@ from remixer_tf.checkpoints.reading import (
     restore_variables,
     saved_value,
 )
-from remixer_tf.checkpoints.whole_folder import read_json
+from remixer_tf.checkpoints.whole_folder import read_json, write_json
 from remixer_tf.errors import StorageError, UserError, shorten
 from remixer_tf.models.adapters import of_adapter
 
@@ -138,8 +137,7 @@ class Checkpoints:
                 if tf.io.gfile.exists(folder):
                     tf.io.gfile.rmtree(folder)
                 tf.io.gfile.makedirs(folder)
-                with tf.io.gfile.GFile(_summary_path(folder), "w") as file:
-                    json.dump(summary or {}, file)
+                write_json(_summary_path(folder), summary or {})
         self._agree()
         with self._noted_error():
             if step and self._host.saves_position:

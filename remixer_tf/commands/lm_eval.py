@@ -52,6 +52,7 @@ def harness_model(run, batch_size=64):
 def run(options):
     configuration.read_run(options)
     configuration.check_backend("lm-evaluation-harness")
+    from remixer_tf.checkpoints.whole_folder import finite
     from remixer_tf.evaluation.lm_harness import HarnessModel  # names the extra
     from remixer_tf.serving.lines import open_text_output
 
@@ -83,6 +84,7 @@ def run(options):
             log_samples=bool(options.output),
         )
         results["config"] |= {"model_dir": options.model_dir, "step": step}
-        json.dump(results, output, indent=2, default=utils.handle_non_serializable)
+        default = utils.handle_non_serializable
+        json.dump(finite(results), output, indent=2, default=default)
         output.write("\n")
     print(utils.make_table(results))

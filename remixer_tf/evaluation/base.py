@@ -27,6 +27,7 @@ from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
 from remixer_tf.evaluation.results import (
+    KINDS,
     metrics_by_name,
     print_table,
     read_result,
@@ -84,23 +85,46 @@ class Evaluation:
         """Raises a ValueError, before a run starts, if it could not be evaluated.
 
         Reasons are another vocabulary, nothing to score, or another evaluation of the
-        run that writes the same files.
+        run, among `others` or earlier, that writes the same files or gives a metric of
+        the same name.
         """
         if self.vocabularies:
             check_vocabularies(model_dir, self.vocabularies)
         parts = set(self.parts())
+        given = {}  # by what else: {name of a metric: what gives it}
+        before = True
         for other in others:
-            if (
-                other is not self
-                and (other.kind, other.name) == (self.kind, self.name)
-                and (shared := parts.intersection(other.parts()))
-            ):
+            if other is self:
+                before = False
+                continue
+            if not isinstance(other, Evaluation) or other.name != self.name:
+                continue
+            if not (shared := parts.intersection(other.parts())):
+                continue
+            if other.kind == self.kind:
                 raise UserError(
                     f"Two evaluations of {'/'.join(min(shared))} have the same name "
                     f"{self.name!r}: their results would overwrite each other. Give "
                     "each a name, or make them in gin scopes, as @a/LossEvaluation() "
                     "where LossEvaluation.name = @scope()."
                 )
+            if before:  # Those after it compare themselves with it.
+                given |= dict.fromkeys(other.metric_names(), type(other).__name__)
+        for kind in KINDS:
+            for result in read_results(model_dir, kind) if kind != self.kind else ():
+                if (
+                    result.get("evaluation", "") == self.name
+                    and (result["task"], result["split"]) in parts
+                ):
+                    file = f"{kind}.json of step {result['step']}"
+                    given |= dict.fromkeys(metrics_by_name(result), file)
+        if given and (twice := self.metric_names() & given.keys()):
+            name = min(twice)
+            raise UserError(
+                f"{type(self).__name__} and {given[name]} both give {name}: two values "
+                "would have one name. Name one of the evaluations, as in "
+                f"{type(self).__name__}.name = 'a': its metrics then begin with a/."
+            )
 
     def results(self, model_dir, model, bindings=None):
         """Returns the list of results, of all steps, that have the present key."""
@@ -146,7 +170,10 @@ class Evaluation:
                 if records is not None:
                     names = self.examples_file, self.columns
                     examples = write_examples(model_dir, result, records, *names)
-                result["metrics"] = self.metrics(part, predictions)
+                result["metrics"] = metrics = self.metrics(part, predictions)
+                units = {k: getattr(v, "unit", None) for k, v in metrics.items()}
+                if units := {name: unit for name, unit in units.items() if unit}:
+                    result["units"] = units
                 if writes:
                     hashed = checkpoint() if checkpoint else None
                     result["key"] = self._key(part, engine.model, hashed, bindings)

@@ -12,8 +12,8 @@ class Best:
     """Finds the best step among the results of a run's evaluations.
 
     Args:
-        metric: str, such as "mini_cogs/dev/loss". If the evaluation has a name, it
-            comes first: "name/mini_cogs/dev/loss".
+        metric: str, such as "mini_cogs/dev/loss", which one evaluation gives. If it has
+            a name, that comes first: "name/mini_cogs/dev/loss".
         mode: "max" or "min".
         patience: int, training stops after so many evaluations without a better one.
             None does not stop it.
@@ -29,10 +29,10 @@ class Best:
         self._patience = patience
 
     def check(self, evaluations):
-        """Raises a ValueError if no evaluation gives the metric; reads their data."""
-        names = set()
-        for evaluation in evaluations:
-            names |= evaluation.metric_names(self.metric)
+        """Raises a ValueError unless one evaluation gives the metric; reads data."""
+        given = [(e, e.metric_names(self.metric)) for e in evaluations]
+        self._check_one([e for e, names in given if self.metric in names])
+        names = set().union(*(names for _, names in given))
         prefixes = tuple(name for name in names if name.endswith("/"))
         if self.metric not in names and not self.metric.startswith(prefixes):
             raise UserError(
@@ -41,20 +41,32 @@ class Best:
                 f"{', '.join(sorted(names)) or 'nothing'}."
             )
 
+    def _check_one(self, evaluations):
+        if len(evaluations) > 1:
+            raise UserError(
+                f"Best.metric = {self.metric!r} is given by several evaluations: "
+                f"{', '.join(type(e).__name__ for e in evaluations)}. Name one, "
+                f"as in {type(evaluations[-1]).__name__}.name = 'a', and Best.metric = "
+                f"'a/{self.metric}' if you mean that one."
+            )
+
     def find(self, model_dir, evaluations, model, step, bindings=None):
         """Finds the best of the known results of these evaluations.
 
         Returns (step, value, stop), the first two None without a result. `stop` is
         whether the last `patience` evaluations were no better. NaN is never best, but
         counts for the patience. Results after `step`, of a run that was killed, are
-        ignored. For the other arguments see `Evaluation.results`.
+        ignored. Raises a ValueError if several evaluations give the metric. For the
+        other arguments see `Evaluation.results`.
         """
-        values = {}
+        values, givers = {}, {}
         for evaluation in evaluations:
             for result in evaluation.results(model_dir, model, bindings):
                 metrics = metrics_by_name(result)
                 if result["step"] <= step and self.metric in metrics:
                     values[result["step"]] = metrics[self.metric]
+                    givers[id(evaluation)] = evaluation
+        self._check_one([*givers.values()])  # Names that could not be tried before.
         numbers = {step: v for step, v in values.items() if not math.isnan(v)}
         if not numbers:
             return None, None, False

@@ -14,7 +14,8 @@ class _Loss(Evaluation):
     """An evaluation by sums of `losses.cross_entropy` over batches."""
 
     kind = "loss"
-    names = ("loss", "accuracy")  # of the metrics
+    names = ()  # of the metrics
+    unit = "tokens"  # of weight, or "images"
 
     def batch_function(self, model):
         def sums(batch):
@@ -27,7 +28,7 @@ class _Loss(Evaluation):
         return sums
 
     def metrics(self, part, predictions):
-        values = summarize(predictions)
+        values = summarize(predictions, self.unit)
         return {name: float(values[name]) for name in self.names}
 
     def metric_names(self, wanted=""):
@@ -35,23 +36,28 @@ class _Loss(Evaluation):
         results = ({**self._identity(p, 0), "metrics": metrics} for p in self.parts())
         return {name for result in results for name in metrics_by_name(result)}
 
-    def _sums(self, batches, function, unit):
+    def _sums(self, batches, function):
         totals = {}
         for batch in batches:
             batch.pop("example_index", None)
             for name, values in function(batch).items():
                 totals[name] = totals.get(name, 0.0) + float(values.sum())
-        return {unit: totals["weight"]}, totals
+        counted = "target_tokens" if self.unit == "tokens" else self.unit
+        return {counted: totals["weight"]}, totals
 
 
 class LossEvaluation(_Loss, TextEvaluation):
-    """Loss and accuracy per target token: `<task>/<split>/{loss,accuracy,...}`.
+    """Loss, accuracy and perplexity of target tokens: `<task>/<split>/<metric>`.
 
-    Inputs and targets that are longer than `feature_lengths` are counted, reported and
-    trimmed. Arguments and errors: see `TextEvaluation`.
+    The metrics are `loss` (nats per token), `token_accuracy` (the share of tokens whose
+    logit is the largest, from 0 to 1) and `perplexity`. Each token is predicted from
+    the targets before it, so that `token_accuracy` says little about whole answers: for
+    these see `DecodedEvaluation`. Inputs and targets that are longer than
+    `feature_lengths` are counted, reported and trimmed. Arguments and errors: see
+    `TextEvaluation`.
     """
 
-    names = ("loss", "accuracy", "perplexity")
+    names = ("loss", "token_accuracy", "perplexity")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -76,18 +82,23 @@ class LossEvaluation(_Loss, TextEvaluation):
                 batch_size=self.batch_size,
             )
         over_length = self.count_over_length(part)
-        facts, sums = self._sums(self._batches[part], function, "target_tokens")
+        facts, sums = self._sums(self._batches[part], function)
         return {**facts, "over_length": over_length}, sums
 
 
 class ImageEvaluation(_Loss):
-    """Loss and top-1 accuracy of images: `<source's name>/<split>/{loss,accuracy}`.
+    """Loss and accuracy of images: `<source's name>/<split>/<metric>`.
+
+    The metrics are `loss` (nats per image) and `image_accuracy` (top-1, from 0 to 1).
 
     Args:
         source, transforms, batch_size: see `remixer_tf.data.images.eval_images`.
         split: str.
         period, name: see `Evaluation`.
     """
+
+    names = ("loss", "image_accuracy")
+    unit = "images"
 
     def __init__(
         self, source, transforms, *, batch_size=64, split="validation", **kwargs
@@ -113,4 +124,4 @@ class ImageEvaluation(_Loss):
         return self._hash
 
     def predict(self, part, model, function):
-        return self._sums(self._batches, function, "images")
+        return self._sums(self._batches, function)

@@ -7,12 +7,14 @@
 - eval/<task>/<split>/<step>/loss.json: loss with the targets given
 - tensorboard/train/eval_<task>_<split>: numbers, and the first examples
 
+A number that is not finite is null in these files, and is read as NaN.
+
 An evaluation with a name writes to eval/<name>/<task> and eval_<name>_<task>_<split>.
 """
 
 import contextlib
-import functools
 import json
+import math
 import os
 
 import rich.console
@@ -21,10 +23,11 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf import console
-from remixer_tf.checkpoints.whole_folder import whole_file, write_json
+from remixer_tf.checkpoints.whole_folder import finite, whole_file, write_json
 from remixer_tf.errors import StorageError
-from remixer_tf.training.run_files import append_metrics
+from remixer_tf.training.run_files import append_metrics, summary_writer
 
+KINDS = ("metrics", "loss", "score")  # of results, the names of their files
 _SHOWN_EXAMPLES = 5
 
 
@@ -41,7 +44,8 @@ def write_examples(model_dir, result, records, name, columns):
             tf.io.gfile.GFile(place, "w") as file,
         ):
             for number, record in enumerate(records):
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                text = json.dumps(finite(record), ensure_ascii=False)
+                file.write(f"{text}\n")
                 if number < _SHOWN_EXAMPLES:
                     rows.append([str(record[column]) for column in columns])
     cells = ([cell.replace("|", "&#124;") for cell in row] for row in rows)
@@ -51,11 +55,14 @@ def write_examples(model_dir, result, records, name, columns):
 def write_result(model_dir, kind, result, examples=None):
     """Writes a result as <kind>.json, to TensorBoard and to metrics.jsonl.
 
-    A result is a dictionary with evaluation, task, split, step and metrics. Its kind is
-    "metrics" (decoded), "loss" or "score". `examples` comes from `write_examples`.
+    A result is a dictionary with evaluation, task, split, step and metrics, and with
+    units, {metric: str}, of those that have one. Its kind is
+    one of `KINDS`: "metrics" of decoded answers, "loss" or "score". `examples` comes
+    from `write_examples`.
     """
     with _writing(model_dir, result) as folder:
-        writer = _summary_writer(model_dir, "_".join(["eval", *result_names(result)]))
+        name = "_".join(["eval", *result_names(result)]).replace("/", "_")
+        writer = summary_writer(model_dir, name)
         with writer.as_default(result["step"]):
             for name, value in result["metrics"].items():
                 if not isinstance(value, str):
@@ -66,14 +73,6 @@ def write_result(model_dir, kind, result, examples=None):
         append_metrics(model_dir, result["step"], metrics_by_name(result))
         # Last, since it says that all is there.
         write_json(os.path.join(folder, f"{kind}.json"), result)
-
-
-@functools.cache
-def _summary_writer(model_dir, name):
-    """Returns the one writer of a process for this name."""
-    # Below train, so that TensorBoard shows the run's hyperparameters next to it.
-    folder = os.path.join(model_dir, "tensorboard", "train", name.replace("/", "_"))
-    return tf.summary.create_file_writer(folder)
 
 
 @contextlib.contextmanager
@@ -124,7 +123,7 @@ def _read_result(model_dir, path):
     with tf.io.gfile.GFile(path) as file:
         text = file.read()
     try:
-        result = json.loads(text)
+        result = _as_written_today(json.loads(text), os.path.basename(path))
         known = type(result["step"]) is int and isinstance(result.get("key", {}), dict)
         # Names other than those of its folder could lead out of the run.
         known &= _result_folder(model_dir, result) == os.path.dirname(path)
@@ -137,10 +136,40 @@ def _read_result(model_dir, path):
     return result if known else None
 
 
+def _as_written_today(result, file):
+    """NaN for null, and a name for the accuracy that loss.json had before: its unit."""
+    metrics = result["metrics"]
+    metrics |= {name: math.nan for name, value in metrics.items() if value is None}
+    if file == "loss.json" and "accuracy" in metrics:
+        new = "image_accuracy" if "images" in result else "token_accuracy"
+        names = {name: new if name == "accuracy" else name for name in metrics}
+        result["metrics"] = {names[name]: value for name, value in metrics.items()}
+    return result
+
+
 def result_names(result):
     """Returns the list of evaluation (if named), task and split of a result."""
     names = (result.get("evaluation"), result["task"], result["split"])
     return [name for name in names if name]
+
+
+def metrics_at(model_dir, step):
+    """Returns {"name/task/split/metric": value} of all results of a step.
+
+    If results of several kinds have a metric of the same name, as evaluations of
+    different days may, the name of its file follows: "toy/dev/f1 (score.json)".
+    """
+    found = {}  # {name: {kind: value}}
+    for kind in KINDS:
+        for result in read_results(model_dir, kind):
+            for name, value in metrics_by_name(result).items():
+                if result["step"] == step:
+                    found.setdefault(name, {})[kind] = value
+    return {
+        name if len(values) == 1 else f"{name} ({kind}.json)": value
+        for name, values in found.items()
+        for kind, value in values.items()
+    }
 
 
 def metrics_by_name(result):
@@ -167,7 +196,9 @@ def print_table(name, step, results):
         table.add_column(split, justify="right")
     results = results.values()
     for name in dict.fromkeys(n for r in results for n in r["metrics"]):
-        table.add_row(name, *(_cell(r["metrics"].get(name)) for r in results))
+        units = {r["units"][name] for r in results if name in r.get("units", ())}
+        title = f"{name} ({units.pop()})" if len(units) == 1 else name
+        table.add_row(title, *(_cell(r["metrics"].get(name)) for r in results))
     table.add_section()
     for name in ("examples", "target_tokens", "images"):
         if any(name in result for result in results):

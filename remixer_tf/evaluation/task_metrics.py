@@ -20,7 +20,8 @@ def compute_metrics(task, examples, outputs):
     """Applies the task's metrics to examples of `read_examples`.
 
     `outputs` maps `seqio.metrics.ModelOutputType`s to the model's outputs. Returns a
-    dictionary of floats (or str). The parts of a nested name are joined by "/".
+    dictionary of floats (or str). The parts of a nested name are joined by "/". A float
+    of a class that has a `unit`, a str, keeps it.
     """
     metrics = {}
     for metric in metrics_of(task, outputs):
@@ -79,7 +80,8 @@ def _flatten(values, prefix=""):
         elif isinstance(value, str):
             flat[prefix + name] = value
         elif np.ndim(value) == 0:
-            flat[prefix + name] = float(value)
+            known = hasattr(value, "unit")
+            flat[prefix + name] = value if known else float(value)
         else:
             logging.warning("Metric %s is not a number: left out.", prefix + name)
     return flat

@@ -26,8 +26,8 @@ from remixer_tf.errors import (
     check_integers,
     check_paths,
 )
-from remixer_tf.evaluation.results import metrics_by_name
-from remixer_tf.exporting import check_export, export_run, metrics_at
+from remixer_tf.evaluation.results import metrics_at, metrics_by_name
+from remixer_tf.exporting import check_export, export_run
 from remixer_tf.layers.base import reads_at_once
 from remixer_tf.loaded import encoders, fitting, searches
 from remixer_tf.loaded.inputs import (
@@ -207,9 +207,17 @@ class LoadedRun:
             lengths = self.run.feature_lengths.items()
             rows["task"] = self.task.name
             rows["lengths"] = ", ".join(f"{name} {n}" for name, n in lengths)
-        if found := metrics_at(self.model_dir, self.step):
-            rows["metrics"] = ", ".join(f"{k} {v:.4g}" for k, v in found.items())
+        found = metrics_at(self.model_dir, self.step) if self.model_dir else {}
+        numbers = {k: v for k, v in found.items() if not isinstance(v, str)}
+        if numbers:
+            rows["metrics"] = ", ".join(f"{k} {v:.4g}" for k, v in numbers.items())
         return rows
+
+    def __reduce_ex__(self, protocol):
+        raise UserError(
+            "A loaded run holds graphs and devices: it can be neither pickled nor "
+            "copied. Call remixer_tf.load in each process, or again for a second one."
+        )
 
     def __repr__(self):
         rows = self._rows().items()
@@ -624,7 +632,7 @@ class LoadedRun:
             evaluations = configuration.get_value("evaluate.evaluations") or []
             check_evaluations(evaluations)
             for evaluation in evaluations:
-                evaluation.check(folder, ())
+                evaluation.check(folder, evaluations)
                 for splits in (evaluation.run(folder, engine, step) or {}).values():
                     for result in splits.values():
                         found |= metrics_by_name(result)

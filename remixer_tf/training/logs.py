@@ -1,6 +1,5 @@
 """The metrics of a run: summed up, and logged to TensorBoard and metrics.jsonl."""
 
-import os
 import resource
 import time
 
@@ -10,7 +9,11 @@ import tensorflow as tf
 from remixer_tf.models.batches import targets_and_weights, throughput_unit
 from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.training.overview import count_parameters, parameter_table
-from remixer_tf.training.run_files import append_metrics
+from remixer_tf.training.run_files import (
+    append_metrics,
+    close_summaries,
+    summary_writer,
+)
 
 _MUCH_DROPPED = 0.1
 
@@ -28,12 +31,15 @@ class Totals:
         self._steps = self._flops = self._read = 0  # in this process
         self._sums = None  # since the last log line
         self._values = {}  # of the last log line
+        self._uncounted = set()  # see `Cost`
 
     def after_call(self, step, batch, metrics):
         """Adds a call's metrics, FLOPs and time."""
         batches, speed = self._session.batches, self._session.speed
         steps = self._session.schedule.steps_per_call
-        flops = self._session.engine.cost(batch).flops * steps
+        cost = self._session.engine.cost(batch)
+        flops = cost.flops * steps
+        self._uncounted.update(cost.uncounted)
         self._steps += steps
         self._flops += flops
         if batches.new_shapes:  # Compiling does not count.
@@ -51,7 +57,7 @@ class Totals:
         self._read += read
         self._session.speed.count(read=read)
         rates = self._session.speed.lap(self._unit)
-        self._values = summarize_steps(self._sums) | rates
+        self._values = summarize_steps(self._sums, self._unit) | rates
         self._values["goodput"] = self._goodput()
         self._sums = None
         return self._values
@@ -70,7 +76,7 @@ class Totals:
         engine, earlier = self._session.engine, self._session.checkpoints.summary
         values, read = self._values, self._read
         if self._sums:
-            values = summarize_steps(self._sums)
+            values = summarize_steps(self._sums, self._unit)
             read += float(self._sums["tokens"])
         here = {
             "counted_steps": self._steps,  # Fewer if a process did not count them.
@@ -80,14 +86,19 @@ class Totals:
             "seconds": time.perf_counter() - self._start_time,
         }
         sums = {name: value + earlier.get(name, 0) for name, value in here.items()}
-        flops, means = sums["flops"], ("objective", "loss", "accuracy")
+        flops, accuracy = sums["flops"], f"{self._unit[:-1]}_accuracy"
         return {
             "parameters": count_parameters(engine.model),
             "steps": step,
             **sums,
             "flops_per_step": flops / max(sums["counted_steps"], 1),
             f"flops_per_{self._unit[:-1]}": flops / max(sums[self._unit], 1),
-            **{name: values[name] for name in means if name in values},
+            **{
+                name: values[name]
+                for name in ("objective", "loss", accuracy)
+                if name in values
+            },
+            **({"not_counted": sorted(self._uncounted)} if self._uncounted else {}),
             **self._session.speed.mean(self._unit),
             "goodput": self._goodput(),
         }
@@ -107,14 +118,13 @@ class Logging:
         self._writes = host.index == 0
         self._writer = tf.summary.create_noop_writer()
         if self._writes:
-            folder = os.path.join(session.model_dir, "tensorboard", "train")
-            self._writer = tf.summary.create_file_writer(folder)
+            self._writer = summary_writer(session.model_dir)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exception):
-        self._writer.close()
+        close_summaries(self._session.model_dir)
 
     def start(self, configuration, hyperparameters):
         """Writes the parameters, the operative gin, and a dict of hyperparameters."""

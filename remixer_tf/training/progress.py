@@ -63,7 +63,7 @@ class Progress:
         loss = "loss" if "loss" in values else "objective"
         text = "  ".join(
             f"{name.replace('_', ' ')} {values[name]:.4f}"
-            for name in (loss, "accuracy", "auxiliary_loss")
+            for name in (loss, "token_accuracy", "image_accuracy", "auxiliary_loss")
             if name in values
         )
         for unit, digits in (("steps", 2), ("tokens", 0), ("images", 0)):

@@ -5,18 +5,21 @@ that has ended, and `metrics.jsonl` its metrics as JSON lines. Each line is an o
 with `step` and numbers, null for one that is not finite. A log line of training has
 TensorBoard's names, such as `loss`; an evaluation's has names such as
 `mini_cogs/dev/loss`. A run that resumes removes the lines of later steps. If a name has
-several values at one step, the last one counts.
+several values at one step, the last one counts. `tensorboard/train` has the same
+numbers for TensorBoard, an evaluation's in a folder below.
 """
 
 import json
 import math
 import os
 import re
+import time
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.summary_ops_v2 import import_event
 
-from remixer_tf.checkpoints.whole_folder import write_json, write_whole
+from remixer_tf.checkpoints.whole_folder import finite, write_json, write_whole
 
 _SHOWN = 10
 
@@ -68,7 +71,7 @@ def _short(value):
 def append_metrics(model_dir, step, values):
     """Appends a dictionary of numbers and arrays to metrics.jsonl, without its text."""
     numbers = {
-        name: _finite(np.asarray(value).tolist())
+        name: finite(np.asarray(value).tolist())
         for name, value in values.items()
         if not isinstance(value, str)
     }
@@ -77,7 +80,11 @@ def append_metrics(model_dir, step, values):
 
 
 def remove_metrics_after(model_dir, step):
-    """Removes lines of later steps, and a line that a kill left half written."""
+    """Removes later steps: the run resumes at this one.
+
+    They leave metrics.jsonl, as does a line that a kill left half written, and
+    TensorBoard's curves.
+    """
     path = os.path.join(model_dir, "metrics.jsonl")
     if not tf.io.gfile.exists(path):
         return
@@ -86,12 +93,45 @@ def remove_metrics_after(model_dir, step):
     kept = [line for line in lines if _step_of(line) <= step]
     if len(kept) < len(lines):
         write_whole(path, "".join(kept))
+        _remove_summaries_after(model_dir, step)
 
 
-def _finite(value):
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value if math.isfinite(value) else None
+_WRITERS = {}  # of TensorBoard's files, open, by folder
+
+
+def summary_writer(model_dir, name=""):
+    """Returns the one writer of a process for a run's curves in TensorBoard.
+
+    Args:
+        model_dir: str, folder of the run.
+        name: str, of an evaluation's curves; "" for training's.
+    """
+    # Below train, so that TensorBoard shows the run's hyperparameters next to it.
+    folder = os.path.join(model_dir, "tensorboard", "train", name)
+    if folder not in _WRITERS:
+        _WRITERS[folder] = tf.summary.create_file_writer(folder)
+    return _WRITERS[folder]
+
+
+def close_summaries(model_dir):
+    """Closes the writer of training's curves."""
+    _WRITERS.pop(os.path.join(model_dir, "tensorboard", "train", "")).close()
+
+
+def _remove_summaries_after(model_dir, step):
+    folder = os.path.join(model_dir, "tensorboard", "train")
+    session = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    # TensorBoard drops what it has read of this step and later ones.
+    event = tf.compat.v1.Event(
+        wall_time=time.time(), step=step + 1, session_log=session
+    ).SerializeToString()
+    for found, _, files in tf.io.gfile.walk(folder):
+        if any(".tfevents." in name for name in files):
+            writer = summary_writer(model_dir, found[len(folder) :].strip("/"))
+            with writer.as_default(step):
+                for _ in range(2):  # A folder's first one only begins a session.
+                    import_event(event)
+            writer.flush()
 
 
 def _step_of(line):

@@ -167,7 +167,11 @@ def model_card(model, run, step, vocabularies, metrics):
         "them extra ids"
         for name, v in vocabularies.items()
     }
-    values = {name: f"{value:.6g}" for name, value in metrics.items()}
+    values = {
+        name: f"{value:.6g}"
+        for name, value in metrics.items()
+        if not isinstance(value, str)
+    }
     results = _table(("metric", "value"), values)
     return f"""---
 library_name: remixer_tf
@@ -195,7 +199,7 @@ remixer_tf train --model_dir=RUN --gin_file=operative_config.gin
 
 ## Metrics
 
-{results if metrics else "The run has no evaluation of this step."}
+{results if values else "The run has no evaluation of this step."}
 
 ## Checksums
 

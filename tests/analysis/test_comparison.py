@@ -1,11 +1,13 @@
 """`python -m remixer_tf compare`, on folders that look like those of runs."""
 
 import csv
+import io
 import json
 
 import pytest
 
 from remixer_tf.analysis.comparison import last_and_best
+from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.commands import run_command
 
 GIN = """\
@@ -65,7 +67,8 @@ def runs(tmp_path):
     write_result(done, "metrics", 2000, {"accuracy": 50.0, "text": "no number"})
     (training / "operative_config.gin").write_text(OTHER)
     write_result(training, "loss", 1000, {"loss": 0.125, "accuracy": float("nan")})
-    (fresh / "train_summary.json").write_text('{"parameters": 10, "steps": 1}')
+    summary = {"parameters": 10, "steps": 1, "not_counted": ["FFT2D", "Qr"]}
+    (fresh / "train_summary.json").write_text(json.dumps(summary))
     return [str(folder) for folder in (done, training, fresh)]
 
 
@@ -73,8 +76,8 @@ MARKDOWN = """\
 |  | done | training | fresh |
 | --- | ---: | ---: | ---: |
 | parameters | 1,234,567 |  | 10 |
-| FLOPs per step | 2.50e+09 |  |  |
-| FLOPs per token | 1.00e+07 |  |  |
+| matrix-product FLOPs per step | 2.50e+09 |  |  |
+| matrix-product FLOPs per token | 1.00e+07 |  |  |
 | steps | 2,000 |  | 1 |
 | training loss, last log line | 0.5 |  |  |
 | time | 1:01:01 |  |  |
@@ -85,12 +88,12 @@ Metrics
 
 | metric | file |  | done | training | fresh |
 | --- | --- | --- | ---: | ---: | ---: |
-| cogs/test/accuracy | loss.json | last | 0.875 at 2,000 |  |  |
-| cogs/test/accuracy | loss.json | best | 0.875 at 2,000 |  |  |
 | cogs/test/accuracy | metrics.json | last | 50 at 2,000 |  |  |
 | cogs/test/accuracy | metrics.json | best | 50 at 2,000 |  |  |
 | cogs/test/loss | loss.json | last | 0.5 at 2,000 | 0.125 at 1,000 |  |
 | cogs/test/loss | loss.json | best | 0.25 at 1,000 | 0.125 at 1,000 |  |
+| cogs/test/token_accuracy | loss.json | last | 0.875 at 2,000 | nan at 1,000 |  |
+| cogs/test/token_accuracy | loss.json | best | 0.875 at 2,000 | nan at 1,000 |  |
 
 What differs in gin (empty: not set)
 
@@ -103,6 +106,7 @@ What differs in gin (empty: not set)
 - training: no best.json: it has no Checkpointing.best, or no evaluation yet
 - fresh: no operative_config.gin: its configuration cannot be compared
 - fresh: no best.json: it has no Checkpointing.best, or no evaluation yet
+- fresh: no FLOPs of FFT2D, Qr: they are not counted
 - fresh: no results in eval: it was never evaluated
 """
 
@@ -121,6 +125,17 @@ def test_markdown_and_text_tell_the_same(runs, capsys, tmp_path):
             assert any(words[i : i + len(cells)] == cells for i in starts), line
         if line.startswith("- "):
             assert f"\n{line[2:]}\n" in shown
+
+
+def test_nothing_of_a_table_is_cut():
+    values = [f"[{', '.join(f'@layer_{i}_{j}' for j in range(30))}]" for i in range(20)]
+    header = ["binding", *(f"a run with rate {i}" for i in range(20))]
+    file = io.StringIO()
+    write_table(file, "text", "What differs", header, [["SUBLAYERS", *values]])
+    lines = [x.split("│") for x in file.getvalue().splitlines() if "│" in x]
+    joined = ["".join(map(str.strip, x)) for x in zip(*lines, strict=True)][2:-1]
+    joined, values = ([x.replace(" ", "") for x in texts] for texts in (joined, values))
+    assert joined == values
 
 
 def test_csv(runs, capsys):

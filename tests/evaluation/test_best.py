@@ -10,8 +10,9 @@ from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import write_result
 from remixer_tf.run import Run
+from remixer_tf.tasks.text_metrics import accuracy
 from tests.data.toy_tasks import toy_task
-from tests.evaluation.shift import LENGTHS, decoded
+from tests.evaluation.shift import DEV, LENGTHS, decoded
 from tests.training import toy
 
 NAN = float("nan")
@@ -120,8 +121,48 @@ def test_names_of_metrics_are_known_before_there_is_a_model():
         Best("b/toy/test/em").check([of_letters, of_unknown])
     loss = LossEvaluation(toy_task({"dev": dev}), feature_lengths=LENGTHS, name="l")
     Best("l/toy/dev/perplexity").check([loss])
-    with pytest.raises(ValueError, match="They give: l/toy/dev/accuracy, .*/perplex"):
+    with pytest.raises(ValueError, match="They give: l/toy/dev/loss, .*/perplex"):
         Best("toy/dev/loss").check([loss])
+
+
+def test_a_metric_has_one_name_and_a_name_one_metric(tmp_path):
+    """Loss and answers of one split, in the order of the guide of long runs."""
+    folder = str(tmp_path)
+    task = toy_task({"dev": DEV}, metric_fns=[accuracy])
+    loss = LossEvaluation(task, feature_lengths=LENGTHS)
+    answers = decoded(task)
+    for evaluation in (loss, answers):
+        evaluation.check(folder, [loss, answers])
+    assert answers.metric_names() == {"toy/dev/accuracy"}
+    assert "toy/dev/token_accuracy" in loss.metric_names()
+    Best("toy/dev/accuracy").check([loss, answers])
+
+    def own(targets, predictions):
+        return {"loss": 1.0}
+
+    task = toy_task({"dev": DEV}, metric_fns=[own])
+    both = [loss, decoded(task)]
+    twice = "DecodedEvaluation and LossEvaluation both give toy/dev/loss.*name = 'a'"
+    with pytest.raises(ValueError, match=twice):
+        both[1].check(folder, both)
+    with pytest.raises(ValueError, match="'toy/dev/loss' is given by several.*Decoded"):
+        Best("toy/dev/loss").check(both)
+    both = [loss, decoded(task, name="a")]
+    both[1].check(folder, both)
+    Best("a/toy/dev/loss").check(both)
+    # Scores that an evaluation of another day gave this name.
+    result = {"evaluation": "", "task": "toy", "split": "dev", "step": 5}
+    write_result(folder, "score", {**result, "metrics": {"accuracy": 50.0}})
+    with pytest.raises(ValueError, match="score.json of step 5 both give toy/dev/acc"):
+        answers.check(folder, [loss, answers])
+
+
+def test_values_of_two_evaluations_are_never_compared():
+    """Metrics that fail before training are found twice by their results."""
+    loss, answers = Planned({10: 0.88, 20: 0.9}), Planned({20: 24.0, 40: 26.0})
+    loss.steps, answers.steps = [10, 20], [20, 40]
+    with pytest.raises(ValueError, match="is given by several evaluations"):
+        Best("toy/dev/em").find("folder", [loss, answers], None, 40)
 
 
 def run(model_dir, train_steps, evaluation, patience, **options):

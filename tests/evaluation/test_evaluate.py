@@ -27,7 +27,8 @@ from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.evaluate import evaluate
 from remixer_tf.evaluation.results import read_results
 from remixer_tf.run import Run
-from tests.data.toy_tasks import toy_task
+from remixer_tf.tasks.text_metrics import accuracy
+from tests.data.toy_tasks import toy_task, word_metric
 from tests.evaluation.shift import (
     DEV,
     decoded,
@@ -219,6 +220,18 @@ def run_toy(folder, steps, evaluation):
         evaluation_bindings={"model": "toy"},
         configuration=lambda: ("", {"rate": 0.01}),
     )
+
+
+def test_the_table_tells_a_percentage_from_a_share(tmp_path, capsys):
+    """One right answer of 100 is 1 %, and not 1.0000, which would be all."""
+    texts = [("a", "b")] + [("a", "c")] * 99
+    task = toy_task({"dev": texts}, metric_fns=[accuracy, word_metric])
+    results = decoded(task).run(str(tmp_path), shift_engine(), 3)
+    shown = capsys.readouterr().out.replace("│", " ").split()
+    assert shown[shown.index("accuracy") :][:3] == ["accuracy", "(%)", "1.0000"]
+    assert shown[shown.index("em") :][:2] == ["em", "0.0100"]
+    result = results["toy"]["dev"]
+    assert result["metrics"]["accuracy"] == 1 and result["units"] == {"accuracy": "%"}
 
 
 def test_results_of_training(tmp_path):

@@ -53,7 +53,7 @@ def test_loss_of_every_split_and_example(tmp_path):
     metrics = results["dev"]["metrics"]
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
     assert metrics["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
-    assert metrics["accuracy"] == np.mean(np.array(ids) == logits.argmax())
+    assert metrics["token_accuracy"] == np.mean(np.array(ids) == logits.argmax())
     evaluation.run(str(tmp_path), engine, 8)
     assert len(read_results(str(tmp_path), "loss")) == 4
 

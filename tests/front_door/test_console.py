@@ -92,7 +92,7 @@ def test_training_in_json(tmp_path, capsys):
     (step,) = (line for line in lines if "loss" in line and line["level"] == "info")
     (logged,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (step["step"], step["train_steps"]) == (1, 1)
-    for name in ("loss", "accuracy", "learning_rate", "gradient_norm"):
+    for name in ("loss", "token_accuracy", "learning_rate", "gradient_norm"):
         assert step[name] == pytest.approx(logged[name])
 
 

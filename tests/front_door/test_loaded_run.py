@@ -1,6 +1,8 @@
 """`remixer_tf.load`: a run answers from Python as it does from the shell."""
 
+import copy
 import functools
+import pickle
 import warnings
 
 import gin
@@ -338,6 +340,12 @@ def test_trains_on_and_evaluates_a_table(bytes_run, tmp_path):
     assert not (tmp_path / "other").exists()
     with pytest.raises(ValueError, match="table must be the path of a file"):
         run.evaluate(3)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_run_is_loaded_in_each_process(bytes_run, way):
+    with pytest.raises(UserError, match="neither pickled nor copied. Call remixer_tf."):
+        way(rt.load(bytes_run))
 
 
 SHORT = ["Schedule.steps_per_call = 1", "Schedule.log_period = 1"]

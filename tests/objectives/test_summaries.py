@@ -14,9 +14,10 @@ def as_floats(summary):
 def test_values():
     sums = {"loss": 6.0, "z_loss": 0.3, "correct": 2, "weight": 3, "other": 1.5}
     summary = as_floats(summaries.summarize(sums))
-    expected = {"loss": 2.0, "z_loss": 0.1, "accuracy": 2 / 3, "perplexity": np.exp(2)}
-    expected["other"] = 0.5
-    assert summary == pytest.approx(expected, rel=1e-6)
+    expected = {"loss": 2.0, "z_loss": 0.1, "perplexity": np.exp(2), "other": 0.5}
+    assert summary == pytest.approx({**expected, "token_accuracy": 2 / 3}, rel=1e-6)
+    summary = as_floats(summaries.summarize(sums, "images"))
+    assert summary == pytest.approx({**expected, "image_accuracy": 2 / 3}, rel=1e-6)
 
 
 def test_added_sums_weight_every_token_alike():
@@ -38,7 +39,7 @@ def test_added_sums_weight_every_token_alike():
 def test_nothing_measured_is_nan():
     sums = dict.fromkeys(("loss", "z_loss", "correct", "weight"), ops.zeros(()))
     summary = as_floats(summaries.summarize(sums))
-    assert set(summary) == {"loss", "z_loss", "accuracy", "perplexity"}
+    assert set(summary) == {"loss", "z_loss", "token_accuracy", "perplexity"}
     assert all(np.isnan(value) for value in summary.values())
 
 

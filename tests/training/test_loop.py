@@ -28,6 +28,7 @@ from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from remixer_tf.errors import UserError
+from remixer_tf.evaluation.results import write_result
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
 from remixer_tf.training import progress
@@ -89,7 +90,7 @@ def test_continuing_is_bitwise_exact(tmp_path, reports, engine):
     run(tmp_path / "parts", 10, engine=engine)
     assert sorted(reports) == sorted(whole) == list(range(1, 11))
     for step, values in whole.items():
-        for name in ("loss", "accuracy", "gradient_norm", "learning_rate"):
+        for name in ("loss", "token_accuracy", "gradient_norm", "learning_rate"):
             assert reports[step][name] == values[name], (step, name)
     whole, parts = (read_checkpoint(tmp_path / n, 10) for n in ("whole", "parts"))
     assert whole.keys() == parts.keys()
@@ -126,7 +127,7 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
         steps.setdefault(value.tag, []).append(step)
         if value.metadata.plugin_data.plugin_name == "text":
             texts[value.tag] = tf.make_ndarray(value.tensor).item().decode()
-    for name in ("loss", "accuracy", "z_loss", "learning_rate", "gradient_norm"):
+    for name in ("loss", "token_accuracy", "z_loss", "learning_rate", "gradient_norm"):
         assert steps[name] == [4, 8, 12], name
     assert steps["steps_per_second"] == [4, 8, 12]
     for name in ("parameter_norm", "share_of_matmul_rate", "host_memory_gigabytes"):
@@ -661,12 +662,37 @@ def test_a_second_interrupt_does_not_wait():
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_tensorboard_shows_each_step_once_after_going_back(tmp_path):
+    from tensorboard.backend.event_processing import plugin_event_accumulator as reader
+
+    class Evaluation:
+        period = 4
+        check = staticmethod(lambda *_: None)
+
+        @staticmethod
+        def run(model_dir, engine, step, **_):
+            result = {"task": "toy", "split": "dev", "step": step}
+            write_result(model_dir, "loss", {**result, "metrics": {"loss": 1.0}})
+
+    for _ in range(2):
+        options = {"log_period": 2, "checkpoint_period": 4}
+        run(tmp_path, 8, evaluations=[Evaluation()], **options)
+        shutil.rmtree(tmp_path / "checkpoints" / "8")
+    folder = tmp_path / "tensorboard" / "train"
+    for path, tag, steps in (
+        (folder, "loss", [2, 4, 6, 8]),
+        (folder / "eval_toy_dev", "eval/loss", [4, 8]),
+    ):
+        read = reader.EventAccumulator(str(path)).Reload()
+        assert [event.step for event in read.Tensors(tag)] == steps
+
+
 def test_progress_bar(capsys, monkeypatch):
     monkeypatch.setattr(progress.console, "draws", lambda: True)
     with progress.Progress(0, 10) as bar:
         bar.message("[a message]")
         bar.after_call(4, None, None)
-        bar.report(4, {"loss": 1.5, "accuracy": 0.5})
+        bar.report(4, {"loss": 1.5, "token_accuracy": 0.5})
     output = capsys.readouterr().out
     assert "[a message]" in output and "4/10" in output and "1.5000" in output
 

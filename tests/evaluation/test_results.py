@@ -1,0 +1,51 @@
+"""Files of results: their names and numbers, of this version and of earlier ones."""
+
+import json
+import math
+
+import pytest
+
+from remixer_tf.evaluation.results import metrics_at, read_results, write_result
+
+
+def write(folder, kind, metrics, step=5, **facts):
+    path = folder / "eval" / "toy" / "dev" / str(step)
+    path.mkdir(parents=True, exist_ok=True)
+    result = {"evaluation": "", "task": "toy", "split": "dev", "step": step, **facts}
+    (path / f"{kind}.json").write_text(json.dumps({**result, "metrics": metrics}))
+
+
+def test_accuracies_of_earlier_versions_get_the_names_of_today(tmp_path):
+    write(tmp_path, "loss", {"loss": 0.5, "accuracy": 0.88}, target_tokens=9)
+    write(tmp_path, "metrics", {"accuracy": 24.0})
+    write(tmp_path, "loss", {"loss": 0.7, "accuracy": 0.75}, step=6, images=4)
+    folder = str(tmp_path)
+    assert metrics_at(folder, 5) == {
+        "toy/dev/accuracy": 24.0,
+        "toy/dev/loss": 0.5,
+        "toy/dev/token_accuracy": 0.88,
+    }
+    found = {"toy/dev/loss": 0.7, "toy/dev/image_accuracy": 0.75}
+    assert metrics_at(folder, 6) == found
+    # An evaluation of scores had this name too: neither value is lost.
+    write(tmp_path, "score", {"accuracy": 60.0})
+    found = metrics_at(folder, 5)
+    assert found["toy/dev/accuracy (metrics.json)"] == 24.0
+    assert found["toy/dev/accuracy (score.json)"] == 60.0
+    assert "toy/dev/accuracy" not in found
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_have(tmp_path, value):
+    result = {"task": "toy", "split": "dev", "step": 3}
+    metrics = {"perplexity": value, "loss": 2.0}
+    write_result(str(tmp_path), "loss", {**result, "metrics": metrics})
+
+    def refuse(constant):
+        raise ValueError(constant)
+
+    for path in [*tmp_path.rglob("*.json"), tmp_path / "metrics.jsonl"]:
+        json.loads(path.read_text(), parse_constant=refuse)
+    (found,) = read_results(str(tmp_path), "loss")
+    assert math.isnan(found["metrics"]["perplexity"])
+    assert found["metrics"]["loss"] == 2.0

@@ -23,7 +23,10 @@ def add_arguments(parser):
         ("input_length", "tokens of inputs"),
         ("target_length", "tokens of targets"),
     ):
-        default = f"default: as the row's paper counts, else {_BATCH[name]}"
+        default = (
+            "default: as the run of --model_dir trains, or as the row's paper counts, "
+            f"else {_BATCH[name]}"
+        )
         add_number(parser, f"--{name}", f"{what}; {default}")
     add_list(
         parser,
@@ -48,6 +51,8 @@ def add_arguments(parser):
 def run(options):
     configuration.load_tensorflow()
     from remixer_tf.analysis.cost_table import write_profiles
+    from remixer_tf.data.failures import data_errors
+    from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
     from remixer_tf.serving.lines import open_text_output
 
     configuration.check_backend("Counting")
@@ -60,7 +65,8 @@ def run(options):
         )
     profiles = {}
     for number, file in enumerate(files, start=1):
-        name, *profile = _profile(file, options)
+        with vocabularies_for_a_while(), data_errors():
+            name, *profile = _profile(file, options, file in own)
         if len(files) > 1:
             done = f"counted {number} of {len(files)}: {name}"
             console.say(done, file=sys.stderr)
@@ -71,8 +77,11 @@ def run(options):
         write_profiles(profiles, options.format, output)
 
 
-def _profile(file, options):
-    """Returns a name, `Profile` and `PaperRow` of the model of a gin file."""
+def _profile(file, options, is_run):
+    """Returns a name, `Profile` and `PaperRow` of the model of a gin file.
+
+    `is_run` is whether a run has written the file: its batch counts.
+    """
     from remixer_tf.analysis.costs import count, count_activations, measure
     from remixer_tf.optimizers import Adafactor
 
@@ -90,8 +99,9 @@ def _profile(file, options):
             "such as models/t5_1_1_base.gin."
         )
     row = configuration.call("PaperRow")
+    known = _trained_batch() if is_run else row.batch
     batch = {
-        name: getattr(options, name) or row.batch.get(name, default)
+        name: getattr(options, name) or known.get(name) or default
         for name, default in _BATCH.items()
     }
     lengths = {"inputs": batch["input_length"], "targets": batch["target_length"]}
@@ -112,6 +122,17 @@ def _profile(file, options):
         compiled = configuration.get_value("TensorFlowEngine.jit_compile")
         profile.rates = measure(optimizer=optimizer, jit_compile=compiled, **arguments)
     return row.row or os.path.basename(file).removesuffix(".gin"), profile, row
+
+
+def _trained_batch():
+    """Returns the sizes of a run's batch that its configuration has."""
+    lengths = configuration.get_value("Run.feature_lengths", None) or {}
+    images = configuration.get_value("image_dataset.batch_size")
+    return {
+        "batch_size": configuration.get_value("Batching.batch_size", images),
+        "input_length": lengths.get("inputs"),
+        "target_length": lengths.get("targets"),
+    }
 
 
 def _files_of_tables(options):

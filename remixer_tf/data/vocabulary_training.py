@@ -8,6 +8,7 @@ import tempfile
 
 import sentencepiece
 import seqio
+import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
@@ -157,7 +158,9 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
     if _folder and not os.path.exists(path):
         path = os.path.join(_folder, os.path.basename(path))
     if not os.path.exists(path) and not run_being_read():
-        texts = read_texts(task)
+        # A model that asks for its vocabulary's size may be declared in a graph.
+        with tf.__internal__.eager_context.eager_mode():
+            texts = read_texts(task)
         trained = train_vocabulary(texts, path, vocab_size, model_type)
         logging.warning(
             "Trained the vocabulary %s of %d pieces on %d texts.",

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 
+import gin
 import keras
 import numpy as np
 import pytest
@@ -239,6 +240,36 @@ def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
     logits = 4 * 3 * 5 * 40
     gradients = 4 * found.total.parameters
     assert count_activations(model, **arguments) > max(logits, gradients)
+
+
+def test_a_run_is_counted_as_it_trains(tmp_path):
+    """Its own batch and lengths, and a vocabulary that is not trained yet."""
+    table = tmp_path / "train.tsv"
+    table.write_text("inputs\ttargets\n" + "a cat slept\ta dog ran\n" * 20)
+    bindings = [
+        *(x.removeprefix("--gin.") for x in SIZES),
+        f"FILES = {{'train': '{table}'}}",
+        "table_task.inputs = '{inputs}'",
+        "table_task.targets = '{targets}'",
+        "VOCABULARY = @trained_vocabulary()",
+        f"trained_vocabulary.path = '{tmp_path}/words.model'",
+        "trained_vocabulary.model_type = 'word'",
+        "FEATURE_LENGTHS = {'inputs': 7, 'targets': 5}",
+        "MAX_LENGTH = 8",
+        "BATCH_SIZE = 3",
+        "TRAIN_STEPS = 200",
+    ]
+    files = ["models/remixer_tiny.gin", "runs/own_task.gin"]
+    configuration.parse_gin(files, bindings)
+    text = configuration.configuration_str()
+    gin.clear_config()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "operative_config.gin").write_text(text)
+    found = read_csv(tmp_path, f"--model_dir={tmp_path}/run")
+    batch = {key[3]: ours for key, (ours, _) in found.items() if key[1] == ""}
+    names = ("batch_size", "inputs", "targets")
+    assert [batch[name] for name in names] == [3, 7, 5]
+    assert not (tmp_path / "words.model").exists()
 
 
 def test_tied_logits_count_as_logits(tmp_path):

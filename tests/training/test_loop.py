@@ -670,9 +670,10 @@ def test_tensorboard_shows_each_step_once_after_going_back(tmp_path):
         check = staticmethod(lambda *_: None)
 
         @staticmethod
-        def run(model_dir, engine, step, **_):
+        def run(model_dir, engine, step, force, **_):
             result = {"task": "toy", "split": "dev", "step": step}
-            write_result(model_dir, "loss", {**result, "metrics": {"loss": 1.0}})
+            if force:  # Otherwise the result is there.
+                write_result(model_dir, "loss", {**result, "metrics": {"loss": 1.0}})
 
     for _ in range(2):
         options = {"log_period": 2, "checkpoint_period": 4}

@@ -18,7 +18,6 @@ have its name in small letters without a hyphen, as sst2. SQuAD's files: `squad.
 """
 
 import csv
-import functools
 import os
 import random
 import tempfile
@@ -28,6 +27,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import logging
 
+from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import UserError
 from remixer_tf.tasks import squad
 from remixer_tf.tasks.entailment import read_pairs
@@ -57,7 +57,7 @@ _OTHER_FILE = (
 )
 
 
-@functools.lru_cache(maxsize=64)
+@kept_while_unchanged(lambda dataset, path, split: [path], maxsize=64)
 def _read(dataset, path, split):
     """Returns the examples of a file, {feature: tensor of all}, as TFDS has them."""
     builder = tfds.builder(dataset)

@@ -70,6 +70,14 @@ def read_table(path, header=True, columns=None, fields=None):
     return _arrow(path, fields)
 
 
+def table_files(path):
+    """Returns the paths of the files that `read_table` may read."""
+    path = locate(path)
+    if not tf.io.gfile.isdir(path):
+        return files_of(path)
+    return [os.path.join(path, name) for name in sorted(tf.io.gfile.listdir(path))]
+
+
 def read_text(path):
     """Returns the text of a file; bytes that are not UTF-8 become lone surrogates."""
     if not tf.io.gfile.exists(path):

@@ -23,6 +23,7 @@ import string
 import numpy as np
 import seqio
 
+from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import UserError, check_choices, check_paths, check_range
 from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features, check_task
 from remixer_tf.tasks.t5_library import import_t5
@@ -30,6 +31,7 @@ from remixer_tf.tasks.table_files import (
     describe_columns,
     read_table,
     report_bad_rows,
+    table_files,
 )
 from remixer_tf.tasks.text_metrics import METRICS, OF_T5
 
@@ -118,7 +120,14 @@ def table_task(
     )
 
 
-@functools.lru_cache(maxsize=8)
+def _files(table):
+    """The files of a task."""
+    _, files, *_ = json.loads(table)
+    patterns = files.values() if isinstance(files, dict) else [files]
+    return [file for pattern in patterns for file in table_files(pattern)]
+
+
+@kept_while_unchanged(_files, maxsize=8)
 def _read(table):
     """Returns {split: list of (inputs, targets, line)}."""
     name, files, *templates, rows = json.loads(table)

@@ -15,12 +15,12 @@ than some hundred megabytes, use a dataset of TensorFlow Datasets.
 """
 
 import collections
-import functools
 import os
 import random
 import re
 
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import MissingFileError, UserError, shorten
 from remixer_tf.tasks.cells import is_utf8
 from remixer_tf.tasks.folders import DataFolder, files_of
@@ -58,22 +58,27 @@ def read_files(patterns, skip=False):
     return list(_read_files(patterns, skip))
 
 
-@functools.lru_cache(maxsize=1)
-def _read_folder(directory, skip):
-    """Returns {split: documents}."""
-    paths = [
+def _in_folder(directory, skip=False):
+    """The paths of the files of text below a folder."""
+    return sorted(
         os.path.join(folder, name)
         for folder, _, names in os.walk(directory)
         for name in names
         if re.search(r"\.(txt|jsonl)(\.gz)?$", name)
-    ]
+    )
+
+
+@kept_while_unchanged(_in_folder, maxsize=1)
+def _read_folder(directory, skip):
+    """Returns {split: documents}."""
+    paths = _in_folder(directory)
     if not paths:
         raise MissingFileError(
             f"There is no *.txt, *.txt.gz, *.jsonl or *.jsonl.gz in {directory!r} or "
             "below. Correct text_files.directory or REMIXER_TF_TEXT_DIR."
         )
     splits = {split: [] for split in SPLITS}
-    for documents in _read_all(sorted(paths), skip):
+    for documents in _read_all(paths, skip):
         number = round(_VALIDATION_SHARE * len(documents))
         cut = len(documents) - (max(number, 1) if len(documents) > 1 else 0)
         splits["train"] += documents[:cut]
@@ -82,13 +87,16 @@ def _read_folder(directory, skip):
     return splits
 
 
-@functools.lru_cache(maxsize=4)
+def _of_patterns(patterns, skip=False):
+    """The paths of the files of patterns."""
+    # A pattern without a match is read as a name; the error lists similar names.
+    found = (files_of(pattern) or [pattern] for pattern in map(locate, patterns))
+    return [path for paths in found for path in paths]
+
+
+@kept_while_unchanged(_of_patterns, maxsize=4)
 def _read_files(patterns, skip):
-    paths = []
-    for pattern in map(locate, patterns):
-        # A pattern without a match is read as a name; the error lists similar names.
-        paths += files_of(pattern) or [pattern]
-    documents = sum(_read_all(paths, skip), [])
+    documents = sum(_read_all(_of_patterns(patterns), skip), [])
     random.Random(0).shuffle(documents)
     return documents
 

@@ -216,6 +216,7 @@ class _OneTokenizer(seqio.SentencePieceVocabulary):
 
     def __init__(self, vocabulary):
         self.__setstate__(vocabulary.__getstate__())
+        self._model = vocabulary._model_context()  # The file may have changed.
         self._tokenizer = _saved_once(vocabulary.tf_tokenizer)
 
     def __getstate__(self):

@@ -1,6 +1,5 @@
 """Vocabularies: bytes, or the pieces of a SentencePiece model."""
 
-import hashlib
 from typing import NamedTuple
 
 import seqio
@@ -9,6 +8,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.failures import files_near
+from remixer_tf.data.file_states import file_digest
 from remixer_tf.errors import MissingFileError, UserError, check_paths
 
 
@@ -18,6 +18,10 @@ def byte_vocabulary(extra_ids=0):
     `extra_ids` sentinels follow the bytes, see `sentencepiece_vocabulary`.
     """
     return seqio.ByteVocabulary(extra_ids)
+
+
+# Path -> checksum of its file. seqio keeps what it has read under the file's name.
+_read_by_seqio = {}
 
 
 def sentencepiece_vocabulary(path, extra_ids=0):
@@ -47,7 +51,12 @@ def sentencepiece_vocabulary(path, extra_ids=0):
             "make one from a task's text: python -m remixer_tf train_vocabulary "
             f"--task=TASK --vocab_size=SIZE --output={path}"
         )
+    digest = file_digest(path)
+    if _read_by_seqio.get(path) != digest:
+        seqio.vocabularies._load_model_internal.cache_clear()
+        _read_by_seqio[path] = digest
     vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+    vocabulary.sha256 = digest  # The file may change after it was read.
     try:
         vocabulary.load_model()
         tokenizer = vocabulary.tokenizer
@@ -110,8 +119,7 @@ def describe_vocabularies(task):
         }
         path = getattr(vocabulary, "sentencepiece_model_file", None)
         if path := path or getattr(vocabulary, "file", None):
-            with tf.io.gfile.GFile(path, "rb") as file:
-                digest = hashlib.sha256(file.read()).hexdigest()
+            digest = getattr(vocabulary, "sha256", None) or file_digest(path)
             vocabularies[name] |= {"sha256": digest, "file": path}
     return vocabularies
 

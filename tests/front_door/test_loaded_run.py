@@ -331,6 +331,10 @@ def test_trains_on_and_evaluates_a_table(bytes_run, tmp_path):
     assert "step  4" in repr(run.fit(table, folder, steps=4, **options))
     found = new.evaluate(dev, table=columns)
     assert {*found} == {"table/validation/accuracy"}
+    answer = new.generate("the dog slept")
+    for target, score in ((f"not {answer}", 0.0), (answer, 100.0)):
+        dev.write_text(f"question\tanswer\nthe dog slept\t{target}\n")  # corrected
+        assert [*new.evaluate(dev, table=columns).values()] == [score], target
     assert "metrics  table/validation/accuracy" in repr(new)
     with pytest.raises(MissingFileError, match="nothing.tsv"):
         run.fit(tmp_path / "nothing.tsv", str(tmp_path / "other"))

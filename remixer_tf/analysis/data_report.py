@@ -11,6 +11,7 @@ from remixer_tf.data.classification import ClassNames
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import format_lengths, has_split, needs_lengths
+from remixer_tf.data.texts import describe_changes, writes_answers
 from remixer_tf.data.vocabularies import is_text
 from remixer_tf.errors import UserError
 
@@ -72,6 +73,7 @@ class _TaskReport:
         self._task, self._given, self._converter = task, feature_lengths, converter
         self._vocabulary = {k: x.vocabulary for k, x in task.output_features.items()}
         self._fits = needs_lengths(task)
+        self._split = split
         given = feature_lengths or {}
         if self._fits and not given:
             raise UserError(
@@ -164,6 +166,11 @@ class _TaskReport:
                 f"{format_lengths(self._given)} in a feature: they are trimmed, unless "
                 "LongExamples.handling says otherwise.\n"
             )
+        if writes_answers(self._task) and not self._fits:
+            texts = (x.get("targets_pretokenized") for x in self._examples)
+            texts = [x.decode() for x in texts if isinstance(x, bytes)]
+            if changes := describe_changes(self._task, self._split, texts):
+                file.write(f"{changes}.\n")
 
     def _write_rows(self, file, buckets):
         lengths = self._given or self._suggested

@@ -11,6 +11,12 @@ import tensorflow_datasets as tfds
 from absl import logging
 
 from remixer_tf.data.failures import fail_unless, how_to_fetch
+from remixer_tf.data.texts import (
+    MOST_TARGETS,
+    decode_text,
+    describe_changes,
+    writes_answers,
+)
 from remixer_tf.errors import MissingFileError, UserError, check_choices, check_integers
 
 _FIRST = 5  # over-long examples that are named
@@ -28,6 +34,7 @@ class OverLength(NamedTuple):
     complete: bool  # False if the count stopped at its limit
     first: tuple = ()  # the first few over: "line 3" (the feature `line`), "example 3"
     handling: str = "trimmed"  # or "skipped"
+    changes: tuple = ()  # of tasks, see `describe_changes`
 
     def __str__(self):
         of = f"{self.examples:,}" if self.complete else f"the first {self.examples:,}"
@@ -51,6 +58,8 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
     work without lengths (T5's span corruption) gets `feature_lengths`; all others see
     whole examples. Of each task of a mixture, `limit` are counted at most; None for
     all. For the other arguments see `train_dataset`.
+
+    Raises a ValueError if one of the first targets is not UTF-8, see `decode_text`.
     """
     if isinstance(task, seqio.Mixture):
         options = split, feature_lengths, limit, shard_info
@@ -66,22 +75,36 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
         trim_output_features=False,
         try_in_mem_cache=False,
     )
-    place = "line" if "line" in dataset.element_spec else "example"
+    spec, written = dataset.element_spec, []
+    has_lines = _is_scalar(spec.get("line"))
+    place = "line" if has_lines else "example"
+    answers = writes_answers(task) and not needs_lengths(task)
+    answers = answers and _is_scalar(spec.get("targets_pretokenized"), tf.string)
 
     @tf.autograph.experimental.do_not_convert
     def measure(index, example):
-        return _lengths_of(example, feature_lengths), example.get("line", index)
+        text = example["targets_pretokenized"] if answers else ""
+        text = tf.where(index <= MOST_TARGETS, text, "")
+        number = example["line"] if has_lines else index
+        return _lengths_of(example, feature_lengths), number, text
 
     dataset = dataset.enumerate(1).map(measure).take(-1 if limit is None else limit + 1)
-    for lengths, places in dataset.batch(1024).as_numpy_iterator():
+    for lengths, places, texts in dataset.batch(1024).as_numpy_iterator():
         if limit is not None and examples + len(lengths) > limit:
             complete, lengths = False, lengths[: limit - examples]
+        if answers and examples < MOST_TARGETS:
+            numbered = zip(texts[: len(lengths)], places, strict=False)
+            written += [
+                decode_text(text, task, split, f"{place} {_plain(number)}")
+                for text, number in numbered
+            ]
         examples += len(lengths)
         too_long = (lengths > limits).any(axis=1)
         over += int(too_long.sum())
         some = places[: len(lengths)][too_long][: _FIRST - len(first)]
-        first += [f"{place} {number}" for number in some]
+        first += [f"{place} {_plain(number)}" for number in some]
         longest = [max(x) for x in zip(longest, *lengths.tolist(), strict=True)]
+    changes = describe_changes(task, split, written) if answers else None
     if shard_info is not None and shard_info.num_shards > 1:
         split = f"{split}, part {shard_info.index + 1} of {shard_info.num_shards},"
     return OverLength(
@@ -93,7 +116,19 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
         dict(zip(feature_lengths, longest, strict=True)),
         complete,
         tuple(first),
+        changes=(changes,) if changes else (),
     )
+
+
+def _is_scalar(spec, dtype=None):
+    """Whether a feature has one value for each example."""
+    scalar = isinstance(spec, tf.TensorSpec) and spec.shape.rank == 0
+    return scalar and dtype in (None, spec.dtype)
+
+
+def _plain(number):
+    """The text of what numbers an example."""
+    return number.decode(errors="replace") if isinstance(number, bytes) else number
 
 
 def join_counts(task, counts):
@@ -111,6 +146,7 @@ def join_counts(task, counts):
         },
         complete=all(count.complete for count in counts),
         first=tuple(first[:_FIRST]),
+        changes=sum((count.changes for count in counts), ()),
     )
 
 
@@ -231,7 +267,14 @@ class LongExamples:
                 raise UserError(f"{count}: none is left. Raise feature_lengths.")
         log = logging.warning if count.over else logging.info
         log("%s%s", count, f": they are {count.handling}" if count.over else "")
+        warn_of_changes(count)
         return count
+
+
+def warn_of_changes(count):
+    """Logs a warning of each task of an `OverLength` whose targets change."""
+    for change in count.changes:
+        logging.warning("%s", change)
 
 
 def _lengths_of(example, names):

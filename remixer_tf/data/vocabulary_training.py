@@ -14,6 +14,7 @@ from absl import logging
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.data.pipeline import check_split, get_task
+from remixer_tf.data.texts import decode_text
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 from remixer_tf.errors import StorageError, UserError, check_choices
 
@@ -47,10 +48,12 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
                 f"of: {', '.join(name.removesuffix(suffix) for name in known)}."
             )
         dataset = dataset.take(num_examples or -1).map(keep_texts).batch(1_000)
+        number = 0
         for columns in dataset.as_numpy_iterator():
-            texts += [
-                text.decode() for row in zip(*columns, strict=True) for text in row
-            ]
+            for row in zip(*columns, strict=True):
+                number += 1
+                place = f"example {number}"
+                texts += [decode_text(x, subtask, split, place) for x in row]
     if not any(text.strip() for text in texts):
         raise UserError(f"{task}, split {split!r}, has no text in {list(features)}.")
     return texts
@@ -73,6 +76,7 @@ def train_vocabulary(
         character_coverage: float in [0.98, 1], the share of all characters that get a
             piece; the rarest become unknown. Not for "word".
     """
+    texts = _without_reserved(texts)
     vocab_size, options = _size(texts, vocab_size, model_type)
     _check_output(output)
     model = io.BytesIO()
@@ -102,6 +106,22 @@ def train_vocabulary(
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}.") from None
     return sentencepiece_vocabulary(output)
+
+
+def _without_reserved(texts):
+    """The texts with blanks for U+2585: SentencePiece leaves out texts that have it."""
+    reserved = "\u2585"
+    found = sum(reserved in text for text in texts)
+    if found:
+        logging.warning(
+            "%s of %s texts have the character U+2585 (%s), which SentencePiece "
+            "reserves. It has no piece and is read as unknown; the rest of these texts "
+            "is trained on.",
+            f"{found:,}",
+            f"{len(texts):,}",
+            reserved,
+        )
+    return [text.replace(reserved, " ") for text in texts] if found else texts
 
 
 def _size(texts, vocab_size, model_type):

@@ -21,6 +21,7 @@ from remixer_tf.data.lengths import (
     check_feature_lengths,
     count_over_length,
     has_split,
+    warn_of_changes,
 )
 from remixer_tf.data.pipeline import check_split
 from remixer_tf.data.vocabularies import describe_vocabularies
@@ -263,6 +264,7 @@ class TextEvaluation(Evaluation):
     """
 
     remedy = "they are trimmed"  # The log says this of long examples.
+    decodes = False  # whether it asks the model for answers
 
     def __init__(
         self,
@@ -426,4 +428,6 @@ class TextEvaluation(Evaluation):
             self._over_length[part] = over.over
             if over.over:
                 logging.warning("%s: %s", over, self.remedy)
+            if self.decodes:
+                warn_of_changes(over)
         return self._over_length[part]

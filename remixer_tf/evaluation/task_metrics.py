@@ -98,10 +98,18 @@ def text_of(task, example, feature):
     return vocabulary.decode(example[feature].tolist())
 
 
+def _plain(value):
+    """A scalar of an example as JSON has it."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    return np.asarray(value).item()
+
+
 def list_predictions(task, examples, decoded):
     """Yields the dictionaries of predictions.jsonl from `DecodedExamples`.
 
-    Their `idx` is the benchmark's number of the example, or a dictionary of several.
+    Their `idx` is the benchmark's number or name of the example, or a dictionary of
+    several.
     """
     vocabulary = task.output_features["targets"].vocabulary
     for example, tokens in zip(examples, decoded.tokens, strict=True):
@@ -120,7 +128,7 @@ def list_predictions(task, examples, decoded):
         if isinstance(example.get("type"), bytes):
             record["type"] = example["type"].decode("utf-8", errors="replace")
         idx = {
-            name.removeprefix("idx").removeprefix("/"): int(value)
+            name.removeprefix("idx").removeprefix("/"): _plain(value)
             for name, value in example.items()
             if name.split("/")[0] == "idx" and np.ndim(value) == 0
         }

@@ -285,3 +285,13 @@ def test_the_command_tells_what_is_wrong(train_by_command, tmp_path):
     with pytest.raises(SystemExit) as end:
         train_by_command("--help")
     assert end.value.code == 0
+
+
+def test_texts_with_u2585_are_trained_on(tmp_path, caplog):
+    """SentencePiece reserves the character, and would leave out the whole text."""
+    path = str(tmp_path / "words.model")
+    texts = ["the girl", "a dog\u2585 slept"]
+    words = train_vocabulary(texts, path, model_type="word")
+    assert 2 not in words.encode("the girl a dog slept")
+    assert words.vocab_size == 3 + 5
+    assert "1 of 2 texts have the character U+2585" in caplog.text

@@ -1,0 +1,140 @@
+"""Texts that are no UTF-8, and targets that a vocabulary does not give back."""
+
+import io
+import json
+import logging
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from remixer_tf.analysis.data_report import write_task
+from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.lengths import count_over_length
+from remixer_tf.data.pipeline import Batching, get_task, train_dataset
+from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
+from remixer_tf.errors import UserError
+from remixer_tf.evaluation.decoded import DecodedEvaluation, DecodedExamples
+from remixer_tf.evaluation.splits import TaskSplit
+from remixer_tf.evaluation.task_metrics import list_predictions
+from remixer_tf.tasks.tables import table_task
+
+LENGTHS = {"inputs": 8, "targets": 8}
+# By SentencePiece's documentation: several blanks are one, none is at an end, and
+# characters have their NFKC form.
+CHANGED = {
+    "yes ": "yes", " yes": "yes", "yes  no": "yes no", "yes\nno": "yes no",
+    "yes\tno": "yes no", "\ufb01": "fi", "no\u3000yes": "no yes", "maybe": " \u2047 ",
+}  # fmt: skip
+KEPT = ["yes", "no", "yes no", "fi"]
+
+
+@pytest.fixture
+def task(tmp_path):
+    path = str(tmp_path / "words.model")
+    vocabulary = train_vocabulary(["yes no fi q"] * 9, path, model_type="word")
+    for split in ("train", "dev"):
+        rows = [{"q": f"{split}{i}", "a": x} for i, x in enumerate([*KEPT, *CHANGED])]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = {x: str(tmp_path / f"{x}.jsonl") for x in ("train", "dev")}
+    return get_task(table_task(files, "{q}", "{a}", name="t"), vocabulary)
+
+
+def test_targets_that_do_not_come_back_are_counted(task, caplog):
+    """Before training, in a report, and at an evaluation that decodes."""
+
+    def report(split, first="'yes ' becomes 'yes', ' yes' becomes 'yes'"):
+        words = f"t {split}: the vocabulary changes 8 of the first 12 targets"
+        return words in caplog.text and first in caplog.text
+
+    with caplog.at_level(logging.WARNING, "absl"):
+        train_dataset(task, LENGTHS, Batching(2))
+        assert report("train") and not report("dev")
+        evaluation = DecodedEvaluation(task, feature_lengths=LENGTHS, splits=["dev"])
+        evaluation.count_over_length(("t", "dev"))
+    assert report("dev")
+    file = io.StringIO()
+    write_task(task, file, feature_lengths=LENGTHS)
+    assert "t train: the vocabulary changes 8 of the first 12" in file.getvalue()
+
+
+def test_no_warning_where_all_comes_back(task):
+    bytes_task = get_task(task, byte_vocabulary())
+    assert count_over_length(bytes_task, "train", LENGTHS).changes == ()
+
+
+def lines_task(path):
+    def pair(dataset):
+        return dataset.map(lambda x: {"inputs": x, "targets": x})
+
+    feature = seqio.Feature(byte_vocabulary())
+    return seqio.Task(
+        "mine",
+        source=seqio.TextLineDataSource({"train": str(path)}),
+        preprocessors=[pair, seqio.preprocessors.tokenize],
+        output_features={"inputs": feature, "targets": feature},
+    )
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda task: read_texts(task),
+        lambda task: read_examples(task, "train", LENGTHS),
+        lambda task: train_dataset(task, LENGTHS, Batching(1)),
+    ],
+)
+def test_a_line_in_latin_1_is_named(tmp_path, read):
+    path = tmp_path / "a.txt"
+    path.write_bytes("a\nb\ncafé\n".encode("latin-1"))
+    with pytest.raises(
+        UserError, match=f"mine train, {path}, line 3: a text is not UTF-8"
+    ):
+        read(lines_task(path))
+
+
+EXTRAS = {  # features of three examples, and what predictions.jsonl has of `idx`
+    "text": (["a", "é", "c"], ["a", "é", "c"]),
+    "number": ([1, 2, 3], [1, 2, 3]),
+    "share": ([0.5, 1.5, 2.5], [0.5, 1.5, 2.5]),
+    "flag": ([True, False, True], [True, False, True]),
+    "vectors": (tf.ragged.constant([[1], [], [1, 2]]), [None] * 3),
+    "texts": (tf.ragged.constant([["a"], [], ["b", "c"]]), [None] * 3),
+    "matrix": (np.ones([3, 2, 2]), [None] * 3),
+}
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_extra_features_of_any_kind(name):
+    """`idx`, `line` and others may be texts, numbers or vectors of any length."""
+    values, expected = EXTRAS[name]
+
+    def read(split, shuffle_files=False, seed=None):
+        texts = tf.constant(["a", "b", "c"])
+        columns = dict.fromkeys(("inputs", "targets"), texts)
+        extra = dict.fromkeys(("idx", "line", "more"), values)
+        return tf.data.Dataset.from_tensor_slices(columns | extra)
+
+    feature = seqio.Feature(byte_vocabulary())
+    task = seqio.Task(
+        "mine",
+        source=seqio.FunctionDataSource(read, ["train"]),
+        preprocessors=[seqio.preprocessors.tokenize],
+        output_features={"inputs": feature, "targets": feature},
+    )
+    short = {"inputs": 1, "targets": 1}
+    count = count_over_length(task, "train", {"inputs": 0, "targets": 0})
+    scalar = np.ndim(values) == 1 and not isinstance(values, tf.RaggedTensor)
+    place, first = ("line", values) if scalar else ("example", [1, 2, 3])
+    assert count.first == tuple(f"{place} {x}" for x in first)
+    batch = next(iter(train_dataset(task, short, Batching(1, shuffle=False))))
+    assert batch["decoder_target_tokens"].numpy().tolist() == [[[100]]]
+    split = TaskSplit(task, "train", short)
+    assert len(split.hash) == 16
+    tokens = np.array([[100], [101], [102]])
+    records = list_predictions(task, split.examples, DecodedExamples(tokens, None))
+    records = [json.loads(json.dumps(record)) for record in records]
+    assert [record.get("idx") for record in records] == expected
+    assert all(record["exact_match"] for record in records)

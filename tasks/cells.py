@@ -14,6 +14,7 @@
 Categories (Arrow's dictionaries) are their values.
 """
 
+import datetime
 import decimal
 import json
 import math
@@ -30,7 +31,8 @@ def cell_text(value, spec=""):
     """Returns the text of a cell; None for a missing value.
 
     `value` is what JSON or `column_values` gives. `spec` is a format of Python's, such
-    as ".1f" or "%d %B"; a text is read as a number first if the format is a number's.
+    as ".1f" or "%d %B". A text is read as a number or a date (ISO 8601) for a format
+    that texts do not have.
     A ValueError says what is wrong with the cell, without its place.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -74,12 +76,23 @@ def _without_nan(value):
 def _formatted(value, spec):
     if isinstance(value, (list, tuple, dict)):
         value = _plain(value)
-    try:
-        if isinstance(value, str) and spec[-1] in _NUMBERS:
-            value = (int if spec[-1] in "bcdoxX" else float)(value)
-        return format(value, spec)
-    except (ValueError, TypeError, OverflowError):
-        raise UserError(f"a value that the format {spec!r} cannot write") from None
+    kinds = [_same]
+    if isinstance(value, str):
+        number = spec[-1] in _NUMBERS
+        kinds = [*[_same] * (not number), int, _finite, datetime.datetime.fromisoformat]
+    for kind in kinds:
+        try:
+            return format(kind(value), spec)
+        except (ValueError, TypeError, OverflowError):
+            continue
+    raise UserError(f"a value that the format {spec!r} cannot write")
+
+
+def _finite(text):
+    number = float(text)
+    if not math.isfinite(number):  # "nan" is no number to write.
+        raise ValueError
+    return number
 
 
 def column_values(column):

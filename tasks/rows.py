@@ -6,7 +6,7 @@ import re
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.vocabularies import byte_vocabulary
+from remixer_tf.data.vocabularies import SentencePieceVocabulary, byte_vocabulary
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.tasks import text_metrics
 
@@ -14,6 +14,7 @@ _GRAPH_CODE = (
     seqio.ByteVocabulary,
     seqio.PassThroughVocabulary,
     seqio.SentencePieceVocabulary,
+    SentencePieceVocabulary,
 )
 
 

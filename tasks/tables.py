@@ -82,8 +82,8 @@ def table_task(
             `TableRows.fractions` divides.
         inputs, targets: str, text with columns in braces, such as "premise: {premise}".
             In TSV and CSV numbers from 0 serve too: "{0}". A brace itself is doubled.
-            A format may follow: "{price:.2f}", or of dates "{day:%d %B}". The text of a
-            TSV or CSV file is read as a number for it.
+            A format may follow: "{price:.2f}", or of dates "{day:%d %B}". For it the
+            text of a TSV or CSV file is read as a number or a date.
         name: str, of the task.
         rows: `TableRows`; None for its defaults.
         metrics: list of names, see `remixer_tf.tasks.text_metrics.METRICS`.

@@ -54,6 +54,7 @@ FOR_TASKS = (
     "remixer_tf.data.classification",
     "remixer_tf.data.codec",
     "remixer_tf.data.failures",
+    "remixer_tf.data.file_states",
     "remixer_tf.data.late_tasks",
     "remixer_tf.data.masked_lm",
     "remixer_tf.data.spans",

@@ -6,6 +6,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.vocabularies import SentencePieceVocabulary
 from remixer_tf.errors import check_choices
 
 
@@ -235,6 +236,10 @@ class _OneTokenizer(seqio.SentencePieceVocabulary):
         return self._tokenizer
 
 
+class _OneTokenizerWithSentinels(_OneTokenizer, SentencePieceVocabulary):
+    """The same of a `SentencePieceVocabulary` of ours."""
+
+
 def _saved_once(tokenizer):
     """Lets a SavedModel hold the tokenizer's vocabulary once."""
     # TensorFlow Text gives it to an op, which `tf.saved_model.save` writes into the
@@ -252,5 +257,6 @@ def _savable(vocabulary, known):
     for one in known:
         if vocabulary == one:
             return one
-    known.append(_OneTokenizer(vocabulary))
+    ours = isinstance(vocabulary, SentencePieceVocabulary)
+    known.append((_OneTokenizerWithSentinels if ours else _OneTokenizer)(vocabulary))
     return known[-1]

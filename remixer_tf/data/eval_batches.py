@@ -9,7 +9,7 @@ import tensorflow as tf
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
-from remixer_tf.data.texts import decode_text, writes_answers
+from remixer_tf.data.texts import decode_text, features_of_text
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models import DecoderOnly
 
@@ -23,7 +23,7 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     are only the first; None for all.
 
     Returns a list, not empty, of dictionaries of NumPy arrays, with every feature. A
-    target that is not UTF-8 is a ValueError, see `decode_text`.
+    text that is not UTF-8 is a ValueError, see `decode_text`.
     """
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
@@ -38,10 +38,11 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     examples = list(dataset.take(max_examples or -1).as_numpy_iterator())
     if not examples:
         raise UserError(NO_EXAMPLES.format(task.name, split))
+    names = [f"{name}_pretokenized" for name in features_of_text(task)]
     for number, example in enumerate(examples, 1):
-        text = example.get("targets_pretokenized")
-        if isinstance(text, bytes) and writes_answers(task):
-            decode_text(text, task, split, f"example {number}")
+        for text in map(example.get, names):
+            if isinstance(text, bytes):
+                decode_text(text, task, split, f"example {number}")
     return examples
 
 

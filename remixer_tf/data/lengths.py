@@ -15,6 +15,7 @@ from remixer_tf.data.texts import (
     MOST_TARGETS,
     decode_text,
     describe_changes,
+    features_of_text,
     writes_answers,
 )
 from remixer_tf.errors import MissingFileError, UserError, check_choices, check_integers
@@ -59,7 +60,7 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
     whole examples. Of each task of a mixture, `limit` are counted at most; None for
     all. For the other arguments see `train_dataset`.
 
-    Raises a ValueError if one of the first targets is not UTF-8, see `decode_text`.
+    Raises a ValueError if one of the first texts is not UTF-8, see `decode_text`.
     """
     if isinstance(task, seqio.Mixture):
         options = split, feature_lengths, limit, shard_info
@@ -75,36 +76,41 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
         trim_output_features=False,
         try_in_mem_cache=False,
     )
-    spec, written = dataset.element_spec, []
+    spec, read = dataset.element_spec, {}
     has_lines = _is_scalar(spec.get("line"))
     place = "line" if has_lines else "example"
-    answers = writes_answers(task) and not needs_lengths(task)
-    answers = answers and _is_scalar(spec.get("targets_pretokenized"), tf.string)
+    names = [
+        name
+        for name in features_of_text(task)
+        if _is_scalar(spec.get(f"{name}_pretokenized"), tf.string)
+    ]
 
     @tf.autograph.experimental.do_not_convert
     def measure(index, example):
-        text = example["targets_pretokenized"] if answers else ""
-        text = tf.where(index <= MOST_TARGETS, text, "")
+        texts = {name: example[f"{name}_pretokenized"] for name in names}
+        few = index <= MOST_TARGETS
+        texts = {name: tf.where(few, text, "") for name, text in texts.items()}
         number = example["line"] if has_lines else index
-        return _lengths_of(example, feature_lengths), number, text
+        return _lengths_of(example, feature_lengths), number, texts
 
     dataset = dataset.enumerate(1).map(measure).take(-1 if limit is None else limit + 1)
     for lengths, places, texts in dataset.batch(1024).as_numpy_iterator():
         if limit is not None and examples + len(lengths) > limit:
             complete, lengths = False, lengths[: limit - examples]
-        if answers and examples < MOST_TARGETS:
-            numbered = zip(texts[: len(lengths)], places, strict=False)
-            written += [
+        for name in names if examples < MOST_TARGETS else ():
+            read[name] = [
                 decode_text(text, task, split, f"{place} {_plain(number)}")
-                for text, number in numbered
-            ]
+                for text, number in zip(texts[name], places, strict=True)
+            ][: len(lengths)]
         examples += len(lengths)
         too_long = (lengths > limits).any(axis=1)
         over += int(too_long.sum())
         some = places[: len(lengths)][too_long][: _FIRST - len(first)]
         first += [f"{place} {_plain(number)}" for number in some]
         longest = [max(x) for x in zip(longest, *lengths.tolist(), strict=True)]
-    changes = describe_changes(task, split, written) if answers else None
+    changes = None
+    if writes_answers(task) and not needs_lengths(task):
+        changes = describe_changes(task, split, read.get("targets", ()))
     if shard_info is not None and shard_info.num_shards > 1:
         split = f"{split}, part {shard_info.index + 1} of {shard_info.num_shards},"
     return OverLength(

@@ -40,6 +40,23 @@ def _first_bad_line(source, split):
     return None
 
 
+def features_of_text(task):
+    """Returns the names of a `seqio.Task`'s features whose texts must be UTF-8.
+
+    Pieces have no ids for other bytes, and metrics compare targets as str. Other bytes
+    may be whatever they are to a byte vocabulary.
+    """
+    return [
+        name
+        for name, feature in task.output_features.items()
+        if is_text(feature)
+        and (
+            not isinstance(feature.vocabulary, seqio.ByteVocabulary)
+            or (name == "targets" and writes_answers(task))
+        )
+    ]
+
+
 def writes_answers(task):
     """Whether a `seqio.Task` has inputs, and texts as targets."""
     features = task.output_features

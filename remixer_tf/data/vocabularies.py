@@ -1,5 +1,7 @@
 """Vocabularies: bytes, or the pieces of a SentencePiece model."""
 
+import functools
+import re
 from typing import NamedTuple
 
 import seqio
@@ -20,12 +22,35 @@ def byte_vocabulary(extra_ids=0):
     return seqio.ByteVocabulary(extra_ids)
 
 
+class SentencePieceVocabulary(seqio.SentencePieceVocabulary):
+    """seqio's vocabulary of pieces, with sentinels wherever they stand in a text.
+
+    seqio reads `<extra_id_0>` as a sentinel only where a word begins. Here, as in
+    transformers, sentinels cut a text into parts, and each part is a text of its own.
+    """
+
+    def _encode(self, s):
+        if self.extra_ids:
+            s = re.sub(_sentinels(self.extra_ids), r" \g<0> ", s)
+        return super()._encode(s)
+
+    def _encode_tf(self, s):
+        if self.extra_ids:
+            s = tf.strings.regex_replace(s, _sentinels(self.extra_ids), r" \0 ")
+        return super()._encode_tf(s)
+
+
+@functools.cache
+def _sentinels(extra_ids):
+    return f"<extra_id_(?:{'|'.join(map(str, range(extra_ids)))})>"
+
+
 # Path -> checksum of its file. seqio keeps what it has read under the file's name.
 _read_by_seqio = {}
 
 
 def sentencepiece_vocabulary(path, extra_ids=0):
-    """A `seqio.SentencePieceVocabulary`, checked at once.
+    """The `SentencePieceVocabulary` of a file, checked at once.
 
     Raises a FileNotFoundError if there is no such file, and a ValueError if it is not a
     SentencePiece model, or has other special ids.
@@ -34,7 +59,8 @@ def sentencepiece_vocabulary(path, extra_ids=0):
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
             EOS 1, unknown 2. `python -m remixer_tf train_vocabulary` makes such files.
         extra_ids: int, sentinels added after the pieces: 100 for T5's span corruption;
-            an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id.
+            an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id, in
+            texts too.
     """
     check_paths(path=path)
     path = locate(path)
@@ -51,13 +77,12 @@ def sentencepiece_vocabulary(path, extra_ids=0):
             "make one from a task's text: python -m remixer_tf train_vocabulary "
             f"--task=TASK --vocab_size=SIZE --output={path}"
         )
-    digest = file_digest(path)
-    if _read_by_seqio.get(path) != digest:
-        seqio.vocabularies._load_model_internal.cache_clear()
-        _read_by_seqio[path] = digest
-    vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
-    vocabulary.sha256 = digest  # The file may change after it was read.
+    vocabulary = SentencePieceVocabulary(path, extra_ids=extra_ids)
     try:
+        vocabulary.sha256 = file_digest(path)  # The file may change later.
+        if _read_by_seqio.get(path) != vocabulary.sha256:
+            seqio.vocabularies._load_model_internal.cache_clear()
+            _read_by_seqio[path] = vocabulary.sha256
         vocabulary.load_model()
         tokenizer = vocabulary.tokenizer
         if not tokenizer.get_piece_size():

@@ -9,6 +9,7 @@ import numpy as np
 import seqio
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
+from remixer_tf.data.vocabularies import SentencePieceVocabulary
 from remixer_tf.errors import UserError
 from remixer_tf.layers import (
     CrossAttention,
@@ -233,6 +234,7 @@ def _tokenizer_config(vocabulary):
     """Returns the content of tokenizer_config.json for a vocabulary."""
     kinds = {
         seqio.SentencePieceVocabulary: "T5Tokenizer",
+        SentencePieceVocabulary: "T5Tokenizer",
         seqio.ByteVocabulary: "ByT5Tokenizer",
     }
     if type(vocabulary) not in kinds:

@@ -43,7 +43,7 @@ def task(tmp_path):
 
 
 def test_targets_that_do_not_come_back_are_counted(task, caplog):
-    """Before training, in a report, and at an evaluation that decodes."""
+    """Before training, and at an evaluation that decodes."""
 
     def report(split, first="'yes ' becomes 'yes', ' yes' becomes 'yes'"):
         words = f"t {split}: the vocabulary changes 8 of the first 12 targets"
@@ -55,6 +55,10 @@ def test_targets_that_do_not_come_back_are_counted(task, caplog):
         evaluation = DecodedEvaluation(task, feature_lengths=LENGTHS, splits=["dev"])
         evaluation.count_over_length(("t", "dev"))
     assert report("dev")
+
+
+@pytest.mark.slow
+def test_a_report_counts_them_too(task):
     file = io.StringIO()
     write_task(task, file, feature_lengths=LENGTHS)
     assert "t train: the vocabulary changes 8 of the first 12" in file.getvalue()
@@ -65,15 +69,15 @@ def test_no_warning_where_all_comes_back(task):
     assert count_over_length(bytes_task, "train", LENGTHS).changes == ()
 
 
-def lines_task(path):
-    def pair(dataset):
-        return dataset.map(lambda x: {"inputs": x, "targets": x})
+def lines_task(path, pair=lambda x: {"inputs": x, "targets": x}):
+    def pairs(dataset):
+        return dataset.map(pair)
 
     feature = seqio.Feature(byte_vocabulary())
     return seqio.Task(
         "mine",
         source=seqio.TextLineDataSource({"train": str(path)}),
-        preprocessors=[pair, seqio.preprocessors.tokenize],
+        preprocessors=[pairs, seqio.preprocessors.tokenize],
         output_features={"inputs": feature, "targets": feature},
     )
 
@@ -95,27 +99,39 @@ def test_a_line_in_latin_1_is_named(tmp_path, read):
         read(lines_task(path))
 
 
+def test_inputs_of_pieces_are_checked_and_those_of_bytes_are_not(tmp_path):
+    """A byte vocabulary has ids for any bytes, and pieces would be unknown."""
+    path = tmp_path / "a.txt"
+    path.write_bytes("a\ncafé\n".encode("latin-1"))
+    of_bytes = lines_task(path, lambda x: {"inputs": x, "targets": "a"})
+    assert count_over_length(of_bytes, "train", LENGTHS).examples == 2
+    file = str(tmp_path / "words.model")
+    task = get_task(of_bytes, train_vocabulary(["a b"] * 9, file, model_type="word"))
+    with pytest.raises(UserError, match=f"mine train, {path}, line 2: .* not UTF-8"):
+        count_over_length(task, "train", LENGTHS)
+
+
 EXTRAS = {  # features of three examples, and what predictions.jsonl has of `idx`
     "text": (["a", "é", "c"], ["a", "é", "c"]),
     "number": ([1, 2, 3], [1, 2, 3]),
     "share": ([0.5, 1.5, 2.5], [0.5, 1.5, 2.5]),
     "flag": ([True, False, True], [True, False, True]),
-    "vectors": (tf.ragged.constant([[1], [], [1, 2]]), [None] * 3),
-    "texts": (tf.ragged.constant([["a"], [], ["b", "c"]]), [None] * 3),
-    "matrix": (np.ones([3, 2, 2]), [None] * 3),
+    "vectors": (tf.ragged.constant([[1], [], [1, 2]]), None),
+    "texts": (tf.ragged.constant([["a"], [], ["b", "c"]]), None),
+    "matrix": (np.ones([3, 2, 2]), None),
 }
 
 
-@pytest.mark.parametrize("name", EXTRAS)
-def test_extra_features_of_any_kind(name):
+@pytest.mark.parametrize("line", ["text", "vectors"])
+def test_extra_features_of_any_kind(line):
     """`idx`, `line` and others may be texts, numbers or vectors of any length."""
-    values, expected = EXTRAS[name]
 
     def read(split, shuffle_files=False, seed=None):
         texts = tf.constant(["a", "b", "c"])
         columns = dict.fromkeys(("inputs", "targets"), texts)
-        extra = dict.fromkeys(("idx", "line", "more"), values)
-        return tf.data.Dataset.from_tensor_slices(columns | extra)
+        columns |= {f"idx/{name}": values for name, (values, _) in EXTRAS.items()}
+        columns["line"] = EXTRAS[line][0]
+        return tf.data.Dataset.from_tensor_slices(columns)
 
     feature = seqio.Feature(byte_vocabulary())
     task = seqio.Task(
@@ -124,17 +140,16 @@ def test_extra_features_of_any_kind(name):
         preprocessors=[seqio.preprocessors.tokenize],
         output_features={"inputs": feature, "targets": feature},
     )
-    short = {"inputs": 1, "targets": 1}
     count = count_over_length(task, "train", {"inputs": 0, "targets": 0})
-    scalar = np.ndim(values) == 1 and not isinstance(values, tf.RaggedTensor)
-    place, first = ("line", values) if scalar else ("example", [1, 2, 3])
-    assert count.first == tuple(f"{place} {x}" for x in first)
+    lines = {"text": ("line a", "line é", "line c")}
+    assert count.first == lines.get(line, ("example 1", "example 2", "example 3"))
+    short = {"inputs": 1, "targets": 1}
     batch = next(iter(train_dataset(task, short, Batching(1, shuffle=False))))
     assert batch["decoder_target_tokens"].numpy().tolist() == [[[100]]]
     split = TaskSplit(task, "train", short)
     assert len(split.hash) == 16
     tokens = np.array([[100], [101], [102]])
     records = list_predictions(task, split.examples, DecodedExamples(tokens, None))
-    records = [json.loads(json.dumps(record)) for record in records]
-    assert [record.get("idx") for record in records] == expected
-    assert all(record["exact_match"] for record in records)
+    for i, record in enumerate(json.loads(json.dumps([*records]))):
+        known = {name: values[i] for name, (_, values) in EXTRAS.items() if values}
+        assert record["idx"] == known and record["exact_match"]

@@ -8,6 +8,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.commands import run_command
+from remixer_tf.data.codec import _savable
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
 from remixer_tf.data.vocabulary_training import (
     read_texts,
@@ -92,6 +93,34 @@ def test_extra_ids_come_last(words):
     vocabulary = sentencepiece_vocabulary(path, extra_ids=100)
     assert vocabulary.vocab_size == words.vocab_size + 100
     assert vocabulary.encode("<extra_id_0>") == [vocabulary.vocab_size - 1]
+
+
+@pytest.mark.parametrize("through_codec", [False, True])
+def test_sentinels_in_texts_are_those_of_transformers(tmp_path, through_codec):
+    """Parts between them are texts of their own, as T5Tokenizer 5.24 has it."""
+    path = str(tmp_path / "m.model")
+    train_vocabulary(TEXTS, path, 24)
+    vocabulary = sentencepiece_vocabulary(path, extra_ids=3)
+    if through_codec:
+        vocabulary = _savable(vocabulary, [])
+    parts = {
+        "the <extra_id_0> girl": ["the", 0, "girl"],
+        "gi<extra_id_1> rl": ["gi", 1, "rl"],
+        "gi<extra_id_2>rl": ["gi", 2, "rl"],
+        "<extra_id_0>": [0],
+        "a  <extra_id_0><extra_id_1> b": ["a", 0, 1, "b"],
+        "<extra_id_3>": ["<extra_id_3>"],  # It has three.
+        "</s> <pad>": ["</s> <pad>"],
+    }
+    plain = sentencepiece_vocabulary(path)
+    for text, expected in parts.items():
+        ids = []
+        for part in expected:
+            last = vocabulary.vocab_size - 1
+            ids += [last - part] if isinstance(part, int) else plain.encode(part)
+        assert vocabulary.encode(text) == ids, text
+        assert vocabulary.encode_tf(text).numpy().tolist() == ids, text
+    assert vocabulary.decode([last, last - 1]) == "<extra_id_0> <extra_id_1>"
 
 
 def test_a_dry_run_keeps_no_vocabulary(tmp_path):

@@ -17,6 +17,7 @@ from remixer_tf.data.epochs import examples_per_epoch
 from remixer_tf.data.lengths import LongExamples
 from remixer_tf.data.pipeline import Batching, train_dataset
 from remixer_tf.tasks import tables
+from remixer_tf.tasks.cells import cell_text
 from remixer_tf.tasks.table_files import read_table
 from remixer_tf.tasks.text_metrics import METRICS
 
@@ -315,6 +316,22 @@ def test_formats_of_templates(tmp_path, name):
     task = table_task({"dev": file}, "{x:.1f}", "{y:>3}", on_bad_rows="skip")
     rows = [("3.1", " ab"), ("2.0", "  c")]
     assert [row[:2] for row in texts_of(task, "dev")] == rows
+
+
+@pytest.mark.parametrize(
+    "text, spec, expected",
+    [
+        ("1234", ",", "1,234"), ("1234.5", ",.2f", "1,234.50"), ("0.5", ".0%", "50%"),
+        ("7", "03d", "007"), ("abc", ".2", "ab"), ("2024-05-01", "%d.%m", "01.05"),
+        ("2024-05-01", "%d", "01"), ("7.5", "d", None), ("abc", ".1f", None),
+        ("nan", ".1f", None),
+    ],
+)  # fmt: skip
+def test_a_text_in_a_format_of_numbers_or_dates(text, spec, expected):
+    try:
+        assert cell_text(text, spec) == expected
+    except configuration.UserError:
+        assert expected is None
 
 
 def test_columns_that_are_no_text_stop_only_who_reads_them(tmp_path):

@@ -10,8 +10,9 @@ from remixer_tf.engines.products import Products
 # Primitives that multiply matrices, or hide what they compute, and have no formula
 # below. They are named wherever FLOPs are shown.
 _UNCOUNTED = re.compile(
-    r"fft|ragged|scaled_dot|scaled_matmul|cholesky|lu$|qr|geqp3|householder|eig|svd"
-    r"|schur|hessenberg|tridiagonal|triangular_solve|attention|callback|_call$"
+    r"fft|ragged_dot.*|scaled_.*|cholesky.*|lu|qr|geqrf|geqp3|householder_product|ormqr"
+    r"|eigh?|svd|schur|hessenberg|tridiagonal.*|triangular_solve|.*attention.*"
+    r"|.*callback|.*_call"
 )
 
 
@@ -29,7 +30,7 @@ def product_flops(jaxpr):
         elif name == "conv_general_dilated":
             total += _convolution(equation)
         inner = [*map(product_flops, core.jaxprs_in_params(equation.params))]
-        if name == "pallas_call" or (_UNCOUNTED.search(name) and not inner):
+        if name == "pallas_call" or (_UNCOUNTED.fullmatch(name) and not inner):
             uncounted.add(name)
         if name == "cond":
             inner = [max(inner, key=lambda products: products.flops)]

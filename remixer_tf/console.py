@@ -123,7 +123,8 @@ def say(message, level="info", file=None, **fields):
         message = as_json(message, level, **fields)
     elif level in ("warning", "error"):
         message = f"{level}: {message}"
-    print(message, file=Lasting(file), flush=True)
+    if file is not None:  # A program without a terminal may have no streams.
+        print(message, file=Lasting(file), flush=True)
 
 
 def as_json(message, level="info", **fields):

@@ -234,6 +234,13 @@ open(sys.argv[1], "w").close()
     assert (tmp_path / "done").exists()
 
 
+def test_a_program_may_have_no_streams(monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    console.say("a line")
+    console.say("a mistake", "error")
+
+
 def test_paths_that_are_not_utf_8_are_one_line(monkeypatch, capsys):
     path = os.fsdecode(b"/tmp/\xff")
     for arguments in (

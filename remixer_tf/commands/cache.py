@@ -6,7 +6,7 @@ task's source. Name the data with --gin_file, --model_dir, or --gin.TASK and
 --gin.VOCABULARY.
 """
 
-from remixer_tf import configuration
+from remixer_tf import configuration, console
 from remixer_tf.commands import add_number
 from remixer_tf.errors import UserError
 
@@ -39,4 +39,4 @@ def run(options):
     )
     for folder, split, stats in written:
         numbers = ", ".join(f"{number:,} {name}" for name, number in stats.items())
-        print(f"{folder} {split}: {numbers.replace('_', ' ')}", flush=True)
+        console.say(f"{folder} {split}: {numbers.replace('_', ' ')}", "result")

@@ -22,6 +22,7 @@ def call_on_examples(function, examples, codec, *, description, **options):
         batch_examples(examples, codec, **options),
         description,
         transient=True,
+        console=console.rich_console(),
         disable=not console.draws(),
     ):
         places.append(batch.pop("example_index").numpy())

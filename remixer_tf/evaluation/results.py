@@ -17,7 +17,6 @@ import json
 import math
 import os
 
-import rich.console
 import rich.table
 import tensorflow as tf
 from absl import logging
@@ -206,7 +205,7 @@ def print_table(name, step, results):
     if all("decoding_seconds" in result for result in results):
         speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results)
         table.add_row("decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds))
-    rich.console.Console().print(table)
+    console.rich_console().print(table)
 
 
 def _cell(value):

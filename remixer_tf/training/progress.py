@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import datetime
-import sys
 import time
 
 from remixer_tf import console
@@ -153,7 +152,6 @@ def format_seconds(seconds):
 
 def _make_bar():
     from rich import progress
-    from rich.console import Console
 
     return progress.Progress(
         progress.MofNCompleteColumn(),
@@ -162,5 +160,5 @@ def _make_bar():
         progress.TextColumn("left"),
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.description}"),
-        console=Console(file=console.Lasting(sys.stdout)),
+        console=console.rich_console(),
     )

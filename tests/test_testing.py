@@ -2,12 +2,17 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.layers import FeedForward, LengthMixing, PositionWise, Sublayer
+from remixer_tf.layers import (
+    CrossAttention,
+    FeedForward,
+    LengthMixing,
+    PositionWise,
+    Sublayer,
+)
 from remixer_tf.testing import check_sublayer
 from tests.training.test_own_layers import (
     Forgets,
@@ -69,6 +74,25 @@ class Cut(PositionWise):
         return x[:, 1:]
 
 
+class Promises(MeanInSegment):
+    """Says that hypotheses need no order, which is not so."""
+
+    reorders_cache = False
+
+    def decode_step(self, x, cache, context, state):
+        return super().decode_step(x, cache, context, state)
+
+
+class IgnoresPadding(CrossAttention):
+    """Its steps alone take the encoder's padding for real."""
+
+    def __init__(self, **kwargs):
+        super().__init__(2, 4, **kwargs)
+
+    def decode_step(self, x, cache, context, state):
+        return super().decode_step(x, cache, context._replace(encoded_mask=None), state)
+
+
 class NotANumber(PositionWise):
     def call(self, x, context, training=False):
         here = ops.equal(ops.arange(x.shape[1]), 2)[:, None]
@@ -89,6 +113,12 @@ def test_layers_that_keep_the_rules_pass():
         (Forgets, {"causal": True}, "decodes otherwise.* at position 1, decode_step"),
         (FillsTooMuch, {"causal": True}, "after a prompt.* at position 3, decode_step"),
         (ReadsOtherwise, {"causal": True}, "reads a prompt otherwise.* position 0"),
+        (Promises, {"causal": True}, "in a beam search: at position 2, a hypothesis"),
+        (
+            IgnoresPadding,
+            {"causal": True, "reads_encoder": True},
+            "decodes otherwise.* position 0, decode_step .*context.encoded_mask",
+        ),
         (MeanSoFar, {"causal": True}, "mixes packed examples.* position 3 of a"),
         (MeanOfAll, {}, "reads padding.* position 0 changes"),
         (functools.partial(FeedForward, 8), {"packs": False}, "does not refuse"),
@@ -113,7 +143,6 @@ def test_calls_that_need_another_argument_say_which():
         check_sublayer(LengthMixing)
 
 
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="zeros on JAX")
 def test_a_weight_without_gradient_is_named():
     with pytest.raises(ValueError, match="no gradient reaches .* sublayer/scale"):
         check_sublayer(Detached)

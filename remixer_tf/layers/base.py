@@ -376,7 +376,7 @@ def agree(layer, **facts):
     """
     for name, fact in facts.items():
         own = getattr(layer, name)
-        if own is None:
+        if own is None and fact is not None:
             setattr(layer, name, fact)
             layer.remember(**{name: fact})
         elif fact is not None and own != fact:

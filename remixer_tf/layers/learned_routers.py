@@ -128,6 +128,7 @@ class GShardRouter(LearnedRouter):
     """
 
     k = 2
+    causal_in_training = False
 
     def __init__(
         self, num_experts, capacity_factor=1.0, second_threshold=0.2, **kwargs

@@ -51,11 +51,14 @@ class Router(SavesParts, NamedAxes, keras.layers.Layer):
         k: int, choices of a token.
         causal: bool, whether choices in evaluation depend on no other token. Routers
             where they do cannot be used in decoders.
+        causal_in_training: bool, whether in training too they depend on no later token.
+            False, by design, of routers that balance all tokens of a group.
         needs_tokens: bool, whether `call` reads the tokens' ids.
     """
 
     k = 1
     causal = True
+    causal_in_training = True
     needs_tokens = False
 
     def __init__(self, num_experts, capacity_factor=1.25, **kwargs):
@@ -111,6 +114,8 @@ class BaseRouter(Router):
     Args:
         num_experts, capacity_factor: see `Router`; nothing is dropped from 1.0 on.
     """
+
+    causal_in_training = False
 
     def __init__(self, num_experts, capacity_factor=1.0, **kwargs):
         super().__init__(num_experts, capacity_factor, **kwargs)

@@ -93,8 +93,9 @@ def train(
         evaluating = Evaluating(session, evaluations, checkpointing.best)
         if session.nothing_to_do(evaluating):
             return None
-        session.check_layers(evaluating)
-        cost = engine.cost(batches.like_first())  # Data are read while it traces.
+        superbatch = batches.like_first()  # Data are read while this checks and traces.
+        session.check_layers(evaluating, superbatch)
+        cost = engine.cost(superbatch)
         batches.read_first()
         session.describe(cost, run.dtype_policy)
         if launch.dry_run:

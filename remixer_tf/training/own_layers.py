@@ -7,70 +7,109 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers import Sublayer
 from remixer_tf.models import TransformerStack
 
-LENGTH = 8
+LENGTH = 8  # of the sequences that are decoded
 
 
 def check_own_layers(model, batch, decodes=False):
-    """Tests the sublayers from outside this package, one of each class and stack.
+    """Tests a model with parts from outside this package.
 
-    In a decoder, a layer may see no later token, and decoding has to give what training
-    gives if the run `decodes`. If the data are packed, a layer keeps examples apart:
-    the names of features in `batch`, a dictionary, say so. The test draws random
-    weights, since initial zeros may hide a mistake. The model, which is built, keeps
-    its weights.
+    - The whole model, at the lengths of `batch`: no leak, see `testing.check_model`.
+    - Each block with such parts, by itself: in a decoder, decoding has to give what
+      training gives if the run `decodes`; if the data are packed, which the names of
+      features in `batch` say, a layer keeps examples apart.
 
-    Raises a ValueError if a layer breaks a rule. The message names layer and position,
-    and the option that skips the test.
+    The weights of such blocks are random in the test, since initial zeros may hide a
+    mistake. The model, which is built, keeps its weights.
+
+    Args:
+        model: the `keras.Model`.
+        batch: dictionary of arrays `[batch, length, ..]`, or of what has such a shape.
+        decodes: bool, whether an evaluation of the run decodes.
+
+    Returns:
+        list of str, warnings: layers of decoders that cannot decode.
+
+    Raises:
+        ValueError: a layer breaks a rule. The message names layer and position, and the
+            option that skips the test.
     """
+    outside = testing.made_outside(model)
+    if not outside and not testing.is_outside(model):
+        return []
     packed = any(name.endswith("_segment_ids") for name in batch)
-    for stack in model._flatten_layers():
-        if isinstance(stack, TransformerStack):
-            own = {}  # the first layer of each class and name
-            for block in stack.blocks:
-                layer = block.sublayer
-                if type(layer).__module__.partition(".")[0] != "remixer_tf":
-                    own.setdefault((type(layer), layer.name), layer)
-            for layer in own.values():
-                try:
-                    _check(layer, stack, model, packed, decodes)
-                except ValueError as error:
-                    raise UserError(
-                        f"{error} --no_layer_checks trains without this check."
-                    ) from error
+    refusals = {}
+    try:
+        testing.check_model(model, batch)
+        for stack in model._flatten_layers():
+            if isinstance(stack, TransformerStack):
+                for layer in _to_try(stack, outside):
+                    if refusal := _check(layer, stack, model, packed, decodes):
+                        refusals.setdefault(refusal)
+    except UserError as error:
+        raise UserError(
+            f"{error} --no_layer_checks trains without this check."
+        ) from error
+    return [
+        f"{refusal} This run trains and its checkpoints can be scored. Commands that "
+        "write text (infer, decoded evaluations, exports) refuse them."
+        for refusal in refusals
+    ]
+
+
+def _to_try(stack, outside):
+    """The first of equal layers of a stack: sublayers, or blocks of one's own."""
+    found = {}
+    for block in stack.blocks:
+        if any(block is layer for layer in outside):
+            around = [block, *block.norm._flatten_layers()]
+            layer = block if any(map(testing.is_outside, around)) else block.sublayer
+            found.setdefault((type(layer), layer.name, _settings(block)), layer)
+    return found.values()
+
+
+def _settings(block):
+    """What tells a block's layers from those of another: their arguments, as text."""
+    parts = [p for p in block._flatten_layers() if hasattr(p, "_given")]
+    return repr([(type(part), sorted(part._given.items())) for part in parts])
 
 
 def _check(layer, stack, model, packed, decodes):
-    in_decoder = stack is getattr(model, "decoder", None)
-    exact = layer.compute_dtype == "float32"
-    trial = testing.Trial(
-        layer,
-        stack.d_model,
-        min(LENGTH, getattr(layer, "max_length", None) or LENGTH),
-        reads_encoder=in_decoder and hasattr(model, "encoder"),
-        vocab_size=getattr(model, "vocab_size", 2),
-        position_bias=stack.position_bias,
-        tolerance=1e-5 if exact else 0.05,
-    )
-    weights = [*layer.trainable_variables]
-    if stack.position_bias is not None:
-        weights += stack.position_bias.trainable_variables
-    with keras.StatelessScope([*testing.random_values(weights)]):
-        if in_decoder:
-            trial.check_causal()
-        trial.tolerance = 1e-3 if exact else 0.05
-        if in_decoder and (decodes or _can_decode(trial)):
-            trial.check_decoding()
-        if packed:
-            trial.check_packing()
+    """Tries a layer; returns why it cannot decode, if it does not have to, or None."""
+    in_decoder = stack.causal or stack is getattr(model, "decoder", None)
+    limit = stack.max_length or LENGTH
+    with testing.comparable(model):
+        trial = testing.Trial(
+            layer,
+            stack.d_model,
+            min(LENGTH, limit),
+            reads_encoder=in_decoder and hasattr(model, "encoder"),
+            vocab_size=getattr(model, "vocab_size", 2),
+            position_bias=stack.position_bias,
+            tolerance=1e-3,
+        )
+        weights = [*layer.trainable_variables]
+        if stack.position_bias is not None:
+            weights += stack.position_bias.trainable_variables
+        with keras.StatelessScope([*testing.random_values(weights)]):
+            refusal = _refusal(trial) if in_decoder and not decodes else None
+            if in_decoder and refusal is None:
+                trial.check_decoding()
+            if packed:
+                trial.check_packing()
+    return refusal
 
 
-def _can_decode(trial):
-    """Whether a layer decodes: `check_decoding` finds a ValueError of another kind."""
+def _refusal(trial):
+    """Why a layer says that it cannot decode, or None."""
     layer = trial.layer
-    if getattr(type(layer), "decode_step", None) in (None, Sublayer.decode_step):
-        return False
+    if not hasattr(layer, "decode_step"):
+        return f"{trial.name} has no decode_step, so it cannot decode step by step."
     try:
+        if type(layer).decode_step is Sublayer.decode_step:
+            Sublayer.init_cache(layer, *trial.x.shape[:2], trial.context(trial.x))
         layer.init_cache(*trial.x.shape[:2], trial.context(trial.x))
-    except ValueError as error:
-        return not isinstance(error, UserError)
-    return True
+    except UserError as error:
+        return str(error)
+    except ValueError:  # A mistake, which `check_decoding` finds again.
+        return None
+    return None

@@ -91,12 +91,17 @@ class Session:
         )
         return True
 
-    def check_layers(self, evaluating):
-        """Tests a user's own layers: they decode if an evaluation of the run does."""
+    def check_layers(self, evaluating, superbatch):
+        """Tests a user's own layers: they decode if an evaluation of the run does.
+
+        `superbatch` has the shapes of the data.
+        """
         if self.launch.layer_checks:
             decodes = any(getattr(e, "decodes", False) for e in evaluating.evaluations)
-            features = self.batches.data.element_spec
-            check_own_layers(self.engine.model, features, decodes)
+            batch = {name: x[0] for name, x in superbatch.items()}
+            with self.engine.whole_model() as model:
+                for warning in check_own_layers(model, batch, decodes):
+                    self.progress.message(f"warning: {warning}")
 
     def describe(self, cost, dtype_policy):
         """Shows what will run, and where it starts."""

@@ -1,29 +1,51 @@
 """Layers of one's own that break a rule are named before they train."""
 
 import functools
+import inspect
+import re
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from remixer_tf import configuration, testing
-from remixer_tf.commands import run_command
+from remixer_tf.commands import errors_in_one_line, run_command
 from remixer_tf.evaluation.decoded import DecodedEvaluation
 from remixer_tf.layers import (
+    BaseRouter,
+    Dropout,
     FeedForward,
+    GatedMLP,
+    GShardRouter,
+    LengthMixing,
+    MoE,
+    PositionWise,
+    RMSNorm,
     SelfAttention,
+    SparseSpatialGate,
+    SpatialGatingUnit,
     Sublayer,
+    SwitchRouter,
 )
 from remixer_tf.layers.base import require_causal
-from remixer_tf.models import DecoderOnly, EncoderDecoder, TransformerStack
+from remixer_tf.models import Block, DecoderOnly, EncoderDecoder, TransformerStack
+from remixer_tf.models.build import build_model
 from remixer_tf.run import Run
+from remixer_tf.testing import check_model
 from remixer_tf.training.own_layers import check_own_layers
+from remixer_tf.training.session import Session
 from remixer_tf.training.settings import Launch
 from tests.training import toy
 
-UNPACKED = {"decoder_input_tokens": None}
-PACKED = {**UNPACKED, "decoder_segment_ids": None}
+LENGTH = 12  # of the rows that train
+ROWS = np.zeros((2, LENGTH), "int32")
+UNPACKED = {
+    f"decoder_{name}": ROWS
+    for name in ("input_tokens", "target_tokens", "loss_weights")
+}
+PACKED = {**UNPACKED, "decoder_segment_ids": ROWS, "decoder_positions": ROWS}
 
 
 class MeanOfAll(Sublayer):
@@ -97,11 +119,13 @@ class Wrapped(FeedForward):
         return ops.roll(super().call(x, context=context), -3, axis=1)
 
 
-def language_model(own, **sublayers):
-    stack = functools.partial(TransformerStack, {"own": own, **sublayers}, 2)
-    model = DecoderOnly(stack, 40, 8)
-    model.build()
-    return model
+def language_model(own, dtype="float32", kind=DecoderOnly, num_layers=2, **options):
+    """Layers of one sublayer, or those of a list of factories."""
+    layers = [{"own": f} for f in own] if isinstance(own, list) else {"own": own}
+    stack = functools.partial(
+        TransformerStack, layers, num_layers, max_length=LENGTH, **options
+    )
+    return build_model(lambda: kind(stack, 40, 8), dtype)
 
 
 @pytest.mark.quick_on_jax
@@ -151,23 +175,213 @@ def test_a_run_that_decodes_asks_for_steps():
         check_own_layers(language_model(NoSteps), UNPACKED, decodes=True)
 
 
-def test_an_encoder_may_see_all():
-    def stack(**own):
-        attention = functools.partial(SelfAttention, 2, 4)
-        return functools.partial(TransformerStack, {"attention": attention, **own}, 1)
+class MeanOfReal(Sublayer):
+    """The mean of the whole row but its padding, of whatever example."""
 
-    model = EncoderDecoder(stack(own=MeanOfAll), stack(), 40, 8)
+    def call(self, x, context, training=False):
+        mask = ops.ones_like(x[..., :1])
+        if context.padding_mask is not None:
+            mask = ops.cast(context.padding_mask, x.dtype)[:, :, None]
+        total = ops.sum(x * mask, axis=1, keepdims=True)
+        return total / ops.sum(mask, axis=1, keepdims=True) + 0 * x
+
+
+class ReadsAllEncoded(PositionWise):
+    """Ignores what is padding in the encoder."""
+
+    def call(self, x, context, training=False):
+        return x + ops.mean(context.encoded, axis=1, keepdims=True)
+
+
+def translator(encoder=(), decoder=()):
+    feed_forward = {"feed_forward": functools.partial(FeedForward, 8)}
+
+    def stack(own):
+        return functools.partial(TransformerStack, {**dict(own), **feed_forward}, 1)
+
+    model = EncoderDecoder(stack(encoder), stack(decoder), toy.VOCAB_SIZE, 8)
     model.build()
-    check_own_layers(model, UNPACKED)
+    return model
+
+
+def test_an_encoder_may_see_all_but_padding():
+    of_encoder = {"encoder_input_tokens": ROWS}
+    batch = {**UNPACKED, **of_encoder}
+    model = translator(encoder={"own": MeanOfReal})
+    check_own_layers(model, batch)
     with pytest.raises(ValueError, match="encoder/layer_0_own.*mixes packed"):
-        check_own_layers(model, PACKED)
+        check_own_layers(model, {**PACKED, **of_encoder, "encoder_segment_ids": ROWS})
+    for own in ({"encoder": {"own": MeanOfAll}}, {"decoder": {"own": ReadsAllEncoded}}):
+        (stack,) = own
+        with pytest.raises(ValueError, match=f"{stack}/layer_0_own.*encoder's padding"):
+            check_own_layers(translator(**own), batch)
+
+
+def mean(x):
+    return ops.mean(x, axis=1, keepdims=True)
+
+
+class Gate(SpatialGatingUnit):
+    def call(self, z, context, added=None):
+        return super().call(z + mean(z), context, added)
+
+
+class Chooses(SwitchRouter):
+    def call(self, x, tokens, token_mask, training=False):
+        return super().call(x - mean(x), tokens, token_mask, training)
+
+
+class NormOverTime(RMSNorm):
+    def call(self, x):
+        return x / (1 + ops.std(x, axis=1, keepdims=True))
+
+
+class OwnBlock(Block):
+    def call(self, x, context, training=False):
+        return super().call(x + 0.1 * mean(x), context, training=training)
+
+
+class Leaks(PositionWise):
+    """`x + scale * mean(x)`: in training alone, from a length on, or always."""
+
+    def __init__(self, scale=0.0, only_in_training=False, longer_than=0, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+        self.only_in_training = only_in_training
+        self.longer_than = longer_than
+
+    def call(self, x, context, training=False):
+        leaks = x.shape[1] > self.longer_than and (
+            training or not self.only_in_training
+        )
+        return x + ops.cast(self.scale * leaks, x.dtype) * mean(x)
+
+
+class SeesTargets(DecoderOnly):
+    def call(self, batch, training=False, logits=True):
+        targets = ops.cast(batch["decoder_target_tokens"], "float32")[..., None]
+        return super().call(batch, training=training, logits=logits) + 0.1 * targets
+
+
+PART = functools.partial
+FEED_FORWARD = PART(FeedForward, 8)
+# name: (arguments of `language_model`, what the message names)
+LEAKS = {
+    "in training, 1%, bfloat16": (
+        {"own": PART(Leaks, 0.01, True), "dtype": "mixed_bfloat16"},
+        r"layer_0_own/own' \(Leaks\) sees later tokens: in training, .* 0 ",
+    ),
+    "gate": (
+        {"own": PART(GatedMLP, 12, gate=Gate)},
+        r"layer_0_own/own/gating' \(Gate\)",
+    ),
+    "1%, bfloat16": (
+        {"own": PART(Leaks, 0.01), "dtype": "mixed_bfloat16"},
+        r"layer_0_own/own' \(Leaks\)",
+    ),
+    "beyond 8 tokens": (
+        {"own": PART(Leaks, 0.1, longer_than=8)},
+        r"layer_0_own/own' \(Leaks\)",
+    ),
+    "second layer": (
+        {"own": [Leaks, PART(Leaks, 0.1)]},
+        r"layer_1_own/own' \(Leaks\)",
+    ),
+    "router": (
+        {"own": PART(MoE, 3, 8, router=Chooses), "num_layers": 1},
+        r"layer_0_own/own/router' \(Chooses\)",
+    ),
+    "norm": (
+        {"own": FEED_FORWARD, "norm": NormOverTime},
+        r"layer_0_own/norm' \(NormOverTime\)",
+    ),
+    "block": ({"own": FEED_FORWARD, "block": OwnBlock}, r"layer_0_own' \(OwnBlock\)"),
+    "model": (
+        {"own": FEED_FORWARD, "kind": SeesTargets},
+        r"Model 'decoder_only' \(SeesTargets\)",
+    ),
+}
+QUICK = ["in training, 1%, bfloat16", "gate"]
+EACH_LEAK = [
+    pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in LEAKS
+]
+
+
+@pytest.mark.quick_on_jax
+@pytest.mark.parametrize("name", EACH_LEAK)
+def test_a_leak_is_found_and_its_layer_named(name):
+    options, words = LEAKS[name]
+    model = language_model(**options)
+    policies = [layer.dtype_policy.name for layer in model._flatten_layers()]
+    with pytest.raises(ValueError, match=f"(?s){words}.*--no_layer_checks"):
+        check_own_layers(model, UNPACKED)
+    assert policies == [layer.dtype_policy.name for layer in model._flatten_layers()]
+
+
+class Noisy(PositionWise):
+    """Dropout and noise: the same numbers at each call with the same state."""
+
+    def build(self, input_shape):
+        self.dropout = Dropout(0.3, name="dropout")
+        self.dropout.build()
+        self.seed = keras.random.SeedGenerator(1)
+
+    def call(self, x, context, training=False):
+        if training:
+            x = x + keras.random.normal(ops.shape(x), seed=self.seed)
+        return self.dropout(x, training=training)
+
+
+class Unseeded(PositionWise):
+    def call(self, x, context, training=False):
+        noise = np.random.default_rng().normal(size=x.shape) if training else 0.0
+        return x + ops.cast(noise, x.dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "other",
+    [
+        PART(MoE, 3, 8, router=BaseRouter),  # couple tokens in training, by design
+        PART(MoE, 3, 8, router=GShardRouter),
+        PART(MoE, 3, 8, router=SwitchRouter),
+        PART(GatedMLP, 12, gate=PART(SparseSpatialGate, 2, routing="partial")),
+        PART(LengthMixing, 2, toeplitz=True, dropout_rate=0.2),
+    ],
+)
+def test_what_is_no_leak_passes(other):
+    check_model(language_model([Noisy, other], "mixed_bfloat16"), UNPACKED)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="compiled once")
+def test_numbers_that_no_seed_gives_are_told():
+    with pytest.warns(UserWarning, match="not tested for leaks in training"):
+        check_model(language_model(Unseeded), UNPACKED)
 
 
 def test_layers_of_this_package_cost_nothing(monkeypatch):
     monkeypatch.delattr(testing, "Trial")
+    monkeypatch.delattr(testing, "check_model")
     attention = functools.partial(SelfAttention, 2, 4)
-    check_own_layers(
-        language_model(attention, ff=functools.partial(FeedForward, 8)), {}
+    assert check_own_layers(language_model([attention, FEED_FORWARD]), {}) == []
+
+
+class Broken(PositionWise):
+    def call(self, x, context, training=False):
+        return x + self.missing
+
+
+def test_an_exception_in_an_own_layer_is_one_line(capsys):
+    model = language_model(Broken)
+    with pytest.raises(SystemExit) as end, errors_in_one_line():
+        check_own_layers(model, UNPACKED)
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    number = inspect.getsourcelines(Broken)[1] + 2
+    assert line == (
+        f"error: {__file__}, line {number}, in call of layer "
+        "'decoder_only/decoder/layer_0_own/own': `return x + self.missing` raised "
+        "AttributeError: 'Broken' object has no attribute 'missing'"
     )
 
 
@@ -182,9 +396,9 @@ class Decodes(DecodedEvaluation):
 
 
 class OwnLayerModel(toy.ToyModel):
-    def __init__(self, own=MeanOfAll):
+    def __init__(self):
         super().__init__()
-        self.decoder = TransformerStack({"own": own}, 1, name="decoder")
+        self.decoder = TransformerStack({"own": NoSteps}, 1, name="decoder")
         self.decoder.trainable = False  # The loss does not read it.
 
     def build(self, input_shape=None):
@@ -192,16 +406,21 @@ class OwnLayerModel(toy.ToyModel):
         self.decoder.build((None, None, self.width))
 
 
-def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path):
+def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path, capsys):
     options = {"train_steps": 1, "checkpoint_period": 1, "log_period": 1}
     with pytest.raises(ValueError, match="MeanOfAll. sees later tokens"):
-        toy.train_toy(Run(OwnLayerModel), tmp_path / "a", **options)
-    run = Run(lambda: OwnLayerModel(NoSteps))
-    options |= {"evaluations": [Decodes()]}
-    with pytest.raises(ValueError, match="NoSteps has no decode_step"):
+        run = Run(lambda: translator(decoder={"own": MeanOfAll}))
         toy.train_toy(run, tmp_path / "a", **options)
-    options |= {"dry_run": True, "layer_checks": False}
+    run = Run(OwnLayerModel)
+    options |= {"dry_run": True}
+    evaluations = {"evaluations": [Decodes()]}
+    with pytest.raises(ValueError, match="NoSteps has no decode_step"):
+        toy.train_toy(run, tmp_path / "a", **options, **evaluations)
     assert toy.train_toy(run, tmp_path / "b", **options) is None
+    warning = "warning: NoSteps has no decode_step.* Commands that write text"
+    assert len(re.findall(warning, capsys.readouterr().out)) == 1
+    session = SimpleNamespace(launch=Launch("c", layer_checks=False))
+    Session.check_layers(session, SimpleNamespace(**evaluations), {})
 
 
 @pytest.mark.parametrize("flags, checks", [([], True), (["--no_layer_checks"], False)])

@@ -7,8 +7,12 @@ commands. The module has `add_arguments(parser)` and `run(options)`.
 import argparse
 import contextlib
 import importlib
+import linecache
+import os
 import re
 import sys
+import sysconfig
+import traceback
 
 from remixer_tf import console
 from remixer_tf.errors import UserError, nearest, printable, too_old
@@ -22,6 +26,7 @@ COMMANDS = (
 PARENT = "REMIXER_TF_PARENT"
 RENAMED = {"inspect": "data_report", "profile": "costs"}
 
+_LONGEST = 1000  # characters of a library's error
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
 _NO_WORKER = "collective ops is aborted|error reported from /job:|remote target /job:"
@@ -69,8 +74,9 @@ def run_command(name, arguments):
 def errors_in_one_line():
     """Shows a `UserError`, or a lack of memory, disk or a worker, as one line.
 
-    The exit code is 2 then, and 130 after Ctrl-C. Other exceptions are bugs, and keep
-    their traceback.
+    So it does an exception that comes through a module of the user's own. The exit code
+    is 2 then, and 130 after Ctrl-C. Other exceptions are bugs, and keep their
+    traceback.
     """
     try:
         yield
@@ -84,6 +90,7 @@ def errors_in_one_line():
     except Exception as error:
         user = isinstance(error, UserError)
         message = str(error) if user else too_old(error) or _of_machine(error)
+        message = message or _of_own_code(error)
         if isinstance(error, ModuleNotFoundError) and error.name == "seqio":
             message = (
                 "seqio is not installed: pip leaves it out on Python 3.13, where one "
@@ -99,6 +106,42 @@ def errors_in_one_line():
             raise
         console.say(printable(message), "error")
         sys.exit(2)
+
+
+def _of_own_code(error):
+    """Returns the message for an exception in the user's own code, else None.
+
+    It names the innermost line that is neither this package's nor a library's, and the
+    layer whose method it is.
+    """
+    # The first are `errors_in_one_line` and its block.
+    frames = list(traceback.walk_tb(error.__traceback__))[2:]
+    own = [frame for frame in frames if _is_own(frame[0].f_code.co_filename)]
+    if not own:
+        return None
+    frame, line = own[-1]
+    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    place = f"{file}, line {line}, in {function}"
+    path = getattr(frame.f_locals.get("self"), "path", None)
+    if isinstance(path, str):
+        place += f" of layer '{path}'"
+    code = linecache.getline(file, line).strip()
+    # Keras prints the message in bold, above the arguments of each call.
+    text = str(error).partition("\x1b[1m")[2].partition("\x1b[0m")[0] or str(error)
+    text = " ".join(text.split())
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]} ..."
+    return f"{place}: `{code}` raised {type(error).__name__}: {text}"
+
+
+def _is_own(file):
+    """Whether a file of code is a user's own."""
+    paths = sysconfig.get_paths()
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed.append(os.path.dirname(os.path.dirname(__file__)))
+    file = os.path.realpath(file)
+    places = [os.path.realpath(folder) + os.sep for folder in installed]
+    return os.path.isfile(file) and not file.startswith(tuple(places))
 
 
 def _of_machine(error):

@@ -134,7 +134,7 @@ class Trial:
             rng.normal(size=(BATCH_SIZE, n, d_model)).astype("float32") for n in lengths
         )
         self.layer = layer
-        # The end of what was encoded is padding.
+        # The encoder's last two tokens are padding.
         places = np.arange(ENCODER_LENGTH) < ENCODER_LENGTH - 2
         self.encoded_mask = places * np.ones((BATCH_SIZE, 1), "int32")
         if not reads_encoder:
@@ -243,24 +243,26 @@ class Trial:
     def _check_hypotheses(self, y):
         """Decodes two hypotheses that a beam search swaps, and then copies the first.
 
-        `y` are the outputs of a call on the inputs x. Of each example, the first
-        hypothesis begins with the other inputs and the second with x. They are swapped
-        at a third of the length; at two thirds, the second continues the first.
+        `y` are the outputs of a call on the inputs x. The second hypothesis of an
+        example begins with x, and the first with other inputs. They are swapped at the
+        second position. At the third, the second continues the first. Four positions
+        are enough.
         """
-        (batch, length), beams = self.x.shape[:2], 2
-        swapped, copied = length // 3, 2 * length // 3
-        mixed = np.concatenate([self.x[:, :copied], self.others[:, copied:]], axis=1)
-        y_others, y_mixed = self.run(self.others), self.run(mixed)
+        batch, length, beams = len(self.x), min(4, self.x.shape[1]), 2
+        swapped, copied = 1, 2
+        if self.encoded is None:  # Without another call: the other example's.
+            others, y_others = self.x[::-1], y[::-1]
+        else:
+            others, y_others = self.others, self.run(self.others)
 
-        def hypotheses(x, others, mixed):
-            """Each position of both hypotheses: `[batch, hypotheses, length, ..]`."""
+        def hypotheses(x, others):
+            """Each position of both hypotheses: `[batch * hypotheses, length, ..]`."""
             first = [others[:, :swapped], x[:, swapped:]]
-            second = [x[:, :swapped], others[:, swapped:copied], mixed[:, copied:]]
-            return np.stack([np.concatenate(a, axis=1) for a in (first, second)], 1)
+            second = [x[:, :swapped], others[:, swapped:copied], x[:, copied:]]
+            both = [np.concatenate(a, axis=1)[:, :length] for a in (first, second)]
+            return np.stack(both, axis=1).reshape(batch * beams, length, -1)
 
-        shape = batch * beams, length, -1
-        x = hypotheses(self.x, self.others, mixed).reshape(shape)
-        expected = hypotheses(y, y_others, y_mixed).reshape(shape)
+        x, expected = hypotheses(self.x, others), hypotheses(y, y_others)
         reorders, rows = reorders_cache(self.layer), batch * beams
         context = self.context(self.x)
         if reorders:
@@ -278,7 +280,8 @@ class Trial:
             # [batch, writers, 1, hypotheses, length]
             ancestry = np.equal(writers, np.arange(beams)[:, None, None])[:, None]
             ancestry = np.tile(ancestry[None], (batch, 1, 1, 1, 1)).astype("float32")
-            state = self._state(t)._replace(ancestry=ops.convert_to_tensor(ancestry))
+            state = self._state(t, length)
+            state = state._replace(ancestry=ops.convert_to_tensor(ancestry))
             y_t, cache = self._step(x[:, t : t + 1], cache, state)
             outputs.append(y_t)
         self._same(
@@ -310,8 +313,8 @@ class Trial:
         y, cache = self._decode_step(x, cache, context, state)
         return _array(y), cache
 
-    def _state(self, step):
-        keys = ops.arange(self.x.shape[1], dtype="int32")
+    def _state(self, step, length=None):
+        keys = ops.arange(length or self.x.shape[1], dtype="int32")
         return DecodeState(ops.convert_to_tensor(step, "int32"), keys)
 
     @functools.cached_property
@@ -453,10 +456,10 @@ def check_model(model, batch):
 
     A decoder that sees the tokens it is to predict learns nothing, and its loss looks
     good. This test runs the whole model on a row of random ids, changes the ids from a
-    position on, and compares the outputs before it; in evaluation and, with the same
-    random numbers, in training. The positions are the second, one in the middle and the
-    last. An encoder's outputs on real tokens have to be the same with padding and
-    without, unless a layer says `depends_on_padding`.
+    position on, and compares the outputs before it. It does so in evaluation, from the
+    second, the middle and the last position; and in training, from the middle, with the
+    same random numbers. An encoder's outputs on real tokens have to be the same with
+    padding and without, unless a layer says `depends_on_padding`.
 
     The arithmetic is float32, whatever the model's precision: its rounding then hides
     no leak above a ten-thousandth of the outputs. Blocks with parts from outside this
@@ -564,7 +567,7 @@ def comparable(model):
 
 
 class _Call(NamedTuple):
-    """What a layer read and returned, NumPy arrays, in one call of the model."""
+    """A layer's inputs and outputs in one call of the model, NumPy arrays."""
 
     layer: Any
     inputs: list
@@ -575,7 +578,7 @@ class _ModelCheck:
     """The calls of `check_model`, and the search for the layer that is at fault.
 
     `rows` are the shapes and dtypes of a row's features, by name; `values` are
-    (variable, value) for the calls. Batches are of one row, NumPy arrays.
+    (variable, value) for the calls. A batch has one row of NumPy arrays.
     """
 
     def __init__(self, model, rows, values):

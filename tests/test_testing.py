@@ -113,7 +113,7 @@ def test_layers_that_keep_the_rules_pass():
         (Forgets, {"causal": True}, "decodes otherwise.* at position 1, decode_step"),
         (FillsTooMuch, {"causal": True}, "after a prompt.* at position 3, decode_step"),
         (ReadsOtherwise, {"causal": True}, "reads a prompt otherwise.* position 0"),
-        (Promises, {"causal": True}, "in a beam search: at position 2, a hypothesis"),
+        (Promises, {"causal": True}, "in a beam search: at position 1, a hypothesis"),
         (
             IgnoresPadding,
             {"causal": True, "reads_encoder": True},

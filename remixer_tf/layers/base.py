@@ -284,9 +284,9 @@ def _take_rows(x, rows):
 def as_read(part, context, state, rows):
     """The context and state that a block or layer reads in a step of so many rows.
 
-    Within a beam search a part whose cache is reordered takes hypotheses for examples.
+    A part whose cache is reordered takes hypotheses for examples.
     """
-    if state.ancestry is None or not reorders_cache(part):
+    if not reorders_cache(part):
         return context, state
     return each_hypothesis(context, rows), state._replace(ancestry=None)
 

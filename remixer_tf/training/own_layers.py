@@ -14,9 +14,9 @@ def check_own_layers(model, batch, decodes=False):
     """Tests a model with parts from outside this package.
 
     - The whole model, at the lengths of `batch`: no leak, see `testing.check_model`.
-    - Each block with such parts, by itself: in a decoder, decoding has to give what
-      training gives if the run `decodes`; if the data are packed, which the names of
-      features in `batch` say, a layer keeps examples apart.
+    - Each block with such parts, by itself. In a decoder, decoding has to give what
+      training gives. If the data are packed, which the names of features in `batch`
+      say, a layer keeps examples apart.
 
     The weights of such blocks are random in the test, since initial zeros may hide a
     mistake. The model, which is built, keeps its weights.
@@ -24,10 +24,11 @@ def check_own_layers(model, batch, decodes=False):
     Args:
         model: the `keras.Model`.
         batch: dictionary of arrays `[batch, length, ..]`, or of what has such a shape.
-        decodes: bool, whether an evaluation of the run decodes.
+        decodes: bool, whether an evaluation of the run decodes. If not, a decoder's
+            layer may refuse to.
 
     Returns:
-        list of str, warnings: layers of decoders that cannot decode.
+        list of str, warnings: layers of decoders that refuse to decode.
 
     Raises:
         ValueError: a layer breaks a rule. The message names layer and position, and the
@@ -68,7 +69,7 @@ def _to_try(stack, outside):
 
 
 def _settings(block):
-    """What tells a block's layers from those of another: their arguments, as text."""
+    """The arguments of all layers in a block, as text."""
     parts = [p for p in block._flatten_layers() if hasattr(p, "_given")]
     return repr([(type(part), sorted(part._given.items())) for part in parts])
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.decoding import T5Rules, beam_search
+from remixer_tf.decoding import T5Rules, beam_search, sample
 from remixer_tf.layers import (
     BertSelfAttention,
     BlockTokenMLP,
@@ -33,6 +33,8 @@ from tests.decoding.scored import score_answers
 from tests.layers.harness import randomize
 
 D_MODEL, VOCAB_SIZE = 8, 9
+TOKENS = np.array([[3, 4, 5, 0], [6, 7, 0, 0], [2, 8, 3, 4]], "int32")
+BATCH = {"encoder_input_tokens": TOKENS}
 
 
 class Remembers:
@@ -163,12 +165,10 @@ def make_model(sublayers, block=Block):
 
 
 def check(model):
-    tokens = np.array([[3, 4, 5, 0], [6, 7, 0, 0], [2, 8, 3, 4]], "int32")
-    batch = {"encoder_input_tokens": tokens}
     options = {"max_length": 4, "rules": T5Rules(), "beams": 3, "eos_id": -1}
     search = part(beam_search, model, n_best=3, **options)
-    found = compiled(search, model)(batch).answers
-    expected = score_answers(model, batch, np.array(found.tokens), eos_id=-1)
+    found = compiled(search, model)(BATCH).answers
+    expected = score_answers(model, BATCH, np.array(found.tokens), eos_id=-1)
     np.testing.assert_allclose(found.scores, expected, atol=2e-3)
 
 
@@ -182,6 +182,18 @@ def test_which_caches_are_reordered(name):
 def test_a_search_through_each(name):
     first = {"first": part(SelfAttention, num_heads=2, d_kv=4)}
     check(make_model({**first, name: PARTS[name][0]}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cross", "reads_encoder", "ours_cross"])
+def test_several_samples(name):
+    """Answers to an example are as many rows, and share what was encoded."""
+    model = make_model({name: PARTS[name][0]})
+    options = {"num_samples": 3, "seed": 1, "eos_id": -1}
+    search = part(sample, model, max_length=4, **options)
+    found = compiled(search, model)(BATCH).answers
+    expected = score_answers(model, BATCH, np.array(found.tokens), eos_id=-1)
+    np.testing.assert_allclose(found.scores, expected, atol=2e-3)
 
 
 @pytest.mark.slow

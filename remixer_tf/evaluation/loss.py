@@ -51,10 +51,10 @@ class LossEvaluation(_Loss, TextEvaluation):
 
     The metrics are `loss` (nats per token), `token_accuracy` (the share of tokens whose
     logit is the largest, from 0 to 1) and `perplexity`. Each token is predicted from
-    the targets before it, so that `token_accuracy` says little about whole answers: for
-    these see `DecodedEvaluation`. Inputs and targets that are longer than
-    `feature_lengths` are counted, reported and trimmed. Arguments and errors: see
-    `TextEvaluation`.
+    the right targets before it. `DecodedEvaluation` scores whole answers.
+
+    Inputs and targets that are longer than `feature_lengths` are counted, reported and
+    trimmed. Arguments and errors: see `TextEvaluation`.
     """
 
     names = ("loss", "token_accuracy", "perplexity")

@@ -54,10 +54,10 @@ def write_examples(model_dir, result, records, name, columns):
 def write_result(model_dir, kind, result, examples=None):
     """Writes a result as <kind>.json, to TensorBoard and to metrics.jsonl.
 
-    A result is a dictionary with evaluation, task, split, step and metrics, and with
-    units, {metric: str}, of those that have one. Its kind is
-    one of `KINDS`: "metrics" of decoded answers, "loss" or "score". `examples` comes
-    from `write_examples`.
+    A result is a dictionary with evaluation, task, split, step and metrics. Its `units`
+    are a dictionary of str, for the metrics that have a unit. Its kind is one of
+    `KINDS`: "metrics" of decoded answers, "loss" or "score". `examples` comes from
+    `write_examples`.
     """
     with _writing(model_dir, result) as folder:
         name = "_".join(["eval", *result_names(result)]).replace("/", "_")

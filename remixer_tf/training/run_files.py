@@ -121,7 +121,7 @@ def close_summaries(model_dir):
 def _remove_summaries_after(model_dir, step):
     folder = os.path.join(model_dir, "tensorboard", "train")
     session = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-    # TensorBoard drops what it has read of this step and later ones.
+    # TensorBoard drops values of this step and later ones that it has read before.
     event = tf.compat.v1.Event(
         wall_time=time.time(), step=step + 1, session_log=session
     ).SerializeToString()

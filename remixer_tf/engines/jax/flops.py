@@ -7,8 +7,8 @@ from jax.extend import core
 
 from remixer_tf.engines.products import Products
 
-# Primitives that multiply matrices, or hide what they compute, and have no formula
-# below. They are named wherever FLOPs are shown.
+# Primitives without a formula below that multiply matrices or hide what they compute.
+# They are named wherever FLOPs are shown.
 _UNCOUNTED = re.compile(
     r"fft|ragged_dot.*|scaled_.*|cholesky.*|lu|qr|geqrf|geqp3|householder_product|ormqr"
     r"|eigh?|svd|schur|hessenberg|tridiagonal.*|triangular_solve|.*attention.*"
@@ -20,7 +20,7 @@ def product_flops(jaxpr):
     """Returns the `Products` of a jaxpr.
 
     A multiply-add counts 2. A scan's body counts as often as it runs, another loop's
-    body once. Of branches the one with most products counts.
+    body once. The branch with the most products counts, and not the others.
     """
     total, uncounted = 0, set()
     for equation in jaxpr.eqns:
@@ -52,9 +52,10 @@ def _product(equation):
 def _convolution(equation):
     """Products of a convolution, or of one that is a gradient.
 
-    Along an axis, a place of the input, one of the kernel and one of the output meet.
-    Any two tell the third, so that the two shortest axes bound how often. The longest
-    one of a gradient, or of a transposed convolution, has holes or margins of zeros.
+    Along an axis, each multiplication joins a place of the input, one of the kernel and
+    one of the output. Two of the places determine the third. The two shortest axes thus
+    bound the number of multiplications. The longest axis of a gradient, or of a
+    transposed convolution, has holes or margins of zeros.
     """
     left, kernel, output = (v.aval.shape for v in (*equation.invars, *equation.outvars))
     numbers = equation.params["dimension_numbers"]

@@ -36,8 +36,9 @@ def op_flops(concrete_function):
     floats counts one for each output element, a reduction one for each input element,
     and a softmax five for each: max, difference, exponential, sum, quotient. An FFT of
     n numbers, there or back, counts 5 n log2 n, half of it if they are real. The body
-    of a loop counts as often as its maximum says, and once if that is unknown. Of
-    branches the one with most products counts. Unknown shapes count nothing.
+    of a loop counts as often as its maximum says, and once if that is unknown. The
+    branch with the most products counts, and not the others. Unknown shapes count
+    nothing.
 
     An operation that multiplies matrices and has no formula here, such as "Cholesky",
     is in the list with zeros, and so is a loop of unknown length ("While").
@@ -169,7 +170,7 @@ _FFT = re.compile(r"(Batch)?(?P<back>I)?(?P<real>R)?FFT(?P<axes>2D|3D)?")
 
 def _rest_flops(op):
     if match := _FFT.fullmatch(op.type):
-        # Of real numbers, half of the spectrum is kept.
+        # The spectrum of real numbers is symmetric: half of the work is enough.
         numbers = (op.outputs if match["back"] else op.inputs)[0].shape
         if not _size(numbers):
             return 0

@@ -65,7 +65,8 @@ def rich_console():
     """Returns a `rich.console.Console` on standard output, as `Lasting`."""
     from rich.console import Console  # late, as all that is slow to import
 
-    return Console(file=Lasting(sys.stdout))
+    # Without markup, since names of metrics may look like rich's.
+    return Console(file=Lasting(sys.stdout), markup=False, emoji=False)
 
 
 def leave_out(stream):

@@ -190,9 +190,10 @@ def print_table(name, step, results):
             fields = {**result["metrics"], "step": step, "task": name, "split": split}
             console.say(f"{name} {split} at step {step}", "result", **fields)
         return
-    table = rich.table.Table("metric", title=f"{name} at step {step}")
+    table = rich.table.Table(title=f"{name} at step {step}")
+    table.add_column("metric", overflow="fold")  # Nothing is cut.
     for split in results:
-        table.add_column(split, justify="right")
+        table.add_column(split, justify="right", overflow="fold")
     results = results.values()
     for name in dict.fromkeys(n for r in results for n in r["metrics"]):
         units = {r["units"][name] for r in results if name in r.get("units", ())}

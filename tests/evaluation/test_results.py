@@ -5,7 +5,12 @@ import math
 
 import pytest
 
-from remixer_tf.evaluation.results import metrics_at, read_results, write_result
+from remixer_tf.evaluation.results import (
+    metrics_at,
+    print_table,
+    read_results,
+    write_result,
+)
 
 
 def write(folder, kind, metrics, step=5, **facts):
@@ -33,6 +38,17 @@ def test_accuracies_of_earlier_versions_get_the_names_of_today(tmp_path):
     assert found["toy/dev/accuracy (metrics.json)"] == 24.0
     assert found["toy/dev/accuracy (score.json)"] == 60.0
     assert "toy/dev/accuracy" not in found
+
+
+def test_a_table_has_whole_names_and_no_markup(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    names = [f"exact_match/type/{'a_very_' * 8}long_name", "f1/[/b]", "f1/[red]"]
+    metrics = dict.fromkeys(names, 0.5)
+    splits = {split: {"metrics": metrics} for split in ("dev", "test", "gen")}
+    print_table("toy", 3, splits)
+    rows = [line.split("│") for line in capsys.readouterr().out.splitlines()]
+    first = "".join(row[1].strip() for row in rows if len(row) == 6)
+    assert first == "".join(names)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -166,13 +166,12 @@ def load(
 def _imported(path, bindings, modules, adapters):
     """A run of published weights, in memory."""
     from remixer_tf.weights import formats
-    from remixer_tf.weights.generation import describe_left_out
     from remixer_tf.weights.run import check_vocabulary_named, run_gin
 
     source = formats.read_source(path)
     check_vocabulary_named(source, None, bindings)
-    if left_out := describe_left_out(source.generation.left_out):
-        warnings.warn("; ".join(map(str.strip, left_out)), stacklevel=3)
+    if remarks := source.remarks():
+        warnings.warn("; ".join(map(str.strip, remarks)), stacklevel=3)
 
     def read(bindings):
         with tempfile.TemporaryDirectory() as folder:

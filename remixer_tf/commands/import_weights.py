@@ -36,7 +36,6 @@ def run(options):
     from remixer_tf.models.build import build_model
     from remixer_tf.weights import formats
     from remixer_tf.weights import run as imported_run
-    from remixer_tf.weights.generation import describe_left_out
     from remixer_tf.weights.source import check_model, take
 
     imported_run.check_new(options.model_dir)
@@ -74,8 +73,8 @@ def run(options):
     for name, reason in source.skipped.items():
         if name in source.shapes:
             print(printable(f"  left out: {name}, {reason}"))
-    for line in describe_left_out(source.generation.left_out):
-        print(line)
+    for line in source.remarks():
+        print(printable(line))
     print(
         f"{len(taken)} variables, {model.count_params():,} parameters, are in "
         f"{options.model_dir}"

@@ -53,17 +53,20 @@ def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
     return _resize(tf.slice(image, begin, size), [image_size, image_size])
 
 
-def resize_and_center_crop(image, seeds, image_size, share=0.875, method="bicubic"):
-    """The middle of the image, for evaluation: nothing is random or stretched.
+def resize_and_center_crop(
+    image, seeds, image_size, share=0.875, method="bicubic", squash=False
+):
+    """The middle of the image, for evaluation: nothing is random.
 
     Args:
         image, seeds: see the module.
         image_size: int, side of the square that is cut out.
         share: float in (0, 1], of the image's shorter side.
         method: str, of `tf.image.resize`.
+        squash: bool, whether the image is first stretched to a square.
     """
     shape = tf.cast(tf.shape(image)[:2], tf.float32)
-    scale = image_size / share / tf.reduce_min(shape)
+    scale = image_size / share / (shape if squash else tf.reduce_min(shape))
     size = tf.maximum(tf.cast(tf.round(shape * scale), tf.int32), image_size)
     image = _resize(image, size, method)
     return tf.image.resize_with_crop_or_pad(image, image_size, image_size)

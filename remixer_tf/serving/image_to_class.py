@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from remixer_tf.data.augmentation import Seeds
 from remixer_tf.data.image_sources import count_pixels, decode_image
+from remixer_tf.errors import UserError
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.text_encoder import class_answers
@@ -12,13 +13,15 @@ from remixer_tf.serving.text_encoder import class_answers
 MAX_PIXELS = 2**24
 
 
-def image_to_class(run, model_dir, transforms, *, step=None, weights="float32"):
+def image_to_class(
+    run, model_dir, transforms, *, step=None, weights="float32", classes=()
+):
     """Restores a checkpoint of a run, see `Run.restore` and `ImageToClass`.
 
     Returns the `ImageToClass`, and the checkpoint's step, an int.
     """
     engine, step = run.restore(model_dir, step)
-    return ImageToClass(engine.model, transforms, weights), step
+    return ImageToClass(engine.model, transforms, weights, classes), step
 
 
 class ImageToClass(tf.Module):
@@ -29,11 +32,20 @@ class ImageToClass(tf.Module):
         transforms: list of functions that resize, crop and normalize as evaluation
             does, see `remixer_tf.data.augmentation`.
         weights: str, the stored type, see `StoredWeights`.
+        classes: list of str, the names of the classes; empty for none.
+
+    Raises a ValueError if there are fewer or more names than classes.
     """
 
-    def __init__(self, model, transforms, weights="float32"):
+    def __init__(self, model, transforms, weights="float32", classes=()):
         super().__init__(name="image_to_class")
         self.weights = StoredWeights(model, weights)
+        if classes and len(classes) != model.num_classes:
+            raise UserError(
+                f"classes must name the model's {model.num_classes} classes. Received: "
+                f"{len(classes)} names."
+            )
+        self._names = [*classes]
         size = model.image_size
         self._image_spec = tf.TensorSpec([size, size, 3], tf.float32)
         self._model = lambda images: model({"images": images}, training=False)
@@ -54,7 +66,8 @@ class ImageToClass(tf.Module):
           most `MAX_PIXELS` pixels.
 
         Both return `probabilities`, float32 `[batch, classes]`, and `class_ids`, int32
-        `[batch]`, the likeliest.
+        `[batch]`, the likeliest. If classes have names, `outputs`, string `[batch]`,
+        are theirs.
         """
         pixels = tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")
         files = tf.TensorSpec([None], tf.string, name="image_bytes")
@@ -92,4 +105,4 @@ class ImageToClass(tf.Module):
         images = tf.map_fn(prepare, images, fn_output_signature=self._image_spec)
         with self.weights.reading():
             logits = self._model(images)
-        return class_answers(logits[:, 0])
+        return class_answers(logits[:, 0], self._names)

@@ -134,19 +134,22 @@ class TextEncoder(tf.Module):
         return tf.pad(tokens, padding), tf.pad(types, padding), whole > length
 
     def _classify(self, batch):
-        answers = class_answers(self._model(batch)[:, 0])
-        if self._names:
-            answers["outputs"] = tf.gather(self._names, answers["class_ids"])
-        return answers
+        return class_answers(self._model(batch)[:, 0], self._names)
 
     def _embed(self, batch):
         x, context = self._encode(batch)
         return {"embeddings": mean_of_tokens(x, context.padding_mask)}
 
 
-def class_answers(logits):
-    """Returns probabilities and likeliest classes of logits `[batch, classes]`."""
-    return {
+def class_answers(logits, names=()):
+    """Returns probabilities and likeliest classes of logits `[batch, classes]`.
+
+    With `names`, a list of str, `outputs` are the names of the likeliest.
+    """
+    answers = {
         "probabilities": tf.nn.softmax(logits),
         "class_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),
     }
+    if names:
+        answers["outputs"] = tf.gather(names, answers["class_ids"])
+    return answers

@@ -1,12 +1,9 @@
 """Reads Hugging Face's BERT."""
 
-import os
-
 import numpy as np
 
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import ACTIVATIONS, bert_rows
-from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import ENCODER, SPANS, Source, check_size
 from remixer_tf.weights.values import (
     Reference,
@@ -34,7 +31,7 @@ _TOKENIZERS = ("BertTokenizer", "BertTokenizerFast")
 
 
 def read_bert(folder, config, converting):
-    """Reads a folder that transformers wrote of a BERT as a `Source`.
+    """Reads a `PublishedFolder` that transformers wrote of a BERT as a `Source`.
 
     `config` is the content of config.json; for `converting` see `SafetensorsFolder`.
     Raises a ValueError if the encoder here cannot hold it; the message names the field.
@@ -50,10 +47,8 @@ def read_bert(folder, config, converting):
         config,
         pad_token_id=0,
         position_embedding_type="absolute",
-        is_decoder=False,
-        add_cross_attention=False,
     )
-    files = SafetensorsFolder(folder, converting)
+    files = folder.safetensors(converting)
     # Its first checkpoints have TensorFlow's names of a norm's parameters.
     stored = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
@@ -179,7 +174,7 @@ def _skipped(kind, prefix, shapes, read):
 
 def _vocabulary(folder, config):
     """The path of the vocabulary, or None, and settings of `wordpiece_vocabulary`."""
-    tokenizer = read_json(os.path.join(folder, "tokenizer_config.json"), optional=True)
+    tokenizer = folder.json("tokenizer_config.json")
     for values in (config, tokenizer):
         word(values, "tokenizer_class", _TOKENIZERS[0], _TOKENIZERS)
     check_fields(tokenizer, do_basic_tokenize=True)
@@ -189,7 +184,7 @@ def _vocabulary(folder, config):
         "strip_accents": flag(tokenizer, "strip_accents", lower_case),
         "tokenize_chinese_chars": flag(tokenizer, "tokenize_chinese_chars", True),
     }
-    file = read_json(os.path.join(folder, "tokenizer.json"), optional=True)
+    file = folder.json("tokenizer.json")
     # transformers reads tokenizer_config.json alone, the tokenizers library this file.
     normalizer = file.get("normalizer")
     names = ("lowercase", "strip_accents", "handle_chinese_chars")
@@ -206,5 +201,5 @@ def _vocabulary(folder, config):
     settings["max_input_chars_per_word"] = integer(
         model if isinstance(model, dict) else {}, "max_input_chars_per_word", 100
     )
-    paths = (os.path.join(folder, name) for name in ("vocab.txt", "tokenizer.json"))
-    return next(filter(os.path.exists, paths), None), settings
+    paths = folder.file("vocab.txt"), folder.file("tokenizer.json")
+    return paths[0] or paths[1], settings

@@ -8,7 +8,7 @@ from remixer_tf.weights import adapters
 from remixer_tf.weights.hugging_face import read_hugging_face
 from remixer_tf.weights.mesh_tensorflow import read_mesh_tensorflow
 from remixer_tf.weights.model_folder import is_model_folder, read_model_folder
-from remixer_tf.weights.safetensors_files import MERGE_ADAPTERS, read_json
+from remixer_tf.weights.published_folder import PublishedFolder
 from remixer_tf.weights.t5x import read_t5x
 from remixer_tf.weights.timm import read_timm
 
@@ -55,13 +55,11 @@ def _read_folder(folder):
             f"{folder} has adapters alone. Load the run that they were trained on: "
             f"remixer_tf.load(RUN, adapters={folder!r})."
         )
-    if "adapter_config.json" in names:
-        raise UserError(f"{folder} has PEFT's adapters. {MERGE_ADAPTERS}")
-    if "config.json" in names:
-        config = read_json(os.path.join(folder, "config.json"))
-        if "architecture" in config:
-            return read_timm(folder)
-        return read_hugging_face(folder)
+    if {"config.json", "adapter_config.json"} & {*names}:
+        published = PublishedFolder(folder)
+        of_timm = "architecture" in published.json("config.json")
+        source = (read_timm if of_timm else read_hugging_face)(published)
+        return source._replace(unread=published.unread())
     steps = [int(m[1]) for n in names if (m := re.fullmatch(r".*-(\d+)\.index", n))]
     if steps:
         (prefix, *_) = [n for n in names if n.endswith(f"-{max(steps)}.index")]

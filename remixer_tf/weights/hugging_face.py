@@ -1,7 +1,5 @@
 """Reads the folders that transformers writes: T5, its relatives, and BERT."""
 
-import os
-
 import numpy as np
 
 from remixer_tf.errors import UserError
@@ -13,7 +11,6 @@ from remixer_tf.weights.generation import (
     settings_in,
 )
 from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, same
-from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import BYTES, Source
 from remixer_tf.weights.t5 import T5
 from remixer_tf.weights.values import check_fields, integer, real, short, word
@@ -43,21 +40,29 @@ _UNUSED_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.
 
 
 def read_hugging_face(folder):
-    """Reads a folder that transformers wrote as a `Source`: config.json, safetensors.
+    """Reads a `PublishedFolder` that transformers wrote as a `Source`.
 
     It holds a T5, T5.1.1, FLAN-T5, ByT5, mT5 or umT5, the encoder of one, or a BERT.
     Raises a ValueError if the model is another one, or a value is out of range; the
     message names the field.
     """
-    config = read_json(os.path.join(folder, "config.json"))
+    config = folder.json("config.json")
     kind = word(config, "model_type", None, (*_EXTRA_IDS, "bert"))
+    # What would be another model under the same names.
+    check_fields(
+        config,
+        is_decoder=False,
+        add_cross_attention=False,
+        tie_encoder_decoder=False,
+        pruned_heads={},
+    )
     if kind == "bert":
         return read_bert(folder, config, _CONVERTING)
     encoder_only = _architecture(config) in _ENCODERS
     check_ids(config, "config.json")
-    files = SafetensorsFolder(folder, _CONVERTING)
+    files = folder.safetensors(_CONVERTING)
     shapes = dict(files.shapes)
-    embedding, copies = _embedding(folder, files)
+    embedding, copies = _embedding(folder.path, files)
     skipped = {name: f"equal to {embedding}" for name in copies}
     skipped[_UNUSED_BIAS] = "transformers does not use it either"
     tied = "lm_head.weight" not in shapes or "lm_head.weight" in copies
@@ -75,12 +80,10 @@ def read_hugging_face(folder):
         ("logits/kernel", logits, lambda x: np.transpose(x) * factor),
         *HUGGING_FACE_T5[2:],
     )
-    vocabulary = os.path.join(folder, "spiece.model")
-    tokenizer, generation = (
-        read_json(os.path.join(folder, name), optional=True)
-        for name in ("tokenizer_config.json", "generation_config.json")
-    )
-    generation = generation or settings_in(config)
+    vocabulary = folder.file("spiece.model")
+    tokenizer = folder.json("tokenizer_config.json")
+    settings = settings_in(config)
+    generation = folder.json("generation_config.json") or settings
     reads_bytes = "ByT5Tokenizer" in (
         tokenizer.get("tokenizer_class"),
         config.get("tokenizer_class"),
@@ -95,7 +98,7 @@ def read_hugging_face(folder):
         shapes,
         files.read,
         skipped,
-        vocabulary if os.path.exists(vocabulary) and not reads_bytes else None,
+        None if reads_bytes else vocabulary,
         extra_ids,
         Generation() if encoder_only else read_generation(generation),
         **({"run": BYTES} if reads_bytes else {}),
@@ -143,7 +146,7 @@ def t5_of_config(config, tied, encoder_only=False):
     check_fields(config, dense_act_fn=name, is_gated_act=gated)
     layers = integer(config, "num_layers")
     sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads")
-    decoder_layers = integer(config, "num_decoder_layers", layers)
+    decoder_layers = integer(config, "num_decoder_layers", layers, low=not encoder_only)
     buckets = {
         "num_buckets": integer(config, "relative_attention_num_buckets", 32),
         "max_distance": integer(config, "relative_attention_max_distance", 128),

@@ -11,7 +11,7 @@ from remixer_tf.checkpoints.reading import is_random_state, named_variables
 from remixer_tf.errors import UserError, shorten
 from remixer_tf.models.adapters import adapted_layers, of_adapter, own_path
 from remixer_tf.models.build import build_model, declare
-from remixer_tf.weights.generation import Generation
+from remixer_tf.weights.generation import Generation, describe_left_out
 from remixer_tf.weights.names import find_name
 
 # gin files of runs that start from published weights, see `Source.run`.
@@ -39,6 +39,11 @@ class Source(NamedTuple):
     # The gin file of its run. TEXT, ENCODER and SPANS need a vocabulary's file, BYTES
     # and IMAGES none. None: `architecture` is all of it.
     run: str | None = TEXT
+    unread: tuple = ()  # of str: lines that name fields and files that are not read
+
+    def remarks(self):
+        """Lines that name what the published model says and the run here does not."""
+        return [*describe_left_out(self.generation.left_out), *self.unread]
 
 
 def check_size(kind, size, layers, shapes):

@@ -1,13 +1,11 @@
 """Reads timm's gMLP and MLP-Mixer."""
 
 import math
-import os
 
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import TIMM_GMLP, TIMM_MIXER
-from remixer_tf.weights.safetensors_files import SafetensorsFolder, read_json
 from remixer_tf.weights.source import IMAGES, Source
-from remixer_tf.weights.values import real, reals, shape_of, word
+from remixer_tf.weights.values import check_fields, real, reals, shape_of, short, word
 
 _CONVERTING = (
     "Where its origin is trusted, safetensors.torch.save_file writes the dictionary "
@@ -15,14 +13,25 @@ _CONVERTING = (
 )
 _METHODS = ("bicubic", "bilinear", "nearest", "area", "lanczos3", "lanczos5")
 _NORM_EPSILON = 1e-5  # of timm's spatial gating unit; its other norms have 1e-6
+# timm's names of activations, and ours.
+_ACTIVATIONS = {
+    "gelu": "gelu_exact",
+    "gelu_tanh": "gelu",
+    **{name: name for name in ("relu", "relu6", "silu", "tanh", "sigmoid", "elu")},
+    "swish": "silu",
+    "mish": "mish",
+}
+# Arguments of timm's models that arrays have too.
+_SIZES = ("num_classes", "img_size", "in_chans", "patch_size", "num_blocks")
 
 
 def read_timm(folder):
-    """Reads a folder of timm as a `Source`: config.json and model.safetensors.
+    """Reads a `PublishedFolder` of timm as a `Source`: config.json, model.safetensors.
 
-    Raises a ValueError if the model is another one, or a value is out of range.
+    Raises a ValueError if the model is another one, a value is out of range, or an
+    argument of the model is unknown here.
     """
-    config = read_json(os.path.join(folder, "config.json"))
+    config = folder.json("config.json")
     architecture = str(config.get("architecture"))
     is_gmlp = architecture.startswith("gmlp_")
     if not is_gmlp and not architecture.startswith("mixer_"):
@@ -30,7 +39,7 @@ def read_timm(folder):
             f"architecture in config.json is timm's {architecture}. Expected: gmlp_* "
             "or mixer_*."
         )
-    files = SafetensorsFolder(folder, _CONVERTING)
+    files = folder.safetensors(_CONVERTING)
     rows = TIMM_GMLP if is_gmlp else TIMM_MIXER
 
     def shape(name, rank):
@@ -42,21 +51,33 @@ def read_timm(folder):
     num_layers = 1
     while f"blocks.{num_layers}.mlp_channels.fc1.weight" in files.shapes:
         num_layers += 1
+    image_size = patch_size * math.isqrt(num_tokens)
+    num_classes = shape("head.weight", 2)[0]
+    sizes = (num_classes, image_size, 3, patch_size, num_layers)
+    sizes = dict(zip(_SIZES, sizes, strict=True)) | {"embed_dim": d_model}
+    activation = _activation(folder, config.get("model_args"), sizes)
+    check_fields(config, num_classes=num_classes, global_pool="avg")
+    cfg = folder.fields("pretrained_cfg in config.json", config.get("pretrained_cfg"))
     bindings = {
-        "IMAGE_SIZE": patch_size * math.isqrt(num_tokens),
+        "IMAGE_SIZE": image_size,
         "PATCH_SIZE": patch_size,
-        "NUM_CLASSES": shape("head.weight", 2)[0],
+        "NUM_CLASSES": num_classes,
         "D_MODEL": d_model,
         "D_FF": shape("blocks.0.mlp_channels.fc1.weight", 2)[0],
         "NUM_LAYERS": num_layers,
         "POOL": "gap",
         "SURVIVAL_PROBABILITY": 1.0,
-        **_preprocessing(config.get("pretrained_cfg")),
+        **_preprocessing(cfg, image_size),
     }
     if is_gmlp:
+        bindings["GatedMLP.activation"] = activation
         bindings["SpatialGatingUnit.norm_epsilon"] = _NORM_EPSILON
     else:
         bindings["D_TOKENS"] = shape(f"{first}.weight", 2)[0]
+        bindings["TokenMixingMLP.activation"] = activation
+        bindings["BertFeedForward.activation"] = activation
+    if names := _class_names(config, cfg, num_classes):
+        bindings["image_to_class.classes"] = names
     return Source(
         f"timm {'gMLP' if is_gmlp else 'MLP-Mixer'}",
         (f"architectures/{'gmlp' if is_gmlp else 'mixer'}_vision.gin",),
@@ -68,16 +89,68 @@ def read_timm(folder):
     )
 
 
-def _preprocessing(config):
+def _activation(folder, model_args, sizes):
+    """Our name of the activation that the model's arguments give.
+
+    `sizes` are those of the arrays. An argument changes the model, so that an unknown
+    one is an error.
+    """
+    arguments = folder.fields("model_args in config.json", model_args)
+    given = arguments.get("img_size")
+    if isinstance(given, (list, tuple)) and len({*given}) == 1:
+        arguments["img_size"] = given[0]
+    check_fields(arguments, **sizes, stem_norm=False, global_pool="avg")
+    name = word(arguments, "act_layer", "gelu", _ACTIVATIONS)
+    arguments.get("mlp_ratio")  # The arrays have the widths.
+    if unknown := folder.unread_fields("model_args in config.json"):
+        raise UserError(
+            f"model_args in config.json has {', '.join(unknown)}, which the model here "
+            f"does not have: {short(arguments[unknown[0]])}."
+        )
+    return _ACTIVATIONS[name]
+
+
+def _class_names(config, cfg, number):
+    """The names of the classes, a tuple of str, or ()."""
+    names = config.get("label_names") or cfg.get("label_names") or ()
+    check_fields(config, label_offset=0)
+    check_fields(cfg, label_offset=0)
+    if isinstance(names, dict):
+        names = [names.get(str(i)) for i in range(len(names))]
+    if not isinstance(names, (list, tuple)) or any(
+        type(x) is not str or len(x) > 200 for x in names
+    ):
+        raise UserError(
+            "label_names in config.json must be a list of names, or an object of ids "
+            f"and names. Received: {short(names)}"
+        )
+    if len(names) not in (0, number):
+        raise UserError(
+            f"label_names in config.json has {len(names)} names. Expected: {number}, "
+            "one for each class of head.weight."
+        )
+    return tuple(names)
+
+
+def _preprocessing(config, image_size):
     """The bindings of evaluation's images, as the weights were trained for."""
-    config = config if isinstance(config, dict) else {}
+    check_fields(config, crop_border_pixels=0)
+    size = config.get("input_size")
+    if size not in (None, [3, image_size, image_size]):
+        raise UserError(
+            f"input_size in config.json must be {[3, image_size, image_size]}, as the "
+            f"arrays have it. Received: {short(size)}"
+        )
     bindings = {
         f"normalize.{name}": tuple(255.0 * x for x in reals(config, name, (0.5,) * 3))
         for name in ("mean", "std")
     }
     share = real(config, "crop_pct", 0.875, low=0.01)
     method = word(config, "interpolation", "bicubic", _METHODS)
+    mode = word(config, "crop_mode", "center", ("center", "squash"))
     return bindings | {
-        "resize_and_center_crop.share": share,
+        # timm rounds the side down that is resized to.
+        "resize_and_center_crop.share": image_size / math.floor(image_size / share),
         "resize_and_center_crop.method": method,
+        "resize_and_center_crop.squash": mode == "squash",
     }

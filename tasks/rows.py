@@ -6,7 +6,11 @@ import re
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.vocabularies import SentencePieceVocabulary, byte_vocabulary
+from remixer_tf.data.vocabularies import (
+    PublishedVocabulary,
+    SentencePieceVocabulary,
+    byte_vocabulary,
+)
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.tasks import text_metrics
 
@@ -15,6 +19,7 @@ _GRAPH_CODE = (
     seqio.PassThroughVocabulary,
     seqio.SentencePieceVocabulary,
     SentencePieceVocabulary,
+    PublishedVocabulary,
 )
 
 
@@ -45,6 +50,8 @@ def append_eos(dataset, output_features):
 
 # From texts to tokens that end in EOS. Such a task can be cached.
 TOKENIZE = (tokenize, seqio.CacheDatasetPlaceholder(), append_eos)
+# Where texts are cut before that, so that they keep EOS.
+TOKENIZE_KEEPING_EOS = (*TOKENIZE[:-1], seqio.preprocessors.append_eos_after_trim)
 
 
 def byte_features(names=("inputs", "targets"), extra_ids=0, add_eos=True):

@@ -25,7 +25,13 @@ import seqio
 
 from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import UserError, check_choices, check_paths, check_range
-from remixer_tf.tasks.rows import TOKENIZE, RowSource, byte_features, check_task
+from remixer_tf.tasks.rows import (
+    TOKENIZE,
+    TOKENIZE_KEEPING_EOS,
+    RowSource,
+    byte_features,
+    check_task,
+)
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
     describe_columns,
@@ -70,6 +76,7 @@ def table_task(
     rows=None,
     metrics=("accuracy",),
     shuffle_buffer_size=100_000,
+    eos_after_trim=False,
 ):
     """Makes a `seqio.Task` from tables; it is not in seqio's registry.
 
@@ -88,6 +95,8 @@ def table_task(
         rows: `TableRows`; None for its defaults.
         metrics: list of names, see `remixer_tf.tasks.text_metrics.METRICS`.
         shuffle_buffer_size: int; as large as the training split, it shuffles fully.
+        eos_after_trim: bool, whether a text that is cut keeps EOS, as transformers'
+            tokenizers with `truncation=True`. T5's own training loses it.
 
     Raises:
         ValueError: an argument does not fit. When examples are asked for: bad rows, a
@@ -113,7 +122,7 @@ def table_task(
             tuple(rows.fractions or files),
             names=("inputs", "targets", "line"),
         ),
-        preprocessors=TOKENIZE,
+        preprocessors=TOKENIZE_KEEPING_EOS if eos_after_trim else TOKENIZE,
         output_features=byte_features(),
         metric_fns=[METRICS[metric] for metric in metrics],
         shuffle_buffer_size=shuffle_buffer_size,

@@ -1,12 +1,15 @@
 """Texts to the ids that a model reads, and back."""
 
 import functools
+import hashlib
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.vocabularies import SentencePieceVocabulary
+from remixer_tf.data.pieces import SentencePieceVocabulary
+from remixer_tf.data.published_vocabulary import PublishedVocabulary
+from remixer_tf.data.vocabularies import extra_id_range
 from remixer_tf.errors import check_choices
 
 
@@ -76,7 +79,7 @@ class Codec(tf.Module):
             vocabularies["inputs"] = vocabularies["targets"]
         self.vocabulary = vocabularies.__getitem__
         # A SavedModel holds what an attribute refers to.
-        self._tokenizers = [one.tf_tokenizer for one in known]
+        self._tokenizers = [kept for one in known for kept in one.kept()]
         self.files = sorted({one.sentencepiece_model_file for one in known})
         with_eos = [name for name, one in features.items() if one.add_eos]
         self._with_eos = [] if self.running_text else with_eos
@@ -132,12 +135,17 @@ class Codec(tf.Module):
         """Ids of targets, int32 `[batch, length]`, to strings `[batch]`.
 
         Ids after EOS are left out. `skip_special_tokens` also leaves out extra ids,
-        such as <extra_id_0>, as in transformers' tokenizers.
+        such as <extra_id_0>, and special tokens that were added, as in transformers'
+        tokenizers.
         """
         vocabulary = self.vocabulary("targets")
         if skip_special_tokens:
-            first = vocabulary.vocab_size - vocabulary.extra_ids
-            ids = tf.where(ids >= first, vocabulary.pad_id, ids)
+            extra = extra_id_range(vocabulary)
+            special = (ids >= extra.start) & (ids < extra.stop)
+            for token in getattr(vocabulary, "added_tokens", ()):
+                if token.special:
+                    special |= ids == token.id
+            ids = tf.where(special, vocabulary.pad_id, ids)
         return vocabulary.decode_tf(ids)
 
     def pairs(self, inputs, targets):
@@ -209,8 +217,8 @@ def _has(task, preprocessor):
     )
 
 
-class _OneTokenizer(seqio.SentencePieceVocabulary):
-    """A SentencePiece vocabulary that always gives the same TensorFlow tokenizer.
+class _KeepsTokenizers:
+    """Lets a SentencePiece vocabulary always give the same TensorFlow tokenizers.
 
     seqio's parses the model anew in every call; in a graph, it cannot be saved.
     """
@@ -218,26 +226,53 @@ class _OneTokenizer(seqio.SentencePieceVocabulary):
     def __init__(self, vocabulary):
         self.__setstate__(vocabulary.__getstate__())
         self._model = vocabulary._model_context()  # The file may have changed.
-        self._tokenizer = _saved_once(vocabulary.tf_tokenizer)
+        self._kept = {
+            name: _saved_once(getattr(vocabulary, name))
+            for name in ("tf_tokenizer", "tf_pieces", "tf_normalizer")
+            if hasattr(type(vocabulary), name)
+        }
 
     def __getstate__(self):
         # Vocabularies are equal where this is.
         state = super().__getstate__()
-        del state["_tokenizer"]
+        del state["_kept"]
         return state
 
-    @property
-    def tf_tokenizer(self):
+    def kept(self):
+        """The tokenizers, a list."""
+        return [*self._kept.values()]
+
+    def _keep(self, name):
         if tf.executing_eagerly():
             try:
-                self._tokenizer.vocab_size()
+                self._kept[name].vocab_size()
             except tf.errors.NotFoundError:  # tf.random.set_seed frees the model.
-                self._tokenizer = _saved_once(super().tf_tokenizer)
-        return self._tokenizer
+                self._kept[name] = _saved_once(getattr(super(), name))
+        return self._kept[name]
+
+    tf_tokenizer = property(lambda self: self._keep("tf_tokenizer"))
+    tf_pieces = property(lambda self: self._keep("tf_pieces"))
+    tf_normalizer = property(lambda self: self._keep("tf_normalizer"))
 
 
-class _OneTokenizerWithSentinels(_OneTokenizer, SentencePieceVocabulary):
-    """The same of a `SentencePieceVocabulary` of ours."""
+class _Pieces(_KeepsTokenizers, seqio.SentencePieceVocabulary):
+    pass
+
+
+class _OurPieces(_KeepsTokenizers, SentencePieceVocabulary):
+    pass
+
+
+class _PublishedPieces(_KeepsTokenizers, PublishedVocabulary):
+    pass
+
+
+# The first kind that a vocabulary is of, and the class that keeps its tokenizers.
+_KEEPING = {
+    PublishedVocabulary: _PublishedPieces,
+    SentencePieceVocabulary: _OurPieces,
+    seqio.SentencePieceVocabulary: _Pieces,
+}
 
 
 def _saved_once(tokenizer):
@@ -245,6 +280,9 @@ def _saved_once(tokenizer):
     # TensorFlow Text gives it to an op, which `tf.saved_model.save` writes into the
     # main graph and into a function that makes the resource. Both call one here.
     resource = tokenizer._model_resource
+    # The op's name is the key of the model in a process: other models need others.
+    digest = hashlib.sha256(resource._model).hexdigest()
+    resource._name = f"sentencepiece_{digest[:16]}"
     create = tf.function(resource._create_resource, autograph=False)
     resource._create_resource = create.get_concrete_function()
     return tokenizer
@@ -257,6 +295,6 @@ def _savable(vocabulary, known):
     for one in known:
         if vocabulary == one:
             return one
-    ours = isinstance(vocabulary, SentencePieceVocabulary)
-    known.append((_OneTokenizerWithSentinels if ours else _OneTokenizer)(vocabulary))
+    kind = next(x for x in _KEEPING if isinstance(vocabulary, x))
+    known.append(_KEEPING[kind](vocabulary))
     return known[-1]

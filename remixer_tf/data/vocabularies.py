@@ -1,7 +1,5 @@
 """Vocabularies: bytes, or the pieces of a SentencePiece model."""
 
-import functools
-import re
 from typing import NamedTuple
 
 import seqio
@@ -11,6 +9,8 @@ from sentencepiece import sentencepiece_model_pb2
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.data.failures import files_near
 from remixer_tf.data.file_states import file_digest
+from remixer_tf.data.pieces import SentencePieceVocabulary
+from remixer_tf.data.published_vocabulary import PublishedVocabulary
 from remixer_tf.errors import MissingFileError, UserError, check_paths
 
 
@@ -22,34 +22,11 @@ def byte_vocabulary(extra_ids=0):
     return seqio.ByteVocabulary(extra_ids)
 
 
-class SentencePieceVocabulary(seqio.SentencePieceVocabulary):
-    """seqio's vocabulary of pieces, with sentinels wherever they stand in a text.
-
-    seqio reads `<extra_id_0>` as a sentinel only where a word begins. Here, as in
-    transformers, sentinels cut a text into parts, and each part is a text of its own.
-    """
-
-    def _encode(self, s):
-        if self.extra_ids:
-            s = re.sub(_sentinels(self.extra_ids), r" \g<0> ", s)
-        return super()._encode(s)
-
-    def _encode_tf(self, s):
-        if self.extra_ids:
-            s = tf.strings.regex_replace(s, _sentinels(self.extra_ids), r" \0 ")
-        return super()._encode_tf(s)
-
-
-@functools.cache
-def _sentinels(extra_ids):
-    return f"<extra_id_(?:{'|'.join(map(str, range(extra_ids)))})>"
-
-
 # Path -> checksum of its file. seqio keeps what it has read under the file's name.
 _read_by_seqio = {}
 
 
-def sentencepiece_vocabulary(path, extra_ids=0):
+def sentencepiece_vocabulary(path, extra_ids=0, added_tokens=()):
     """The `SentencePieceVocabulary` of a file, checked at once.
 
     Raises a FileNotFoundError if there is no such file, and a ValueError if it is not a
@@ -58,9 +35,12 @@ def sentencepiece_vocabulary(path, extra_ids=0):
     Args:
         path: str, a SentencePiece model, local or gs://. Its ids must be T5's: pad 0,
             EOS 1, unknown 2. `python -m remixer_tf train_vocabulary` makes such files.
+            Or the tokenizer.json of a T5 that transformers wrote.
         extra_ids: int, sentinels added after the pieces: 100 for T5's span corruption;
             an encoder needs 3, see `special_ids`. `<extra_id_0>` is the last id, in
             texts too.
+        added_tokens: list of `AddedToken`, which follow the extra ids; import_weights
+            sets it.
     """
     check_paths(path=path)
     path = locate(path)
@@ -77,7 +57,10 @@ def sentencepiece_vocabulary(path, extra_ids=0):
             "make one from a task's text: python -m remixer_tf train_vocabulary "
             f"--task=TASK --vocab_size=SIZE --output={path}"
         )
-    vocabulary = SentencePieceVocabulary(path, extra_ids=extra_ids)
+    if path.endswith(".json") or added_tokens:
+        vocabulary = PublishedVocabulary(path, extra_ids, added_tokens)
+    else:
+        vocabulary = SentencePieceVocabulary(path, extra_ids=extra_ids)
     try:
         vocabulary.sha256 = file_digest(path)  # The file may change later.
         if _read_by_seqio.get(path) != vocabulary.sha256:
@@ -93,6 +76,8 @@ def sentencepiece_vocabulary(path, extra_ids=0):
         if not (model.HasField("trainer_spec") and model.HasField("normalizer_spec")):
             raise UserError("its last fields are missing, as of a copy that was cut")
     except Exception as error:  # protobuf and SentencePiece raise kinds of their own
+        if path.endswith(".json") or added_tokens:
+            raise UserError(f"{path!r} cannot be read: {error}.") from error
         raise UserError(
             f"{path!r} is not a whole SentencePiece model: {error}. Expected the "
             "binary file that SentencePiece writes, usually called *.model. Copy it "
@@ -130,7 +115,7 @@ def describe_vocabularies(task):
     """Identifies the vocabularies of a task's (or mixture's) text.
 
     Returns {feature: {"kind", "size", "extra_ids"}}; a vocabulary of pieces also has
-    "sha256" and "file", which only serves messages.
+    "sha256" and "file", which only serves messages, and "added_tokens" if it has some.
     """
     vocabularies = {}
     for name, feature in task.output_features.items():
@@ -143,6 +128,9 @@ def describe_vocabularies(task):
             "extra_ids": vocabulary.extra_ids,
         }
         path = getattr(vocabulary, "sentencepiece_model_file", None)
+        if tokens := getattr(vocabulary, "added_tokens", ()):
+            # As JSON gives them back.
+            vocabularies[name]["added_tokens"] = [list(token) for token in tokens]
         if path := path or getattr(vocabulary, "file", None):
             digest = getattr(vocabulary, "sha256", None) or file_digest(path)
             vocabularies[name] |= {"sha256": digest, "file": path}
@@ -171,5 +159,11 @@ def special_ids(vocabulary):
             "at byte_vocabulary or sentencepiece_vocabulary, and name that in "
             "VOCABULARY."
         )
-    last = vocabulary.vocab_size - 1
-    return SpecialIds(last, last - 1, last - 2, 3, vocabulary.vocab_size - extra)
+    ids = extra_id_range(vocabulary)
+    return SpecialIds(*ids[:-4:-1], 3, ids.start)
+
+
+def extra_id_range(vocabulary):
+    """The extra ids of a vocabulary, a range; the last is that of <extra_id_0>."""
+    end = getattr(vocabulary, "end_of_extra_ids", vocabulary.vocab_size)
+    return range(end - vocabulary.extra_ids, end)

@@ -87,6 +87,8 @@ def table_bindings(run, files, table):
         name = "fit/sentencepiece_vocabulary"
         file = os.path.abspath(vocabulary.sentencepiece_model_file)
         of = [f"{name}.path = {file!r}"]
+        if tokens := getattr(vocabulary, "added_tokens", ()):
+            of.append(f"{name}.added_tokens = {[tuple(token) for token in tokens]!r}")
     else:
         name, of = "fit/byte_vocabulary", []
     return [

@@ -201,7 +201,10 @@ def _describe_graph(runtime, function):
 def _describe(vocabulary, names):
     size = {"size": vocabulary.vocab_size, "extra_ids": vocabulary.extra_ids}
     if path := _file(vocabulary):
-        return {"kind": "SentencePiece", "file": names[path], **size}
+        if tokens := getattr(vocabulary, "added_tokens", ()):
+            size["added_tokens"] = {token.text: token.id for token in tokens}
+        kind = "tokenizers" if path.endswith(".json") else "SentencePiece"
+        return {"kind": kind, "file": names[path], **size}
     return {"kind": type(vocabulary).__name__, **size}
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import ACTIVATIONS, bert_rows
 from remixer_tf.weights.source import ENCODER, SPANS, Source, check_size
+from remixer_tf.weights.tokenizers import check_word_pieces
 from remixer_tf.weights.values import (
     Reference,
     check_fields,
@@ -174,6 +175,7 @@ def _skipped(kind, prefix, shapes, read):
 
 def _vocabulary(folder, config):
     """The path of the vocabulary, or None, and settings of `wordpiece_vocabulary`."""
+    check_word_pieces(folder)
     tokenizer = folder.json("tokenizer_config.json")
     for values in (config, tokenizer):
         word(values, "tokenizer_class", _TOKENIZERS[0], _TOKENIZERS)
@@ -185,6 +187,11 @@ def _vocabulary(folder, config):
         "tokenize_chinese_chars": flag(tokenizer, "tokenize_chinese_chars", True),
     }
     file = folder.json("tokenizer.json")
+    if (file.get("pre_tokenizer") or {}).get("type") not in (None, "BertPreTokenizer"):
+        raise UserError(
+            "pre_tokenizer in tokenizer.json must be a BertPreTokenizer. Received: "
+            f"{short(file['pre_tokenizer'])}"
+        )
     # transformers reads tokenizer_config.json alone, the tokenizers library this file.
     normalizer = file.get("normalizer")
     names = ("lowercase", "strip_accents", "handle_chinese_chars")

@@ -3,6 +3,7 @@
 import numpy as np
 
 from remixer_tf.errors import UserError
+from remixer_tf.weights import tokenizers
 from remixer_tf.weights.bert import read_bert
 from remixer_tf.weights.generation import (
     Generation,
@@ -11,6 +12,7 @@ from remixer_tf.weights.generation import (
     settings_in,
 )
 from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, same
+from remixer_tf.weights.safetensors_files import read_json
 from remixer_tf.weights.source import BYTES, Source
 from remixer_tf.weights.t5 import T5
 from remixer_tf.weights.values import check_fields, integer, real, short, word
@@ -25,6 +27,7 @@ _ENCODERS = ("T5EncoderModel", "MT5EncoderModel", "UMT5EncoderModel")
 # Extra ids where tokenizer_config.json names none. mT5's are pieces of its vocabulary.
 _EXTRA_IDS = {"t5": 100, "mt5": 0, "umt5": 300}
 _BYTE_EXTRA_IDS = 125
+_MANY_IDS = 2**16
 _PROJECTIONS = (*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS))
 _CONVERTING = (
     "Where its origin is trusted, transformers converts it: "
@@ -80,17 +83,17 @@ def read_hugging_face(folder):
         ("logits/kernel", logits, lambda x: np.transpose(x) * factor),
         *HUGGING_FACE_T5[2:],
     )
-    vocabulary = folder.file("spiece.model")
-    tokenizer = folder.json("tokenizer_config.json")
     settings = settings_in(config)
-    generation = folder.json("generation_config.json") or settings
-    reads_bytes = "ByT5Tokenizer" in (
-        tokenizer.get("tokenizer_class"),
-        config.get("tokenizer_class"),
-    )
-    extra_ids = integer(tokenizer, "extra_ids", _EXTRA_IDS[kind], low=0)
-    if reads_bytes:  # transformers 5 writes 0
+    if path := folder.file("generation_config.json"):
+        settings = read_json(path)  # `read_generation` accounts for its fields.
+    tokenizer = folder.json(tokenizers.CONFIG)
+    if reads_bytes := tokenizers.reads_bytes(folder):  # transformers 5 writes 0
         extra_ids = integer(tokenizer, "extra_ids", 0, low=0) or _BYTE_EXTRA_IDS
+        vocabulary, added = None, ()
+        tokenizers.check_bytes(folder)
+    else:
+        extra_ids = integer(tokenizer, "extra_ids", _EXTRA_IDS[kind], 0, _MANY_IDS)
+        vocabulary, added = tokenizers.pieces_of_t5(folder, extra_ids)
     return Source(
         f"Hugging Face {kind.replace('t5', 'T5')}{' encoder' * encoder_only}",
         *model.architecture(),
@@ -98,10 +101,12 @@ def read_hugging_face(folder):
         shapes,
         files.read,
         skipped,
-        None if reads_bytes else vocabulary,
+        vocabulary,
         extra_ids,
-        Generation() if encoder_only else read_generation(generation),
+        Generation() if encoder_only else read_generation(settings),
         **({"run": BYTES} if reads_bytes else {}),
+        eos_after_trim=True,
+        added_tokens=added,
     )
 
 

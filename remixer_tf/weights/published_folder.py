@@ -40,7 +40,7 @@ _SILENT = {
         model_max_length name_or_path never_split pad_to_multiple_of pad_token_type_id
         padding padding_side processor_class return_token_type_ids sep_token cls_token
         special_tokens_map_file stride tokenizer_file trust_remote_code truncation
-        truncation_strategy use_fast vocab_file
+        truncation_strategy unk_id use_fast vocab_file
         """,
     "special_tokens_map.json": "bos_token cls_token mask_token sep_token",
     "tokenizer.json": "version truncation padding post_processor decoder",

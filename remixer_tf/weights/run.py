@@ -22,9 +22,14 @@ def run_gin(source, vocabulary=None):
     text += f"{gin_text(source.bindings)}include {source.run!r}\n"
     if source.run in (TEXT, BYTES):
         text += gin_text({"EXTRA_IDS": source.extra_ids})
+    if source.eos_after_trim:
+        text += gin_text({"table_task.eos_after_trim": True})
     if path := vocabulary or source.vocabulary:
         file = os.path.abspath(os.path.expanduser(path))
         text += gin_text({"VOCABULARY_FILE": file})
+    if source.added_tokens:
+        tokens = source.added_tokens
+        text += gin_text({"sentencepiece_vocabulary.added_tokens": tokens})
     if source.generation.file:
         text += f"include {source.generation.file!r}\n"
     return text + gin_text(source.generation.bindings)

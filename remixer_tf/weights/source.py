@@ -39,6 +39,8 @@ class Source(NamedTuple):
     # The gin file of its run. TEXT, ENCODER and SPANS need a vocabulary's file, BYTES
     # and IMAGES none. None: `architecture` is all of it.
     run: str | None = TEXT
+    eos_after_trim: bool = False  # whether a text that is cut keeps EOS
+    added_tokens: tuple = ()  # of `AddedToken`, after the extra ids
     unread: tuple = ()  # of str: lines that name fields and files that are not read
 
     def remarks(self):

@@ -9,7 +9,8 @@ import numpy as np
 import seqio
 
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
-from remixer_tf.data.vocabularies import SentencePieceVocabulary
+from remixer_tf.data.pieces import SentencePieceVocabulary
+from remixer_tf.data.published_vocabulary import PublishedVocabulary
 from remixer_tf.errors import UserError
 from remixer_tf.layers import (
     CrossAttention,
@@ -65,7 +66,8 @@ def export_hugging_face(model, task, folder, generation=None):
                 json.dump(content, file, indent=2)
         if isinstance(vocabulary, seqio.SentencePieceVocabulary):
             file = vocabulary.sentencepiece_model_file
-            shutil.copyfile(file, os.path.join(place, "spiece.model"))
+            name = "tokenizer.json" if file.endswith(".json") else "spiece.model"
+            shutil.copyfile(file, os.path.join(place, name))
     return folder
 
 
@@ -235,6 +237,7 @@ def _tokenizer_config(vocabulary):
     kinds = {
         seqio.SentencePieceVocabulary: "T5Tokenizer",
         SentencePieceVocabulary: "T5Tokenizer",
+        PublishedVocabulary: "T5Tokenizer",
         seqio.ByteVocabulary: "ByT5Tokenizer",
     }
     if type(vocabulary) not in kinds:
@@ -242,10 +245,22 @@ def _tokenizer_config(vocabulary):
             f"transformers has no tokenizer for a {type(vocabulary).__name__}. Known: "
             f"{', '.join(kind.__name__ for kind in kinds)}."
         )
-    return {
+    config = {
         "tokenizer_class": kinds[type(vocabulary)],
         "extra_ids": vocabulary.extra_ids,
         "eos_token": "</s>",
         "pad_token": "<pad>",
         "unk_token": "<unk>",
     }
+    if tokens := getattr(vocabulary, "added_tokens", ()):
+        others = dict.fromkeys(("lstrip", "rstrip", "single_word"), False)
+        config["added_tokens_decoder"] = {
+            str(token.id): {
+                "content": token.text,
+                "normalized": token.normalized,
+                "special": token.special,
+                **others,
+            }
+            for token in tokens
+        }
+    return config

@@ -8,11 +8,11 @@ from remixer_tf.layers.base import dense
 from remixer_tf.layers.feed_forward import FeedForward
 
 
-def bert_dense(name, d_in, d_out, dtype, axes):
-    """A projection with bias; its kernel starts truncated normal, deviation 0.02."""
+def bert_dense(name, d_in, d_out, dtype, axes, use_bias=True):
+    """A projection; its kernel starts truncated normal, deviation 0.02."""
     initializer = keras.initializers.TruncatedNormal(stddev=0.02)
     shape = (None, None, d_in)
-    return dense(name, shape, d_out, dtype, initializer, axes, use_bias=True)
+    return dense(name, shape, d_out, dtype, initializer, axes, use_bias=use_bias)
 
 
 class BertSelfAttention(SelfAttention):

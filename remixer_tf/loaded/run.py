@@ -461,8 +461,9 @@ class LoadedRun:
             texts, on_long: see `classify`.
 
         Returns:
-            float32 `[d_model]`, or `[texts, d_model]`: the mean of the encoder's output
-            over the tokens of a text.
+            float32 `[width]`, or `[texts, width]`: the mean of the encoder's output
+            over the tokens of a text, or what the model's `EmbeddingHead` makes of it,
+            as imported from sentence-transformers.
 
         Raises:
             TypeError, ValueError: as `classify`.
@@ -473,7 +474,7 @@ class LoadedRun:
         """
         rows = self._encode("embed", texts, lambda x: [*x["embeddings"]], on_long)
         if isinstance(rows, list) and not rows:
-            return np.zeros([0, self.model.d_model], np.float32)
+            return np.zeros([0, self.model.embedding_width], np.float32)
         return np.asarray(rows)
 
     def answer(

@@ -7,6 +7,7 @@ from remixer_tf.models.encoder_decoder import EncoderDecoder
 from remixer_tf.models.encoder_only import EncoderOnly
 from remixer_tf.models.heads import (
     ClassificationHead,
+    EmbeddingHead,
     MaskedLMHead,
     MeanPoolingHead,
     SpanHead,
@@ -19,6 +20,7 @@ __all__ = [
     "Block",
     "ClassificationHead",
     "DecoderOnly",
+    "EmbeddingHead",
     "EncoderDecoder",
     "EncoderOnly",
     "ImageClassifier",

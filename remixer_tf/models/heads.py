@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_choices, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
@@ -38,6 +38,14 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
 
     def call(self, x, batch, context, embedding):
         raise NotImplementedError
+
+    def embed(self, x, context):
+        """The vector of a text, float32 `[batch, width]`: the mean of x over tokens."""
+        return mean_of_tokens(x, context.padding_mask)
+
+    def embedding_width(self, d_model):
+        """The width of `embed`'s vectors, an int."""
+        return d_model
 
     def hidden(self, x, batch):
         """What the logits of a vocabulary are computed from, see `Hidden`."""
@@ -170,6 +178,83 @@ class MeanPoolingHead(ClassificationHead):
         return mean_of_tokens(x, context.padding_mask)
 
 
+def _mean_sqrt(x, mask):
+    return ops.sum(x * mask, axis=1) / ops.sqrt(ops.maximum(ops.sum(mask, axis=1), 1.0))
+
+
+def _weighted_mean(x, mask):
+    places = ops.arange(1, x.shape[1] + 1, dtype="float32")[:, None]
+    weights = mask * places
+    total = ops.maximum(ops.sum(weights, axis=1), 1.0)
+    return ops.sum(x * weights, axis=1) / total
+
+
+def _last(x, mask):
+    last = ops.maximum(ops.sum(ops.cast(mask, "int32"), axis=1) - 1, 0)
+    return ops.take_along_axis(x, last[:, None], axis=1)[:, 0]
+
+
+# sentence-transformers' names of poolings, from x `[batch, length, d_model]` and the
+# mask of tokens `[batch, length, 1]`, both float32.
+POOLINGS = {
+    "mean": lambda x, mask: mean_of_tokens(x, mask[..., 0]),
+    "cls": lambda x, mask: x[:, 0],
+    "max": lambda x, mask: ops.max(ops.where(mask > 0, x, MASKED), axis=1),
+    "mean_sqrt_len_tokens": _mean_sqrt,
+    "weightedmean": _weighted_mean,  # a token weighs as much as its place, from 1
+    "lasttoken": _last,
+}
+
+
+class EmbeddingHead(Head):
+    """The vector of a text, as sentence-transformers makes it (Reimers et al. 2019).
+
+    `h = [pooling_1(x), pooling_2(x), ...]`, then `h = act(h W + b)` for each of the
+    layers, then `h / |h|`.
+
+    Args:
+        pooling: list of str, keys of `POOLINGS`.
+        layers: list of (units, activation, use_bias).
+        normalize: bool, whether the vector has length 1.
+
+    Returns of a call:
+        float32 `[batch, 1, width]`: the vector in place of logits.
+    """
+
+    def __init__(self, pooling=("mean",), layers=(), normalize=False, **kwargs):
+        super().__init__(**kwargs)
+        for name in pooling:
+            check_choices((*POOLINGS,), pooling=name)
+        self.pooling = tuple(pooling)
+        self.layers = [tuple(layer) for layer in layers]
+        self.normalize = normalize
+
+    def build(self, input_shape):
+        width, self.dense = len(self.pooling) * input_shape[-1], []
+        for number, (units, _, use_bias) in enumerate(self.layers):
+            self.dense.append(_dense(f"dense_{number}", width, units, use_bias))
+            width = units
+
+    def embedding_width(self, d_model):
+        return self.layers[-1][0] if self.layers else len(self.pooling) * d_model
+
+    def embed(self, x, context):
+        x = ops.cast(x, "float32")
+        mask = ops.cast(context.padding_mask, "float32")[..., None]
+        vector = ops.concatenate(
+            [POOLINGS[name](x, mask) for name in self.pooling], axis=-1
+        )
+        for layer, (_, activation, _) in zip(self.dense, self.layers, strict=True):
+            vector = get_activation(activation)(layer(vector))
+        if self.normalize:
+            length = ops.norm(vector, axis=-1, keepdims=True)
+            vector = vector / ops.maximum(length, 1e-12)
+        return vector
+
+    def call(self, x, batch, context, embedding):
+        return self.embed(x, context)[:, None]
+
+
 class SpanHead(Head):
     """Logits of where an answer starts and ends: `x W + b` (BERT, section 4.2).
 
@@ -201,5 +286,6 @@ def mean_of_tokens(x, mask):
     return total / ops.maximum(ops.sum(mask, axis=1), 1.0)
 
 
-def _dense(name, d_model, units):
-    return bert_dense(name, d_model, units, "float32", axes=("d_model", None))
+def _dense(name, d_model, units, use_bias=True):
+    axes = ("d_model", None)
+    return bert_dense(name, d_model, units, "float32", axes, use_bias)

@@ -7,7 +7,6 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.errors import UserError
 from remixer_tf.models import EncoderOnly
-from remixer_tf.models.heads import mean_of_tokens
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.stored_weights import StoredWeights
 
@@ -54,7 +53,7 @@ class TextEncoder(tf.Module):
         # A model of one token type reads one text.
         self._pairs = "inputs_b" in features and model.num_token_types != 1
         self._model = lambda batch: model(batch, training=False)
-        self._encode = model.encode
+        self._vectors = model.embed
         self._num_classes = model.num_classes
         names = features["targets"].vocabulary if "targets" in features else None
         self._names = names.names if isinstance(names, ClassNames) else []
@@ -68,8 +67,8 @@ class TextEncoder(tf.Module):
         - `classify`, also the default: `probabilities`, float32 `[batch, classes]`.
           `class_ids`, int32 `[batch]`, are the likeliest classes. `outputs`, string
           `[batch]`, are their names, if the task has names.
-        - `embed`: `embeddings`, float32 `[batch, d_model]`, the mean of the encoder's
-          output over real tokens.
+        - `embed`: `embeddings`, float32 `[batch, width]`: the mean of the encoder's
+          output over real tokens, or what an `EmbeddingHead` makes of it.
         """
         classify, embed = self._function(self._classify), self._function(self._embed)
         functions = {"serving_default": embed, "embed": embed}
@@ -137,8 +136,7 @@ class TextEncoder(tf.Module):
         return class_answers(self._model(batch)[:, 0], self._names)
 
     def _embed(self, batch):
-        x, context = self._encode(batch)
-        return {"embeddings": mean_of_tokens(x, context.padding_mask)}
+        return {"embeddings": self._vectors(batch)}
 
 
 def class_answers(logits, names=()):

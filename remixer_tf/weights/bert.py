@@ -4,6 +4,7 @@ import numpy as np
 
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import ACTIVATIONS, bert_rows
+from remixer_tf.weights.sentence_transformers import MODULES, add_embedding
 from remixer_tf.weights.source import ENCODER, SPANS, Source, check_size
 from remixer_tf.weights.tokenizers import check_word_pieces
 from remixer_tf.weights.values import (
@@ -44,6 +45,12 @@ def read_bert(folder, config, converting):
             f"{', '.join(HEADS)}. Received: {short(names)}"
         )
     (kind,) = names
+    if folder.file(MODULES) and kind != "BertModel":
+        raise UserError(
+            f"{folder.path} has {MODULES}, which makes vectors of texts, and "
+            f"architectures in config.json is {kind}. Expected: BertModel. Remove "
+            f"{MODULES} to read the {kind}."
+        )
     check_fields(
         config,
         pad_token_id=0,
@@ -67,7 +74,7 @@ def read_bert(folder, config, converting):
     if HEADS[kind] == "ClassificationHead":
         bindings |= _classes(config, kind, shapes)
     vocabulary, settings = _vocabulary(folder, config)
-    return Source(
+    source = Source(
         f"Hugging Face {kind}",
         ("architectures/bert_published.gin",),
         bindings
@@ -80,6 +87,7 @@ def read_bert(folder, config, converting):
         extra_ids=0,
         run=SPANS if HEADS[kind] == "SpanHead" else ENCODER,
     )
+    return add_embedding(folder, source, settings["lower_case"])
 
 
 def _sizes(config, kind, shapes):

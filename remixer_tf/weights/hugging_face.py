@@ -13,6 +13,7 @@ from remixer_tf.weights.generation import (
 )
 from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, same
 from remixer_tf.weights.safetensors_files import read_json
+from remixer_tf.weights.sentence_transformers import MODULES, add_embedding
 from remixer_tf.weights.source import BYTES, Source
 from remixer_tf.weights.t5 import T5
 from remixer_tf.weights.values import check_fields, integer, real, short, word
@@ -61,7 +62,8 @@ def read_hugging_face(folder):
     )
     if kind == "bert":
         return read_bert(folder, config, _CONVERTING)
-    encoder_only = _architecture(config) in _ENCODERS
+    embeds = folder.file(MODULES) is not None
+    encoder_only = _architecture(config) in _ENCODERS or embeds
     check_ids(config, "config.json")
     files = folder.safetensors(_CONVERTING)
     shapes = dict(files.shapes)
@@ -71,6 +73,9 @@ def read_hugging_face(folder):
     tied = "lm_head.weight" not in shapes or "lm_head.weight" in copies
     model = t5_of_config(config, tied, encoder_only)
     model.check_fits(shapes)
+    if embeds:
+        names = [x for x in shapes if x.startswith("decoder.") or x == "lm_head.weight"]
+        skipped |= dict.fromkeys(names, "the decoder embeds no text")
     # transformers never scales mT5's logits.
     scaled = kind != "mt5" and _scales_logits(config)
     # Here tied logits are scaled, and others not. Tied ones without scale get a matrix.
@@ -94,7 +99,7 @@ def read_hugging_face(folder):
     else:
         extra_ids = integer(tokenizer, "extra_ids", _EXTRA_IDS[kind], 0, _MANY_IDS)
         vocabulary, added = tokenizers.pieces_of_t5(folder, extra_ids)
-    return Source(
+    source = Source(
         f"Hugging Face {kind.replace('t5', 'T5')}{' encoder' * encoder_only}",
         *model.architecture(),
         rows,
@@ -108,6 +113,7 @@ def read_hugging_face(folder):
         eos_after_trim=True,
         added_tokens=added,
     )
+    return add_embedding(folder, source)
 
 
 def _architecture(config):

@@ -27,6 +27,10 @@ def run_gin(source, vocabulary=None):
     if path := vocabulary or source.vocabulary:
         file = os.path.abspath(os.path.expanduser(path))
         text += gin_text({"VOCABULARY_FILE": file})
+    if source.max_length:
+        second = "token_types" if source.run == ENCODER else "targets"
+        lengths = {"inputs": source.max_length, second: source.max_length}
+        text += f"FEATURE_LENGTHS = {lengths}\n"
     if source.added_tokens:
         tokens = source.added_tokens
         text += gin_text({"sentencepiece_vocabulary.added_tokens": tokens})

@@ -137,6 +137,15 @@ def read_json(path, optional=False):
     """Returns the dictionary in a JSON file; {} if an `optional` one is missing."""
     if optional and not os.path.exists(path):
         return {}
+    return _read_json(path, dict, "object")
+
+
+def read_json_list(path):
+    """Returns the list in a JSON file."""
+    return _read_json(path, list, "array")
+
+
+def _read_json(path, kind, name):
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -144,8 +153,8 @@ def read_json(path, optional=False):
         raise StorageError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} must hold a JSON object. Received: {short(content)}")
+    if not isinstance(content, kind):
+        raise UserError(f"{path} must hold a JSON {name}. Received: {short(content)}")
     return content
 
 

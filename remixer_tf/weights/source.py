@@ -40,6 +40,7 @@ class Source(NamedTuple):
     # and IMAGES none. None: `architecture` is all of it.
     run: str | None = TEXT
     eos_after_trim: bool = False  # whether a text that is cut keeps EOS
+    max_length: int | None = None  # tokens that are read of a text; None for the run's
     added_tokens: tuple = ()  # of `AddedToken`, after the extra ids
     unread: tuple = ()  # of str: lines that name fields and files that are not read
 

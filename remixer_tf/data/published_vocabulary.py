@@ -223,9 +223,10 @@ def _parts(part, name):
 
 
 def _check_metaspace(name, part):
-    always = part.get("prepend_scheme", "always") == "always"
+    # "first" differs after added tokens, and transformers 5 reads it as "always".
+    marked = part.get("prepend_scheme", "always") in ("always", "first")
     plain = part.get("replacement", "▁") == "▁" and part.get("add_prefix_space", True)
-    if part["type"] != "Metaspace" or not always or not plain:
+    if part["type"] != "Metaspace" or not marked or not plain:
         raise _unlike(name, part)
 
 

@@ -188,6 +188,7 @@ def _vocabulary(folder, config):
     for values in (config, tokenizer):
         word(values, "tokenizer_class", _TOKENIZERS[0], _TOKENIZERS)
     check_fields(tokenizer, do_basic_tokenize=True)
+    tokenizer.get("clean_up_tokenization_spaces")  # A BERT writes no text.
     lower_case = flag(tokenizer, "do_lower_case", True)
     settings = {
         "lower_case": lower_case,

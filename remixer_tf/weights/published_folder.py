@@ -34,7 +34,7 @@ _SILENT = {
         use_cache chunk_size_feed_forward prefix num_features label_descriptions
         """,
     "tokenizer_config.json": """
-        backend bos_token chat_template clean_up_tokenization_spaces
+        backend bos_token chat_template
         clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
         is_local legacy local_files_only mask_token max_length model_input_names
         model_max_length name_or_path never_split pad_to_multiple_of pad_token_type_id
@@ -76,11 +76,13 @@ class Fields(dict):
         return super().__contains__(name)
 
     def unread(self, silent):
-        """Names of the fields with a value that nothing asked for, sorted."""
+        """Names of the fields that are set and that nothing asked for, sorted."""
         return sorted(
             name
             for name, value in self.items()
-            if value is not None and name not in self._asked and name not in silent
+            if value not in (None, False)
+            and name not in self._asked
+            and name not in silent
         )
 
 

@@ -21,6 +21,19 @@ ACTIVATIONS = {
 }
 
 
+# Settings in published gin text that would be another model with the same arrays, and
+# the values that are this one's. Mesh TensorFlow writes all of them down.
+_PUBLISHED = {
+    "attention_func": (None,),
+    "fold_scaling_into_initializer": (True,),
+    "num_memory_heads": (0,),
+    "shared_kv": (False,),
+    "relative_attention_type": (None, "bias_shared"),
+    "relative_attention_max_distance": (128,),
+    r"\w*norm\w*\.epsilon": (1e-6,),
+}
+
+
 class T5(NamedTuple):
     """Sizes and choices of a T5."""
 
@@ -122,7 +135,20 @@ def t5_from_shapes(shapes, rows, text):
         dropout_rate=real(dropout, "dropout_rate", 0.1),
     )
     model.check_fits(shapes)
+    _check_published(text)
     return model
+
+
+def _check_published(text):
+    """Raises a ValueError if published gin text describes another model than T5."""
+    for name, known in _PUBLISHED.items():
+        for line, value in re.findall(rf"(?m)^(\S*\b{name} = (.+))$", text):
+            # A macro or a reference is no literal.
+            if _literal(value, known[0]) not in known:
+                raise UserError(
+                    f"The published gin text has {line[:100]!r}. Expected: "
+                    f"{' or '.join(map(repr, known))}, as T5 has it here."
+                )
 
 
 def published_activations(text):
@@ -144,10 +170,7 @@ def published_activations(text):
 
 def _words(value):
     """The strings of a gin value, a list."""
-    try:
-        value = ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        value = None
+    value = _literal(value, None)
     value = (value,) if isinstance(value, str) else value
     if not isinstance(value, (list, tuple)) or any(type(x) is not str for x in value):
         raise UserError(
@@ -155,3 +178,11 @@ def _words(value):
             f"that the text sets to them. Received: {value!r}"
         )
     return list(value)
+
+
+def _literal(value, default):
+    """A gin value that is a literal of Python, else `default`."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return default

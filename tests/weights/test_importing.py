@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import ml_dtypes
 import msgpack
@@ -15,8 +16,9 @@ from remixer_tf.decoding import greedy_decode
 from remixer_tf.models.build import build_model
 from remixer_tf.weights import formats
 from remixer_tf.weights import run as import_run
+from remixer_tf.weights.names import T5X
 from remixer_tf.weights.source import take
-from remixer_tf.weights.t5 import published_activations
+from remixer_tf.weights.t5 import published_activations, t5_from_shapes
 from remixer_tf.weights.values import gin_text
 from tests.weights import numpy_t5, published
 
@@ -25,6 +27,9 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 INPUTS = np.random.default_rng(1).integers(2, 384, (2, 40))
 INPUTS[1, 25:] = 0
 TARGETS = np.random.default_rng(2).integers(2, 384, (2, 23))
+
+
+WEIGHTS = numpy_t5.made_up_weights()
 
 
 def _slow(*values):
@@ -92,7 +97,9 @@ def test_relatives_of_t5(tmp_path, kind, config):
 @pytest.mark.parametrize("kind", ["t5", _slow("umt5")])
 def test_an_encoder_alone(tmp_path, kind):
     weights = numpy_t5.made_up_weights(own_biases=kind == "umt5", layers=(2, 0))
-    published.write_hugging_face(tmp_path, weights, model_type=kind)
+    # transformers writes either number of the layers that are not there.
+    config = {"model_type": kind, "num_decoder_layers": 0 if kind == "t5" else 1}
+    published.write_hugging_face(tmp_path, weights, **config)
     model = imported(tmp_path, tmp_path)
     encoded, _ = model.encode({"encoder_input_tokens": INPUTS})
     expected = numpy_t5.logits(weights, INPUTS, None)
@@ -136,6 +143,28 @@ def test_hugging_face_in_bfloat16_without_the_name_shared(tmp_path):
     del written["shared.weight"]
     published.write_hugging_face(tmp_path, written, **published.NEW)
     check_logits(imported(tmp_path, tmp_path), weights)
+
+
+@pytest.mark.parametrize(
+    "line, known",
+    [
+        ("decoder/SelfAttention.shared_kv = True", False),
+        ("encoder/SelfAttention.fold_scaling_into_initializer = False", False),
+        ("decoder/EncDecAttention.relative_attention_type = None", True),
+        ('decoder/SelfAttention.relative_attention_type = "bias"', False),
+        ("encoder/SelfAttention.num_memory_heads = %memory", True),
+        ("encoder/sublayer_rms_norm.epsilon = 1e-06", True),
+        ("encoder/sublayer_rms_norm.epsilon = 1e-5", False),
+    ],
+)
+def test_gin_text_of_another_model_with_the_same_arrays(line, known):
+    """The known values are those of T5's operative_config.gin."""
+    shapes = {k: x.shape for k, x in published.t5x_names(WEIGHTS).items()}
+    if known:
+        assert t5_from_shapes(shapes, T5X, line).num_encoder_layers == 2
+        return
+    with pytest.raises(ValueError, match=re.escape(line)):
+        t5_from_shapes(shapes, T5X, line)
 
 
 @pytest.mark.parametrize(

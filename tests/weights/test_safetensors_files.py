@@ -99,6 +99,13 @@ def test_adapters_of_peft_say_so(tmp_path):
         read_source(str(tmp_path))
 
 
+def test_quantized_models_say_so(tmp_path):
+    config = {"model_type": "t5", "quantization_config": {"quant_method": "bnb"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="is quantized: .*bnb.*dequantize"):
+        read_source(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "array, message",
     [

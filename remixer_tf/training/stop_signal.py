@@ -15,7 +15,9 @@ class StopSignal:
 
     SIGHUP, which comes when a terminal is closed, does as SIGTERM does, unless it is
     ignored (`nohup`). The run ends at once if no steps are lost. Otherwise the loop
-    saves first. Use it as a context manager around the run.
+    saves first. Processes that train together end at the same step, so that none waits
+    for another: also at the start they only note a signal. Use it as a context manager
+    around the run.
 
     Attributes:
         alone: bool, whether this process trains without others.
@@ -25,7 +27,7 @@ class StopSignal:
     def __init__(self, alone=True):
         self.alone = alone
         self.received = None
-        self._held = False
+        self._held = not alone
         self._previous = {}
         self._message = None
 
@@ -52,7 +54,7 @@ class StopSignal:
         try:
             yield
         finally:
-            self._held = False
+            self._held = not self.alone
 
     @contextlib.contextmanager
     def let_through(self):

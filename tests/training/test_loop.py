@@ -643,6 +643,16 @@ def test_nohup_keeps_a_run_from_ending():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_of_several_processes_none_leaves_alone():
+    """The first step tells the others, also of a signal that came before it."""
+    with StopSignal(alone=False) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+        with stop.held(), stop.let_through():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_a_folder_that_is_moved_meanwhile_is_one_line(tmp_path, monkeypatch):
     def after_call(self, step, batch, metrics):
         if step == 3:

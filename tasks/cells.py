@@ -76,7 +76,7 @@ def _without_nan(value):
 def _formatted(value, spec):
     if isinstance(value, (list, tuple, dict)):
         value = _plain(value)
-    kinds = [_same]
+    kinds = [_same, _whole]
     if isinstance(value, str):
         number = spec[-1] in _NUMBERS
         kinds = [*[_same] * (not number), int, _finite, datetime.datetime.fromisoformat]
@@ -86,6 +86,13 @@ def _formatted(value, spec):
         except (ValueError, TypeError, OverflowError):
             continue
     raise UserError(f"a value that the format {spec!r} cannot write")
+
+
+def _whole(number):
+    """A whole float as int: missing values make floats of a column of integers."""
+    if number != int(number):
+        raise ValueError
+    return int(number)
 
 
 def _finite(text):
@@ -131,7 +138,10 @@ def _shortener(type, types):
     if types.is_struct(type):
         parts = {field.name: _shortener(field.type, types) or _same for field in type}
         return lambda row: row and {name: parts[name](x) for name, x in row.items()}
-    if hasattr(type, "value_type"):  # lists of several kinds
+    if types.is_run_end_encoded(type):
+        return _shortener(type.value_type, types)
+    lists = "list", "large_list", "fixed_size_list", "list_view", "large_list_view"
+    if any(getattr(types, f"is_{kind}")(type) for kind in lists):
         inner = _shortener(type.value_type, types)
         return inner and (lambda values: values and [*map(inner, values)])
     return None

@@ -324,7 +324,7 @@ def test_formats_of_templates(tmp_path, name):
         ("1234", ",", "1,234"), ("1234.5", ",.2f", "1,234.50"), ("0.5", ".0%", "50%"),
         ("7", "03d", "007"), ("abc", ".2", "ab"), ("2024-05-01", "%d.%m", "01.05"),
         ("2024-05-01", "%d", "01"), ("7.5", "d", None), ("abc", ".1f", None),
-        ("nan", ".1f", None),
+        ("nan", ".1f", None), (3.0, "d", "3"), (3.5, "d", None), ([1], ">5", "  [1]"),
     ],
 )  # fmt: skip
 def test_a_text_in_a_format_of_numbers_or_dates(text, spec, expected):

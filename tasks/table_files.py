@@ -10,6 +10,7 @@ import collections
 import csv
 import io
 import json
+import math
 import os
 import sys
 from typing import NamedTuple
@@ -215,7 +216,7 @@ def _json(text, fields):
     names, lines = {}, []
     for number, line in enumerate(split_lines(text), 1):
         try:
-            row = json.loads(line, object_pairs_hook=_once_each)
+            row = json.loads(line, object_pairs_hook=_once_each, parse_float=_float)
         except (ValueError, RecursionError):
             row = None
         if not is_utf8(line):
@@ -234,6 +235,13 @@ def _once_each(pairs):
     if len(dict(pairs)) < len(pairs):
         raise UserError("a name stands twice")
     return dict(pairs)
+
+
+def _float(text):
+    number = float(text)
+    if math.isinf(number):
+        raise UserError("a number is too large")
+    return number
 
 
 def _arrow(path, fields):

@@ -410,13 +410,13 @@ def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
 def test_bad_rows_of_json_lines(tmp_path):
     rows = ['{"t": "\u2028", "l": "b"}', "", "[1]", '{"t"', '{"l": "b"}', '{"t": "a"}']
     rows += ['{"t": null, "l": "b"}', '{"t": "\\ud800", "l": "b"}']
-    rows += ['{"t": "a", "t": "b", "l": "c"}', "[" * 100_000]
+    rows += ['{"t": "a", "t": "b", "l": "c"}', "[" * 100_000, '{"t": 1e400, "l": "b"}']
     file = write(tmp_path / "a.jsonl", "\n".join(rows))
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"dev": file}, "{t}", "{l}"), "dev")
     assert str(error.value).startswith(
-        "table: 9 of 10 rows are bad: "
-        f"dev, malformed JSON object: 5 (line 2, 3, 4, 9, 10 of {file}); "
+        "table: 10 of 11 rows are bad: "
+        f"dev, malformed JSON object: 6 (line 2 to 4, 9 to 11 of {file}); "
         f"dev, no value of t: 2 (line 5, 7 of {file}); "
         f"dev, empty target: 1 (line 6 of {file}); "
         f"dev, invalid UTF-8 in t: 1 (line 8 of {file}). Correct"

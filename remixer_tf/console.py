@@ -61,14 +61,6 @@ class Lasting:
                 say(message, "warning", sys.stderr)
 
 
-def rich_console():
-    """Returns a `rich.console.Console` on standard output, as `Lasting`."""
-    from rich.console import Console  # late, as all that is slow to import
-
-    # Without markup, since names of metrics may look like rich's.
-    return Console(file=Lasting(sys.stdout), markup=False, emoji=False)
-
-
 def leave_out(stream):
     """Sends what is written to a stream from here on to /dev/null."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from remixer_tf import console
 from remixer_tf.data.eval_batches import batch_examples
 from remixer_tf.models.batches import depends_on_padding
+from remixer_tf.training.progress import rich_console
 
 
 def call_on_examples(function, examples, codec, *, description, **options):
@@ -22,7 +23,7 @@ def call_on_examples(function, examples, codec, *, description, **options):
         batch_examples(examples, codec, **options),
         description,
         transient=True,
-        console=console.rich_console(),
+        console=rich_console(),
         disable=not console.draws(),
     ):
         places.append(batch.pop("example_index").numpy())

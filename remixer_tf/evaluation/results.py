@@ -24,6 +24,7 @@ from absl import logging
 from remixer_tf import console
 from remixer_tf.checkpoints.whole_folder import finite, whole_file, write_json
 from remixer_tf.errors import StorageError
+from remixer_tf.training.progress import rich_console
 from remixer_tf.training.run_files import append_metrics, summary_writer
 
 KINDS = ("metrics", "loss", "score")  # of results, the names of their files
@@ -206,7 +207,7 @@ def print_table(name, step, results):
     if all("decoding_seconds" in result for result in results):
         speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results)
         table.add_row("decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds))
-    console.rich_console().print(table)
+    rich_console().print(table)
 
 
 def _cell(value):

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import datetime
+import sys
 import time
 
 from remixer_tf import console
@@ -150,6 +151,14 @@ def format_seconds(seconds):
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
+def rich_console():
+    """Returns a `rich.console.Console` on standard output that outlasts its reader."""
+    from rich.console import Console  # late, as all that is slow to import
+
+    # Without markup, since names of metrics may look like rich's.
+    return Console(file=console.Lasting(sys.stdout), markup=False, emoji=False)
+
+
 def _make_bar():
     from rich import progress
 
@@ -160,5 +169,5 @@ def _make_bar():
         progress.TextColumn("left"),
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.description}"),
-        console=console.rich_console(),
+        console=rich_console(),
     )

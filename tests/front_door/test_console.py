@@ -217,8 +217,9 @@ def test_a_reader_that_goes_away_does_not_end_the_work(tmp_path):
     code = """
 import sys
 from remixer_tf import console
+from remixer_tf.training.progress import rich_console
 sys.stdin.readline()
-console.rich_console().print("a table")  # rich itself would end the program
+rich_console().print("a table")  # rich itself would end the program
 for step in range(3):
     console.say(f"step {step}")
 open(sys.argv[1], "w").close()

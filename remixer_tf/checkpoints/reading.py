@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.checkpoints import sharded
+from remixer_tf.checkpoints import checksums, sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
 from remixer_tf.checkpoints.whole_folder import read_json
 from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
@@ -227,8 +227,28 @@ def saved_value(variable, to_numpy=keras.ops.convert_to_numpy):
 
 @retried
 def check_whole(folder):
-    """Reads every file of a checkpoint and compares checksums. Raises as `retried`."""
+    """Compares the checksums of every file of a checkpoint. Raises as `retried`.
+
+    Before 2026-11-26 only orbax's arrays had some of ours. TensorFlow compares its own
+    when it reads, but may end the process before.
+    """
     check_complete(folder)
+    try:
+        written = checksums.written_checksums(folder)
+        changed = checksums.changed_files(folder, written)
+    except UserError:
+        changed = [checksums.NAME]
+    if changed:
+        raise DamagedError(
+            f"The checkpoint {folder} is damaged: missing or changed since it was "
+            f"written: {shorten(changed)}. Use another step, or a good copy of it."
+        )
+    if "state.index" not in written:
+        _read_tensors(folder)
+
+
+def _read_tensors(folder):
+    """Reads all that TensorFlow wrote to a checkpoint, which compares its checksums."""
     with plain_path(folder) as place:
         for name in tf.io.gfile.listdir(place):
             if name.endswith(".index"):
@@ -241,8 +261,6 @@ def check_whole(folder):
                         shape_and_slices=[""],
                         dtypes=[dtype],
                     )
-    if sharded.is_sharded(folder):
-        sharded.check_checksums(folder)
 
 
 @retried
@@ -257,7 +275,7 @@ def check_complete(folder):
         count = int(shards[0][-5:]) if shards else 1
         wanted |= {f"{prefix}.data-{i:05}-of-{count:05}" for i in range(count)}
     if "arrays" in there:
-        wanted.add("checksums.json")
+        wanted.add(checksums.NAME)
     if missing := sorted(wanted.difference(there)):
         raise DamagedError(
             f"The checkpoint {folder} is damaged: it lacks {shorten(missing)}. Use "

@@ -1,14 +1,11 @@
 """Checkpoints whose arrays orbax writes: each host writes its devices' parts.
 
-They have these files besides those of `writing`:
+They have this folder besides the files of `writing`:
 
-    <step>/arrays/         orbax's folder of {group: {variable path: array}}
-    <step>/checksums.json  CRC-32 of its files, as orbax has no checksums of values
+    <step>/arrays/         orbax's, of {group: {variable path: array}}
 """
 
 import contextlib
-import os
-import zlib
 
 import jax
 import keras
@@ -16,12 +13,9 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from remixer_tf.checkpoints.damage import DamagedError
-from remixer_tf.checkpoints.whole_folder import read_json, write_json
 from remixer_tf.errors import StorageError
 
 _SECONDS = 3600  # the most that hosts wait for each other's writing
-_CHUNK = 1 << 24
 
 
 def is_sharded(folder):
@@ -43,23 +37,6 @@ def save(folder, groups):
     )
     checkpointer.save(_arrays(folder), groups)
     return checkpointer.close
-
-
-def write_checksums(folder):
-    """Writes the checksums of what `save` wrote. One process calls it."""
-    write_json(f"{folder}/checksums.json", _checksums(folder))
-
-
-def check_checksums(folder):
-    """Raises DamagedError if a file is missing or changed."""
-    written, found = read_json(f"{folder}/checksums.json"), _checksums(folder)
-    written = written if isinstance(written, dict) else {"checksums.json": 0}
-    other = sorted(k for k in written if written[k] != found.get(k))
-    if other:
-        raise DamagedError(
-            f"The checkpoint {folder} is damaged: {', '.join(other[:3])} are missing "
-            f"or changed ({len(other)} files). Use another step, or a good copy of it."
-        )
 
 
 def saved_shapes(folder):
@@ -125,17 +102,3 @@ def _read_errors():
 
 def _arrays(folder):
     return epath.Path(folder).resolve() / "arrays"  # orbax takes no relative path.
-
-
-def _checksums(folder):
-    """Returns {path below the folder: CRC-32} of orbax's files."""
-    checksums = {}
-    root = str(_arrays(folder))
-    for directory, _, names in tf.io.gfile.walk(root):
-        for name in names:
-            path, checksum = os.path.join(directory, name), 0
-            with tf.io.gfile.GFile(path, "rb") as file:
-                while chunk := file.read(_CHUNK):
-                    checksum = zlib.crc32(chunk, checksum)
-            checksums[os.path.relpath(path, root)] = checksum
-    return checksums

@@ -8,6 +8,7 @@ list is compared with the model and with the file. Below <model_dir>/checkpoints
     <step>/arrays/         model and optimizer, if orbax writes them.
     <step>/data-0-of-1.*   the position in each part of the data.
     <step>/summary.json    the run's summary so far.
+    <step>/checksums.json  of all these files, see `checksums`.
     0/state.*              the weights that a run starts with.
     writing-<step>/        a checkpoint until it is whole.
     removing-<step>/       an old checkpoint while it is deleted.
@@ -25,6 +26,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints import sharded
+from remixer_tf.checkpoints.checksums import write_checksums
 from remixer_tf.checkpoints.damage import DamagedError, first_line
 from remixer_tf.checkpoints.reading import (
     available_steps,
@@ -208,9 +210,8 @@ class Checkpoints:
             finish()
             if self._host.index:
                 return
-            if self._by_orbax:
-                sharded.write_checksums(folder)
             state.write(os.path.join(folder, "state"))
+            write_checksums(folder)
             check_complete(folder)
             _sync(folder)
             tf.io.gfile.rename(folder, checkpoint_path(self.directory, step))
@@ -422,6 +423,7 @@ def write_weights(model_dir, model, step=0):
     tf.train.Checkpoint(step=tf.Variable(step, dtype=tf.int64), model=values).write(
         os.path.join(folder, "state")
     )
+    write_checksums(folder)
 
 
 def _summary_path(folder):

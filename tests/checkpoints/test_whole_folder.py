@@ -141,7 +141,6 @@ def test_tidying_never_stops_the_work(tmp_path, monkeypatch):
 # folder that is not whole yet, or a name of this process.
 NOTHING_IS_LOST = {
     "checkpoints.whole_folder.copy_file",
-    "checkpoints.writing._start_writing",
     "commands.sweep._start",
     "console.open_streams",
     "serving.litert.quantize",

@@ -17,6 +17,7 @@ from remixer_tf.checkpoints import damage as damages
 from remixer_tf.checkpoints.damage import DamagedError
 from remixer_tf.checkpoints.reading import (
     available_steps,
+    check_whole,
     checkpoint_directory,
     named_variables,
     restore_model,
@@ -187,6 +188,43 @@ def test_a_damaged_checkpoint_is_left_aside_for_the_one_before(
     checkpoints.save(2)
     checkpoints.wait()
     assert available_steps(folder) == [1, 2]
+
+
+def test_one_flipped_bit_of_any_file_is_found_before_it_is_parsed(
+    run_of_two_steps, monkeypatch
+):
+    """TensorFlow's parser of positions ends the process at some of them."""
+    parsed = []
+    for name in ("RestoreV2", "MergeV2Checkpoints"):
+        monkeypatch.setattr(tf.raw_ops, name, lambda **_: parsed.append(1))
+    folder = run_of_two_steps / "checkpoints" / "2"
+    random, names = np.random.default_rng(0), sorted(p.name for p in folder.iterdir())
+    assert len(names) == 6 and "checksums.json" in names
+    check_whole(folder)
+    for name in names * 20:
+        content = bytearray((folder / name).read_bytes())
+        place, bit = random.integers(len(content)), 1 << random.integers(8)
+        content[place] ^= int(bit)
+        (folder / name).write_bytes(content)
+        with pytest.raises(DamagedError, match="checkpoints/2 is damaged: "):
+            check_whole(folder)
+        content[place] ^= int(bit)
+        (folder / name).write_bytes(content)
+    assert not parsed
+
+
+def test_a_checkpoint_without_checksums_is_read_as_before(run_of_two_steps, tmp_path):
+    """Earlier versions wrote none; TensorFlow compares its own."""
+    shutil.copytree(run_of_two_steps, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "checkpoints" / "2"
+    (folder / "checksums.json").unlink()
+    check_whole(folder)
+    path = folder / "state.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedError, match="Use another step"):
+        check_whole(folder)
 
 
 def test_when_all_are_damaged_nothing_starts_from_scratch(tmp_path):

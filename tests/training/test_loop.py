@@ -376,7 +376,8 @@ def test_a_summary_counts_all_processes(tmp_path):
     assert mean | times == summary(tmp_path / "one") | times
     # Neither has a checkpoint of an earlier version one.
     (tmp_path / "one" / "train_summary.json").unlink()
-    (tmp_path / "one" / "checkpoints" / "8" / "summary.json").unlink()
+    for name in ("summary.json", "checksums.json"):
+        (tmp_path / "one" / "checkpoints" / "8" / name).unlink()
     run(tmp_path / "one", 8, dataset=longer)
     assert summary(tmp_path / "one") == {"steps": 8}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from remixer_tf.checkpoints import reading
+from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
@@ -116,6 +117,7 @@ class Run:
             ValueError: another model or vocabulary wrote the checkpoint, the task is
                 unknown, or the engine has several processes.
         """
+        check_run_version(model_dir)
         if self.task is not None:
             check_vocabularies(model_dir, describe_vocabularies(self.get_task()))
         engine = self.engine()

@@ -11,7 +11,7 @@ import gin
 from gin.config_parser import BindingStatement, ImportStatement, Location
 
 from remixer_tf import console
-from remixer_tf.checkpoints import paths
+from remixer_tf.checkpoints import paths, versions
 from remixer_tf.configuration import checks
 from remixer_tf.configuration.bindings import (
     RUN_FILE,
@@ -165,7 +165,7 @@ def get_arguments(name):
 
 
 def configuration_str(defaults=True):
-    """Returns the configuration as gin text.
+    """Returns the configuration as gin text, which first says this version.
 
     gin's own writer sorts dictionaries. The order of sublayers matters. With
     `defaults`, default arguments of called functions are written too, so that another
@@ -187,7 +187,8 @@ def configuration_str(defaults=True):
             macros += lines
         else:
             blocks[checks.written("", selector).lower(), scope] = lines
-    blocks = [imports, sorted(macros), *(blocks[key] for key in sorted(blocks))]
+    first = [versions.HEADER], imports, sorted(macros)
+    blocks = [*first, *(blocks[key] for key in sorted(blocks))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 

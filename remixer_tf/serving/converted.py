@@ -8,6 +8,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf import __version__
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import UserError, library
 from remixer_tf.serving import litert, onnx_runtime
@@ -76,6 +77,7 @@ def export_tokens(graph, task, name, folder, weights="float32"):
         description = os.path.join(local, "model.json")
         names = _names_in_export([path, description], vocabularies)
         content = _describe_graph(runtime, function) | {
+            "version": __version__,
             "weights": weights,
             "pad_id": 0,
             "eos_id": vocabularies["targets"].eos_id,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.checkpoints.vocabularies import (
     check_vocabularies,
     forget_vocabularies,
@@ -47,6 +48,7 @@ class Session:
     def restore(self, checkpointing):
         """Sets the weights: from the run's checkpoint, else initial, else new ones."""
         host, model = self.engine.host, self.engine.model
+        check_run_version(self.model_dir)
         restart_data_at = checkpointing.restart_data_at
         self.step = self.checkpoints.restore(
             restart_data_at, clean=not self.launch.dry_run

@@ -11,6 +11,7 @@ import os
 
 import numpy as np
 
+from remixer_tf.checkpoints.versions import check_version
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import MissingFileError, UserError, check_numbers
 from remixer_tf.layers.base import Dense
@@ -75,6 +76,7 @@ def load_adapters(model, folder):
     arrays, metadata = read_file(path)
     if metadata.get("kind") != _KIND:
         raise UserError(f"{path} does not hold adapters of remixer_tf.")
+    check_version(metadata.get("remixer_tf"), folder)
     if has_lora(model):
         raise UserError(f"{model.name} has LoRA adapters already.")
     before = model_variables(model)

@@ -7,6 +7,7 @@ import re
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from remixer_tf import __version__
 from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 from remixer_tf.weights.values import short
 
@@ -124,11 +125,13 @@ def read_file(path):
 def write_safetensors(path, arrays, metadata=None):
     """Writes {name: array}; arrays must be contiguous, others would be written wrong.
 
-    `metadata` is a dictionary of str, or None.
+    `metadata` is a dictionary of str, or None. The file also has this version of
+    remixer_tf.
     """
+    # transformers reads no other format.
+    metadata = {"format": "pt", "remixer_tf": __version__, **(metadata or {})}
     try:
-        # The only format that transformers reads.
-        save_file(arrays, path, {"format": "pt", **(metadata or {})})
+        save_file(arrays, path, metadata)
     except SafetensorError as error:  # of the disk too
         raise StorageError(str(error)) from error
 

@@ -94,10 +94,13 @@ class RowSource(seqio.FunctionDataSource):
 
     `read_rows` is a function of a split's name, called when the split is read. It
     returns all rows: tuples of str, or of values that make tensors of equal shapes.
-    `names` are those of a row's parts.
+    `names` are those of a row's parts. `settings` is a dictionary of what the rows
+    depend on, for caches to compare; None for what `read_rows` holds.
     """
 
-    def __init__(self, read_rows, splits, names=("inputs", "targets", "type")):
+    def __init__(
+        self, read_rows, splits, names=("inputs", "targets", "type"), settings=None
+    ):
         def dataset_fn(split, shuffle_files=False, seed=None):
             rows = read_rows(split)
             if not rows:
@@ -110,6 +113,7 @@ class RowSource(seqio.FunctionDataSource):
 
         super().__init__(dataset_fn, splits)
         self.read_rows = read_rows
+        self.settings = settings
 
     def get_dataset(self, split="train", shuffle=True, seed=None, **kwargs):
         # seqio's own method would warn that a single file shuffles too little.

@@ -115,12 +115,14 @@ def table_task(
         import_t5("evaluation.metrics")  # now, not after hours of training
     # As text, so that a table that several tasks read is read once.
     table = json.dumps([name, files, inputs, targets, dataclasses.asdict(rows)])
+    settings = {"files": files, "inputs": inputs, "targets": targets}
     return seqio.Task(
         name,
         source=RowSource(
             lambda split: _read(table)[split],
             tuple(rows.fractions or files),
             names=("inputs", "targets", "line"),
+            settings=settings | dataclasses.asdict(rows),
         ),
         preprocessors=TOKENIZE_KEEPING_EOS if eos_after_trim else TOKENIZE,
         output_features=byte_features(),

@@ -229,7 +229,10 @@ def _source(corpus, skip):
             "dataset of TensorFlow Datasets with its version, such as 'c4/en:2.2.0'. "
             f"Received: {corpus!r}."
         )
-    return RowSource(lambda split: [(x,) for x in read(split, skip)], splits, ("text",))
+    settings = {"corpus": corpus or text_files.data_folder, "skip": skip}
+    return RowSource(
+        lambda split: [(x,) for x in read(split, skip)], splits, ("text",), settings
+    )
 
 
 for _objective in OBJECTIVES:

@@ -26,7 +26,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints import sharded
-from remixer_tf.checkpoints.checksums import write_checksums
+from remixer_tf.checkpoints.checksums import has_checksums, write_checksums
 from remixer_tf.checkpoints.damage import DamagedError, first_line
 from remixer_tf.checkpoints.reading import (
     available_steps,
@@ -43,7 +43,7 @@ from remixer_tf.checkpoints.reading import (
     saved_value,
 )
 from remixer_tf.checkpoints.whole_folder import read_json, write_json
-from remixer_tf.errors import StorageError, UserError, shorten
+from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 from remixer_tf.models.adapters import of_adapter
 
 
@@ -391,9 +391,20 @@ class Checkpoints:
                     f"The checkpoint {folder} cannot be read: {first_line(error)}. "
                     "Run the same command again when its files can be read."
                 ) from error
+            except tf.errors.NotFoundError as error:
+                raise MissingFileError(
+                    f"The checkpoint {folder} holds a position in files that are not "
+                    f"where they were: {first_line(error)}. Put them back (a link will "
+                    f"do), or set --gin.Checkpointing.restart_data_at={step} to keep "
+                    "weights, optimizer and step, and start the data anew."
+                ) from error
             except (AssertionError, ValueError, tf.errors.OpError) as error:
-                message = str(getattr(error, "message", error))
-                reason = f" ({message.splitlines()[0]}) "
+                reason = f" ({first_line(error)}) "
+                if not has_checksums(folder):
+                    reason = (
+                        " An earlier version of remixer_tf wrote it, whose positions "
+                        "this one may not read. "
+                    )
         if reason:
             raise UserError(
                 f"The checkpoint {folder} holds a position in other data.{reason}"

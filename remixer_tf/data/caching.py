@@ -9,7 +9,14 @@ that `seqio_cache_tasks` (which needs Apache Beam) writes,
     train.tfrecord-00000-of-00016, ...     `tf.train.Example`s
     COMPLETED
 
-and vocabularies.json: a cache with the ids of another vocabulary is refused.
+and three files of ours:
+
+    vocabularies.json                      those of the ids
+    task.json                              the task's settings and files
+    checksums.json                         of all these files, see `checksums`
+
+A cache of another vocabulary, of other settings or of files that have changed since is
+refused, as is one that is damaged. The files need not be there.
 """
 
 import contextlib
@@ -21,7 +28,14 @@ import tensorflow as tf
 from absl import logging
 from seqio import utils
 
+from remixer_tf import __version__
+from remixer_tf.checkpoints.checksums import (
+    changed_files,
+    write_checksums,
+    written_checksums,
+)
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.checkpoints.versions import check_version
 from remixer_tf.checkpoints.vocabularies import compare_vocabularies
 from remixer_tf.checkpoints.whole_folder import (
     read_json,
@@ -30,13 +44,15 @@ from remixer_tf.checkpoints.whole_folder import (
     write_whole,
 )
 from remixer_tf.data.lengths import splits_of
+from remixer_tf.data.numbered_files import numbered_files, records
+from remixer_tf.data.task_settings import describe_task, differences, to_json
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
-from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.errors import MissingFileError, UserError, shorten
 
 # Shards are read in turn, an example of each. They are written in turn too, so up to so
 # many shards give the source's order.
 _IN_TURN = 16
-_VOCABULARIES, _COMPLETED = "vocabularies.json", "COMPLETED"
+_VOCABULARIES, _TASK, _COMPLETED = "vocabularies.json", "task.json", "COMPLETED"
 
 
 def write_caches(task, directory, num_shards=16, splits=None):
@@ -46,7 +62,7 @@ def write_caches(task, directory, num_shards=16, splits=None):
     same task gives the same files, byte by byte. Yields (folder, split, statistics):
     {"examples": int, "targets_tokens": int, "targets_max_tokens": int, ...}. Raises a
     ValueError if a task cannot be cached or lacks a split, a split has no examples, or
-    an existing cache has another vocabulary.
+    an existing cache is another task's, see `cached_task`.
 
     Args:
         task: a `seqio.Task` or `seqio.Mixture`.
@@ -70,6 +86,9 @@ def write_caches(task, directory, num_shards=16, splits=None):
             }
             path = os.path.join(temporary, _VOCABULARIES)
             write_json(path, describe_vocabularies(subtask))
+            made_from = {"version": __version__, **to_json(describe_task(subtask))}
+            write_json(os.path.join(temporary, _TASK), made_from)
+            write_checksums(temporary)
             write_whole(os.path.join(temporary, _COMPLETED), "\n")
         for split, numbers in stats.items():
             yield folder, split, numbers
@@ -99,15 +118,17 @@ def cached_task(task, directory):
 
     Without shuffling, up to 16 shards give the task's own examples, in the same order
     and with the same random numbers. Errors: there is no cache of the task, the task
-    cannot be cached, or the cache has another vocabulary.
+    cannot be cached, or the cache has another vocabulary, is of a task with other
+    settings, is of files that have changed, is damaged, or is of a newer version.
     """
     folder = _folder(directory, task)
     if not tf.io.gfile.exists(os.path.join(folder, _COMPLETED)):
         raise MissingFileError(
-            f"{str(directory)!r} has no cache of {task.name}. Write it with the same "
-            "gin files and values: "
+            f"{str(directory)!r} has no cache of {task.name}. If it has moved, name "
+            "its folder (CACHE_DIR). Or write it with the same gin files and values: "
             f"python -m remixer_tf cache --output_dir={directory} --gin_file=..."
         )
+    source = CachedSource(folder)
     saved = _read_json(os.path.join(folder, _VOCABULARIES))
     for name, cached, given in compare_vocabularies(saved, describe_vocabularies(task)):
         raise UserError(
@@ -115,10 +136,34 @@ def cached_task(task, directory):
             f"{cached}. Received: {given}. Give that vocabulary "
             "(VOCABULARY, VOCABULARY_FILE), or write another cache."
         )
+    _check_settings(task, directory, folder)
     before = task._cache_step_idx
     # Steps that do nothing replace those that are done: seqio counts seeds by them.
     preprocessors = [_as_it_is] * before + list(task.preprocessors[before:])
-    return task.replace(source=CachedSource(folder), preprocessors=preprocessors)
+    return task.replace(source=source, preprocessors=preprocessors)
+
+
+def _check_settings(task, directory, folder):
+    """Raises a UserError if a cache was written from another task or other files."""
+    path = os.path.join(folder, _TASK)
+    if not tf.io.gfile.exists(path):
+        logging.warning(
+            "%s does not say from which settings and files it was written, since an "
+            "earlier version wrote it. Whether they are these cannot be checked.",
+            folder,
+        )
+        return
+    saved = _read_json(path)
+    check_version(saved.get("version"), folder)
+    given = {"version": saved.get("version"), **describe_task(task)}
+    if lines := [*differences(saved, given)]:
+        raise UserError(
+            f"The cache {folder} was written from another {task.name}: "
+            f"{shorten(lines, '; ')}. Train with the settings and files of the cache; "
+            f"or remove {folder} and write it again, with the gin files and values of "
+            f"training: python -m remixer_tf cache --output_dir={directory} "
+            "--gin_file=..."
+        )
 
 
 def _as_it_is(dataset):
@@ -134,24 +179,103 @@ class CachedSource(seqio.DataSource):
         self.folder = folder
         names = sorted(tf.io.gfile.listdir(folder))
         splits = [x[5:-5] for x in names if x.startswith("info.")]  # info.SPLIT.json
+        try:
+            self._checksums = written_checksums(folder)
+        except UserError as error:
+            raise _damaged(folder, str(error).rstrip(".")) from None
+        jsons = {k: x for k, x in self._checksums.items() if k.endswith(".json")}
+        if changed := changed_files(folder, jsons):
+            raise _damaged(folder, f"missing or changed: {shorten(changed)}")
         counts = {split: self.stats(split)["examples"] for split in splits}
+        self._shards = {split: self._check_shards(split, names) for split in splits}
+        self._good = set()  # shards whose bytes have been compared
         self._of_split = {
-            split: seqio.dataset_providers._CachedDataSource(
-                folder, split, cycle_length=_IN_TURN, block_length=1
+            split: numbered_files(
+                seqio.dataset_providers._CachedDataSource(
+                    folder, split, cycle_length=_IN_TURN, block_length=1
+                ),
+                self._reader(split),
             )
             for split in splits
         }
         super().__init__(splits, counts)
+
+    def _check_shards(self, split, there):
+        """Returns the names of the shards of a split, which are all there."""
+        info = _read_json(utils.get_cached_info_path(self.folder, split))
+        number = info["num_shards"]
+        prefix = utils.get_cached_tfrecord_prefix("", split)
+        shards = [f"{prefix}-{i:05d}-of-{number:05d}" for i in range(number)]
+        if lost := sorted({*shards} - {*there}):
+            raise _damaged(self.folder, f"missing: {shorten(lost)}")
+        if not self._checksums and self.stats(split)["examples"] >= number:
+            sizes = {
+                name: tf.io.gfile.stat(os.path.join(self.folder, name)).length
+                for name in shards
+            }
+            if empty := [name for name, size in sizes.items() if not size]:
+                raise _damaged(self.folder, f"empty: {shorten(empty)}")
+        return shards
+
+    def _reader(self, split):
+        """Returns what reads a shard; None for seqio's own, if it needs that.
+
+        Other programs write features of which several dimensions vary.
+        """
+        info = _read_json(utils.get_cached_info_path(self.folder, split))
+        features, stored = info["features"], {"int32": "int64", "bool": "int64"}
+        description = {}
+        for name, feature in features.items():
+            shape, dtype = feature["shape"], feature["dtype"]
+            dtype = stored.get(dtype, dtype)
+            if None in shape[1:] or name.endswith("_plaintext"):
+                return None
+            description[name] = tf.io.FixedLenFeature(shape, dtype)
+            if shape[:1] == [None]:
+                description[name] = tf.io.FixedLenSequenceFeature(
+                    shape[1:], dtype, allow_missing=True
+                )
+
+        @tf.autograph.experimental.do_not_convert
+        def parse(record):
+            example = tf.io.parse_single_example(record, description)
+            return {k: tf.cast(x, features[k]["dtype"]) for k, x in example.items()}
+
+        return lambda path: records(path).map(parse, tf.data.AUTOTUNE)
 
     def stats(self, split):
         """Returns the statistics of a split, see `write_caches`."""
         return _read_json(utils.get_cached_stats_path(self.folder, split))
 
     def list_shards(self, split):
-        return self._of_split[split].list_shards(split)
+        return [os.path.join(self.folder, name) for name in self._shards[split]]
 
     def get_dataset(self, split="train", shuffle=True, seed=None, shard_info=None, **_):
-        return self._of_split[split].get_dataset(split, shuffle, seed, shard_info)
+        self._compare(split, shard_info or seqio.ShardInfo(0, 1))
+        dataset = self._of_split[split].get_dataset(split, shuffle, seed, shard_info)
+        if shard_info is None:
+            count = tf.data.experimental.assert_cardinality
+            dataset = dataset.apply(count(self.num_input_examples(split)))
+        return dataset
+
+    def _compare(self, split, part):
+        """Compares the bytes of the shards that a host reads, once."""
+        names = self._shards[split][part.index :: part.num_shards]
+        written = {
+            name: self._checksums[name]
+            for name in names
+            if name in self._checksums and name not in self._good
+        }
+        if changed := changed_files(self.folder, written):
+            raise _damaged(self.folder, f"missing or changed: {shorten(changed)}")
+        self._good.update(written)
+
+
+def _damaged(folder, what):
+    return UserError(
+        f"The cache {folder} is damaged: {what}. Copy it again, or remove it and write "
+        "it again with python -m remixer_tf cache."
+    )
 
 
 def describe_caches(task, split):
@@ -233,8 +357,7 @@ def _count(stats, task, example):
 
 
 def _read_json(path):
-    if (value := read_json(path)) is None:
-        raise UserError(
-            f"The cache is damaged: {path} is missing or no JSON. Write another cache."
-        )
+    if not isinstance(value := read_json(path), dict):
+        folder, name = os.path.split(path)
+        raise _damaged(folder, f"{name} is missing or no JSON")
     return value

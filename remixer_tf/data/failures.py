@@ -7,6 +7,7 @@ import re
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.errors import UserError, shorten
 
 _START, _END = "data error <<", ">>"
@@ -41,9 +42,18 @@ def fail_unless(condition, message):
 
 @contextlib.contextmanager
 def data_errors():
-    """Around `next(iterator)`: a failed `fail_unless` becomes a plain ValueError."""
+    """Around `next(iterator)`: a failed `fail_unless` becomes a plain ValueError.
+
+    So does a record that TensorFlow finds damaged.
+    """
     try:
         yield
+    except tf.errors.DataLossError as error:
+        raise UserError(
+            f"A file that the task reads is damaged: {first_line(error)}. Copy the "
+            "task's files again. Those of a cache are compared with their checksums "
+            "when training starts: run the same command again to see which."
+        ) from None
     except tf.errors.InvalidArgumentError as error:
         found = re.search(f"{_START}(.*?){_END}", error.message, re.DOTALL)
         if not found:

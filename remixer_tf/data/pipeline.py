@@ -38,6 +38,7 @@ from remixer_tf.data.lengths import (
     splits_of,
     whole_lengths,
 )
+from remixer_tf.data.numbered_files import numbered_files
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
 from remixer_tf.errors import (
     MissingFileError,
@@ -379,8 +380,11 @@ def _keep_features(task, feature_lengths, cut):
 
 
 def with_seed(task):
-    """The task, whose `get_dataset` accepts a seed with any source."""
-    source = task.source
+    """The task, whose `get_dataset` accepts a seed with any source.
+
+    Positions in its files name no folder.
+    """
+    source = numbered_files(task.source)
     if isinstance(source, seqio.FunctionDataSource):
         source = _FunctionSource(source._dataset_fn, splits=source.splits)
     return task.replace(source=source)

@@ -117,24 +117,28 @@ def describe_vocabularies(task):
     Returns {feature: {"kind", "size", "extra_ids"}}; a vocabulary of pieces also has
     "sha256" and "file", which only serves messages, and "added_tokens" if it has some.
     """
-    vocabularies = {}
-    for name, feature in task.output_features.items():
-        if not is_text(feature):
-            continue
-        vocabulary = feature.vocabulary
-        vocabularies[name] = {
-            "kind": type(vocabulary).__name__,
-            "size": vocabulary.vocab_size,
-            "extra_ids": vocabulary.extra_ids,
-        }
-        path = getattr(vocabulary, "sentencepiece_model_file", None)
-        if tokens := getattr(vocabulary, "added_tokens", ()):
-            # As JSON gives them back.
-            vocabularies[name]["added_tokens"] = [list(token) for token in tokens]
-        if path := path or getattr(vocabulary, "file", None):
-            digest = getattr(vocabulary, "sha256", None) or file_digest(path)
-            vocabularies[name] |= {"sha256": digest, "file": path}
-    return vocabularies
+    return {
+        name: describe_vocabulary(feature.vocabulary)
+        for name, feature in task.output_features.items()
+        if is_text(feature)
+    }
+
+
+def describe_vocabulary(vocabulary):
+    """Identifies a `seqio.Vocabulary`, see `describe_vocabularies`."""
+    described = {
+        "kind": type(vocabulary).__name__,
+        "size": vocabulary.vocab_size,
+        "extra_ids": vocabulary.extra_ids,
+    }
+    path = getattr(vocabulary, "sentencepiece_model_file", None)
+    if tokens := getattr(vocabulary, "added_tokens", ()):
+        # As JSON gives them back.
+        described["added_tokens"] = [list(token) for token in tokens]
+    if path := path or getattr(vocabulary, "file", None):
+        digest = getattr(vocabulary, "sha256", None) or file_digest(path)
+        described |= {"sha256": digest, "file": path}
+    return described
 
 
 class SpecialIds(NamedTuple):

@@ -10,11 +10,15 @@ import pytest
 import seqio
 import tensorflow as tf
 
+import remixer_tf
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.data import caching, pipeline
 from remixer_tf.data.lengths import LongExamples
+from remixer_tf.data.task_settings import describe_task, to_json
 from remixer_tf.errors import UserError
+from remixer_tf.tasks.rows import RowSource
+from remixer_tf.tasks.tables import TableRows, table_task
 from remixer_tf.tasks.text import text_task
 from tests.data.toy_tasks import rows, toy_task
 
@@ -74,7 +78,7 @@ def test_the_same_files_are_written_again(corpus, cache, tmp_path):
     task = text_task("span_corruption", corpus)
     list(caching.write_caches(task, str(tmp_path), num_shards=3))
     written = sorted(cache.rglob("*.*")) + [cache / "text_span_corruption/COMPLETED"]
-    assert len(written) == 7
+    assert len(written) == 9
     for path in written:
         assert (tmp_path / path.relative_to(cache)).read_bytes() == path.read_bytes()
 
@@ -219,8 +223,234 @@ def test_errors(corpus, cache, tmp_path):
     assert not list(pathlib.Path(tmp_path).iterdir())
 
 
+def table(folder, inputs="say: {q}", **rows):
+    files = f"{folder}/all.tsv"
+    files = files if "fractions" in rows else {"train": files}
+    return table_task(files, inputs, "{a}", "pairs", TableRows(**rows))
+
+
+@pytest.fixture(scope="module")
+def cached_table(tmp_path_factory):
+    """A folder with a table of 40 rows, and its cache of four shards."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "source").mkdir()
+    lines = "".join(f"q{i}\ta{i}\n" for i in range(40))
+    (folder / "source" / "all.tsv").write_text(f"q\ta\n{lines}")
+    list(caching.write_caches(table(folder / "source"), f"{folder}/cache", 4))
+    return folder
+
+
+OTHERS = {
+    "inputs was 'say: {q}' and is 'tell: {q}'": {"inputs": "tell: {q}"},
+    "seed was 0 and is 1": {"seed": 1},
+    r"columns was None and is \['q', 'a'\]": {"columns": ["q", "a"]},
+    "header was True and is False": {"header": False},
+    "on_bad_rows was 'raise' and is 'skip'": {"on_bad_rows": "skip"},
+    "fractions was None and is {'train'": {"fractions": {"train": 0.5, "dev": 0.5}},
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_a_cache_of_other_settings_is_refused_by_name(cached_table, message):
+    task = table(cached_table / "source", **OTHERS[message])
+    with pytest.raises(
+        UserError, match=f"from another pairs: .*{message}.*write it ag"
+    ):
+        caching.cached_task(task, f"{cached_table}/cache")
+    with pytest.raises(UserError, match=message):  # The command does not take it for
+        list(caching.write_caches(task, f"{cached_table}/cache"))  # written already.
+
+
+def test_a_cache_needs_no_source_but_one_that_is_there_must_be_the_same(
+    cached_table, tmp_path
+):
+    cache, file = f"{cached_table}/cache", tmp_path / "all.tsv"
+    caching.cached_task(table(tmp_path), cache)  # There is none.
+    content = (cached_table / "source" / "all.tsv").read_text()
+    file.write_text(content)  # a copy, of a later time
+    caching.cached_task(table(tmp_path), cache)
+    file.write_text(content.replace("a7", "a8"))
+    with pytest.raises(UserError, match=f"{file} has changed"):
+        caching.cached_task(table(tmp_path), cache)
+
+
+def make_own(path, shift=1, sign="!"):
+    """A task of a user's, whose functions hold what it is made from."""
+
+    def dataset_fn(split, shuffle_files):
+        lines = tf.data.TextLineDataset(path)
+        return lines.map(lambda line: {"targets": tf.strings.join([line, sign])})
+
+    def number(dataset):
+        return dataset.map(lambda x: x | {"number": shift})
+
+    return seqio.Task(
+        "own",
+        source=seqio.FunctionDataSource(dataset_fn, splits=["train"]),
+        preprocessors=[
+            number,
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+        ],
+        output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
+    )
+
+
+def test_what_functions_of_a_users_task_hold_counts(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("a\nb\n")
+    list(caching.write_caches(make_own(str(path)), f"{tmp_path}/cache", 1))
+    for others, message in (
+        ({"shift": 2}, "number|shift was 1 and is 2"),
+        ({"sign": "?"}, "sign was '!' and is '\\?'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            caching.cached_task(make_own(str(path), **others), f"{tmp_path}/cache")
+    path.write_text("a\nc\n")
+    with pytest.raises(UserError, match="lines.txt has changed"):
+        caching.cached_task(make_own(str(path)), f"{tmp_path}/cache")
+
+
+def test_what_a_process_has_read_does_not_count(cached_table, monkeypatch):
+    """`kept_while_unchanged` keeps rows in a function's closure."""
+    from remixer_tf.tasks import text_files
+
+    monkeypatch.setenv("REMIXER_TF_TEXT_DIR", str(cached_table / "source"))
+    (cached_table / "source" / "a.txt").write_text("some text\n\nmore of it")
+    for task in (
+        text_task("documents", {"train": f"{cached_table}/source/a.txt"}),
+        seqio.Task(
+            "own",
+            source=RowSource(lambda split: [(x,) for x in text_files.read_split(split)],
+                             ["train"], ["targets"]),
+            preprocessors=[seqio.CacheDatasetPlaceholder()],
+            output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
+        ),
+    ):  # fmt: skip
+        before = to_json(describe_task(task))
+        assert len(list(task.source.get_dataset("train"))) == 1
+        assert to_json(describe_task(task)) == before
+        assert "a.txt" in json.dumps(before)
+
+
+def count(directory):
+    task = caching.cached_task(table("/nowhere"), str(directory))
+    return len(list(task.get_dataset(None, split="train", shuffle=False)))
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+SHARD = "train.tfrecord-00001-of-00004"
+DAMAGES = {
+    "lost": pathlib.Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "flipped": flip,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:50]),
+}
+
+
+@pytest.mark.parametrize("name", [SHARD, "info.train.json", "task.json"])
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_cache_is_one_line_that_names_the_file(
+    cached_table, tmp_path, how, name
+):
+    shutil.copytree(cached_table / "cache", tmp_path, dirs_exist_ok=True)
+    DAMAGES[how](tmp_path / "pairs" / name)
+    with pytest.raises(UserError, match=f"The cache .*pairs is damaged: .*{name}"):
+        count(tmp_path)
+
+
+def test_a_cache_of_an_earlier_version_is_read_if_no_shard_is_empty(
+    cached_table, tmp_path, caplog
+):
+    shutil.copytree(cached_table / "cache", tmp_path, dirs_exist_ok=True)
+    for name in ("task.json", "checksums.json"):
+        (tmp_path / "pairs" / name).unlink()
+    assert count(tmp_path) == 40
+    assert "does not say from which settings" in caplog.text
+    (tmp_path / "pairs" / SHARD).write_bytes(b"")
+    with pytest.raises(UserError, match=f"damaged: empty: {SHARD}"):
+        count(tmp_path)
+
+
+def test_a_cache_of_a_newer_version_is_refused(cached_table, tmp_path):
+    shutil.copytree(cached_table / "cache", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "pairs" / "checksums.json").unlink()
+    path = tmp_path / "pairs" / "task.json"
+    path.write_text(path.read_text().replace(remixer_tf.__version__, "99.1"))
+    with pytest.raises(UserError, match="written by remixer_tf 99.1, and this is"):
+        count(tmp_path)
+
+
+def both(lines):
+    return lines.map(lambda text: {"inputs": text, "targets": text})
+
+
+def unpretokenized(examples):
+    names = "inputs", "targets"
+    return examples.map(lambda x: {name: x[f"{name}_pretokenized"] for name in names})
+
+
+SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ("lines", "examples")]
+
+
+@pytest.mark.parametrize("kind", ["cache", *SLOW])
+def test_a_position_is_restored_where_the_files_are_now(cached_table, tmp_path, kind):
+    """They move between two processes of a run."""
+
+    def iterator(folder):
+        if kind == "cache":
+            task = caching.cached_task(table("/nowhere"), str(folder))
+            task = task.replace(shuffle_buffer_size=3)
+        else:
+            source, step = seqio.TextLineDataSource({"train": f"{folder}/*.txt"}), both
+            if kind == "examples":
+                features = dict.fromkeys(
+                    ["inputs_pretokenized", "targets_pretokenized"],
+                    tf.io.FixedLenFeature([], tf.string),
+                )
+                pattern = f"{folder}/pairs/train.tfrecord-*"
+                source = seqio.TFExampleDataSource({"train": pattern}, features)
+                step = unpretokenized
+            task = seqio.Task(
+                "moved",
+                source=source,
+                preprocessors=[
+                    step,
+                    seqio.preprocessors.tokenize,
+                ],
+                output_features=dict.fromkeys(
+                    ["inputs", "targets"], seqio.Feature(seqio.ByteVocabulary())
+                ),
+                shuffle_buffer_size=3,
+            )
+        batching, long = pipeline.Batching(2), LongExamples(count_limit=0)
+        return iter(pipeline.train_dataset(task, LENGTHS, batching, long))
+
+    shutil.copytree(cached_table / "cache", tmp_path / "before")
+    for i in range(3):
+        lines = "".join(f"{i} {j}\n" for j in range(99))
+        (tmp_path / "before" / f"{i}.txt").write_text(lines)
+    first = iterator(tmp_path / "before")
+    for _ in range(4):
+        next(first)
+    path = tf.train.Checkpoint(iterator=first).save(str(tmp_path / "checkpoint"))
+    want = [next(first) for _ in range(20)]
+    del first
+    (tmp_path / "before").rename(tmp_path / "after")
+    second = iterator(tmp_path / "after")
+    tf.train.Checkpoint(iterator=second).restore(path).assert_consumed()
+    for batch in want:
+        for name, value in next(second).items():
+            np.testing.assert_array_equal(value, batch[name])
+
+
 def test_a_cache_without_its_numbers_is_one_line(cache, tmp_path):
     shutil.copytree(cache / "text_span_corruption", tmp_path / "damaged")
     (tmp_path / "damaged" / "stats.train.json").unlink()
-    with pytest.raises(UserError, match="damaged: .*stats.train.json is missing"):
+    with pytest.raises(UserError, match="damaged: missing or changed: stats.train"):
         caching.CachedSource(str(tmp_path / "damaged"))

@@ -34,6 +34,7 @@ from remixer_tf.data.lengths import (
     fits,
     has_split,
     join_counts,
+    needs_lengths,
     refuse_over_length,
     splits_of,
     whole_lengths,
@@ -232,8 +233,11 @@ def train_dataset(
 
     Equal arguments give equal batches. An iterator saved at any point in
     `tf.train.Checkpoint(iterator=...)` continues with the next batch. A source that
-    calls Python while it reads, as `from_generator`, cannot be saved. The shuffle
-    buffer, of the task's `shuffle_buffer_size`, runs across epochs.
+    calls Python while it reads, as `from_generator`, cannot be saved. Every example is
+    read once in an epoch. The shuffle buffer has the task's `shuffle_buffer_size`, and
+    no more examples than an epoch. If a task's last steps join, cut or leave out
+    examples, as span corruption does, the buffer comes after them and runs across
+    epochs.
 
     Args:
         task: a registered name, or what `get_task` returns.
@@ -274,19 +278,34 @@ def train_dataset(
         _check_rates(task)
     over_length = long_examples.report(count)
     trim = long_examples.handling == "trim"
-    for_training = functools.partial(
-        _keep_features, feature_lengths=feature_lengths, cut=trim
-    )
-    dataset = _change_tasks(task, for_training).get_dataset(
-        feature_lengths if trim else whole_lengths(task, feature_lengths),
-        split=split,
-        shuffle=batching.shuffle,
-        seed=seed,
-        shard_info=shard_info,
-        num_epochs=None,
-        trim_output_features=False,
-        try_in_mem_cache=False,  # its content would be part of every checkpoint
-    )
+    most = count.examples if count.complete else None
+    late = set()  # names of tasks that are shuffled after their last steps
+
+    def for_training(task):
+        task = with_seed(task)
+        size = task.shuffle_buffer_size
+        if size and most:
+            task = task.replace(shuffle_buffer_size=min(size, most))
+        if not batching.shuffle or needs_lengths(task) or task.name in late:
+            return _keep_features(task, feature_lengths, trim)
+        task = _shuffle_epochs(task, seed)
+        return _keep_features(task, feature_lengths, trim, late)
+
+    def read():
+        return _change_tasks(task, for_training).get_dataset(
+            feature_lengths if trim else whole_lengths(task, feature_lengths),
+            split=split,
+            shuffle=batching.shuffle,
+            seed=seed,
+            shard_info=shard_info,
+            num_epochs=None,
+            trim_output_features=False,
+            try_in_mem_cache=False,  # its content would be part of every checkpoint
+        )
+
+    dataset = read()
+    if late:
+        dataset = read()
     if long_examples.handling == "skip":
         dataset = dataset.filter(lambda example: fits(example, feature_lengths))
     elif not trim:
@@ -353,10 +372,67 @@ def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
     )
 
 
-def _keep_features(task, feature_lengths, cut):
+def _shuffle_epochs(task, seed):
+    """The task with its shuffle buffer before the examples are repeated.
+
+    It is before the steps that are random, or at the source if the task does not say
+    which these are (`seqio.CacheDatasetPlaceholder`).
+    """
+    size = task.shuffle_buffer_size
+    if size is None:
+        return task
+
+    def shuffle(dataset):
+        known = int(dataset.cardinality())
+        return dataset.shuffle(min(size, known) if known > 0 else size, seed=seed)
+
+    steps = [*task.preprocessors]
+    last = task._cache_step_idx - 1 if task.supports_caching else -1
+    if last < 0:
+        source = _ShuffledSource(task.source, shuffle)
+        return task.replace(source=source, shuffle_buffer_size=1)
+    step = steps[last]
+
+    @functools.wraps(step)  # seqio looks at its parameters.
+    def step_and_shuffle(*args, **kwargs):
+        return shuffle(step(*args, **kwargs))
+
+    steps[last] = step_and_shuffle
+    return task.replace(preprocessors=steps, shuffle_buffer_size=1)
+
+
+class _ShuffledSource(seqio.DataSource):
+    """A source whose examples, of all its files, are shuffled."""
+
+    def __init__(self, source, shuffle):
+        vars(self).update(vars(source))
+        self._source, self._shuffle = source, shuffle
+
+    @property
+    def splits(self):
+        return self._source.splits
+
+    @property
+    def supports_arbitrary_sharding(self):
+        return self._source.supports_arbitrary_sharding
+
+    def list_shards(self, split):
+        return self._source.list_shards(split)
+
+    def num_input_examples(self, split):
+        return self._source.num_input_examples(split)
+
+    def get_dataset(self, *args, shuffle=True, **kwargs):
+        dataset = self._source.get_dataset(*args, shuffle=shuffle, **kwargs)
+        return self._shuffle(dataset) if shuffle else dataset
+
+
+def _keep_features(task, feature_lengths, cut, late=None):
     """The task with the features that have lengths alone, perhaps cut to these.
 
-    Other features would fill the shuffle buffer, which every checkpoint holds.
+    Other features would fill the shuffle buffer, which every checkpoint holds. Adds the
+    name of a shuffled task to `late` if its steps change the number of examples, whose
+    neighbours may then be parts of one. `late` is None for others.
     """
     without_autograph = tf.autograph.experimental.do_not_convert
 
@@ -369,12 +445,14 @@ def _keep_features(task, feature_lengths, cut):
         return {name: x[: feature_lengths[name]] for name, x in example.items()}
 
     def keep(dataset):
+        endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+        if late is not None and not endless:
+            late.add(task.name)
         return dataset.map(select, num_parallel_calls=_PARALLEL_CALLS)
 
     def trim(dataset):
         return dataset.map(shorten, num_parallel_calls=_PARALLEL_CALLS)
 
-    task = with_seed(task)
     added = [keep, trim] if cut else [keep]
     return task.replace(preprocessors=[*task.preprocessors, *added])
 

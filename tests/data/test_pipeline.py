@@ -181,6 +181,52 @@ def test_an_iterator_restored_mid_epoch_gives_the_batches_still_to_come(
     assert not np.array_equal(start[-1][key], want[0][key])
 
 
+def numbered(number, buffer, last=seqio.preprocessors.append_eos):
+    """A task of so many examples: 0, 1, ..., in three letters each."""
+    pairs = [(f"{i:03}", "a") for i in range(number)]
+    return toy_task({"train": pairs}, last=last, shuffle_buffer_size=buffer)
+
+
+def numbers(task, steps, **options):
+    lengths = {"inputs": 4, "targets": 2}
+    batches = iter(
+        train_dataset(task, feature_lengths=lengths, batch_size=1, **options)
+    )
+    rows = [next(batches)["encoder_input_tokens"][0, 0].numpy() for _ in range(steps)]
+    found = [int("".join(chr(x - 3) for x in row if x > 2)) for row in rows]
+    return found, batches
+
+
+@pytest.mark.parametrize("buffer", [7, 1000])
+def test_an_epoch_has_every_example_once(buffer):
+    found, _ = numbers(numbered(20, buffer), 60, count_limit=0)
+    epochs = [found[i : i + 20] for i in (0, 20, 40)]
+    assert all(sorted(epoch) == [*range(20)] for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_buffer_holds_the_data_once(tmp_path):
+    """tf.data itself fills 5,000 places with 25 copies of 200 examples."""
+    sizes = {}
+    for buffer in (200, 5000):
+        _, batches = numbers(numbered(200, buffer), 1, count_limit=0)
+        path = str(tmp_path / str(buffer))
+        tf.train.Checkpoint(iterator=batches).write(path)
+        sizes[buffer] = sum(p.stat().st_size for p in tmp_path.glob(f"{buffer}.*"))
+    assert sizes[5000] < 1.1 * sizes[200]
+
+
+def test_parts_of_one_example_are_shuffled_apart():
+    """Where a task's last steps make several examples of one, which it cannot say."""
+
+    def twice(dataset):
+        return dataset.flat_map(lambda x: tf.data.Dataset.from_tensors(x).repeat(2))
+
+    found, _ = numbers(numbered(50, 100, last=twice), 100, count_limit=0)
+    pairs = sum(a == b for a, b in zip(found, found[1:], strict=False))
+    assert pairs < 10 and max(found.count(i) for i in range(50)) > 1
+
+
 def test_hosts_share_the_examples():
     task = toy_task({"train": TRAIN})
     read = []

@@ -19,6 +19,7 @@ Frozen variables are in 0/ alone. Later checkpoints have its hash, `base`.
 
 import contextlib
 import os
+import re
 import threading
 
 import keras
@@ -391,14 +392,14 @@ class Checkpoints:
                     f"The checkpoint {folder} cannot be read: {first_line(error)}. "
                     "Run the same command again when its files can be read."
                 ) from error
-            except tf.errors.NotFoundError as error:
-                raise MissingFileError(
-                    f"The checkpoint {folder} holds a position in files that are not "
-                    f"where they were: {first_line(error)}. Put them back (a link will "
-                    f"do), or set --gin.Checkpointing.restart_data_at={step} to keep "
-                    "weights, optimizer and step, and start the data anew."
-                ) from error
             except (AssertionError, ValueError, tf.errors.OpError) as error:
+                if gone := re.search(r"checkpoint: (.*); No such", str(error)):
+                    raise MissingFileError(
+                        f"The checkpoint {folder} holds a position in {gone[1]}, which "
+                        "is not there. Put the file back, or a link to it. Or set "
+                        f"--gin.Checkpointing.restart_data_at={step} to keep weights, "
+                        "optimizer and step, and start the data anew."
+                    ) from error
                 reason = f" ({first_line(error)}) "
                 if not has_checksums(folder):
                     reason = (

@@ -284,6 +284,30 @@ def test_an_error_while_reading_the_position_is_no_other_data(
         available_steps(checkpoint_directory(run_of_two_steps))
 
 
+def test_a_file_that_the_position_needs_is_named(tmp_path):
+    """An iterator of `tf.data.TFRecordDataset`, as TFDS has, holds its path."""
+    path = str(tmp_path / "a.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for _ in range(9):
+            writer.write(b"a")
+
+    def checkpoints():
+        dataset = tf.data.TFRecordDataset(path).map(lambda x: {"x": x}).repeat()
+        model, optimizer = make_model(), keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+        iterator = iter(dataset)
+        next(iterator)
+        return toy.make_checkpoints(tmp_path / "run", model, optimizer, iterator)
+
+    saving = checkpoints()
+    saving.save(1)
+    saving.wait()
+    other = checkpoints()
+    os.unlink(path)
+    with pytest.raises(FileNotFoundError, match=f"position in {path}, which is not th"):
+        other.restore()
+
+
 def test_the_first_host_chooses_the_step(run_of_two_steps):
     """Of two hosts that see two checkpoints, the first could read that of step 1."""
     host = Host(1, 2, gather=lambda number: [1, number])

@@ -1,17 +1,35 @@
-"""Names that gin knew before: a run's own file may have them, a user's may not."""
+"""Names that gin knew before: a run's own file may have them, a user's may not.
+
+Runs are read that were written on 2026-11-22 or later. Those of gMLP, aMLP and sMLP are
+read from 2026-11-25 on: before, the gate of a block was no layer of its own.
+"""
+
+import os
 
 from gin.config_parser import BindingStatement
 
-from remixer_tf.configuration.bindings import RUN_FILE, Name, last, place_of
+from remixer_tf.configuration.bindings import (
+    RUN_FILE,
+    Name,
+    last,
+    names_in,
+    place_of,
+)
 from remixer_tf.errors import UserError
 
 # Old owners of parameters, the parameters, and their owner now.
 _MOVED = (
-    ("train evaluate text_to_text text_scorer text_encoder image_to_class",
+    ("train evaluate evaluate_images text_to_text text_scorer text_encoder "
+     "image_to_class",
      "model dtype_policy engine task vocabulary feature_lengths seed", "Run"),
     ("DecodedEvaluation LossEvaluation Pictures ScoredEvaluation", "vocabulary", "Run"),
     ("train", "train_steps steps_per_call log_period checkpoint_period "
      "examples_per_epoch", "Schedule"),
+    ("train", "jit_compile strategy", "TensorFlowEngine"),
+    ("train", "z_loss label_smoothing", "CrossEntropy"),
+    ("evaluate", "batch_size decode_fn feature_converter max_decode_length "
+     "max_examples splits", "DecodedEvaluation"),
+    ("evaluate_images", "evaluations", "evaluate"),
     ("train", "keep_period best restart_data_at", "Checkpointing"),
     ("train", "loss_fn auxiliary_loss_weights micro_batches clip_norm "
      "max_skipped_steps", "Objective"),
@@ -46,6 +64,7 @@ _REMOVED = {
     "RemixerBlock.renormalize": True,
     "TransformerStack.survival_schedule": "linear",
 }
+_FOLDER_OF_TABLES = "tsv_files.directory"
 # The new name of each old name; None for a removed one.
 NEW_NAMES = {
     **{
@@ -74,22 +93,76 @@ def with_new_names(statements):
     training. Raises a UserError if a file that training did not write, or the command
     line, has an old name.
     """
-    for statement in statements:
+    for statement in _with_tables(statements):
         old = ""
         if isinstance(statement, BindingStatement):
             old = f"{last(statement.selector)}.{statement.arg_name}"
+            _check_gates(statement, old)
         if old in NEW_NAMES:
             yield from _renamed(statement, old, NEW_NAMES[old])
         else:
             yield statement
 
 
+def _is_of_run(binding):
+    return (binding.location.filename or "").endswith(RUN_FILE)
+
+
+def _check_gates(binding, old):
+    """Raises a UserError if a run has gates that were no layers of their own."""
+    function = old.split(".")[0]
+    gates = function == "GatedMLP" and old in NEW_NAMES
+    names = [function, *map(last, names_in(binding.value))]
+    if _is_of_run(binding) and (gates or "SparseGatedMLP" in names):
+        raise UserError(
+            "this run of gMLP, aMLP or sMLP was written before 2026-11-25, when gates "
+            f"were no layers of their own{place_of(binding)}. It is not read. Read it "
+            "by the version that wrote it, or train anew."
+        )
+
+
+def _with_tables(statements):
+    """Yields statements with @table_task() for a run's task 'tsv_files'.
+
+    Until 2026-11-22 it read train.tsv, validation.tsv and test.tsv of a folder.
+    """
+    folder, task = os.environ.get("REMIXER_TF_TSV_DIR", "."), None
+    for statement in statements:
+        if not (isinstance(statement, BindingStatement) and _is_of_run(statement)):
+            yield statement
+        elif f"{last(statement.selector)}.{statement.arg_name}" == _FOLDER_OF_TABLES:
+            folder = statement.value or folder
+        elif statement.value == "tsv_files":
+            task = statement._replace(value=Name("@table_task()"))
+            yield task
+        else:
+            yield statement
+    if task is None:
+        return
+    files = {
+        split: os.path.join(folder, f"{split}.tsv{end}")
+        for split in ("train", "validation", "test")
+        for end in (".gz", "")
+        if os.path.exists(os.path.join(folder, f"{split}.tsv{end}"))
+    }
+    settings = {
+        "table_task.name": "tsv_files",
+        "table_task.files": files or {"train": os.path.join(folder, "train.tsv")},
+        "table_task.inputs": "{0}",
+        "table_task.targets": "{1}",
+        "table_task.rows": Name("@TableRows()"),
+        "table_task.shuffle_buffer_size": 10_000,
+        "TableRows.header": False,
+    }
+    for name, value in settings.items():
+        owner, parameter = name.split(".")
+        yield task._replace(scope="", selector=owner, arg_name=parameter, value=value)
+
+
 def _renamed(binding, old, new):
     """Yields the bindings that stand for one of an old name."""
     (function, _), place = old.split("."), place_of(binding)
-    # A gate of GatedMLP is a layer of its own, which an old file does not name.
-    is_run = (binding.location.filename or "").endswith(RUN_FILE)
-    if function == "GatedMLP" or not is_run:
+    if not _is_of_run(binding):
         what = f"is {new} now" if new else "is no longer there. Leave it out"
         raise UserError(f"{old} {what}{place}.")
     if new is None:

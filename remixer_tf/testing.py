@@ -662,7 +662,8 @@ class _ModelCheck:
         program = functools.partial(self._outputs, training=training)
         if compile:
             key = training, tuple(x.shape for x in batch.values())
-            program = self._programs.setdefault(key, compiled(program, self.model))
+            program = compiled(program, self.model, quickly=True)
+            program = self._programs.setdefault(key, program)
         with keras.StatelessScope(self.values), capture("losses", lambda *_: None):
             return [_array(y) for y in program(batch)]
 
@@ -921,13 +922,14 @@ def random_values(weights):
         yield weight, ops.convert_to_tensor(value.astype("float32"), weight.dtype)
 
 
-def compiled(function, layer=None):
+def compiled(function, layer=None, quickly=False):
     """Compiles on JAX what `function` makes of arrays; on TensorFlow, leaves it.
 
     Without jit, JAX compiles every operation by itself, once for each shape: a tiny
     model takes five times as long. The program reads the layer's variables as they are
     at each call, and assigns to them what it changed (the states of random numbers).
-    Without `layer`, these are those of `function`, a layer itself.
+    Without `layer`, these are those of `function`, a layer itself. `quickly` compiles
+    without most optimizations, for a program that runs once.
     """
     if keras.backend.backend() == "tensorflow":
         return function
@@ -935,7 +937,9 @@ def compiled(function, layer=None):
 
     layer = layer or function
 
-    @jax.jit
+    options = {"xla_backend_optimization_level": 0} if quickly else None
+
+    @functools.partial(jax.jit, compiler_options=options)
     def program(values, args, kwargs):
         states = zip(layer.variables, values, strict=True)
         with keras.StatelessScope(states) as scope:

@@ -114,8 +114,10 @@ def summary_writer(model_dir, name=""):
 
 
 def close_summaries(model_dir):
-    """Closes the writer of training's curves."""
-    _WRITERS.pop(os.path.join(model_dir, "tensorboard", "train", "")).close()
+    """Closes the writer of training's curves, if this process has one."""
+    writer = _WRITERS.pop(os.path.join(model_dir, "tensorboard", "train", ""), None)
+    if writer is not None:
+        writer.close()
 
 
 def _remove_summaries_after(model_dir, step):

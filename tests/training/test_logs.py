@@ -1,9 +1,13 @@
-"""What the log says of experts."""
+"""What the log says of experts, and who writes it."""
+
+import types
 
 import numpy as np
 import pytest
 
+from remixer_tf.engines.engine import Host
 from remixer_tf.training import logs, progress
+from tests.training import toy
 
 GOOD = {
     "loss": 0.0,
@@ -77,3 +81,15 @@ def test_the_log_line_shows_utilization_and_goodput(capsys):
     assert "goodput 87.5%" in (line := capsys.readouterr().out) and "MFU" not in line
     shown.report(6, values | {"model_flops_utilization": 0.4125})
     assert "MFU 41.2%  goodput 87.5%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_one_of_several_processes_writes_curves(tmp_path, index):
+    session = types.SimpleNamespace(
+        model_dir=str(tmp_path),
+        batches=types.SimpleNamespace(first=toy.make_batches(1)[0]),
+        engine=types.SimpleNamespace(host=Host(index, 2)),
+    )
+    with logs.Logging(session, None, None):
+        pass
+    assert bool(list(tmp_path.iterdir())) == (index == 0)

@@ -108,7 +108,7 @@ def summary_writer(model_dir, name=""):
     """
     # Below train, so that TensorBoard shows the run's hyperparameters next to it.
     folder = os.path.join(model_dir, "tensorboard", "train", name)
-    if folder not in _WRITERS:
+    if folder not in _WRITERS or not tf.io.gfile.isdir(folder):  # It was removed.
         _WRITERS[folder] = tf.summary.create_file_writer(folder)
     return _WRITERS[folder]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -49,6 +50,16 @@ def test_a_table_has_whole_names_and_no_markup(capsys, monkeypatch):
     rows = [line.split("│") for line in capsys.readouterr().out.splitlines()]
     first = "".join(row[1].strip() for row in rows if len(row) == 6)
     assert first == "".join(names)
+
+
+def test_a_folder_that_is_removed_and_made_again_gets_its_curves(tmp_path):
+    folder = tmp_path / "run"
+    result = {"task": "toy", "split": "dev", "step": 3, "metrics": {"loss": 1.0}}
+    for _ in range(2):
+        folder.mkdir()
+        write_result(str(folder), "loss", result)
+        assert len(list((folder / "tensorboard").rglob("*.tfevents.*"))) == 1
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -79,6 +79,7 @@ def write_caches(task, directory, num_shards=16, splits=None):
                 yield folder, split, source.stats(split)
             continue
         _check(subtask, splits)
+        described = describe_task(subtask)  # Reading may change what its source holds.
         with whole_folder(folder) as temporary:
             stats = {
                 split: _write_split(subtask, temporary, split, num_shards)
@@ -86,7 +87,7 @@ def write_caches(task, directory, num_shards=16, splits=None):
             }
             path = os.path.join(temporary, _VOCABULARIES)
             write_json(path, describe_vocabularies(subtask))
-            made_from = {"version": __version__, **to_json(describe_task(subtask))}
+            made_from = {"version": __version__, **to_json(described)}
             write_json(os.path.join(temporary, _TASK), made_from)
             write_checksums(temporary)
             write_whole(os.path.join(temporary, _COMPLETED), "\n")

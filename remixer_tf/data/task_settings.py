@@ -11,6 +11,7 @@ import functools
 import glob
 import hashlib
 import inspect
+import math
 import os
 import re
 import sys
@@ -136,14 +137,18 @@ def _describe(value, inside=()):
     inside = (*inside, id(value))
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, str) and len(value) <= _LONGEST:
         return _files_of_text(value) or value
     if isinstance(value, str) or _is_long(value):
         return hashlib.sha256(repr(value).encode()).hexdigest()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no NaN or infinity.
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return _describe(value.tolist(), inside)  # Its bytes are addresses.
     if isinstance(value, dict):
         return {str(name): _describe(x, inside) for name, x in value.items()}
     if isinstance(value, (list, tuple)):
@@ -261,8 +266,16 @@ def _code(code, doc=None):
         if isinstance(constant, types.CodeType):
             digest.update(_code(constant).encode())
         elif constant != doc:
-            digest.update(repr(constant).encode())
+            digest.update(_constant(constant).encode())
     return digest.hexdigest()[:16]
+
+
+def _constant(value):
+    """The text of a constant; of a set, which each process orders anew, sorted."""
+    if isinstance(value, (tuple, frozenset)):
+        parts = [*map(_constant, value)]
+        return repr(parts if isinstance(value, tuple) else sorted(parts))
+    return repr(value)
 
 
 def _owner(value):
@@ -300,18 +313,23 @@ def _files_of_text(text):
     """Returns the `Files` that a text names, or None."""
     if not {*text} & {*"./"} or {*text} & {*"\n\0{}"}:
         return None
+    if not re.search(r"\w", text):  # as "/" between words
+        return None
     try:
         place = locate(text)
-    except (UserError, OSError):
+        if "://" in place:
+            found = [x for x in tf.io.gfile.glob(place) if not tf.io.gfile.isdir(x)]
+        elif os.path.isdir(place):
+            return Files(text, _below(place)) if "/" in text else None
+        else:
+            found = [place] if os.path.isfile(place) else glob.glob(place)
+            found = [*filter(os.path.isfile, found)]
+    except (UserError, OSError, tf.errors.OpError):  # as of the address of a page
         return None
-    if "://" in place:
-        paths = tf.io.gfile.glob(place)
-    elif os.path.isdir(place):
-        return Files(text, _below(place)) if "/" in text else None
-    else:
-        paths = [place] if os.path.isfile(place) else sorted(glob.glob(place))
-    found = {os.path.basename(path): path for path in paths if os.path.isfile(path)}
-    return Files(text, found) if found else None
+    if not found:
+        return None
+    folder = os.path.commonpath([os.path.dirname(path) for path in found])
+    return Files(text, {os.path.relpath(x, folder or "."): x for x in sorted(found)})
 
 
 def _folder(folder):

@@ -12,10 +12,11 @@ import tensorflow as tf
 
 import remixer_tf
 from remixer_tf import configuration
+from remixer_tf.checkpoints.whole_folder import read_json, write_json, write_whole
 from remixer_tf.commands import run_command
 from remixer_tf.data import caching, pipeline
 from remixer_tf.data.lengths import LongExamples
-from remixer_tf.data.task_settings import describe_task, to_json
+from remixer_tf.data.task_settings import describe_task, differences, to_json
 from remixer_tf.errors import UserError
 from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.tables import TableRows, table_task
@@ -331,6 +332,70 @@ def test_what_a_process_has_read_does_not_count(cached_table, monkeypatch):
         assert len(list(task.source.get_dataset("train"))) == 1
         assert to_json(describe_task(task)) == before
         assert "a.txt" in json.dumps(before)
+
+
+def with_value(value):
+    """A task whose first step holds a value."""
+    source = seqio.FunctionDataSource(lambda split, shuffle_files: None, ["train"])
+    return seqio.Task(
+        "own",
+        source=source,
+        preprocessors=[lambda dataset: value, seqio.CacheDatasetPlaceholder()],
+        output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
+    )
+
+
+TWICE = {
+    # As sets of texts, these are in another order in each process.
+    "a set in a function": lambda i: eval(f"lambda x: x in {['{0, 8}', '{8, 0}'][i]}"),
+    "objects of NumPy": lambda i: np.array(["".join("ab"), 1.5], object),
+    "not finite": lambda i: [float("nan"), float("inf"), np.float32("-inf")],
+    "between words": lambda i: ["/", "./", "../.."],
+    "an address": lambda i: "https://example.com/words.txt",
+}
+
+
+@pytest.mark.parametrize("kind", TWICE)
+def test_a_task_equals_itself_in_another_process(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = (with_value(TWICE[kind](i)) for i in range(2))
+    path = str(tmp_path / "task.json")
+    write_json(path, to_json(describe_task(first)))
+    assert "contents" not in pathlib.Path(path).read_text()
+    assert [*differences(read_json(path), describe_task(second))] == []
+
+
+def test_files_of_equal_names_and_of_object_stores_are_compared(tmp_path):
+    ram = f"ram://{tmp_path}"
+    tf.io.gfile.makedirs(ram)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.txt").write_text("1")
+    write_whole(f"{ram}/x.txt", "1")
+    task = with_value([f"{tmp_path}/*/x.txt", f"{ram}/x.txt"])
+    saved = to_json(describe_task(task))
+    assert [*differences(saved, describe_task(task))] == []
+    (tmp_path / "a" / "x.txt").write_text("23")
+    write_whole(f"{ram}/x.txt", "23")
+    assert [*differences(saved, describe_task(task))] == [
+        f"{tmp_path}/a/x.txt has changed",
+        f"{ram}/x.txt has changed",
+    ]
+
+
+def test_what_a_source_keeps_when_it_is_read_does_not_count(tmp_path):
+    def make():
+        kept = {}
+
+        def dataset_fn(split, shuffle_files):
+            kept[split] = kept.get(split, ["a", "b"])
+            return tf.data.Dataset.from_tensor_slices({"targets": kept[split]})
+
+        task = make_own("")
+        return task.replace(source=seqio.FunctionDataSource(dataset_fn, ["train"]))
+
+    list(caching.write_caches(make(), str(tmp_path), 1))
+    caching.cached_task(make(), str(tmp_path))
 
 
 def count(directory):

@@ -9,6 +9,7 @@ import math
 import os
 import sys
 
+KEYS = ("time", "level", "message")  # of each line of JSON
 _state = {"quiet": False, "json": False}
 
 
@@ -105,34 +106,34 @@ def is_json():
     return _state["json"]
 
 
-def say(message, level="info", file=None, **fields):
+def say(message, level="info", file=None, fields=()):
     """Shows a line, unless `quiet` is on.
 
     Args:
         message: str.
         level: "info", "warning", "result" or "error". The last two are always shown.
         file: where it goes; None for standard output, of errors standard error.
-        **fields: numbers and strings for JSON alone. A number that is not finite is
-            null; arrays are left out.
+        fields: dictionary of numbers and strings for JSON alone. A number that is not
+            finite is null; arrays, and names of `KEYS`, are left out.
     """
     if _state["quiet"] and level not in ("error", "result"):
         return
     if file is None:
         file = sys.stderr if level == "error" else sys.stdout
     if _state["json"]:
-        message = as_json(message, level, **fields)
+        message = as_json(message, level, fields)
     elif level in ("warning", "error"):
         message = f"{level}: {message}"
     if file is not None:  # A program without a terminal may have no streams.
         print(message, file=Lasting(file), flush=True)
 
 
-def as_json(message, level="info", **fields):
+def as_json(message, level="info", fields=()):
     """Returns the line that `say` shows as JSON, a str."""
     now = datetime.datetime.now(datetime.UTC)
     line = {"time": now.isoformat(timespec="milliseconds"), "level": level}
     line["message"] = message
-    for name, value in fields.items():
+    for name, value in dict(fields).items():
         if not isinstance(value, (int, str)):
             with contextlib.suppress(TypeError, ValueError):  # an array
                 number = float(value)

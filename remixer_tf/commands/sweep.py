@@ -169,7 +169,8 @@ def _train_all(runs, at_once):
                 while waiting and len(live) < at_once:
                     run = waiting.popleft()
                     live[run.folder] = run, _start(run), time.monotonic()
-                    console.say(f"{names[run.folder]}: training", run=names[run.folder])
+                    name = names[run.folder]
+                    console.say(f"{name}: training", fields={"run": name})
                 time.sleep(_POLL_SECONDS)
                 for run, process, start in list(live.values()):
                     if process.poll() is None:

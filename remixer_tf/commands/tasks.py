@@ -36,4 +36,4 @@ def run(options):
             "`remixer_tf tasks` lists all."
         )
     for name in found:
-        console.say(name, "result", task=name)
+        console.say(name, "result", fields={"task": name})

@@ -188,8 +188,11 @@ def print_table(name, step, results):
     """Prints the splits of a task, {split: result}, next to each other."""
     if console.is_json():
         for split, result in results.items():
-            fields = {**result["metrics"], "step": step, "task": name, "split": split}
-            console.say(f"{name} {split} at step {step}", "result", **fields)
+            fields = {"step": step, "task": name, "split": split}
+            for metric, value in result["metrics"].items():
+                taken = metric in (*console.KEYS, *fields)
+                fields[f"{name}/{split}/{metric}" if taken else metric] = value
+            console.say(f"{name} {split} at step {step}", "result", fields=fields)
         return
     table = rich.table.Table(title=f"{name} at step {step}")
     table.add_column("metric", overflow="fold")  # Nothing is cut.

@@ -109,7 +109,7 @@ def write_perplexity(scores, num_bytes, output):
 def _row(format, values):
     """Returns {name: number} as a line of bytes, with tabs between or as JSON."""
     text = format % tuple(values.values())
-    line = console.as_json(text, "result", **values) if console.is_json() else text
+    line = console.as_json(text, "result", values) if console.is_json() else text
     return line.encode() + b"\n"
 
 

@@ -82,7 +82,7 @@ class Progress:
             seconds = (self._train_steps - step) / values["steps_per_second"]
             text += f"  {format_seconds(seconds)} left"
         fields = {**values, "step": step, "train_steps": self._train_steps}
-        console.say(f"step {step}/{self._train_steps}  {text}", **fields)
+        console.say(f"step {step}/{self._train_steps}  {text}", fields=fields)
 
 
 class Speed:

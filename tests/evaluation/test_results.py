@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from remixer_tf import console
 from remixer_tf.evaluation.results import (
     metrics_at,
     print_table,
@@ -50,6 +51,21 @@ def test_a_table_has_whole_names_and_no_markup(capsys, monkeypatch):
     rows = [line.split("│") for line in capsys.readouterr().out.splitlines()]
     first = "".join(row[1].strip() for row in rows if len(row) == 6)
     assert first == "".join(names)
+
+
+def test_lines_of_json_keep_metrics_of_every_name(capsys, monkeypatch):
+    monkeypatch.setitem(console._state, "json", True)
+    names = ("message", "level", "time", "file", "fields", "step", "task", "split")
+    print_table("toy", 3, {"dev": {"metrics": {name: 0.5 for name in names}}})
+    line = json.loads(capsys.readouterr().out)
+    free = ("file", "fields")
+    assert line.pop("time")
+    assert line == {
+        "message": "toy dev at step 3",
+        "level": "result",
+        **{"step": 3, "task": "toy", "split": "dev"},
+        **{name if name in free else f"toy/dev/{name}": 0.5 for name in names},
+    }
 
 
 def test_a_folder_that_is_removed_and_made_again_gets_its_curves(tmp_path):

@@ -41,7 +41,8 @@ def shell(monkeypatch, capsys, *arguments):
 
 def test_lines_of_json(capsys):
     console.configure(log="json")
-    console.say("step 1", step=1, loss=float("nan"), speed=2.5, unit="tokens")
+    values = {"step": 1, "loss": float("nan"), "speed": 2.5, "unit": "tokens"}
+    console.say("step 1", fields=values)
     logging.warning("%s is damaged", "a.txt")
     warnings.warn("a text is long", stacklevel=1)
     console.say("no such file", "error")
@@ -49,8 +50,8 @@ def test_lines_of_json(capsys):
     (line,) = map(json.loads, shown.out.splitlines())
     time = datetime.datetime.fromisoformat(line.pop("time"))
     assert abs(datetime.datetime.now(datetime.UTC) - time).total_seconds() < 60
-    values = {"step": 1, "loss": None, "speed": 2.5, "unit": "tokens"}
-    assert line == {"level": "info", "message": "step 1"} | values
+    expected = {"level": "info", "message": "step 1", **values, "loss": None}
+    assert line == expected
     damaged, long, error = map(json.loads, shown.err.splitlines())
     assert (damaged["level"], damaged["message"]) == ("warning", "a.txt is damaged")
     assert "a text is long" in long["message"] and long["level"] == "warning"
@@ -59,7 +60,7 @@ def test_lines_of_json(capsys):
 
 def test_quiet_shows_errors_and_results_alone(capsys):
     console.configure(quiet=True)
-    console.say("step 1", step=1)
+    console.say("step 1", fields={"step": 1})
     console.say("long lines", "warning")
     logging.warning("damaged")
     warnings.warn("a text is long", stacklevel=1)
@@ -67,7 +68,7 @@ def test_quiet_shows_errors_and_results_alone(capsys):
     console.say("no such file", "error")
     assert capsys.readouterr() == ("", "error: no such file\n")
     console.configure()
-    console.say("step 1", step=1)
+    console.say("step 1", fields={"step": 1})
     console.say("long lines", "warning")
     assert capsys.readouterr().out == "step 1\nwarning: long lines\n"
 

@@ -5,11 +5,11 @@
 - eval/<task>/<split>/<step>/scores.jsonl: the likelihood of each target
 - eval/<task>/<split>/<step>/score.json: metrics of these scores
 - eval/<task>/<split>/<step>/loss.json: loss with the targets given
-- tensorboard/train/eval_<task>_<split>: numbers, and the first examples
+- tensorboard/train/eval/<task>/<split>: numbers, and the first examples
 
 A number that is not finite is null in these files, and is read as NaN.
 
-An evaluation with a name writes to eval/<name>/<task> and eval_<name>_<task>_<split>.
+An evaluation with a name writes to eval/<name>/<task>, below tensorboard/train too.
 """
 
 import contextlib
@@ -61,8 +61,8 @@ def write_result(model_dir, kind, result, examples=None):
     `write_examples`.
     """
     with _writing(model_dir, result) as folder:
-        name = "_".join(["eval", *result_names(result)]).replace("/", "_")
-        writer = summary_writer(model_dir, name)
+        curves = os.path.join("eval", *result_names(result))
+        writer = summary_writer(model_dir, curves)
         with writer.as_default(result["step"]):
             for name, value in result["metrics"].items():
                 if not isinstance(value, str):

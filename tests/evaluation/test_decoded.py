@@ -44,7 +44,7 @@ def test_metrics_and_files(tmp_path, capsys):
         }
         for text, target in DEV
     ]
-    (events,) = (tmp_path / "tensorboard" / "train" / "eval_toy_dev").iterdir()
+    (events,) = (tmp_path / "tensorboard" / "train" / "eval/toy/dev").iterdir()
     scalars = {
         (value.tag, event.step): float(tf.make_ndarray(value.tensor))
         for event in tf.compat.v1.train.summary_iterator(str(events))

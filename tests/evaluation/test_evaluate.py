@@ -261,7 +261,7 @@ def test_results_of_training(tmp_path):
     assert evaluation.count == 0 and results["toy"]["dev"]["step"] == 8
 
     # One file of events for the results of a process, and TensorBoard's own reading.
-    folder = tmp_path / "tensorboard" / "train" / "eval_toy_dev"
+    folder = tmp_path / "tensorboard" / "train" / "eval/toy/dev"
     assert len(list(folder.iterdir())) == 1
     multiplexer = plugin_event_multiplexer.EventMultiplexer()
     multiplexer.AddRunsFromDirectory(str(tmp_path / "tensorboard"))
@@ -274,7 +274,7 @@ def test_results_of_training(tmp_path):
     )
     assert [hparam.name for hparam in experiment.hparam_infos] == ["rate"]
     metrics = {(info.name.group, info.name.tag) for info in experiment.metric_infos}
-    assert {("", "loss"), ("eval_toy_dev", "eval/em")} <= metrics
+    assert {("", "loss"), ("eval/toy/dev", "eval/em")} <= metrics
 
 
 def test_each_checkpoint_is_scored_as_it_appears(tmp_path, monkeypatch):
@@ -329,8 +329,10 @@ def test_two_evaluations_of_a_split(tmp_path):
         evaluation.run(str(tmp_path), engine, 3)
     assert [r["metrics"]["em"] for r in read_results(str(tmp_path))] == [1.0, 0.6]
     assert (tmp_path / "eval" / "part" / "toy" / "dev" / "3").is_dir()
-    folders = sorted(p.name for p in (tmp_path / "tensorboard" / "train").iterdir())
-    assert folders == ["eval_part_toy_dev", "eval_toy_dev"]
+    curves = tmp_path / "tensorboard" / "train" / "eval"
+    files = sorted(curves.rglob("*.tfevents.*"))
+    folders = [str(file.parent.relative_to(curves)) for file in files]
+    assert folders == ["part/toy/dev", "toy/dev"]
     for metric, value in {"toy/dev/em": 0.6, "part/toy/dev/em": 1.0}.items():
         best = Best(metric).find(str(tmp_path), [full, part], engine.model, 3)
         assert best == (3, value, False)
@@ -375,7 +377,7 @@ def test_examples_in_tensorboard(tmp_path):
     result = evaluation.run(str(tmp_path), shift_engine(0.0), 7)["toy"]["dev"]
     assert (result["metrics"]["em"], result["examples"]) == (0.5, 2)
     texts = []
-    for path in (tmp_path / "tensorboard" / "train" / "eval_toy_dev").iterdir():
+    for path in (tmp_path / "tensorboard" / "train" / "eval/toy/dev").iterdir():
         for record in tf.data.TFRecordDataset(str(path)):
             for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
                 if "examples" in value.tag:

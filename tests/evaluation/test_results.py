@@ -78,6 +78,18 @@ def test_a_folder_that_is_removed_and_made_again_gets_its_curves(tmp_path):
         shutil.rmtree(folder)
 
 
+def test_names_with_the_same_letters_have_curves_of_their_own(tmp_path):
+    for name, task, split in (
+        ("", "a_b", "dev"),
+        ("a", "b", "dev"),
+        ("", "a", "b_dev"),
+    ):
+        names = {"evaluation": name, "task": task, "split": split}
+        result = {**names, "step": 3, "metrics": {"loss": 1.0}}
+        write_result(str(tmp_path), "loss", result)
+    assert len(list((tmp_path / "tensorboard").rglob("*.tfevents.*"))) == 3
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_does_not_have(tmp_path, value):
     result = {"task": "toy", "split": "dev", "step": 3}

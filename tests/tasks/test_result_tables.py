@@ -109,11 +109,8 @@ def test_best_reads_the_average(tmp_path):
         {"toy_average": 0.8},
         {"toy_average": 0.0},
     ]
-    assert sorted(os.listdir(tmp_path / "tensorboard" / "train")) == [
-        "eval_toy_2_dev",
-        "eval_toy_5_dev",
-        "eval_toy_both_dev",
-    ]
+    curves = tmp_path / "tensorboard" / "train" / "eval"
+    assert sorted(os.listdir(curves)) == ["toy_2", "toy_5", "toy_both"]
     best = Best("toy_both/dev/toy_average")
     best.check([evaluation])
     assert best.find(str(tmp_path), [evaluation], engine.model, 4)[:2] == (3, 0.8)

@@ -693,7 +693,7 @@ def test_tensorboard_shows_each_step_once_after_going_back(tmp_path):
     folder = tmp_path / "tensorboard" / "train"
     for path, tag, steps in (
         (folder, "loss", [2, 4, 6, 8]),
-        (folder / "eval_toy_dev", "eval/loss", [4, 8]),
+        (folder / "eval/toy/dev", "eval/loss", [4, 8]),
     ):
         read = reader.EventAccumulator(str(path)).Reload()
         assert [event.step for event in read.Tensors(tag)] == steps

@@ -25,6 +25,7 @@ import numpy as np
 from remixer_tf.errors import UserError
 
 _NUMBERS = "bcdeEfFgGnoxX%"  # the last letter of Python's formats for numbers
+_DATE = re.compile("%[A-Za-z]")  # a part of Python's formats for dates and times
 
 
 def cell_text(value, spec=""):
@@ -74,15 +75,20 @@ def _without_nan(value):
 
 
 def _formatted(value, spec):
-    if isinstance(value, (list, tuple, dict)):
+    number = spec[-1] in _NUMBERS
+    texts = (list, tuple, dict) if number else (bool, list, tuple, dict)
+    if isinstance(value, texts):
         value = _plain(value)
     kinds = [_same, _whole]
     if isinstance(value, str):
-        number = spec[-1] in _NUMBERS
         kinds = [*[_same] * (not number), int, _finite, datetime.datetime.fromisoformat]
     for kind in kinds:
         try:
-            return format(kind(value), spec)
+            read = kind(value)
+            # A date writes any other format as it stands.
+            if hasattr(read, "strftime") and not _DATE.search(spec):
+                continue
+            return format(read, spec)
         except (ValueError, TypeError, OverflowError):
             continue
     raise UserError(f"a value that the format {spec!r} cannot write")

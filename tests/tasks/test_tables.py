@@ -325,6 +325,9 @@ def test_formats_of_templates(tmp_path, name):
         ("7", "03d", "007"), ("abc", ".2", "ab"), ("2024-05-01", "%d.%m", "01.05"),
         ("2024-05-01", "%d", "01"), ("7.5", "d", None), ("abc", ".1f", None),
         ("nan", ".1f", None), (3.0, "d", "3"), (3.5, "d", None), ([1], ">5", "  [1]"),
+        ("2024-05-01", ".2f", None), ("2024-05-01", ".1%", None),
+        (dt.date(2024, 5, 1), ".1f", None), (True, ">5", " true"),
+        (True, "d", "1"),
     ],
 )  # fmt: skip
 def test_a_text_in_a_format_of_numbers_or_dates(text, spec, expected):

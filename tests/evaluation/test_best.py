@@ -9,6 +9,7 @@ from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.evaluation.best import Best
 from remixer_tf.evaluation.loss import LossEvaluation
 from remixer_tf.evaluation.results import write_result
+from remixer_tf.evaluation.scored import ScoredEvaluation
 from remixer_tf.run import Run
 from remixer_tf.tasks.text_metrics import accuracy
 from tests.data.toy_tasks import toy_task
@@ -155,6 +156,18 @@ def test_a_metric_has_one_name_and_a_name_one_metric(tmp_path):
     write_result(folder, "score", {**result, "metrics": {"accuracy": 50.0}})
     with pytest.raises(ValueError, match="score.json of step 5 both give toy/dev/acc"):
         answers.check(folder, [loss, answers])
+
+
+def test_metrics_that_cannot_be_tried_are_no_reason_to_refuse(tmp_path):
+    def answers(targets, predictions):
+        raise ValueError("too few")
+
+    def likelihood(targets, scores):
+        raise ValueError("too few")
+
+    task = toy_task({"dev": DEV}, metric_fns=[answers, likelihood])
+    both = [decoded(task), ScoredEvaluation(task, feature_lengths=LENGTHS)]
+    both[1].check(str(tmp_path), both)
 
 
 def test_values_of_two_evaluations_are_never_compared():

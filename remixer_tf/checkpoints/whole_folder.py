@@ -84,12 +84,14 @@ def whole_file(path):
         if os.path.exists(path) and not os.path.isfile(path):
             yield path
             return
-    temporary = temporary_name(path)
+    temporary, mode = temporary_name(path), None
     try:
         if local and os.path.exists(path):
+            mode = _mode(path)  # Perhaps nobody may write to it.
             os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
-            _set_mode(temporary, _mode(path))
         yield temporary
+        if mode is not None:
+            _set_mode(temporary, mode)
         if local:
             os.replace(temporary, path)
         else:

@@ -108,6 +108,17 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, small_files):
     assert path.read_text() == "before" and os.listdir(tmp_path) == ["file"]
 
 
+def test_a_file_that_nobody_may_write_to_is_replaced(tmp_path):
+    """As by `mv -f`: a copy of a run may have such files."""
+    path = tmp_path / "file"
+    write_whole(path, "before")
+    os.chmod(path, 0o444)
+    with whole_file(path) as place:
+        assert os.stat(place).st_mode & 0o777 == 0o600
+        open(place, "w").write("after")
+    assert path.read_text() == "after" and os.stat(path).st_mode & 0o777 == 0o444
+
+
 def test_a_link_stays_and_a_device_is_written(tmp_path):
     (tmp_path / "link").symlink_to("file")
     write_whole(tmp_path / "link", b"new")

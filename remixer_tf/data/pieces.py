@@ -15,20 +15,29 @@ class SentencePieceVocabulary(seqio.SentencePieceVocabulary):
     """
 
     def _encode(self, s):
-        if self.extra_ids:
-            s = re.sub(_sentinels(self.extra_ids), r" \g<0> ", s)
+        for pattern in _touching(self.extra_ids):
+            s = re.sub(pattern, r"\1 \2", s)
         return super()._encode(s)
 
     def _encode_tf(self, s):
         return super()._encode_tf(self.cut_at_sentinels(s))
 
     def cut_at_sentinels(self, texts):
-        """Strings with a blank before and after each sentinel."""
-        if not self.extra_ids:
-            return texts
-        return tf.strings.regex_replace(texts, _sentinels(self.extra_ids), r" \0 ")
+        """Strings with a blank between each sentinel and what touches it."""
+        for pattern in _touching(self.extra_ids):
+            texts = tf.strings.regex_replace(texts, pattern, r"\1 \2")
+        return texts
 
 
 @functools.cache
-def _sentinels(extra_ids):
-    return f"<extra_id_(?:{'|'.join(map(str, range(extra_ids)))})>"
+def _touching(extra_ids):
+    """Patterns of a sentinel and what follows, or precedes, it without a blank.
+
+    A vocabulary may keep every blank, so that one more would be one more piece.
+    """
+    if not extra_ids:
+        return ()
+    sentinel = f"(<extra_id_(?:{'|'.join(map(str, range(extra_ids)))})>)"
+    follows, precedes = f"{sentinel}([^ ])", f"([^ ]){sentinel}"
+    # Twice: a match takes the first character of the next sentinel.
+    return follows, follows, precedes

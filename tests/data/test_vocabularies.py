@@ -123,6 +123,28 @@ def test_sentinels_in_texts_are_those_of_transformers(tmp_path, through_codec):
     assert vocabulary.decode([last, last - 1]) == "<extra_id_0> <extra_id_1>"
 
 
+def test_sentinels_add_no_blank_that_a_vocabulary_keeps(tmp_path):
+    """Sentinels between blanks have seqio's ids, and others those with blanks."""
+    path, model = str(tmp_path / "m.model"), io.BytesIO()
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS),
+        model_writer=model,
+        vocab_size=24,
+        remove_extra_whitespaces=False,
+        minloglevel=1,
+        **ids,
+    )
+    (tmp_path / "m.model").write_bytes(model.getvalue())
+    vocabulary = sentencepiece_vocabulary(path, extra_ids=3)
+    seqios = seqio.SentencePieceVocabulary(path, extra_ids=3)
+    spaced = "<extra_id_0> a <extra_id_1> <extra_id_2> girl <extra_id_0>"
+    tight = "<extra_id_0>a<extra_id_1><extra_id_2>girl<extra_id_0>"
+    for text in (spaced, tight):
+        assert vocabulary.encode(text) == seqios.encode(spaced)
+        assert vocabulary.encode_tf(text).numpy().tolist() == seqios.encode(spaced)
+
+
 def test_a_dry_run_keeps_no_vocabulary(tmp_path):
     def train():
         path = str(tmp_path / "new" / "words.model")

@@ -23,6 +23,8 @@ _ACTIVATIONS = {
 }
 # Arguments of timm's models that arrays have too.
 _SIZES = ("num_classes", "img_size", "in_chans", "patch_size", "num_blocks")
+# Fields of config.json that are not of the images and their classes.
+_OF_MODEL = ("architecture", "global_pool", "model_args", "num_classes", "num_features")
 
 
 def read_timm(folder):
@@ -57,7 +59,10 @@ def read_timm(folder):
     sizes = dict(zip(_SIZES, sizes, strict=True)) | {"embed_dim": d_model}
     activation = _activation(folder, config.get("model_args"), sizes)
     check_fields(config, num_classes=num_classes, global_pool="avg")
-    cfg = folder.fields("pretrained_cfg in config.json", config.get("pretrained_cfg"))
+    cfg = config.get("pretrained_cfg")
+    if "pretrained_cfg" not in config:  # timm's first form of the file
+        cfg = {name: config.get(name) for name in config if name not in _OF_MODEL}
+    cfg = folder.fields("pretrained_cfg in config.json", cfg)
     bindings = {
         "IMAGE_SIZE": image_size,
         "PATCH_SIZE": patch_size,
@@ -112,7 +117,8 @@ def _activation(folder, model_args, sizes):
 
 def _class_names(config, cfg, number):
     """The names of the classes, a tuple of str, or ()."""
-    names = config.get("label_names") or cfg.get("label_names") or ()
+    places = (config, "label_names"), (cfg, "label_names"), (cfg, "labels")
+    names = next((x for fields, name in places if (x := fields.get(name))), ())
     check_fields(config, label_offset=0)
     check_fields(cfg, label_offset=0)
     if isinstance(names, dict):

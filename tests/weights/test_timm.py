@@ -189,3 +189,17 @@ def test_settings_that_change_nothing_are_named_once(tmp_path):
     assert (
         found == "other in config.json, new in pretrained_cfg in config.json, more.json"
     )
+
+
+def test_the_first_form_of_the_file(tmp_path):
+    """All fields in one object, as timm's `_parse_model_cfg` reads it."""
+    names = [f"class {i}" for i in range(7)]
+    fields = {"mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bilinear"}
+    fields |= {"labels": names, "num_classes": 7, "url": "x", "first_conv": "stem.proj"}
+    write(tmp_path, "mixer_b16_224", made_up_weights(gmlp=False), **fields, new=1)
+    source = read_source(str(tmp_path))
+    assert source.bindings["normalize.std"] == (255.0,) * 3
+    assert source.bindings["resize_and_center_crop.method"] == "bilinear"
+    assert source.bindings["image_to_class.classes"] == tuple(names)
+    (line,) = source.remarks()
+    assert line.endswith(": new in pretrained_cfg in config.json")

@@ -18,7 +18,7 @@ _DTYPES = {"BF16", "F16", "F32", "F64", "BOOL"}
 _DTYPES |= {f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)}
 # DataParallel's, torch.compile's, and that of a merged model of PEFT.
 _WRAPPERS = re.compile(r"((module|_orig_mod|base_model\.model)\.)*")
-_PEFT = re.compile(r"lora_|\.(base_layer|modules_to_save|original_module)\.")
+_PEFT = re.compile(r"\.lora_|\.(base_layer|modules_to_save|original_module)\.")
 MERGE_ADAPTERS = (
     "Merge them into their model: peft's merge_and_unload(), then save_pretrained(NEW)."
 )

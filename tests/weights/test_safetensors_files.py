@@ -52,6 +52,11 @@ def test_what_a_wrapper_set_before_all_names(tmp_path, prefix):
     assert _read(tmp_path).keys() == arrays.keys()
 
 
+def test_a_layer_of_a_users_own_is_no_adapter_by_its_name(tmp_path):
+    _write(tmp_path, {"model.safetensors": {"encoder/flora_gate/kernel": ONE}})
+    assert _read(tmp_path).keys() == {"encoder/flora_gate/kernel"}
+
+
 @pytest.mark.parametrize(
     "files, index, message",
     [

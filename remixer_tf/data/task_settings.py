@@ -242,7 +242,8 @@ def _referred(function, parts):
 
     It may name a module, and what the module has.
     """
-    names = _names_in(function.__code__)
+    # A module's own, as __file__, say where it is.
+    names = {x for x in _names_in(function.__code__) if not x.startswith("__")}
     found = {k: x for k, x in function.__globals__.items() if k in names}
     for module in (*found.values(), *parts.values()):
         if isinstance(module, types.ModuleType) and _owner(module) != "library":

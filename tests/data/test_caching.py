@@ -351,6 +351,7 @@ TWICE = {
     "objects of NumPy": lambda i: np.array(["".join("ab"), 1.5], object),
     "not finite": lambda i: [float("nan"), float("inf"), np.float32("-inf")],
     "between words": lambda i: ["/", "./", "../.."],
+    "its own file": lambda i: lambda: __file__,
     "an address": lambda i: "https://example.com/words.txt",
 }
 

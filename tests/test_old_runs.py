@@ -61,6 +61,10 @@ def test_an_old_run_answers_evaluates_and_resumes_as_it_did(run, capsys):
     answers = loaded.generate(expected["questions"], max_length=8)
     assert answers == expected["answers"]
     gin.clear_config()
+    for export in pathlib.Path(name).glob("safetensors/*"):
+        loaded = rt.load(str(export))
+        assert loaded.generate(expected["questions"], max_length=8) == answers
+        gin.clear_config()
 
     loss = ["--gin.evaluate.evaluations=[@LossEvaluation()]"]
     loss += ["--gin.LossEvaluation.batch_size=4", "--gin.LossEvaluation.max_examples=8"]

@@ -303,9 +303,10 @@ def each_hypothesis(context, rows):
         return context
     names = ("encoded", "encoded_mask", "encoded_segment_ids")
     tensors = {name: getattr(context, name) for name in names}
-    number = rows // examples
-    # At least one: `grow_cache` asks for a single row.
-    number = max(number, 1) if isinstance(number, int) else ops.maximum(number, 1)
+    known = isinstance(examples, int) and isinstance(rows, int)
+    maximum = max if known else ops.maximum
+    # A batch may have no examples, and `grow_cache` asks for a single row.
+    number = maximum(rows // maximum(examples, 1), 1)
     return context._replace(
         **{
             name: ops.repeat(x, number, axis=0)

@@ -6,6 +6,7 @@ the answer. It is wrong where a hypothesis reads what another one wrote.
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -14,6 +15,7 @@ from remixer_tf.decoding import T5Rules, beam_search, sample
 from remixer_tf.layers import (
     BertSelfAttention,
     BlockTokenMLP,
+    Context,
     CrossAttention,
     GatedMLP,
     LengthMixing,
@@ -25,7 +27,7 @@ from remixer_tf.layers import (
     Sublayer,
     TinyAttention,
 )
-from remixer_tf.layers.base import reorders_cache
+from remixer_tf.layers.base import each_hypothesis, reorders_cache
 from remixer_tf.models import Block, DecoderOnly, EncoderDecoder, TransformerStack
 from tests.compiled import compiled
 from tests.decoding import test_own_steps
@@ -220,3 +222,18 @@ def test_a_cache_without_rows_is_told():
     batch = {"encoder_input_tokens": np.ones((2, 1), "int32")}
     with pytest.raises(ValueError, match=r"\(1,\) for 6 rows. Return such tensors"):
         beam_search(model, batch, 2, T5Rules(), beams=3)
+
+
+def test_no_examples_have_no_hypotheses():
+    """A request may have no rows; `grow_cache` asks for a single one."""
+
+    def rows_of(encoded, rows):
+        return ops.shape(each_hypothesis(Context(encoded=encoded), rows).encoded)[0]
+
+    assert rows_of(ops.zeros((0, 4, D_MODEL)), 1) == 0
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        spec = tf.TensorSpec([None, 4, D_MODEL])
+        count = tf.function(lambda x: rows_of(x, 3 * ops.shape(x)[0]), [spec])
+        assert [int(count(tf.zeros([n, 4, D_MODEL]))) for n in (0, 2)] == [0, 6]

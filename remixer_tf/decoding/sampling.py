@@ -62,6 +62,7 @@ class Sampling:
         warmth, top_p = column(own.temperature, 2), column(own.top_p, 2)
         if "temperature" in batch:
             scaled = logits / ops.maximum(warmth, COLDEST)
+            uniform = ops.where(warmth > 0, uniform, 0.0)  # the first of equal ones
         else:
             scaled = logits / max(warmth, COLDEST)
         ids = None  # The vocabulary is sorted only if need be.
@@ -86,11 +87,7 @@ class Sampling:
         chosen = ops.argmax(passed, axis=-1)
         if ids is not None:
             chosen = ops.take_along_axis(ids, chosen[..., None], axis=-1)[..., 0]
-        chosen = ops.cast(chosen, "int32")
-        if "temperature" in batch:
-            cold = ops.equal(own.temperature, 0)[:, None]
-            chosen = ops.where(cold, largest(logits), chosen)
-        return chosen
+        return ops.cast(chosen, "int32")
 
 
 def sample(

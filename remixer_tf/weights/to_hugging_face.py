@@ -3,12 +3,11 @@
 import functools
 import json
 import os
-import shutil
 
 import numpy as np
 import seqio
 
-from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
+from remixer_tf.checkpoints.whole_folder import check_absent, copy_file, whole_folder
 from remixer_tf.data.pieces import SentencePieceVocabulary
 from remixer_tf.data.published_vocabulary import PublishedVocabulary
 from remixer_tf.errors import UserError
@@ -67,7 +66,7 @@ def export_hugging_face(model, task, folder, generation=None):
         if isinstance(vocabulary, seqio.SentencePieceVocabulary):
             file = vocabulary.sentencepiece_model_file
             name = "tokenizer.json" if file.endswith(".json") else "spiece.model"
-            shutil.copyfile(file, os.path.join(place, name))
+            copy_file(file, os.path.join(place, name))
     return folder
 
 

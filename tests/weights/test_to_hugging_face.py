@@ -5,9 +5,13 @@ import resource
 
 import numpy as np
 import pytest
+import seqio
 from safetensors.numpy import load_file
 
 from remixer_tf import configuration
+from remixer_tf.checkpoints.whole_folder import write_whole
+from remixer_tf.data.vocabularies import sentencepiece_vocabulary
+from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.weights.to_hugging_face import export_hugging_face, t5_config
 from tests.data.toy_tasks import toy_task
 from tests.models.tiny import tiny_decoder, tiny_model
@@ -62,6 +66,19 @@ def test_what_enable_lora_added_is_merged(tmp_path):
     name = "encoder.block.0.layer.0.SelfAttention.q.weight"
     np.testing.assert_allclose(found[name].T, layer.kernel, rtol=1e-5, atol=1e-6)
     assert not any("lora" in name for name in found)
+
+
+@pytest.mark.slow
+def test_the_vocabulary_of_an_object_store(tmp_path):
+    words, ram = str(tmp_path / "words.model"), f"ram://{tmp_path}/words.model"
+    train_vocabulary(["the girl saw a dog"], words, model_type="word")
+    write_whole(ram, (tmp_path / "words.model").read_bytes())
+    feature = seqio.Feature(sentencepiece_vocabulary(ram))
+    task = toy_task({"dev": []})
+    task.output_features.update(inputs=feature, targets=feature)
+    folder = export_hugging_face(tiny_model("t5_1_1"), task, str(tmp_path / "1"))
+    copy = tmp_path / "1" / "spiece.model"
+    assert folder and copy.read_bytes() == (tmp_path / "words.model").read_bytes()
 
 
 def test_a_language_model_is_refused():

@@ -45,7 +45,6 @@ _OURS = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-_MOST_TOKENS = 2**16
 
 
 def add_embedding(folder, source, lower_case=False):
@@ -185,9 +184,9 @@ def _pooling(config):
         )
     for mode in modes:
         word({"pooling_mode": mode}, "pooling_mode", None, [*_FLAGS.values()])
-    if unknown := [x for x in config if x.startswith("pooling_mode_") and config[x]]:
-        if wrong := [name for name in unknown if name not in _FLAGS]:
-            raise UserError(f"{wrong[0]} is a pooling that is not known here.")
+    others = [x for x in config if x.startswith("pooling_mode_") and x not in _FLAGS]
+    if unknown := [name for name in others if config[name]]:
+        raise UserError(f"{unknown[0]} is a pooling that is not known here.")
     return tuple(modes)
 
 

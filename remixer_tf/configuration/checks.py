@@ -35,6 +35,8 @@ _GIVEN = {
     "sublayers": ["layer"],
     "transforms[]": ["image", "seeds"],
 }
+# Arguments that parts of this package give by name to what they call.
+_BY_NAME = {"causal", "dtype", "name", "seed", "shard_info", "steps_per_call"}
 
 
 def check_order(bindings):
@@ -314,6 +316,7 @@ def _check_has_values(used, key, owner, place):
             given = _GIVEN.get(place, [])
         else:  # A user's own part may call it with anything.
             return
+        needed = [name for name in needed if name not in _BY_NAME]
     if not {*given} <= {*needed}:  # They are given by their places.
         given = needed[: len(given)]
     bound = gin.get_bindings("/".join(key), resolve_references=False)

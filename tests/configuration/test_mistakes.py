@@ -2,6 +2,7 @@
 
 import os
 
+import gin
 import keras
 import pytest
 
@@ -139,6 +140,29 @@ def test_of_an_argument_without_a_value(bindings, used, missing):
 def test_of_nothing(bindings):
     files = [REMIXER, "--gin_file=runs/mini_cogs.gin", *BYTES]
     read([*files, *(f"--gin.{binding}" for binding in bindings)])
+
+
+def test_what_a_part_is_given_by_name_needs_no_value():
+    """The names are those of the guides, for datasets, stacks, layers and norms."""
+
+    @gin.register(module="tests.by_name")
+    def own_data(seed, steps_per_call, shard_info):
+        return None
+
+    @gin.register(module="tests.by_name")
+    def own_stack(name, dtype, causal):
+        return None
+
+    @gin.register(module="tests.by_name")
+    def own_layer(name, dtype, width):
+        return None
+
+    bindings = ["train.dataset=@own_data", "EncoderDecoder.encoder=@own_stack"]
+    bindings += ["TransformerStack.norm=@own_layer", LAYER + "@own_layer}"]
+    files = [REMIXER, "--gin_file=runs/mini_cogs.gin", *BYTES]
+    arguments = [*files, *(f"--gin.{binding}" for binding in bindings)]
+    read([*arguments, "--gin.own_layer.width=8"])
+    assert "own_layer.width. Set it with" in message_of(read, arguments)
 
 
 @pytest.mark.parametrize("closing", ["", "]" * 5000])

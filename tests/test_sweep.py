@@ -163,6 +163,7 @@ def test_ctrl_c_saves_the_runs_and_the_next_sweep_resumes(stand_in):
     assert len(list(stand_in.glob("*/train_summary.json"))) == 2
 
 
+@pytest.mark.slow
 def test_runs_end_with_a_sweep_that_is_killed(tmp_path):
     """SIGKILL leaves a sweep no time to end them."""
     run = tmp_path / "python"

@@ -3,8 +3,6 @@
 import os
 import re
 
-import tensorflow as tf
-
 from remixer_tf import __version__
 from remixer_tf.errors import UserError
 
@@ -16,6 +14,8 @@ def written_by(model_dir):
 
     Versions before 2026-11-26 wrote none.
     """
+    import tensorflow as tf  # not for a command's --help
+
     path = os.path.join(model_dir, "operative_config.gin")
     if not tf.io.gfile.exists(path):
         return None

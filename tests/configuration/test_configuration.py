@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import runtime_version
 
-from remixer_tf import configuration
+from remixer_tf import __version__, configuration
 from remixer_tf.commands import errors_in_one_line, run_command
 
 MODEL = "models/t5_1_1_tiny.gin"
@@ -375,9 +375,11 @@ def test_what_was_given_is_written_alone_and_in_order():
     assert "end_learning_rate" in configuration.configuration_str()
     text = configuration.configuration_str(defaults=False)
     assert "end_learning_rate" not in text
-    lines = text.splitlines()
+    first, *lines = text.splitlines()
+    assert first == f"# Written by remixer_tf {__version__}."
     assert lines == [line for line in lines if not line or " = " in line]
-    assert [line.partition(" ")[0] for line in lines[:2]] == ["BATCH_SIZE", "CACHE_DIR"]
+    names = [line.partition(" ")[0] for line in lines if line]
+    assert names[:2] == ["BATCH_SIZE", "CACHE_DIR"]
     gin.clear_config()
     gin.parse_config(text)
     assert configuration.configuration_str(defaults=False) == text

@@ -209,6 +209,7 @@ def test_closed_streams_are_opened_before_files_take_their_numbers(tmp_path, clo
     assert done.stdout == (b"" if " >&-" in f" {closed}" else b"\xff\n")
 
 
+@pytest.mark.slow
 def test_a_mistake_has_its_exit_code_without_any_stream():
     command = f"{shlex.quote(sys.executable)} -m remixer_tf zzz <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 2

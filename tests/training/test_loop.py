@@ -614,6 +614,8 @@ def test_a_signal_ends_the_run_at_once_and_nothing_is_lost(
     else:
         options["evaluations"] = [Evaluation()]
     numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     handlers = [*map(signal.getsignal, numbers)]
     ends = KeyboardInterrupt if number == signal.SIGINT else SystemExit
     with pytest.raises(ends) as exit_:

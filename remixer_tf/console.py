@@ -98,7 +98,8 @@ def configure(quiet=False, log="text"):
 
 def draws():
     """Returns whether progress bars may be drawn: on a terminal, as text."""
-    return sys.stdout.isatty() and not any(_state.values())
+    shown = sys.stdout is not None and sys.stdout.isatty()
+    return shown and not any(_state.values())
 
 
 def is_json():

@@ -243,6 +243,7 @@ def test_a_program_may_have_no_streams(monkeypatch):
         monkeypatch.setattr(sys, name, None)
     console.say("a line")
     console.say("a mistake", "error")
+    assert not console.draws()
 
 
 def test_paths_that_are_not_utf_8_are_one_line(monkeypatch, capsys):

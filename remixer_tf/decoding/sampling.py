@@ -12,9 +12,10 @@ from remixer_tf.errors import check_integers, check_numbers, check_range
 from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.base import softmax
 
-# Below it the likeliest tokens have all of the probability, and logits that are divided
-# by it are finite.
-COLDEST = 1e-30
+# Below it the likeliest token is taken. Logits over it differ by no more than float32
+# can tell, and XLA, which multiplies by the inverse, would round to more than exp takes.
+COLDEST = 1e-6
+_FROZEN = 1e-30  # Logits over it are finite, and all but the largest have no chance.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Sampling:
     `top_p` of what is left (Holtzman et al. 2020, section 3.1).
 
     Args:
-        temperature: float, at least 0; at 0 the likeliest token is taken.
+        temperature: float, at least 0; below 1e-6 the likeliest token is taken.
         top_k: int, at least 1; None for all tokens.
         top_p: float in (0, 1]; 1 for all tokens.
 
@@ -57,14 +58,15 @@ class Sampling:
             int32 `[batch, beams]`.
         """
         own = with_rows(self, batch)
-        if "temperature" not in batch and self.temperature == 0:
+        if "temperature" not in batch and self.temperature < COLDEST:
             return largest(logits)
         warmth, top_p = column(own.temperature, 2), column(own.top_p, 2)
         if "temperature" in batch:
-            scaled = logits / ops.maximum(warmth, COLDEST)
-            uniform = ops.where(warmth > 0, uniform, 0.0)  # the first of equal ones
+            cold = warmth < COLDEST
+            scaled = logits / ops.where(cold, _FROZEN, warmth)
+            uniform = ops.where(cold, 0.0, uniform)  # the first of equal ones
         else:
-            scaled = logits / max(warmth, COLDEST)
+            scaled = logits / warmth
         ids = None  # The vocabulary is sorted only if need be.
         if self.top_k is not None or "top_k" in batch or "top_p" in batch or top_p < 1:
             size = logits.shape[-1]

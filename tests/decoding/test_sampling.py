@@ -89,7 +89,7 @@ def test_a_row_has_its_samples_whatever_the_batch():
     assert (np.array(draw_them(batch, seed=1).answers.tokens) != expected).any()
 
 
-@pytest.mark.parametrize("temperature", [0, 1e-40])
+@pytest.mark.parametrize("temperature", [0, 1e-40, 1e-12])
 def test_without_chance_it_is_greedy(temperature):
     model, batch = Recurrent(reads_prompt=True), inputs()
     expected = run(greedy_decode, model, batch, 6)

@@ -85,7 +85,7 @@ def test_two_processes_equal_one_and_continue(tmp_path):
     names = {
         p.name.partition(".")[0] for p in (tmp_path / "two/checkpoints/20").iterdir()
     }
-    assert names == {"state", "data-0-of-2", "data-1-of-2", "summary"}
+    assert names == {"state", "data-0-of-2", "data-1-of-2", "summary", "checksums"}
 
 
 @pytest.mark.parametrize(

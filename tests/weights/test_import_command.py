@@ -87,7 +87,7 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
         ],
     )
     assert (model_dir / "answers").read_bytes().count(b"\n") == 2
-    (tmp_path / "train.tsv").write_text("double 1\t2\n" * 8)
+    (tmp_path / "train.tsv").write_text("inputs\ttargets\n" + "double 1\t2\n" * 8)
     arguments = [
         f"--model_dir={model_dir}",
         f"--gin_file={model_dir}/operative_config.gin",

@@ -13,7 +13,7 @@ from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.base import softmax
 
 # Below it the likeliest token is taken. Logits over it differ by no more than float32
-# can tell, and XLA, which multiplies by the inverse, would round to more than exp takes.
+# can tell, and XLA, which multiplies by the inverse, would round beyond what exp takes.
 COLDEST = 1e-6
 _FROZEN = 1e-30  # Logits over it are finite, and all but the largest have no chance.
 

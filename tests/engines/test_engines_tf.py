@@ -181,7 +181,7 @@ def test_a_mesh_begins_with_the_numbers_of_one_device_in_parts(runs, layout):
 def test_one_process_goes_on_with_what_two_wrote(runs):
     files = (runs / "remixer_1x4_by_two/checkpoints/20").iterdir()
     names = {file.name.partition(".")[0] for file in files}
-    assert names == {"state", "data-0-of-1", "summary"}
+    assert names == {"state", "data-0-of-1", "summary", "checksums"}
     engine_runs.run(runs, "alone", Case("remixer", goes_on="remixer_1x4_by_two"))
     assert_same_run(runs / "remixer_one", runs / "alone")
 

@@ -84,8 +84,8 @@ def test_samples_are_drawn_by_their_seed(run):
     assert len(first) == 3 and first == again != other
 
 
-def test_a_new_seed_traces_nothing_anew(bytes_run, tmp_path, monkeypatch):
-    run = rt.load(bytes_run)
+def traces(run, monkeypatch):
+    """A list that grows by one whenever a graph of a search is traced."""
     start, traced = run.model.start_decoding, []
 
     def record(*args):
@@ -93,6 +93,12 @@ def test_a_new_seed_traces_nothing_anew(bytes_run, tmp_path, monkeypatch):
         return start(*args)
 
     monkeypatch.setattr(run.model, "start_decoding", record)
+    return traced
+
+
+def test_a_new_seed_traces_nothing_anew(bytes_run, tmp_path, monkeypatch):
+    run = rt.load(bytes_run)
+    traced = traces(run, monkeypatch)
     found, calls = {}, []
     for seed in (7, 2**40 + 7):
         found[seed] = answers(run, QUESTIONS, temperature=2.0, seed=seed)
@@ -111,13 +117,7 @@ def test_a_new_seed_traces_nothing_anew(bytes_run, tmp_path, monkeypatch):
 def test_new_numbers_trace_few_graphs(bytes_run, monkeypatch):
     """Answers of fewer tokens are beginnings of longer ones."""
     run = rt.load(bytes_run)
-    start, traced = run.model.start_decoding, []
-
-    def record(*args):
-        traced.append(args)
-        return start(*args)
-
-    monkeypatch.setattr(run.model, "start_decoding", record)
+    traced = traces(run, monkeypatch)
     cold = functools.partial(answers, run, "A cat", temperature=0)
     whole, cut = cold(max_length=48), [cold(max_length=n) for n in range(1, 41, 2)]
     assert all(whole.startswith(text) for text in cut) and len({*cut}) > 10

@@ -66,15 +66,16 @@ END
 remixer_tf train_vocabulary --task=mini_cogs --vocab_size=150 --output="$work/pieces.model"
 remixer_tf import_weights --from="$work/published" --vocabulary="$work/pieces.model" \
   --model_dir="$work/imported" | tail -1
-printf 'a dog slept\ta\na cat ran\tb\n' >table.tsv
+printf 'a dog slept\ta\na cat ran\tb\n' >pairs.tsv
+(printf 'inputs\ttargets\n' && cat pairs.tsv) >table.tsv
 remixer_tf train --model_dir="$work/imported" \
   --gin_file="$work/imported/operative_config.gin" \
   --gin.FILES="{'train': 'table.tsv'}" \
   --gin.FEATURE_LENGTHS="{'inputs': 8, 'targets': 4}" \
   --gin.TRAIN_STEPS=2 --gin.BATCH_SIZE=2
-cut -f1 table.tsv | remixer_tf infer --model_dir="$work/imported" >answers.txt
+cut -f1 pairs.tsv | remixer_tf infer --model_dir="$work/imported" >answers.txt
 [ "$(wc -l <answers.txt)" = 2 ]
-remixer_tf score --model_dir="$work/imported" --input=table.tsv >scores.txt
+remixer_tf score --model_dir="$work/imported" --input=pairs.tsv >scores.txt
 [ "$(wc -l <scores.txt)" = 2 ]
 remixer_tf export --model_dir="$work/imported"
 ls "$work"/imported/export/2/saved_model.pb >/dev/null

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
@@ -23,7 +22,8 @@ def run_module(name, tmp_path_factory):
 def made_once(name, make, tmp_path_factory):
     """Returns the path of a file or folder that `make(path)` has made.
 
-    Processes that run tests together (pytest-xdist) make it once, and share it.
+    Processes that run tests together (pytest-xdist) make it once, and share it. What
+    could not be made is not tried again: each test says why at once.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -31,10 +31,16 @@ def made_once(name, make, tmp_path_factory):
     with open(folder / f"{name}.lock", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        if not file.read():
-            shutil.rmtree(folder / name, ignore_errors=True)  # what failed before
-            make(folder / name)
+        said = file.read()
+        if not said:
+            try:
+                make(folder / name)
+            except BaseException as error:
+                file.write(f"{name} could not be made: {error}")
+                raise
             file.write("made")
+        elif said != "made":
+            raise AssertionError(said)
     return folder / name
 
 

@@ -71,10 +71,14 @@ class StopSignal:
             self._held = True
 
     def leave(self, what):
-        """Raises KeyboardInterrupt after SIGINT, else SystemExit, with a message."""
+        """Raises KeyboardInterrupt after SIGINT, else SystemExit, with a message.
+
+        `received` is None where another process got the signal.
+        """
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(f"Ctrl-C: {what}")
-        self._message = f"{signal.Signals(self.received).name}: {what}"
+        name = self.received and signal.Signals(self.received).name
+        self._message = f"{name or 'A signal came to another process'}: {what}"
         raise SystemExit(PREEMPTED)
 
     def _note(self, number, frame):

@@ -656,6 +656,13 @@ def test_of_several_processes_none_leaves_alone():
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_a_process_ends_for_another_that_got_the_signal(capsys):
+    with pytest.raises(SystemExit) as end, StopSignal(alone=False) as stop:
+        stop.leave("saved step 3.")
+    assert end.value.code == PREEMPTED
+    assert "A signal came to another process: saved step 3." in capsys.readouterr().out
+
+
 def test_a_folder_that_is_moved_meanwhile_is_one_line(tmp_path, monkeypatch):
     def after_call(self, step, batch, metrics):
         if step == 3:

@@ -27,7 +27,7 @@ from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.errors import MissingFileError, UserError, shorten
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.rows import byte_features
-from remixer_tf.tasks.text_metrics import normalize_answer, word_f1
+from remixer_tf.tasks.text_metrics import Percent, normalize_answer, word_f1
 
 SPLITS = {"train": "train", "validation": "dev"}  # -> how names of files begin
 data_folder = DataFolder("squad_files", variable="REMIXER_TF_SQUAD_DIR")
@@ -193,7 +193,7 @@ def squad_scores(targets, predictions, aux_values):
     of_2 = not all(answer.answers for answer in answers)
     measures = MEASURES_2 if of_2 else MEASURES
     metrics = {
-        name: 100 * np.mean([measure(a.given, a.answers) for a in answers])
+        name: Percent(100 * np.mean([measure(a.given, a.answers) for a in answers]))
         for name, measure in measures.items()
     }
     if not of_2:
@@ -223,7 +223,7 @@ def _best_threshold(answers, measure):
             total -= 1
         if total > best:
             best, threshold = total, float(answer.no_answer)
-    return 100 * best / len(answers), threshold
+    return Percent(100 * best / len(answers)), threshold
 
 
 def _best_of_answers(measure, version_2=False):

@@ -119,13 +119,18 @@ def f1(targets, predictions):
 
 
 def bleu(targets, predictions):
-    """Returns T5's BLEU."""
-    return import_t5("evaluation.metrics").bleu(targets, predictions)
+    """Returns T5's BLEU, from 0 to 100."""
+    return _of_t5("bleu", targets, predictions)
 
 
 def rouge(targets, predictions):
-    """Returns T5's ROUGE-1, ROUGE-2 and ROUGE-L."""
-    return import_t5("evaluation.metrics").rouge(targets, predictions)
+    """Returns T5's ROUGE-1, ROUGE-2 and ROUGE-L, from 0 to 100."""
+    return _of_t5("rouge", targets, predictions)
+
+
+def _of_t5(name, targets, predictions):
+    found = getattr(import_t5("evaluation.metrics"), name)(targets, predictions)
+    return {name: Percent(value) for name, value in found.items()}
 
 
 def per_class(targets, predictions):

@@ -127,8 +127,10 @@ def _read_result(model_dir, path):
         known = type(result["step"]) is int and isinstance(result.get("key", {}), dict)
         # Names other than those of its folder could lead out of the run.
         known &= _result_folder(model_dir, result) == os.path.dirname(path)
-        values = result["metrics"].values()
-        known &= all(isinstance(value, (int, float, str)) for value in values)
+        metrics = result["metrics"]
+        known &= all(isinstance(v, (int, float, str)) for v in metrics.values())
+        units = result.get("units", {})
+        metrics |= {name: _Measured(metrics[name], units[name]) for name in units}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
     if not known:
@@ -172,8 +174,26 @@ def metrics_at(model_dir, step):
     }
 
 
+class _Measured(float):
+    """A number of a file, and its `unit`, a str."""
+
+    def __new__(cls, value, unit=""):
+        self = super().__new__(cls, value)
+        self.unit = unit
+        return self
+
+
+def with_unit(name, *values):
+    """Returns the name of metrics with the unit of its values, such as "em (%)"."""
+    units = {value.unit for value in values if hasattr(value, "unit")}
+    return f"{name} ({units.pop()})" if len(units) == 1 else name
+
+
 def metrics_by_name(result):
-    """Returns {"name/task/split/metric": value} of a result, see `Best`."""
+    """Returns {"name/task/split/metric": value} of a result, see `Best`.
+
+    A value that has a unit keeps it, see `with_unit`.
+    """
     return {
         "/".join([*result_names(result), metric]): value
         for metric, value in result["metrics"].items()
@@ -200,9 +220,8 @@ def print_table(name, step, results):
         table.add_column(split, justify="right", overflow="fold")
     results = results.values()
     for name in dict.fromkeys(n for r in results for n in r["metrics"]):
-        units = {r["units"][name] for r in results if name in r.get("units", ())}
-        title = f"{name} ({units.pop()})" if len(units) == 1 else name
-        table.add_row(title, *(_cell(r["metrics"].get(name)) for r in results))
+        values = [r["metrics"].get(name) for r in results]
+        table.add_row(with_unit(name, *values), *map(_cell, values))
     table.add_section()
     for name in ("examples", "target_tokens", "images"):
         if any(name in result for result in results):

@@ -1,5 +1,6 @@
 """A task's own metrics of examples, and a record of each example."""
 
+import inspect
 from collections.abc import Mapping
 
 import numpy as np
@@ -7,6 +8,8 @@ from absl import logging
 from seqio.metrics import CollectingMetric, ModelOutputType
 
 from remixer_tf.errors import UserError
+from remixer_tf.tasks.t5_library import in_percent
+from remixer_tf.tasks.text_metrics import Percent
 
 # Outputs of DecodedEvaluation (the first two) and ScoredEvaluation.
 EVALUATED = {
@@ -21,7 +24,8 @@ def compute_metrics(task, examples, outputs):
 
     `outputs` maps `seqio.metrics.ModelOutputType`s to the model's outputs. Returns a
     dictionary of floats (or str). The parts of a nested name are joined by "/". A float
-    of a class that has a `unit`, a str, keeps it.
+    of a class that has a `unit`, a str, keeps it; those of T5's metrics that are
+    percentages become `Percent`.
     """
     metrics = {}
     for metric in metrics_of(task, outputs):
@@ -32,7 +36,8 @@ def compute_metrics(task, examples, outputs):
             values, _ = instance.actual_compute(examples, task.output_features)
         else:
             values = instance.compute()
-        values = _flatten(values)
+        number = Percent if in_percent(_function_of(metric)) else float
+        values = _flatten(values, number)
         if metrics.keys() & values.keys():
             raise UserError(
                 f"Two metrics of {task.name} are called "
@@ -70,18 +75,24 @@ def _names(kinds, separator=" or "):
     return separator.join(sorted(kind.name for kind in kinds))
 
 
-def _flatten(values, prefix=""):
-    """Turns nested metrics and seqio's metric values into floats and strings."""
+def _function_of(metric):
+    """Returns the function that seqio made a metric of, or None."""
+    compute = getattr(metric, "actual_compute", None)
+    return compute and inspect.getclosurevars(compute).nonlocals.get("metric_fn")
+
+
+def _flatten(values, number, prefix=""):
+    """Turns nested metrics and seqio's metric values into strings and a `number`."""
     flat = {}
     for name, value in values.items():
         value = getattr(value, "value", getattr(value, "textdata", value))
         if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{name}/"))
+            flat.update(_flatten(value, number, f"{prefix}{name}/"))
         elif isinstance(value, str):
             flat[prefix + name] = value
         elif np.ndim(value) == 0:
             known = hasattr(value, "unit")
-            flat[prefix + name] = value if known else float(value)
+            flat[prefix + name] = value if known else number(value)
         else:
             logging.warning("Metric %s is not a number: left out.", prefix + name)
     return flat

@@ -26,7 +26,7 @@ from remixer_tf.errors import (
     check_integers,
     check_paths,
 )
-from remixer_tf.evaluation.results import metrics_at, metrics_by_name
+from remixer_tf.evaluation.results import metrics_at, metrics_by_name, with_unit
 from remixer_tf.exporting import check_export, export_run
 from remixer_tf.layers.base import reads_at_once
 from remixer_tf.loaded import encoders, fitting, searches
@@ -210,7 +210,10 @@ class LoadedRun:
         found = metrics_at(self.model_dir, self.step) if self.model_dir else {}
         numbers = {k: v for k, v in found.items() if not isinstance(v, str)}
         if numbers:
-            rows["metrics"] = ", ".join(f"{k} {v:.4g}" for k, v in numbers.items())
+            rows["metrics"] = ", ".join(
+                f"{with_unit(name, value)} {value:.4g}"
+                for name, value in numbers.items()
+            )
         return rows
 
     def __reduce_ex__(self, protocol):

@@ -22,6 +22,7 @@ from remixer_tf.errors import (
     printable,
     shorten,
 )
+from remixer_tf.evaluation.results import with_unit
 from remixer_tf.weights.names import same
 from remixer_tf.weights.safetensors_files import (
     WEIGHTS,
@@ -168,7 +169,7 @@ def model_card(model, run, step, vocabularies, metrics):
         for name, v in vocabularies.items()
     }
     values = {
-        name: f"{value:.6g}"
+        with_unit(name, value): f"{value:.6g}"
         for name, value in metrics.items()
         if not isinstance(value, str)
     }

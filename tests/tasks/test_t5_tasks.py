@@ -1,6 +1,8 @@
+import functools
 import importlib
 import sys
 
+import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
@@ -8,9 +10,12 @@ import tensorflow as tf
 from remixer_tf import configuration
 from remixer_tf.data import late_tasks
 from remixer_tf.data.pipeline import get_task
+from remixer_tf.evaluation.results import print_table, read_results, write_result
+from remixer_tf.evaluation.task_metrics import compute_metrics
 from remixer_tf.tasks import t5_tasks
-from remixer_tf.tasks.t5_library import import_t5
+from remixer_tf.tasks.t5_library import import_t5, in_percent
 from remixer_tf.tasks.tables import table_task
+from tests.data.toy_tasks import toy_task
 
 
 def test_t5_names_are_registered():
@@ -94,3 +99,66 @@ def test_gin_knows_what_t5_registers(monkeypatch):
     with pytest.raises(configuration.UserError, match="knows no 'random_spens'"):
         configuration.parse_gin([], ["random_spens.verbose = False"])
     assert called == [1]
+
+
+LABELS, TEXTS = [0, 1, 1, 0], ["a b", "c", "d e f", "g"]
+GROUPED = [{"group": i, "value": label} for i, label in enumerate(LABELS)]
+RANKED = [((i, j), i % 2 == j, 1.0, 1) for i in range(4) for j in range(2)]
+SCORES = [0.0 if right else -9.0 for _, right, _, _ in RANKED]
+# Right answers: targets and predictions of each metric.
+PERFECT = {
+    **{x: (LABELS, LABELS) for x in ("accuracy", "all_match", "sequence_accuracy")},
+    **{x: (LABELS, LABELS) for x in ("pearson_corrcoef", "spearman_corrcoef")},
+    **{x: ([[t] for t in TEXTS], TEXTS) for x in ("squad", "trivia_qa", "coqa_f1")},
+    "bleu": (["a b c d e"], ["a b c d e"]),
+    "rouge": (["a b c"], ["a b c"]),
+    "span_squad": ([{"context": "a b c", "answers": ["b"]}], ["start: 1 end: 1"]),
+    "f1_score_with_invalid": (LABELS, LABELS),
+    "multirc_f1_over_all_answers": (GROUPED, GROUPED),
+    "rank_classification": (RANKED, SCORES),
+    "auc": (LABELS, LABELS),
+    "score_auc": (LABELS, LABELS),
+    "edit_distance": (TEXTS, TEXTS),
+}
+
+
+def test_t5s_percentages():
+    """A metric of T5's is in percent if all right answers have 100."""
+    t5 = import_t5("evaluation.metrics")
+    cases = [(getattr(t5, name), *perfect) for name, perfect in PERFECT.items()]
+    makers = t5.deduplicate_metric, t5.mean_group_metric
+    cases += [(make(t5.accuracy), GROUPED, GROUPED) for make in makers]
+    cases += [(make(t5.auc), GROUPED, GROUPED) for make in makers[:1]]
+    cases += [
+        (t5.mean_multiclass_f1(2), LABELS, LABELS),
+        (t5.sklearn_metrics_wrapper("matthews_corrcoef"), LABELS, LABELS),
+        (functools.partial(t5.accuracy), LABELS, LABELS),
+    ]
+    glue = import_t5("data.glue_utils")
+    cases += [(metric, LABELS, LABELS) for metric in glue.get_glue_metric("cola")]
+    for metric, targets, predictions in cases:
+        values = metric(targets, predictions).values()
+        percent = all(value == pytest.approx(100) for value in values)
+        assert in_percent(metric) == percent, metric
+
+    def accuracy(targets, predictions):
+        return {"accuracy": 1.0}
+
+    assert not in_percent(accuracy)
+
+
+def test_the_table_of_a_task_of_t5_has_units(tmp_path, capsys):
+    """Also where the result is read from its file."""
+    t5 = import_t5("evaluation.metrics")
+    numbers = [t5.accuracy, t5.edit_distance]
+    task = toy_task({"dev": [("a", "b"), ("a", "c")]}, metric_fns=numbers)
+    examples = list(task.get_dataset(split="dev").as_numpy_iterator())
+    tokens = np.array([example["targets"] for example in examples])
+    outputs = {seqio.metrics.ModelOutputType.PREDICTION: tokens}
+    metrics = compute_metrics(task, examples, outputs)
+    assert [x for x in metrics if hasattr(metrics[x], "unit")] == ["accuracy"]
+    result = {"task": "toy", "split": "dev", "step": 3, "metrics": metrics}
+    write_result(str(tmp_path), "metrics", result | {"units": {"accuracy": "%"}})
+    (found,) = read_results(str(tmp_path))
+    print_table("toy", 3, {"dev": found})
+    assert "accuracy (%)" in capsys.readouterr().out

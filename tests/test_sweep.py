@@ -113,6 +113,7 @@ def test_means_and_deviations_over_seeds(stand_in, capsys):
     sweep(stand_in, *more, grid, "--seeds=2", "--format=csv")
     lines = capsys.readouterr().out.split("section,name,run,value\n")[1]
     rows = list(csv.reader(io.StringIO(lines)))
+    assert ["run", "seeds", "RATE=1.0 (2 seeds)", "2"] in rows
     losses = [row[2:] for row in rows if row[0] == "last"]
     assert losses == list(
         map(list, zip(names[:2] + names[3:5], "1.0 2.0 20.0 21.0".split(), strict=True))
@@ -217,9 +218,10 @@ def test_a_seed_that_diverged_leaves_the_others_their_table(tmp_path, value):
         result = {"task": "toy", "split": "dev", "step": 10}
         metrics = {"perplexity": last, "loss": float(seed)}
         (path / "loss.json").write_text(json.dumps({**result, "metrics": metrics}))
-        runs[seed] = read_run(str(tmp_path / str(seed)), None)
+        folder = str(tmp_path / str(seed))
+        runs[folder] = read_run(folder, None)
     file = io.StringIO()
-    write_comparison({"all": average(list(runs.values()))}, "markdown", file)
+    write_comparison(runs, {"all": list(runs)}, "markdown", file)
     assert "| toy/dev/loss | loss.json | last | 1 ± 1 at 10 |" in file.getvalue()
     row = f"| toy/dev/perplexity | loss.json | last | {value} ± nan at 10 |"
     assert row in file.getvalue()

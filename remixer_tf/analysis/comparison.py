@@ -1,11 +1,13 @@
 """Runs in the columns of a table: their costs, metrics and differences in gin.
 
-Everything is read from the files of the runs. No model is built.
+Runs that differ only in their seed share a column. Everything is read from the files of
+the runs. No model is built.
 """
 
 import json
 import math
 import os
+import re
 import statistics
 from typing import NamedTuple
 
@@ -32,6 +34,8 @@ _SHOWN = {
     "steps_per_second": ("steps per second", "{:.3g}".format),
     "best_step": ("step of the best checkpoint", "{:,}".format),
 }
+# Sections of a run, see `read_run`, that are no numbers of it.
+_TEXTS = ("gin", "missing", "unit")
 
 
 def read_run(folder, read_bindings):
@@ -40,8 +44,8 @@ def read_run(folder, read_bindings):
     `read_bindings` returns the bindings, a dictionary of str, of a gin file's path.
 
     Returns {(section, name): value}. Section "run" has numbers of `_SHOWN`, "gin"
-    bindings, "missing" reasons. "last", "last_step", "best" and "best_step" have
-    metrics, whose names are (metric, file).
+    bindings, "missing" reasons. "last", "last_step", "best", "best_step" and "unit"
+    have metrics, whose names are (metric, file).
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     if not {*_WHY, "eval"}.intersection(names):
@@ -83,12 +87,66 @@ def read_run(folder, read_bindings):
         pairs = last_and_best(name[0], values)
         for label, (step, value) in zip(("last", "best"), pairs, strict=True):
             found |= {(label, name): value, (f"{label}_step", name): step}
+            if hasattr(value, "unit"):
+                found["unit", name] = value.unit
     if not metrics:
         found["missing", "no results in eval"] = "it was never evaluated"
     if "operative_config.gin" in names:
         bindings = read_bindings(os.path.join(folder, "operative_config.gin"))
-        found |= {("gin", name): value for name, value in bindings.items()}
+        found |= {
+            ("gin", name): value
+            for name, value in bindings.items()
+            if not name.endswith("relative_paths.folders")  # where training started
+        }
     return found
+
+
+def by_configuration(runs):
+    """Groups runs that differ only in their seed.
+
+    Two runs have the same configuration if their operative_config.gin binds the same
+    names to the same values. The seed does not count: `Run.seed`, the macro that it
+    names, and SEED. Both must have ended, or neither. A run without that file is alone,
+    and so are all runs of a configuration if two have the same seed.
+
+    `runs` is {folder: what `read_run` gives}. Returns {title: list of folders}.
+    """
+    titles = dict(zip(runs, _titles(runs), strict=True))
+    alike = {}
+    for folder, found in runs.items():
+        gin = {name: value for (kind, name), value in found.items() if kind == "gin"}
+        seed, names = _seed(gin)
+        same = frozenset((name, gin[name]) for name in gin.keys() - names)
+        ended = ("missing", "no train_summary.json") not in found
+        alike.setdefault((same, ended) if gin else folder, {})[folder] = seed
+    groups = {}
+    for seeds in alike.values():
+        once = len({*seeds.values()}) == len(seeds)
+        for folders in [list(seeds)] if once else [[folder] for folder in seeds]:
+            title = ", ".join(titles[folder] for folder in folders)
+            groups[title_of_seeds(title, len(folders))] = folders
+    return groups
+
+
+def title_of_seeds(title, number):
+    """Returns the title of a column with the number of its seeds."""
+    return f"{title} ({number} seeds)" if number > 1 else title
+
+
+def _seed(gin):
+    """Returns the values of a run's seed, a tuple, and the names that stand for it.
+
+    `gin` is {name: value as gin text}.
+    """
+    names = [name for name in gin if re.split("[/.]", name)[-2:] == ["Run", "seed"]]
+    values = []
+    for name in names:  # It grows by the macros that it names.
+        value = gin.get(name, "")
+        if not value.startswith("%"):
+            values.append(value)
+        elif value[1:] not in names:
+            names.append(value[1:])
+    return tuple(values), {"SEED", *names}
 
 
 class Spread(NamedTuple):
@@ -112,7 +170,7 @@ def average(runs):
     found = {}
     for key in dict.fromkeys(key for run in runs for key in run):
         values = [run[key] for run in runs if key in run]
-        if key[0] == "missing":
+        if key[0] in ("missing", "unit"):
             found[key] = values[0]
         elif len(values) < len(runs):
             found["missing", str(key[1])] = "some seeds do not have it"
@@ -126,13 +184,18 @@ def _average(key, values):
         return values[0]
     if key[0] == "gin":
         return ", ".join(values)
-    mean = statistics.mean(values)
+    mean, deviation = _spread(values)
     if key == ("run", "seconds"):
         return mean
+    if all(isinstance(value, int) for value in values):
+        return Spread(round(mean), round(deviation))
+    return Spread(mean, deviation)
+
+
+def _spread(values):
+    mean = statistics.mean(values)
     # One of them may be infinite, or NaN.
-    spread = mean, statistics.stdev(values) if math.isfinite(mean) else math.nan
-    whole = all(isinstance(value, int) for value in values)
-    return Spread(*map(round, spread)) if whole else Spread(*spread)
+    return mean, statistics.stdev(values) if math.isfinite(mean) else math.nan
 
 
 def _read_metrics(folder):
@@ -160,68 +223,106 @@ def last_and_best(name, values):
     return (max(values), values[max(values)]), (best, values[best])
 
 
-def write_comparison(runs, format, file):
-    """Writes a column for each run of {folder: what `read_run` gives}.
+def write_comparison(runs, groups, format, file):
+    """Writes a column for each group of runs.
+
+    `runs` is {folder: what `read_run` gives}, and `groups` {title: list of folders}. A
+    group of several runs has means and standard deviations, see `average`.
 
     "text" and "markdown" have tables of numbers, of metrics and of differences in gin,
     and lines about missing files. "csv" is one table with the columns section, name,
-    run and value, see `read_run`.
+    run and value, see `read_run`. It has each run, and then for each group of several
+    their number, ("run", "seeds"), and in sections such as "last_mean" and
+    "last_deviation" what their numbers are together.
     """
-    titles = _titles(runs)
-    table = {}  # (section, name): {title: value}
-    for title, found in zip(titles, runs.values(), strict=True):
-        for key, value in found.items():
-            table.setdefault(key, {})[title] = value
-    gin = [cells for (section, _), cells in table.items() if section == "gin"]
-    configured = [title for title in titles if any(title in cells for cells in gin)]
-    table = {
-        key: cells
-        for key, cells in table.items()
-        if key[0] != "gin" or len({cells.get(title) for title in configured}) > 1
-    }
     if format == "csv":
+        titles = dict(zip(runs, _titles(runs), strict=True))
+        table = _table({titles[folder]: found for folder, found in runs.items()})
         rows = [
-            [section, "{} ({})".format(*n) if isinstance(n, tuple) else n, title, value]
-            for (section, n), cells in table.items()
+            (section, name, title, value)
+            for (section, name), cells in table.items()
             for title, value in cells.items()
+        ]
+        for title, folders in groups.items():
+            if len(folders) > 1:
+                rows.append(("run", "seeds", title, len(folders)))
+                rows += _spread_rows(title, [runs[folder] for folder in folders])
+        rows = [
+            [section, "{} ({})".format(*n) if isinstance(n, tuple) else n, *others]
+            for section, n, *others in rows
         ]
         write_table(file, format, "", ["section", "name", "run", "value"], rows)
         return
+    columns = {
+        title: average([runs[folder] for folder in folders])
+        for title, folders in groups.items()
+    }
+    table = _table(columns)
 
     def cells(key, show=str):
-        return [show(table[key][t]) if t in table[key] else "" for t in titles]
+        return [show(table[key][t]) if t in table[key] else "" for t in columns]
 
     rows = [
         [heading, *cells(("run", name), show)]
         for name, (heading, show) in _SHOWN.items()
         if ("run", name) in table
     ]
-    write_table(file, format, "", ["", *titles], rows)
+    write_table(file, format, "", ["", *columns], rows)
     metrics = []
     for name in sorted(name for section, name in table if section == "last"):
+        units = {*table.get(("unit", name), {}).values()}
+        title = f"{name[0]} ({units.pop()})" if len(units) == 1 else name[0]
         for label in ("last", "best"):
             values = cells((label, name), "{:.4g} at ".format)
             steps = cells((f"{label}_step", name), "{:,}".format)
             texts = map("".join, zip(values, steps, strict=True))
-            metrics.append([*name, label, *texts])
+            metrics.append([title, name[1], label, *texts])
     if metrics:
-        header = ["metric", "file", "", *titles]
+        header = ["metric", "file", "", *columns]
         write_table(file, format, "Metrics", header, metrics, labels=3)
     rows = [[key[1], *cells(key)] for key in sorted(table) if key[0] == "gin"]
     if rows:
         title = "What differs in gin (empty: not set)"
-        header = ["binding", *titles]
+        header = ["binding", *columns]
         write_table(file, format, title, header, rows, labels=len(header))
-    elif len(configured) > 1:
+    elif sum(_has_gin(found) for found in columns.values()) > 1:
         file.write("\nNothing differs in gin.\n")
     bullet = "- " if format == "markdown" else ""
     lines = [
         f"{bullet}{title}: {name}: {why}\n"
-        for title, found in zip(titles, runs.values(), strict=True)
+        for title, found in columns.items()
         for (section, name), why in found.items()
         if section == "missing"
     ]
     file.write("".join(["\n"] * bool(lines) + lines))
+
+
+def _table(columns):
+    """Returns {(section, name): {title: value}}, of bindings those that differ."""
+    table = {}
+    for title, found in columns.items():
+        for key, value in found.items():
+            table.setdefault(key, {})[title] = value
+    configured = [title for title, found in columns.items() if _has_gin(found)]
+    return {
+        key: cells
+        for key, cells in table.items()
+        if key[0] != "gin" or len({cells.get(title) for title in configured}) > 1
+    }
+
+
+def _has_gin(found):
+    return any(section == "gin" for section, _ in found)
+
+
+def _spread_rows(title, runs):
+    """Yields (section, name, title, value) of what numbers of runs are together."""
+    for section, name in runs[0]:
+        values = [run[section, name] for run in runs if (section, name) in run]
+        if section not in _TEXTS and len(values) == len(runs):
+            mean, deviation = _spread(values)
+            yield f"{section}_mean", name, title, mean
+            yield f"{section}_deviation", name, title, deviation
 
 
 def _titles(folders):

@@ -1,8 +1,10 @@
 """Puts runs side by side.
 
 The tables have parameters, FLOPs, steps, time, the last and the best value of each
-metric, and the gin bindings that differ. Configurations are compared as text: the
-command imports no module of theirs, and has no options for gin.
+metric, and the gin bindings that differ. Runs that differ only in their seed are one
+column: means and standard deviations, and the number of seeds. As CSV each run has its
+numbers too. Configurations are compared as text: the command imports no module of
+theirs, and has no options for gin.
 """
 
 from remixer_tf import configuration
@@ -17,10 +19,14 @@ def add_arguments(parser):
 
 def run(options):
     configuration.load_tensorflow()
-    from remixer_tf.analysis.comparison import read_run, write_comparison
+    from remixer_tf.analysis.comparison import (
+        by_configuration,
+        read_run,
+        write_comparison,
+    )
     from remixer_tf.serving.lines import open_text_output
 
     with open_text_output(options.output) as output:
         reader = configuration.read_bindings
         runs = {folder: read_run(folder, reader) for folder in options.runs}
-        write_comparison(runs, options.format, output)
+        write_comparison(runs, by_configuration(runs), options.format, output)

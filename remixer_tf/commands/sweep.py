@@ -3,7 +3,7 @@
 Each run is `remixer_tf train` in a folder of its own below --model_dir, where sweep.log
 has its output. Run the same command again to resume: runs that have ended are skipped,
 and others continue. The table has a column for each setting: means and standard
-deviations over the seeds that have ended. As CSV it has each run.
+deviations over the seeds that have ended. As CSV it has each run too.
 """
 
 import collections
@@ -240,20 +240,21 @@ def _has_ended(run):
 
 def _write_table(runs, options):
     configuration.load_tensorflow()
-    from remixer_tf.analysis.comparison import average, read_run, write_comparison
+    from remixer_tf.analysis.comparison import (
+        read_run,
+        title_of_seeds,
+        write_comparison,
+    )
     from remixer_tf.serving.lines import open_text_output
 
-    found = {run: read_run(run.folder, configuration.read_bindings) for run in runs}
-    if options.format == "csv":
-        columns = {run.folder: values for run, values in found.items()}
-    else:
-        settings = {}
-        for run, values in found.items():
-            settings.setdefault(run.setting, []).append(values)
-        columns = {}
-        for name, values in settings.items():
-            title = name.replace(",", " ")
-            title += f" ({len(values)} seeds)" if options.seeds > 1 else ""
-            columns[title] = average(values)
+    settings = {}
+    for run in runs:
+        settings.setdefault(run.setting.replace(",", " "), []).append(run.folder)
+    groups = {
+        title_of_seeds(setting, len(folders)): folders
+        for setting, folders in settings.items()
+    }
+    read = configuration.read_bindings
+    found = {run.folder: read_run(run.folder, read) for run in runs}
     with open_text_output(options.output) as output:
-        write_comparison(columns, options.format, output)
+        write_comparison(found, groups, options.format, output)

@@ -171,6 +171,66 @@ def test_equal_configurations(runs, tmp_path, capsys):
     assert "\nNothing differs in gin.\n" in shown and "What differs" not in shown
 
 
+def seeded(folder, seed, loss, gin="A = 1", units=None, ended=True):
+    """A run's folder: its seed, which SEED may stand for, and its last loss."""
+    folder.mkdir(parents=True)
+    seed = f"Run.seed = %SEED\nSEED = {seed}\n"
+    where = f"relative_paths.folders = ['.', '../{folder.name}']\n"
+    (folder / "operative_config.gin").write_text(f"{where}{seed}{gin}\n")
+    if ended:
+        summary = {"parameters": 10, "steps": 5, "seconds": 60}
+        (folder / "train_summary.json").write_text(json.dumps(summary))
+    result = {"task": "cogs", "split": "test", "step": 5, "metrics": {"em": loss}}
+    result |= {"units": {"em": "%"}} if units else {}
+    path = folder / "eval" / "cogs" / "test" / "5"
+    path.mkdir(parents=True)
+    (path / "metrics.json").write_text(json.dumps(result))
+    return str(folder)
+
+
+def test_runs_that_differ_in_their_seed_are_one_column(tmp_path, capsys):
+    """1, 2 and 6 have the mean 3 and the standard deviation sqrt((4 + 1 + 9) / 2)."""
+    runs = [
+        seeded(tmp_path / f"a{seed}", seed, value, units=True)
+        for seed, value in ((0, 1.0), (1, 2.0), (7, 6.0))
+    ]
+    other = "A = 2\nScope/Run.seed = 5"
+    runs.insert(1, seeded(tmp_path / "b", 0, 9.0, other, units=True))
+    run_command("compare", [*runs, "--format=markdown"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("|  | a0, a1, a7 (3 seeds) | b |\n")
+    assert "| parameters | 10 | 10 |" in shown and "| time | 0:01:00 |" in shown
+    row = "| cogs/test/em (%) | metrics.json | last | 3 ± 2.6 at 5 | 9 at 5 |"
+    assert row in shown
+    assert "| A | 1 | 2 |" in shown and "| SEED | 0, 1, 7 | 0 |" in shown
+    assert "relative_paths" not in shown
+
+    run_command("compare", [*runs, "--format=csv"])
+    rows = [*csv.reader(capsys.readouterr().out.splitlines())]
+    name, group = "cogs/test/em (metrics.json)", "a0, a1, a7 (3 seeds)"
+    values = {row[2]: float(row[3]) for row in rows if row[:2] == ["last", name]}
+    assert values == {"a0": 1, "b": 9, "a1": 2, "a7": 6}
+    numbers = {tuple(row[:2]): row[3] for row in rows if row[2] == group}
+    assert numbers["run", "seeds"] == "3" and numbers["last_mean", name] == "3.0"
+    assert float(numbers["last_deviation", name]) == pytest.approx(7**0.5)
+    assert numbers["run_deviation", "parameters"] == "0.0"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"seed": 0},  # a repetition
+        {"seed": 1, "gin": "A = 2"},
+        {"seed": 1, "gin": "A = 1\nB = 1"},
+        {"seed": 1, "ended": False},
+    ],
+)
+def test_runs_that_differ_otherwise_are_apart(tmp_path, capsys, second):
+    runs = [seeded(tmp_path / "a", 0, 1.0), seeded(tmp_path / "b", loss=3.0, **second)]
+    run_command("compare", [*runs, "--format=markdown"])
+    assert capsys.readouterr().out.startswith("|  | a | b |\n")
+
+
 def test_best_is_the_first_of_equals():
     assert last_and_best("a/loss", {1: 3.0, 2: 2.0, 3: 2.0}) == ((3, 2.0), (2, 2.0))
     assert last_and_best("a/loss/f1", {1: 3.0, 2: 2.0}) == ((2, 2.0), (1, 3.0))

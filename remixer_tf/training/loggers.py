@@ -126,20 +126,38 @@ def mlflow_names(names):
 
     MLflow takes letters, digits and "_-. :/" in paths without empty parts, "." and
     "..". Its store of files has a file for each metric, so that no name may be a folder
-    of another's: in "f1" and "f1/yes" the second one becomes "f1.yes".
+    of another's: in "f1" and "f1/yes" the second one becomes "f1.yes". A name that is
+    too long, or that another metric has, ends with a part of its SHA-256.
     """
-    found = {}
-    for name in names:
-        parts = [re.sub(r"[^\w\-. :]", _as_number, part) for part in name.split("/")]
-        parts = [re.sub(r"^$|^\.\.?$", _as_number, part) for part in parts]
-        path = parts[0]
-        for i, part in enumerate(parts[1:], start=1):
-            path += ("." if "/".join(name.split("/")[:i]) in names else "/") + part
-        if len(path) > _LONGEST_NAME:
-            digest = hashlib.sha256(path.encode()).hexdigest()[:8]
-            path = f"{path[: _LONGEST_NAME - 9]}-{digest}"
+    paths = {name: _mlflow_path(name, names) for name in names}
+    files, folders, found = set(), set(), {}
+    # Those that stay as they are come first.
+    for name, path in sorted(paths.items(), key=lambda pair: pair[0] != pair[1]):
+        above = _folders(path)
+        taken = path in files | folders or not files.isdisjoint(above)
+        if taken or len(path) > _LONGEST_NAME:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            path = f"{path.replace('/', '.')[: _LONGEST_NAME - 9]}-{digest}"
+            above = set()
+        files.add(path)
+        folders |= above
         found[name] = path
-    return found
+    return {name: found[name] for name in names}
+
+
+def _mlflow_path(name, names):
+    """Returns a name with the characters that MLflow takes; see `mlflow_names`."""
+    parts = [re.sub(r"[^\w\-. :]", _as_number, part) for part in name.split("/")]
+    parts = [re.sub(r"^$|^\.\.?$", _as_number, part) for part in parts]
+    path = parts[0]
+    for i, part in enumerate(parts[1:], start=1):
+        path += ("." if "/".join(name.split("/")[:i]) in names else "/") + part
+    return path
+
+
+def _folders(path):
+    """Returns the set of the folders above a path: "a" and "a/b" of "a/b/c"."""
+    return {path[: match.start()] for match in re.finditer("/", path)}
 
 
 def _as_number(match):

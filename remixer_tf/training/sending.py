@@ -7,35 +7,30 @@ import time
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.checkpoints.whole_folder import read_json, write_json
 from remixer_tf.errors import UserError
 from remixer_tf.training.session import Session
 
-_PATIENCE = 10  # seconds for other lines after the first that a service does not take
+_PATIENCE = 10  # seconds for which lines are sent at once, while training waits
+_MOST_WAITING = 10_000  # lines of a service
 
 
 class Sending:
     """Sends each new line of metrics.jsonl, as a context manager around the loop.
 
-    While a service takes nothing, its lines wait, in order. A line that it refuses
-    while it takes others is left out, and tried again when the run ends or resumes.
     `loggers.json` in the run's folder remembers the run of each service, how many lines
-    were sent and which of them are missing, for a process that resumes. Host 0 sends to
-    the loggers of `Launch.watching`. `evaluating`, an `Evaluating`, writes lines too.
-    The hyperparameters are a dictionary of numbers and strings.
+    of metrics.jsonl it was given and which of them it has not taken, for a process that
+    resumes. Host 0 sends to the loggers of `Launch.watching`; see `_Service` for lines
+    that a service does not take. `evaluating`, an `Evaluating`, writes lines too. The
+    hyperparameters are a dictionary of numbers and strings.
     """
 
     def __init__(self, session: Session, evaluating, hyperparameters):
         self._session, self._evaluating = session, evaluating
         self._hyperparameters = hyperparameters
-        self._loggers = {}  # started, by name
-        # {name: {"run_id": str, "lines": number of those that were sent or refused,
-        # "missing": [index of a refused line, ...]}}
-        self._state = {}
-        self._lines = []  # of metrics.jsonl
-        self._position = 0  # in the file
-        self._errors = {}  # {name: the last error}
-        self._warned = set()  # of (name, kind of warning)
+        self._services = []
+        self._position = 0  # in metrics.jsonl
 
     def __enter__(self):
         if self._session.engine.host.index == 0:
@@ -46,14 +41,12 @@ class Sending:
     def __exit__(self, kind, *exception):
         stopped = kind in (SystemExit, KeyboardInterrupt)
         status = "finished" if kind is None else "stopped" if stopped else "failed"
-        self._send(again=True)
-        for name, state in self._state.items():
-            if missing := len(state["missing"]) + len(self._lines) - state["lines"]:
-                self._session.progress.message(
-                    f"warning: {name} lacks {missing} lines of metrics.jsonl: "
-                    f"{self._errors[name]}"
-                )
-        self._finish(status)
+        try:
+            self._send(last=True)
+        except (OSError, tf.errors.OpError) as error:  # Perhaps the folder has gone.
+            self._warn(f"the loggers lack the last lines: {first_line(error)}")
+        for service in self._services:
+            service.finish(status)
 
     def after_call(self, step, batch, metrics):
         """Sends the lines that other hooks have written after this call."""
@@ -66,110 +59,171 @@ class Sending:
         state = read_json(self._path("loggers.json"))
         state = state if isinstance(state, dict) else {}
         for logger in self._session.launch.watching.loggers:
-            name = type(logger).__name__
-            known = state.get(name)
+            service = _Service(logger, self._warn)
+            known = state.get(service.name)
             known = known if isinstance(known, dict) else {}
-            arguments = known.get("run_id"), self._hyperparameters
             try:
-                run_id = logger.start(self._session.model_dir, *arguments)
+                service.start(self._session.model_dir, known, self._hyperparameters)
             except Exception as error:
-                self._finish("failed")
+                for started in self._services:
+                    started.finish("failed")
                 reason = str(error).rstrip(".")
                 raise UserError(
-                    f"{name} cannot start: {reason}. Correct its settings, or leave it "
-                    "out of Watching.loggers."
+                    f"{service.name} cannot start: {reason}. Correct its settings, or "
+                    "leave it out of Watching.loggers."
                 ) from error
-            self._loggers[name] = logger
-            lines, missing = known.get("lines", 0), known.get("missing", [])
-            self._state[name] = {"run_id": run_id, "lines": lines, "missing": missing}
-        self._send(again=True)
+            self._services.append(service)
+        self._send()
 
-    def _send(self, again=False):
-        """Sends the new lines to all; `again`, those that were refused, too."""
-        if not self._loggers:
+    def _send(self, last=False):
+        """Sends the new lines to all services, see `_Service.send`."""
+        if not self._services:
             return
-        self._read()
-        for name, logger in self._loggers.items():
-            state = self._state[name]
-            # The file is shorter if the run resumed from an earlier checkpoint.
-            there = len(self._lines)
-            known = min(state["lines"], there)
-            missing = {index for index in state["missing"] if index < known}
-            waiting = [*sorted(missing if again else ()), *range(known, there)]
-            sent, failed = self._log(name, logger, waiting)
-            known = max([known, *(index + 1 for index in sent)])
-            # A service that took a later line is there: it refused these.
-            refused = {index for index in failed if index < known} - missing
-            missing = (missing | refused) - sent
-            state.update(lines=known, missing=sorted(missing))
-            if sent:
-                self._warned.discard((name, "fails"))
-            self._warn(name, refused, not sent and failed)
-        write_json(self._path("loggers.json"), self._state)
-
-    def _log(self, name, logger, indices):
-        """Sends lines by their indices, and returns the sets of sent and failed ones.
-
-        Training waits meanwhile. A service that does not answer may take long for each
-        error, so that the rest of the lines is left for the next time.
-        """
-        sent, failed, end = set(), set(), math.inf
-        for index in indices:
-            if time.monotonic() > end:
-                break
-            if self._takes(name, logger, index):
-                sent.add(index)
-            else:
-                failed.add(index)
-                end = min(end, time.monotonic() + _PATIENCE)
-        if sent:  # Others may have failed before the service came back.
-            again = {i for i in sorted(failed) if self._takes(name, logger, i)}
-            sent, failed = sent | again, failed - again
-        return sent, failed
-
-    def _takes(self, name, logger, index):
-        """Sends a line, and returns whether that went well."""
-        values = json.loads(self._lines[index])  # Arrays, and None, stay here.
-        step, kinds = values.pop("step"), (int, float)
-        numbers = {k: x for k, x in values.items() if isinstance(x, kinds)}
-        try:
-            logger.log(step, numbers)
-        except Exception as error:
-            self._errors[name] = f"{error} (step {step})"
-            return False
-        return True
-
-    def _warn(self, name, refused, fails):
-        """Says once that a service refuses lines, and once that it takes none."""
-        ways = {
-            "refuses": ("does not take some lines, and gets them again later", refused),
-            "fails": ("takes no lines, and gets them later", fails),
-        }
-        for way, (what, lines) in ways.items():
-            if lines and (name, way) not in self._warned:
-                message = f"warning: {name} {what}: {self._errors[name]}"
-                self._session.progress.message(message)
-                self._warned.add((name, way))
+        lines = self._read()
+        for service in self._services:
+            service.add(lines)
+            service.send(last)
+        state = {service.name: service.state() for service in self._services}
+        write_json(self._path("loggers.json"), state)
 
     def _read(self):
-        """Reads the new whole lines of metrics.jsonl."""
+        """Returns the new whole lines of metrics.jsonl, a list of bytes."""
         if not tf.io.gfile.exists(self._path("metrics.jsonl")):
-            return
+            return []
         with tf.io.gfile.GFile(self._path("metrics.jsonl"), "rb") as file:
             file.seek(self._position)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
-        self._lines += whole.splitlines()
         self._position += len(whole)
-
-    def _finish(self, status):
-        for name, logger in self._loggers.items():
-            try:
-                logger.finish(status)
-            except Exception as error:
-                self._session.progress.message(
-                    f"warning: {name} has not ended well: {error}"
-                )
+        return whole.splitlines()
 
     def _path(self, name):
         return os.path.join(self._session.model_dir, name)
+
+    def _warn(self, message):
+        self._session.progress.message(f"warning: {message}")
+
+
+class _Service:
+    """A logger, and the lines of metrics.jsonl that it has not taken.
+
+    While a service takes nothing, its lines wait: the newest `_MOST_WAITING` of them. A
+    line that it refuses while it takes others is sent again when the run ends or
+    resumes. A message says so the first time, and one at the end says how many lines
+    the service lacks. `warn` shows a message.
+    """
+
+    def __init__(self, logger, warn):
+        self.name = type(logger).__name__
+        self._logger, self._warn = logger, warn
+        self._count = 0  # lines that it was given
+        self._waiting = {}  # {index: line that it has not taken}, in order
+        self._refused = set()  # indices of those that are not sent again before the end
+        self._left_out = 0  # lines that wait no longer
+        self._error = None  # the last one, a str
+        self._warned = set()  # kinds of warning
+
+    def start(self, model_dir, known, hyperparameters):
+        """Starts the run in the service; `known` is its `state` of before, or {}."""
+        self._run_id = self._logger.start(
+            model_dir, known.get("run_id"), hyperparameters
+        )
+        self._known = known.get("lines", 0), set(known.get("missing", []))
+        self._left_out = known.get("left_out", 0)
+
+    def state(self):
+        """Returns a dictionary for JSON, with which a later process resumes.
+
+        {"run_id": str, "lines": number of lines that it was given, "missing": [index of
+        a line among them that waits, ...], "left_out": number of those that do not}
+        """
+        return {
+            "run_id": self._run_id,
+            "lines": self._count,
+            "missing": list(self._waiting),
+            "left_out": self._left_out,
+        }
+
+    def add(self, lines):
+        """Adds the next lines of the file, without those of earlier processes."""
+        # After a resume from an earlier checkpoint the file may have fewer lines.
+        known, missing = self._known
+        for index, line in enumerate(lines, self._count):
+            if index >= known or index in missing:
+                self._waiting[index] = line
+        self._count += len(lines)
+        if (more := len(self._waiting) - _MOST_WAITING) > 0:
+            for index in list(self._waiting)[:more]:
+                del self._waiting[index]
+            self._refused &= self._waiting.keys()
+            self._left_out += more
+            self._say_once(
+                "left out",
+                f"{self.name} has not taken more than {_MOST_WAITING:,} lines: the "
+                "oldest of them are left out. metrics.jsonl has them",
+            )
+
+    def send(self, last=False):
+        """Sends the lines that wait, for `_PATIENCE` seconds.
+
+        If the service takes neither the first two lines nor the newest one, the others
+        wait for the next call: a service that is away costs three attempts. `last`
+        sends all of them, those that were refused too, and gives up `_PATIENCE` seconds
+        after the first failure.
+        """
+        end = math.inf if last else time.monotonic() + _PATIENCE
+        indices = [i for i in self._waiting if last or i not in self._refused]
+        if not indices or not (last or self._answers(indices, end)):
+            return
+        self._warned.discard("away")
+        for index in indices:
+            if time.monotonic() > end:
+                break
+            if index in self._waiting and not self._takes(index):
+                self._refused.add(index)
+                end = min(end, time.monotonic() + _PATIENCE)
+        if self._refused and not last:
+            what = "does not take some lines, and gets them again later"
+            self._say_once("refuses", f"{self.name} {what}")
+
+    def _answers(self, indices, end):
+        """Sends some lines until one is taken, and returns whether one was."""
+        for index in dict.fromkeys([*indices[:2], indices[-1]]):
+            if time.monotonic() < end and self._takes(index):
+                return True
+        self._say_once("away", f"{self.name} takes no lines, and gets them later")
+        return False
+
+    def finish(self, status):
+        """Ends the run in the service, and says how many lines it lacks."""
+        if lacks := len(self._waiting) + self._left_out:
+            what = f"{self.name} lacks {lacks:,} lines of metrics.jsonl"
+            self._warn(what + self._why())
+        try:
+            self._logger.finish(status)
+        except Exception as error:
+            self._warn(f"{self.name} has not ended well: {error}")
+
+    def _takes(self, index):
+        """Sends a line, and returns whether that went well. Then it waits no more."""
+        step = None
+        try:
+            values = json.loads(self._waiting[index])  # Arrays, and None, stay here.
+            step, kinds = values.pop("step"), (int, float)
+            numbers = {k: x for k, x in values.items() if isinstance(x, kinds)}
+            self._logger.log(step, numbers)
+        except Exception as error:
+            where = f"line {index + 1}" if step is None else f"step {step}"
+            self._error = f"{error} ({where})"
+            return False
+        del self._waiting[index]
+        self._refused.discard(index)
+        return True
+
+    def _say_once(self, kind, message):
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self._warn(message + self._why())
+
+    def _why(self):
+        return f": {self._error}" if self._error else ""

@@ -9,6 +9,7 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.run import Run
+from remixer_tf.training import sending
 from remixer_tf.training.loggers import MlflowLogger, WandbLogger, mlflow_names
 from remixer_tf.training.run_files import append_metrics
 from remixer_tf.training.settings import Watching
@@ -148,6 +149,11 @@ def test_mlflow_gets_every_line(tmp_path, mlflow):
             ["f1/_x0000_", "f1/_x002E__x002E_", "f1/a/_x0000_/b"],
         ),
         (["a" * 250, "a" * 251], ["a" * 250, "a" * 241 + "-772f911d"]),
+        # Two metrics have two names, and none is a folder of another's.
+        (["f1", "f1/yes", "f1.yes"], ["f1", "f1.yes-66fab8a8", "f1.yes"]),
+        (["f1", "f1.yes/a", "f1/yes"], ["f1", "f1.yes/a", "f1.yes-66fab8a8"]),
+        (["f1", "f1/yes/a", "f1.yes"], ["f1", "f1.yes.a-5ff6e5fb", "f1.yes"]),
+        (["+", "_x002B_"], ["_x002B_-a318c242", "_x002B_"]),
     ],
 )
 def test_names_that_mlflow_takes(names, expected):
@@ -218,6 +224,47 @@ def test_a_line_that_is_refused_stops_no_other(tmp_path, capsys):
     assert "Recorder lacks 3 lines" in capsys.readouterr().out
     run(tmp_path, 16, logger := Recorder())
     assert [step for step, _ in logger.sent] == [4, 8, 12, 14, 16, 16]
+
+
+def test_a_service_that_is_away_costs_three_attempts():
+    """Thousands of lines wait, and the oldest are left out, with their count."""
+    logger, said = Recorder(offline=3), []
+    service = sending._Service(logger, said.append)
+    service.start("", {}, {})
+    service.add([b'{"step": %d, "loss": 1.5}' % step for step in range(12_000)])
+    service.send()
+    assert logger.offline == 0 and not logger.sent
+    assert [text.partition(":")[0] for text in said] == [
+        "Recorder has not taken more than 10,000 lines",
+        "Recorder takes no lines, and gets them later",
+    ]
+    service.add([b'{"step": 1', b"[]"])  # damaged: of no step
+    service.send(last=True)
+    assert [step for step, _ in logger.sent] == [*range(2_002, 12_000)]
+    assert service.state()["missing"] == [12_000, 12_001]
+    service.finish("finished")
+    assert said[-1].startswith("Recorder lacks 2,004 lines of metrics.jsonl: ")
+    assert said[-1].endswith(" (line 12002)")
+
+
+def test_lines_are_sent_for_ten_seconds_at_a_time(monkeypatch):
+    """A service that takes or refuses each line slowly does not hold training up."""
+    now = [0.0]
+    monkeypatch.setattr(sending.time, "monotonic", lambda: now[0])
+
+    class Slow(Recorder):
+        def log(self, step, values):
+            now[0] += 4.0
+            super().log(step, values)
+
+    for logger in (Slow(), Slow(refuses=True)):
+        service = sending._Service(logger, lambda text: None)
+        service.start("", {}, {})
+        service.add([b'{"step": 1, "toy/dev/loss": 1}'] * 8 + [b'{"step": 2}'] * 2)
+        for _ in range(3):
+            start = now[0]
+            service.send()
+            assert 0 <= now[0] - start <= 20
 
 
 def test_a_logger_that_comes_later_gets_all(tmp_path):

@@ -88,6 +88,7 @@ class RunLock:
         self._path = os.path.join(model_dir, "run.lock")
         self._me = describe(os.getpid())
         self._ended = threading.Event()
+        self._gone = False  # whether the file is missing
         self._lost_to = self._thread = None
 
     def __enter__(self):
@@ -106,19 +107,27 @@ class RunLock:
                 tf.io.gfile.remove(self._path)
 
     def check(self):
-        """Raises OSError if another run has taken the folder over, or it has gone."""
-        local = self._enabled and "://" not in self._path
-        if local and not os.path.exists(self._path):
+        """Raises OSError if the file has gone, or names another process."""
+        if self._enabled and "://" not in self._path:
+            self._gone = self._gone or not os.path.exists(self._path)
+        if self._gone:
+            if tf.io.gfile.exists(self._folder):
+                what = "the file was removed"
+                then = "Run the same command"
+            else:
+                what = "the folder was moved or removed"
+                then = "Run the same command with the new place as --model_dir"
             raise StorageError(
-                f"There is no {self._path} any more: the folder was moved or removed "
-                "while this process trained in it. Run the same command with the new "
-                "place as --model_dir to resume from the last checkpoint."
+                f"There is no {self._path} any more: {what} while this process trained "
+                "in it, and another run may start there, so this one ends. "
+                f"{then} to resume from the last checkpoint."
             )
         if self._lost_to is not None:
             raise StorageError(
-                f"{_name(self._lost_to)} has taken {self._folder} over, since this "
-                f"process did not renew {self._path} for {STALE_SECONDS} s. It "
-                "resumes from the last checkpoint. This run ends here."
+                f"{_name(self._lost_to)} has taken {self._folder} over: it took this "
+                f"process for dead, which did not renew {self._path} for "
+                f"{STALE_SECONDS} s or could not be seen from there. It resumes from "
+                "the last checkpoint. This run ends here."
             )
 
     def _take(self):
@@ -184,8 +193,10 @@ class RunLock:
 
     def _beat(self):
         holder = self._read()
-        if holder != self._me:
-            self._lost_to = holder or {}
+        if holder is None:
+            self._gone = True
+        elif holder != self._me:
+            self._lost_to = holder
         elif "://" in self._path:
             self._write()
         else:

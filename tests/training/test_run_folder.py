@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -94,6 +95,23 @@ def test_who_was_taken_for_dead_ends(tmp_path):
         with pytest.raises(OSError, match="Process 7 on far has taken"):
             lock.check()
     assert "far" in (tmp_path / "run.lock").read_text()  # It is not ours to remove.
+
+
+@pytest.mark.parametrize(
+    ("remove", "words"),
+    [
+        (lambda run: (run / "run.lock").unlink(), "the file was removed .*ends. Run"),
+        (shutil.rmtree, "the folder was moved .* with the new place as --model_dir"),
+    ],
+)
+def test_a_lock_that_has_gone_says_what_has(tmp_path, remove, words):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with RunLock(folder) as lock:
+        remove(folder)
+        lock._beat()
+        with pytest.raises(OSError, match=f"no .*run.lock any more: {words}"):
+            lock.check()
 
 
 def test_a_full_disk_leaves_no_empty_files(tmp_path, small_files):

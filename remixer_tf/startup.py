@@ -1,5 +1,6 @@
 """Loads TensorFlow, which takes seconds and writes lines of no use."""
 
+import functools
 import json
 import os
 import re
@@ -30,10 +31,8 @@ def check_keras():
 
     KERAS_BACKEND says on which, else Keras' own file.
     """
-    home = os.path.expanduser("~")
-    home = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
-    path = os.path.join(os.environ.get("KERAS_HOME", home), "keras.json")
-    settings = _keras_settings(os.path.expanduser(path))
+    path = _keras_file()
+    settings = _keras_settings(path)
     named = "KERAS_BACKEND"
     if not (backend := os.environ.get(named)):
         named, backend = f"the backend in {path}", settings.get("backend", BACKENDS[0])
@@ -42,6 +41,14 @@ def check_keras():
             f"{named} must be {' or '.join(BACKENDS)}. Received: {backend!r}. Set "
             f"KERAS_BACKEND={BACKENDS[0]}, which prevails."
         )
+
+
+def _keras_file():
+    """Returns the path of Keras' file, as Keras finds it."""
+    home = os.path.expanduser("~")
+    home = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
+    path = os.path.join(os.environ.get("KERAS_HOME", home), "keras.json")
+    return os.path.expanduser(path)
 
 
 def _keras_settings(path):
@@ -66,12 +73,19 @@ def _keras_settings(path):
     return settings
 
 
+@functools.cache
 def set_up_keras():
-    """Gives Keras its defaults of what layers read there, whatever its file says."""
+    """Gives Keras its defaults of what layers read there, whatever its file says.
+
+    It does so once in a process. What the program sets itself (`keras.config`) stays: a
+    value that differs from the file's, and each that it sets later.
+    """
     from keras import config  # late: it is slow to import
 
+    settings = _keras_settings(_keras_file())
     for name, (_, value) in _KERAS.items():
-        getattr(config, f"set_{name}")(value)
+        if getattr(config, name)() == settings.get(name, value):
+            getattr(config, f"set_{name}")(value)
 
 
 def load_tensorflow():

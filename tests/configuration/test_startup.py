@@ -87,12 +87,36 @@ def test_the_file_of_keras(tmp_path, monkeypatch, settings, message):
         check_keras()
 
 
-def test_keras_has_its_defaults_whatever_its_file_says():
+def test_keras_has_its_defaults_whatever_its_file_says(tmp_path, monkeypatch):
+    """What the program sets itself stays."""
     backend = keras.backend.backend()
-    keras.config.set_floatx("float16")
-    keras.config.set_epsilon(0.1)
-    keras.config.set_image_data_format("channels_first")
-    set_up_keras()
-    assert keras.config.floatx() == "float32" and keras.config.epsilon() == 1e-7
-    assert keras.config.image_data_format() == "channels_last"
+    of_file = {"floatx": "float16", "epsilon": 0.1}
+    of_file["image_data_format"] = "channels_first"
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "keras.json").write_text(json.dumps(of_file))
+
+    def settings():
+        return {name: getattr(keras.config, name)() for name in of_file}
+
+    def set_keras(**values):
+        for name, value in values.items():
+            getattr(keras.config, f"set_{name}")(value)
+
+    before = settings()
+    try:
+        set_keras(**of_file)
+        set_up_keras.cache_clear()
+        set_up_keras()
+        defaults = {"floatx": "float32", "epsilon": 1e-7}
+        defaults["image_data_format"] = "channels_last"
+        assert settings() == defaults
+        set_keras(floatx="float16")  # later
+        set_up_keras()
+        assert settings() == defaults | {"floatx": "float16"}
+        set_keras(floatx="float64", epsilon=0.1)  # before
+        set_up_keras.cache_clear()
+        set_up_keras()
+        assert settings() == defaults | {"floatx": "float64"}
+    finally:
+        set_keras(**before)
     assert keras.backend.backend() == backend
